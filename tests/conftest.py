@@ -101,10 +101,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def own_secrets() -> Iterator[None]:
-    """What one file of tests registers as a secret ("/etc/passwd") is not hidden in the next."""
-    before = set(secrets._secrets), secrets._pattern
+    """What one test registers as a secret ("/etc/passwd") is not hidden in the next."""
+    before = secrets._secrets, secrets._pattern
+    secrets._secrets, secrets._pattern = set(), None
     yield
     secrets._secrets, secrets._pattern = before
 

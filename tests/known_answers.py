@@ -5,12 +5,12 @@ with.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from detector.core.models.base import InputRules, Network
 from detector.core.models.graph.build import infer_shapes
 from detector.core.types import Candidates
+from tests.networks import need_engine
 
 
 def plus_one(batch: int = 1, height: int = 2, width: int = 3) -> Network:
@@ -70,8 +70,7 @@ def run_once(
 ) -> list[NDArray[np.float32]]:
     from detector.core import engines
 
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     with engines.open(engine, network) as opened:
         request = opened.requests[0]
         request.slot[: len(pictures)] = pictures

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from detector.core import engines, models
 from detector.core.models.base import ModelRequest, Network
 from detector.core.models.graph.build import infer_shapes
@@ -17,6 +19,11 @@ def open_network(model: str, **said: Any) -> Network:
     said["class_names"] = tuple(said.get("class_names", ()))
     request = ModelRequest(model, **said)
     return models.open_network(request, engines.front_ends())
+
+
+def need_engine(name: str, *, allow_module_level: bool = False) -> None:
+    if reason := engines.usable()[name]:
+        pytest.skip(f"machine: engine {name}: {reason}", allow_module_level=allow_module_level)
 
 
 def cfg_text(*sections: str) -> str:

@@ -78,10 +78,11 @@ RANK = {
 
 
 @cache
-def import_nodes(file: Path, _: int) -> list[ast.Import | ast.ImportFrom]:
-    """The imports of a file, wherever they stand. Read once for all tests of this module."""
+def nodes_of(file: Path, _: int) -> list[ast.Import | ast.ImportFrom | ast.ClassDef]:
+    """The imports and classes anywhere in a file. Read once for all tests of this module."""
     tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    kinds = ast.Import | ast.ImportFrom | ast.ClassDef
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def imports(file: Path, package: Path) -> list[tuple[str, int]]:
@@ -91,7 +92,7 @@ def imports(file: Path, package: Path) -> list[tuple[str, int]]:
     """
     here = [package.name, *file.relative_to(package).with_suffix("").parts]
     found: list[tuple[str, int]] = []
-    for node in import_nodes(file, file.stat().st_mtime_ns):
+    for node in nodes_of(file, file.stat().st_mtime_ns):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -207,6 +208,20 @@ def test_circles_are_found(tmp_path: Path) -> None:
     (made / "__init__.py").write_text("from .d import x\n__version__ = '1'")
     (made / "a.py").write_text("from detector import __version__")
     assert circles(made) == [["detector", "detector.a", "detector.d"]]
+
+
+def test_no_class_of_the_core_shares_its_name() -> None:
+    """But with its base: the ``Detections`` of the API are those of types.py, with more methods."""
+    homes: dict[str, set[str]] = {}
+    for file in PACKAGE.rglob("*.py"):
+        for node in nodes_of(file, file.stat().st_mtime_ns):
+            if isinstance(node, ast.ClassDef):
+                name = node.name.lstrip("_")
+                if name not in [ast.unparse(base).split(".")[-1] for base in node.bases]:
+                    home = f"{file.relative_to(PACKAGE)}:{node.lineno}"
+                    homes.setdefault(name, set()).add(home)
+    shared = {name: found for name, found in homes.items() if len(found) > 1}
+    assert {name: found for name, found in shared.items() if "core/" in str(found)} == {}
 
 
 def test_the_top_of_the_package_stays_small() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from detector import Detector
 from detector.core import engines
+from tests.networks import need_engine
 
 
 def iou(a, b):
@@ -80,8 +81,7 @@ FILES = {
 @pytest.mark.parametrize("engine", [name for name in engines.names() if name != "null"])
 @pytest.mark.parametrize("model", FILES)
 def test_photos(shared, engine, model):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     reference = json.loads((shared / "data/reference.json").read_text())
     path = shared / "data/weights" / f"{model}{FILES[model]}"
     matched = total = 0

@@ -34,8 +34,8 @@ from detector.batch.stores import walk
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.writing import temporary_folder, write_whole
 from detector.core.session.codec import from_json, to_json
-from detector.core.sources._addresses import STORES, Place, parse_address
-from detector.core.sources._storage import About, about_of, explain, open_store, path_in_store
+from detector.core.sources._addresses import STORES, Location, parse_address
+from detector.core.sources._storage import ObjectInfo, about_of, explain, open_store, path_in_store
 
 PART_BYTES = 16 << 20  # of an upload in parts, which files of twice as much and more get
 COPIED_EVERY_S = 60.0  # the job's own files, while it runs
@@ -57,11 +57,11 @@ class BucketOutputs:
         self._markers: set[str] | None = None
         self._copied = float("-inf")
 
-    def _at(self, *parts: str) -> Place:
+    def _at(self, *parts: str) -> Location:
         key = "/".join(filter(None, (self._base.key, *parts)))
         return self._base._replace(key=key)
 
-    def _folder(self, *parts: str) -> Place:
+    def _folder(self, *parts: str) -> Location:
         place = self._at(*parts)
         return place._replace(key=f"{place.key}/" if place.key else "")
 
@@ -103,7 +103,7 @@ class BucketOutputs:
             self._markers.add(name)
         self._discard_scratch(name)
 
-    def _put(self, path: Path, place: Place) -> None:
+    def _put(self, path: Path, place: Location) -> None:
         self._store.put_file(str(path), path_in_store(place), chunksize=PART_BYTES)
 
     def _clear(self, name: str, keep: Iterable[str] = ()) -> None:
@@ -116,7 +116,7 @@ class BucketOutputs:
         for relative in {*there} - {MARKER, *keep}:
             self._remove(folder._replace(key=folder.key + relative))
 
-    def _remove(self, place: Place) -> None:
+    def _remove(self, place: Location) -> None:
         with suppress(FileNotFoundError):
             self._store.rm_file(path_in_store(place))
 
@@ -135,7 +135,7 @@ class BucketOutputs:
         with suppress(Exception):
             self._abort_uploads(self._folder())
 
-    def _abort_uploads(self, folder: Place) -> None:
+    def _abort_uploads(self, folder: Location) -> None:
         """Unfinished uploads in parts cost money (Google's end by themselves in a week)."""
         if folder.scheme != "s3":
             return
@@ -196,7 +196,7 @@ class BucketOutputs:
 
     # ---- its rows in the dataset
 
-    def _partition(self, name: str) -> Place:
+    def _partition(self, name: str) -> Location:
         return self._at(dataset.partition("", name).as_posix(), dataset.FILE)
 
     def gather(self, name: str, rows: Path) -> None:
@@ -257,7 +257,7 @@ class BucketOutputs:
         self._keep_seen(seen)
         return self.home
 
-    def _own_files(self) -> dict[str, About]:
+    def _own_files(self) -> dict[str, ObjectInfo]:
         folder = self._folder()
         with _writing(folder):
             found = {key[len(folder.key) :]: about for key, about in walk(folder, flat=True)}
@@ -287,7 +287,7 @@ class BucketOutputs:
             self._note_seen(JOB)
         return settings
 
-    def _create(self, place: Place, data: bytes) -> bool:
+    def _create(self, place: Location, data: bytes) -> bool:
         """False where the object is there already, if the store has conditional writes."""
         path = path_in_store(place)
         try:
@@ -350,7 +350,7 @@ def _state_folder(place: str) -> Path:
 
 
 @contextmanager
-def _writing(place: Place) -> Iterator[None]:
+def _writing(place: Location) -> Iterator[None]:
     try:
         yield
     except SourceError as error:

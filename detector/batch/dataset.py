@@ -1,4 +1,4 @@
-"""OUT/detections: every detection of the job as one Parquet dataset, a partition a source; and
+"""OUT/detections: every detection as a Parquet dataset, a partition a source; and
 OUT/detections.csv, the same as one table (--one-csv).
 
     OUT/detections/source=cam1%2Fmonday.mp4/detections.parquet
@@ -108,6 +108,10 @@ def write_csv(target: Path, sources: Iterable[tuple[str, Path]]) -> None:
                 for frame, time, name, score, box, *rest in zip(*columns.values(), strict=True):
                     what = frame, time, as_cell(name), score, *box.values()
                     table.writerow([as_cell(source), *what, rest[0], int(rest[1])])
+
+
+def classes_in(rows: Path) -> set[str]:
+    return {name for columns in _blocks(rows) for name in columns["class"]}
 
 
 def _schema(pyarrow: Any) -> Any:

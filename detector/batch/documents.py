@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -243,6 +246,19 @@ class Found:
     empty: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     unknown: Count = 0
+
+    @classmethod
+    def of(cls, items: Mapping[str, tuple[int, str | None]]) -> Found:
+        """Sum what ``Manifest.found`` returns."""
+        known = {name: json.loads(one) for name, (_, one) in items.items() if one is not None}
+        empty = sorted(name for name, classes in known.items() if not classes)
+        return cls(
+            classes=sum(map(Counter, known.values()), Counter()),
+            filled=len(known) - len(empty),
+            empty=empty,
+            damaged=sorted(name for name, (damaged, _) in items.items() if damaged),
+            unknown=len(items) - len(known),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

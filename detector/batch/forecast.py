@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from detector.batch.documents import BatchReport, Forecast, Ledger, SlowItem, WorkerReport
+from detector.batch.documents import BatchReport, Forecast, SlowItem, WorkerReport
+from detector.batch.progress import Tally
 from detector.core.errors.text import counted
 
 MOST_WORKERS = 4096  # of a forecast
@@ -16,17 +17,14 @@ MB = 1e6
 
 @dataclass(slots=True)
 class RunFacts:
-    """``walls``: seconds of each item on its worker, in order; ``bytes``: of their sources.
+    """``walls``: seconds of each item on its worker, in order.
     ``straggling_s``: from when a worker had nothing left to do until the last one was ready."""
 
     seconds: float
     cores: float
-    ledger: Ledger = field(default_factory=Ledger)
+    tally: Tally = field(default_factory=Tally)
     workers: Sequence[WorkerReport] = ()
     walls: Sequence[float] = ()
-    bytes: int = 0
-    item_run_s: float = 0.0
-    slowest: Sequence[SlowItem] = ()
     stragglers: Sequence[SlowItem] = ()
     straggling_s: float = 0.0
     longest: str = ""
@@ -35,17 +33,18 @@ class RunFacts:
 
 
 def report_on(facts: RunFacts) -> BatchReport:
+    tally = facts.tally
     busy_s = sum(worker.busy_s for worker in facts.workers)
     held = facts.cores * facts.seconds
     forecasts, limit = forecast(facts)
     return BatchReport(
-        ledger=facts.ledger,
+        ledger=tally.ledger,
         workers=list(facts.workers),
-        slowest=list(facts.slowest),
+        slowest=list(tally.slowest),
         stragglers=list(facts.stragglers),
         straggling_s=facts.straggling_s,
-        between_s=max(0.0, sum(facts.walls) - facts.item_run_s),
-        cpu_share=facts.ledger.cpu_s / held if held > 0 and busy_s > 0 else None,
+        between_s=max(0.0, sum(facts.walls) - tally.item_run_s),
+        cpu_share=tally.ledger.cpu_s / held if held > 0 and busy_s > 0 else None,
         forecasts=forecasts,
         limit=limit,
         core_hours=held / 3600,
@@ -68,7 +67,7 @@ def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
                 workers=workers,
                 seconds=seconds,
                 speedup=base / seconds,
-                read_mb_s=facts.bytes / MB / seconds,
+                read_mb_s=facts.tally.bytes_done / MB / seconds,
             )
         )
         if len(found) > 1 and found[-2].seconds < WORTH * seconds:
@@ -98,7 +97,8 @@ def _limit(facts: RunFacts, walls: Sequence[float], load_s: float, stops: Foreca
             "joining"
         )
     elif spent_s < 1.5 * longest and len(walls) > stops.workers:
-        name = facts.longest or (facts.slowest[0].name if facts.slowest else "the longest file")
+        slowest = facts.tally.slowest
+        name = facts.longest or (slowest[0].name if slowest else "the longest file")
         why = f"{name} alone takes {longest:.1f} s"
     elif load_s > stops.seconds / 2:
         why = f"loading the model takes {load_s:.1f} s in each worker"

@@ -25,13 +25,14 @@ from detector.core import __version__
 from detector.core.errors import EXIT_DONE, DetectVideoError, SourceError, UsageError
 from detector.core.session.document import Exit
 from detector.core.sources._addresses import StoredVideo, is_address
-from detector.core.sources._storage import About
+from detector.core.sources._contents import PICTURE, kind_of
+from detector.core.sources._storage import ObjectInfo
 
 if TYPE_CHECKING:
     from detector.batch.split import Part
     from detector.core.config.schema import Config
     from detector.core.run.loading import LoadedModel
-    from detector.core.run.plan import Plan
+    from detector.core.run.plan import RunPlan
     from detector.core.session.outcome import SourceRun
 
 MOST_CANVASES = 3  # that stay open beside the model's own: videos of a folder have few shapes
@@ -92,24 +93,27 @@ class OpenModel:
     digest: str
     has_shape_of_source: bool = False
     _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # the latest last
-    _plan: Plan | None = None  # of the item before, which mostly fits the next one
+    _plan: RunPlan | None = None  # of the item before, which mostly fits the next one
 
-    def plan_for(self, path: str) -> Plan:
+    def plan_for(self, path: str) -> RunPlan:
         from detector.core.run.plan import Asked
 
         loaded = self.loaded_for(path)
-        if self._plan is None or self._plan.loaded is not loaded:
-            self._plan = Asked.of(self.config).on(loaded)
-        return self._plan
+        if self._plan is None or self._plan.loaded.engine is not loaded.engine:
+            # No marker says what libraries' threads did.
+            self._plan = Asked.of(self.config).on(replace(loaded, natives=None))
+        if kind_of(path) != PICTURE:
+            return self._plan
+        return replace(self._plan, loop=replace(self._plan.loop, sync=True))  # for a single frame
 
     def loaded_for(self, path: str) -> LoadedModel:
         from detector.core.run.canvas import find_canvas
         from detector.core.run.loading import load_model
-        from detector.core.run.reading import Reading
+        from detector.core.run.reading import SourceReading
 
         if not self.has_shape_of_source:
             return self.loaded
-        reading = Reading.of(self.config) if self._plan is None else self._plan.reading
+        reading = SourceReading.of(self.config) if self._plan is None else self._plan.reading
         picture = reading.picture_size([spec_of(path)])
         canvas = find_canvas(self.config, picture)
         if canvas is None:
@@ -266,7 +270,7 @@ def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceR
     return run
 
 
-def _record(task: Task, model: OpenModel, about: About, **facts: Any) -> ItemRecord:
+def _record(task: Task, model: OpenModel, about: ObjectInfo, **facts: Any) -> ItemRecord:
     return ItemRecord(
         name=task.name,
         path=task.path,
@@ -464,11 +468,11 @@ class _Step:
 
     def _paths(self, scratch: Path) -> dict[str, Path]:
         from detector.core.run.outputs import OutputPlan
-        from detector.core.run.reading import Reading
+        from detector.core.run.reading import SourceReading
 
         path, config = self._task.path, self._model.config
         output = replace(config.output, output=f"{scratch}{os.sep}", run_dir=None)
-        with Reading.of(config).open(path) as source:
+        with SourceReading.of(config).open(path) as source:
             plan = OutputPlan(output, [path], plain=True)
             return plan.paths(path, source.info)
 
@@ -481,6 +485,6 @@ class _Step:
             "seconds": time.perf_counter() - self._started,
             "ledger": Ledger(cpu_s=time.process_time() - self._cpu),
         }
-        about = About(look_at(task.path).size, task.version)
+        about = ObjectInfo(look_at(task.path).size, task.version)
         done = Exit(code=EXIT_DONE, reason="done")
         return _record(task, self._model, about, exit=done, parts=parts, **{**own, **facts})

@@ -17,6 +17,7 @@ from detector.batch.documents import (
     BatchReport,
     BatchResult,
     Failure,
+    Found,
     ItemCounts,
     ItemRecord,
     JobSettings,
@@ -29,7 +30,7 @@ from detector.batch.item import NOT_SPLIT, Piece, Task
 from detector.batch.layout import named
 from detector.batch.listing import WHOLE, Listing, Shard
 from detector.batch.long_items import AUTO, LongItems, Split, do_whole
-from detector.batch.manifest import Manifest, add_up
+from detector.batch.manifest import Manifest
 from detector.batch.places import Outputs
 from detector.batch.plan import Plan
 from detector.batch.pool import Event, Failed, Finished, Gone, Pool
@@ -80,6 +81,7 @@ class Request:
     prune: bool = False
     split: Split = AUTO
     one_csv: bool = False
+    sort: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +216,9 @@ class Job:
             RunFacts(
                 seconds=self._total_s,
                 cores=self.pool.cores(),
-                ledger=self.tally.ledger,
+                tally=self.tally,
                 workers=reports,
                 walls=list(self._walls.values()),
-                bytes=self.tally.bytes_done,
-                item_run_s=self.tally.item_run_s,
-                slowest=self.tally.slowest,
                 stragglers=self._stragglers,
                 straggling_s=straggling_s,
                 longest=self._longest(),
@@ -478,7 +477,7 @@ class Job:
             exit=self._ends or exit_of(tally.done + tally.skipped, failures, self._damaged()),
             settings=self.settings,
             report=report,
-            found=add_up(self.manifest.found()),
+            found=Found.of(self.manifest.found()),
             notes=[*self.settings.notes, *self.notes],
         )
 

@@ -15,12 +15,12 @@ from detector.batch.listing import WHOLE, Shard
 from detector.core.errors import OutputError
 from detector.core.errors.writing import NO_LOCKS
 
-FILES, MARKER, ROWS = "files", "done.json", "detections.jsonl"
+FILES, MARKER, ROWS, SORTED = "files", "done.json", "detections.jsonl", "sorted"
 SCRATCH = ".detect-video-item-"  # a hidden folder for each item under way: the digest of its name
 LOCK = ".detect-video-batch"
 # What the job itself writes in its folder, and the folders of results and of the dataset.
 OWN = re.compile(
-    r"files|detections([-\w]*\.csv)?|job\.json|settings\.yaml|(manifest|failures)[-\w]*\.\w+"
+    r"files|sorted|detections([-\w]*\.csv)?|job\.json|settings\.yaml|(manifest|failures)[-\w]*\.\w+"
 )
 MARKER_BYTES = 4 << 20
 CURE = "choose another folder with -o"

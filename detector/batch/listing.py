@@ -21,11 +21,10 @@ from detector.core.run.inputs import refuse_cameras
 from detector.core.sources._addresses import is_address, local_path, parse_address
 from detector.core.sources._contents import kind_of_name
 from detector.core.sources._left_out import name_suffixes, suffix_of
-from detector.core.sources._storage import About
-from detector.core.sources.stored import look
+from detector.core.sources._storage import ObjectInfo
 
 if TYPE_CHECKING:
-    from detector.batch.stores import Found as Stored
+    from detector.batch.stores import BucketObject as Stored
 
 LISTS = (".txt", ".lst", ".list")  # suffixes of a file that lists sources, one a line
 LIST_BYTES = 256 << 20  # two million lines of a hundred characters and more
@@ -72,21 +71,23 @@ class Found(NamedTuple):
 
     relative: str
     path: str
-    about: About | DetectVideoError | None = None
+    about: ObjectInfo | DetectVideoError | None = None
 
 
 def version_of(about: os.stat_result) -> str:
     return f"{about.st_size}-{about.st_mtime_ns}"
 
 
-def look_at(path: str) -> About:
+def look_at(path: str) -> ObjectInfo:
     if is_address(path):
+        from detector.core.sources.stored import look
+
         return look(parse_address(path))
     try:
         about = os.stat(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror}; check the path") from error
-    return About(about.st_size, version_of(about))
+    return ObjectInfo(about.st_size, version_of(about))
 
 
 def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None = None) -> Listing:
@@ -128,7 +129,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
             text = f"cannot be read: {error.strerror}"
             listing.refuse(found.path, text, EXIT_SOURCE)
             return
-        about = About(stat.st_size, version_of(stat))
+        about = ObjectInfo(stat.st_size, version_of(stat))
     elif isinstance(about, DetectVideoError):
         listing.refuse(found.path, str(about), about.exit_code)
         return

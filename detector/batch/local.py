@@ -11,7 +11,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, cast
 from detector.batch.item import Task
 from detector.batch.pool import MOST_FAILED_LOADS, TICK_S, Gone, Place, Places
 from detector.batch.settings import LoadedFacts, digest_of
-from detector.batch.worker import Answer, Opening, Order
+from detector.batch.worker import Opening, Order, PoolReply
 from detector.core.errors import EXIT_ENGINE, error_of_code
 from detector.core.errors.text import counted
 from detector.core.run.child import GRACE_S, Child, end, python, receive, send
@@ -50,7 +50,7 @@ class Limits:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Place(Place):
+class _LocalPlace(Place):
     cores: list[int]
     folder: Path
     child: Child | None = None
@@ -58,7 +58,7 @@ class _Place(Place):
 
 
 @dataclass(slots=True)
-class LocalPool(Places[_Place]):
+class LocalPool(Places[_LocalPlace]):
     """``folder``: for temporary files, of this process alone. ``place``: of the outputs."""
 
     folder: Path
@@ -98,9 +98,7 @@ class LocalPool(Places[_Place]):
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
         assert self._opening is not None
         self._digest = digest
-        self._opening = Opening(
-            config=config, place=self.place, pictures=[], resolves=False, gathers=self.gathers
-        )
+        self._opening = replace(self._opening, config=config, pictures=[], resolves=False)
         (first,) = self._places
         if first.facts is None or first.facts.config != config or digest_of(first.facts) != digest:
             self._end([first])
@@ -108,8 +106,8 @@ class LocalPool(Places[_Place]):
         for number in range(1, min(most, len(self.shares))):
             self._launch(self._add_place(number))
 
-    def _add_place(self, number: int) -> _Place:
-        place = _Place(
+    def _add_place(self, number: int) -> _LocalPlace:
+        place = _LocalPlace(
             number=number,
             since=self.clock(),
             cores=self.shares[number],
@@ -118,7 +116,7 @@ class LocalPool(Places[_Place]):
         self._places.append(place)
         return place
 
-    def _launch(self, place: _Place) -> None:
+    def _launch(self, place: _LocalPlace) -> None:
         assert self._opening is not None
         shutil.rmtree(place.folder, ignore_errors=True)  # of one that was killed
         place.folder.mkdir()
@@ -132,14 +130,14 @@ class LocalPool(Places[_Place]):
         place.enter("loading", self.clock())
         self._send(place, Order(do="open", opening=self._opening))
 
-    def _send(self, place: _Place, order: Order) -> None:
+    def _send(self, place: _LocalPlace, order: Order) -> None:
         assert place.child is not None
         with suppress(OSError):  # its death is noticed where it is read
             send(place.child.pipe, order)
 
     # ---- work
 
-    def _hand(self, place: _Place, task: Task) -> None:
+    def _hand(self, place: _LocalPlace, task: Task) -> None:
         place.moved = place.since
         self._send(place, Order(do="item", task=to_builtins(task)))
 
@@ -153,17 +151,17 @@ class LocalPool(Places[_Place]):
                 self._kill(place)
                 self._bury(place, why)
 
-    def _read(self, place: _Place) -> None:
+    def _read(self, place: _LocalPlace) -> None:
         assert place.child is not None
         try:
-            answer = receive(place.child.pipe, Answer)
+            answer = receive(place.child.pipe, PoolReply)
         except (EOFError, OSError):
             self._kill(place)
             self._bury(place, self._describe_death(place))
         else:
             self._hear(place, answer)
 
-    def _hear(self, place: _Place, answer: Answer) -> None:
+    def _hear(self, place: _LocalPlace, answer: PoolReply) -> None:
         if answer.kind == "frames":
             place.frames, place.moved = answer.frames, self.clock()
         elif answer.kind == "loaded":
@@ -173,7 +171,7 @@ class LocalPool(Places[_Place]):
         else:
             self._take_result(place, answer)
 
-    def _take_loaded(self, place: _Place, answer: Answer) -> None:
+    def _take_loaded(self, place: _LocalPlace, answer: PoolReply) -> None:
         facts = codec.from_builtins(answer.facts, LoadedFacts, "a worker of batch")
         if self._digest is not None and digest_of(facts) != self._digest:
             text = f"{facts.model}: the model file has changed since the job started"
@@ -182,7 +180,7 @@ class LocalPool(Places[_Place]):
         place.facts, place.failed_loads = facts, 0
         place.enter("idle", self.clock())
 
-    def _take_result(self, place: _Place, answer: Answer) -> None:
+    def _take_result(self, place: _LocalPlace, answer: PoolReply) -> None:
         if answer.record is not None:
             self._finish_task(place, answer.record)
         else:
@@ -194,7 +192,7 @@ class LocalPool(Places[_Place]):
 
     # ---- what goes wrong
 
-    def _why_hanging(self, place: _Place, now: float) -> str | None:
+    def _why_hanging(self, place: _LocalPlace, now: float) -> str | None:
         if place.child is None:
             return None
         limits = self.limits
@@ -208,12 +206,12 @@ class LocalPool(Places[_Place]):
             return f"it produced no frame for {limits.stall:g} s"
         return None
 
-    def _describe_death(self, place: _Place) -> str:
+    def _describe_death(self, place: _LocalPlace) -> str:
         assert place.child is not None
         doing = "while loading" if place.task is None else f"after {counted(place.frames, 'frame')}"
         return place.child.describe_death("its worker", doing)
 
-    def _bury(self, place: _Place, why: str) -> None:
+    def _bury(self, place: _LocalPlace, why: str) -> None:
         """Report the current item of a dead process, and start another process."""
         self._end([place])
         if self._fail_task(place, why):
@@ -221,7 +219,9 @@ class LocalPool(Places[_Place]):
         else:
             self._fail_load(place, why, EXIT_ENGINE)
 
-    def _fail_load(self, place: _Place, why: str, exit_code: int, *, final: bool = False) -> None:
+    def _fail_load(
+        self, place: _LocalPlace, why: str, exit_code: int, *, final: bool = False
+    ) -> None:
         """Tries again, but not for ever. ``final``: another process would say the same."""
         if place.state != "idle":  # an idle worker's death is not a failed load
             place.failed_loads += 1
@@ -231,12 +231,12 @@ class LocalPool(Places[_Place]):
         else:
             self._launch(place)
 
-    def _kill(self, place: _Place) -> None:
+    def _kill(self, place: _LocalPlace) -> None:
         if place.child is not None:
             place.child.signal(signal.SIGKILL)
             place.child.process.wait()
 
-    def _end(self, places: Sequence[_Place], *, alone_s: float = 0.0) -> None:
+    def _end(self, places: Sequence[_LocalPlace], *, alone_s: float = 0.0) -> None:
         end([place.child for place in places if place.child is not None], alone_s=alone_s)
         for place in places:
             place.child = None

@@ -10,21 +10,13 @@ from detector.batch.documents import (
     BatchResult,
     DryRun,
     Failure,
+    Found,
     ItemCounts,
 )
 from detector.batch.job import Request, exit_of
 from detector.batch.layout import is_running
 from detector.batch.listing import list_sources
-from detector.batch.manifest import (
-    DONE,
-    FAILED,
-    FoundInItem,
-    Manifest,
-    Row,
-    add_up,
-    known_names,
-    manifests,
-)
+from detector.batch.manifest import DONE, FAILED, Manifest, ManifestRow, known_names, manifests
 from detector.batch.places import open_home, open_outputs
 from detector.batch.plan import make_plan
 from detector.batch.settings import as_plain, ask, read_settings
@@ -44,7 +36,7 @@ def look(place: str) -> BatchResult:
     failures: dict[str, Failure] = {}
     progress: list[BatchProgress] = []
     reports: list[BatchReport] = []
-    found: dict[str, FoundInItem] = {}
+    found: dict[str, tuple[int, str | None]] = {}
     frames, damaged, seconds, refused = 0, 0, 0.0, 0
     for path in paths:
         with Manifest.reading(path) as manifest:
@@ -78,11 +70,11 @@ def look(place: str) -> BatchResult:
         settings=settings,
         progress=latest,
         report=reports[0] if len(reports) == 1 else None,
-        found=add_up(found),
+        found=Found.of(found),
     )
 
 
-def _later(known: str | None, row: Row) -> str:
+def _later(known: str | None, row: ManifestRow) -> str:
     """Two manifests know an item if a job went on with other shards: what is done is done."""
     rank = (FAILED, DONE)
     if known is None or (known not in rank) or (row.state == DONE):
@@ -110,7 +102,7 @@ def dry_run(request: Request) -> DryRun:
     listing = list_sources(sources, request.output, known_names(home))
     same = settings is not None and settings.asked == as_plain(asked)
     digest = settings.digest if settings is not None and same else ""
-    rows: list[Row] = []
+    rows: list[ManifestRow] = []
     for path in manifests(home):
         with Manifest.reading(path) as manifest:
             rows += manifest.rows()

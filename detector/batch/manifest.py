@@ -12,21 +12,13 @@ import os
 import sqlite3
 import stat
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from detector.batch.documents import (
-    BatchProgress,
-    BatchReport,
-    Failure,
-    Found,
-    ItemRecord,
-    JobSettings,
-)
+from detector.batch.documents import BatchProgress, BatchReport, Failure, ItemRecord, JobSettings
 from detector.batch.layout import named
 from detector.batch.listing import Item, Shard
 from detector.core.errors import OutputError, UsageError
@@ -87,19 +79,14 @@ LIMIT 1
 SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # ends a journal that is of several databases
 
 
-class Row(NamedTuple):
+class ManifestRow(NamedTuple):
     name: str
     path: str
     key: str
     state: str
 
 
-class FoundInItem(NamedTuple):
-    damaged: bool
-    classes: dict[str, int] | None  # name -> detections; None if an older version did the item
-
-
-class Counts(NamedTuple):
+class StateCounts(NamedTuple):
     todo: int
     done: int
     failed: int
@@ -189,10 +176,10 @@ class Manifest:
 
     # ---- before a run
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ManifestRow]:
         with self._errors():
             for row in self._connection.execute("SELECT name, path, key, state FROM items"):
-                yield Row(*row)
+                yield ManifestRow(*row)
 
     def names(self) -> dict[str, str]:
         with self._errors():
@@ -261,7 +248,7 @@ class Manifest:
 
     # ---- what is known as a whole
 
-    def counts(self) -> Counts:
+    def counts(self) -> StateCounts:
         with self._errors():
             rows = self._connection.execute(
                 "SELECT state, COUNT(*), SUM(damaged), SUM(frames), SUM(seconds) FROM items "
@@ -271,7 +258,7 @@ class Manifest:
         by_state = {row[0]: row for row in rows}
         done = by_state.get(DONE, (DONE, 0, 0, 0, 0.0))
         todo, failed = (by_state[state][1] if state in by_state else 0 for state in (TODO, FAILED))
-        return Counts(todo, done[1], failed + refused, done[2], done[3], done[4])
+        return StateCounts(todo, done[1], failed + refused, done[2], done[3], done[4])
 
     def failures(self) -> list[Failure]:
         """List failures of all runs, refused items first, then the earliest first."""
@@ -291,17 +278,14 @@ class Manifest:
             ),
         ]
 
-    def found(self) -> dict[str, FoundInItem]:
-        """Return what was found in each item that is done, by its name."""
+    def found(self) -> dict[str, tuple[int, str | None]]:
+        """Return the damage and the classes, as JSON, of each item that is done, by its name."""
         with self._errors():
             rows = self._connection.execute(
                 "SELECT items.name, damaged, value FROM items LEFT JOIN facts "
                 f"ON facts.name = '{FOUND}' || items.name WHERE state = '{DONE}'"
             ).fetchall()
-        return {
-            name: FoundInItem(bool(damaged), None if classes is None else json.loads(classes))
-            for name, damaged, classes in rows
-        }
+        return {name: (damaged, classes) for name, damaged, classes in rows}
 
     def write_settings(self, settings: JobSettings) -> None:
         """Store the settings of all workers, so that the manifest alone explains its items."""
@@ -360,21 +344,6 @@ def known_names(place: str) -> dict[str, str]:
         with Manifest.reading(path) as manifest:
             names.update(manifest.names())
     return names
-
-
-def add_up(found: Mapping[str, FoundInItem]) -> Found:
-    known = {name: item.classes for name, item in found.items() if item.classes is not None}
-    classes: Counter[str] = Counter()
-    for counts in known.values():
-        classes.update(counts)
-    empty = sorted(name for name, counts in known.items() if not counts)
-    return Found(
-        classes=classes,
-        filled=len(known) - len(empty),
-        empty=empty,
-        damaged=sorted(name for name, item in found.items() if item.damaged),
-        unknown=len(found) - len(known),
-    )
 
 
 @cache

@@ -194,13 +194,13 @@ class CutOffError(Exception):
     """The rows of a part end in the middle."""
 
 
-class Row(NamedTuple):
+class PartRow(NamedTuple):
     number: int
     pts: int
     detections: Detections
 
 
-def read_rows(path: Path, names: tuple[str, ...]) -> Iterator[Row]:
+def read_rows(path: Path, names: tuple[str, ...]) -> Iterator[PartRow]:
     with path.open("rb") as file:
         while head := file.read(HEAD.size):
             if len(head) < HEAD.size:
@@ -212,4 +212,4 @@ def read_rows(path: Path, names: tuple[str, ...]) -> Iterator[Row]:
             ids = np.frombuffer(data, "<i8", count).astype(np.int64)
             scores = np.frombuffer(data, "<f4", count, 8 * count).astype(np.float32)
             boxes = np.frombuffer(data, "<f4", 4 * count, 12 * count).astype(np.float32)
-            yield Row(number, pts, Detections(boxes.reshape(-1, 4), scores, ids, names, cut))
+            yield PartRow(number, pts, Detections(boxes.reshape(-1, 4), scores, ids, names, cut))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from detector.batch import pieces
 from detector.batch.documents import ItemRecord, PlannedItems
 from detector.batch.listing import Item, Listing
-from detector.batch.manifest import DONE, FAILED, Manifest, Row, manifests
+from detector.batch.manifest import DONE, FAILED, Manifest, ManifestRow, manifests
 from detector.batch.places import Outputs
 from detector.batch.settings import key_of_item
 from detector.core.errors import UsageError
@@ -40,7 +40,7 @@ class Plan:
         )
 
 
-def make_plan(listing: Listing, rows: Iterable[Row], outputs: Outputs, digest: str) -> Plan:
+def make_plan(listing: Listing, rows: Iterable[ManifestRow], outputs: Outputs, digest: str) -> Plan:
     plan = Plan(refused=len(listing.refused))
     known = {row.name: (row.key, row.state) for row in rows}
     for item in listing.items:

@@ -22,7 +22,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.errors.writing import write_whole
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.session import codec
 from detector.core.sources.video._container import probe
 from detector.core.sources.video._keys import Promise
@@ -60,7 +60,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SplitPlan:
     """``parts`` is empty where the file stays whole; ``is_short``: since it lasts too little."""
 
     parts: tuple[Part, ...]
@@ -75,35 +75,35 @@ def plan_parts(
     *,
     least_s: float = LEAST_S,
     watch: Callable[[], None] = lambda: None,
-) -> Plan:
+) -> SplitPlan:
     """Divide a source into up to ``most`` parts of ``least_s`` seconds or more, by all its packets,
     with a call of ``watch`` for each. ``config``: without any ``auto``. Raises SourceError."""
     if reason := why_whole(spec, config):
-        return Plan((), reason)
+        return SplitPlan((), reason)
     try:
         for sink in chosen_sinks(config):
             sink.check_source(spec)
     except UsageError as error:
-        return Plan((), f"it cannot be processed: {error}")
-    video = probe(spec, Reading.of(config).choice)
+        return SplitPlan((), f"it cannot be processed: {error}")
+    video = probe(spec, SourceReading.of(config).choice)
     if shorter_than(video.info, config, 2 * least_s):
         return _too_short(least_s)
     try:
         survey = survey_packets(video, watch=watch)
     except DoubtError as doubt:
-        return Plan((), str(doubt))
+        return SplitPlan((), str(doubt))
     except av.error.FFmpegError as error:
-        return Plan((), f"it cannot be read to the end ({error.strerror})")
+        return SplitPlan((), f"it cannot be read to the end ({error.strerror})")
     return divide(survey, video.info, config, most, least_s)
 
 
-def _too_short(least_s: float) -> Plan:
-    return Plan((), f"it is shorter than two parts of {least_s:g} s", is_short=True)
+def _too_short(least_s: float) -> SplitPlan:
+    return SplitPlan((), f"it is shorter than two parts of {least_s:g} s", is_short=True)
 
 
 def shorter_than(info: SourceInfo, config: Config, seconds: float) -> bool:
     """Return whether the file or selection is known to be shorter than ``seconds``."""
-    asked_s = Reading.of(config).duration_s
+    asked_s = SourceReading.of(config).duration_s
     known = [length for length in (info.duration_s, asked_s) if length is not None]
     return bool(known) and min(known) < seconds
 
@@ -157,7 +157,7 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _FrameRange:
     """The frames that one run hands out: numbers ``first``, ``first + stride``..., ``count`` of
     them; it looks at frames ``begin`` to before ``end``."""
 
@@ -173,19 +173,19 @@ class _Wanted:
 
 def divide(
     survey: Survey, info: SourceInfo, config: Config, most: int, least_s: float = LEAST_S
-) -> Plan:
+) -> SplitPlan:
     if not survey.shown:
-        return Plan((), "it contains no frame")
+        return SplitPlan((), "it contains no frame")
     wanted = _find_wanted(survey, info, config)
     if wanted is None:
-        return Plan((), "none of its frames are requested")
+        return SplitPlan((), "none of its frames are requested")
     least = max(1, round(least_s * float(info.fps) / wanted.stride))
     if wanted.count < 2 * least or most < 2:
         return _too_short(least_s)
     joints = _find_joints(survey, wanted, config.runtime.batch)
     chosen = _choose(joints, wanted.count, most, least)
     if not chosen:
-        return Plan((), _why_no_joint(survey))
+        return SplitPlan((), _why_no_joint(survey))
     ends, parts = [*chosen, wanted.count], []
     for at, (place, end) in enumerate(zip([0, *chosen], ends, strict=True)):
         start = survey.shown[wanted.number(place) if at else wanted.begin]
@@ -201,12 +201,12 @@ def divide(
                 landing=survey.find_landing(start, KEYS_BEFORE),
             )
         )
-    return Plan(tuple(parts))
+    return SplitPlan(tuple(parts))
 
 
-def _find_wanted(survey: Survey, info: SourceInfo, config: Config) -> _Wanted | None:
+def _find_wanted(survey: Survey, info: SourceInfo, config: Config) -> _FrameRange | None:
     """Return what --start, --duration, --frames and --stride leave; None for nothing."""
-    reading = Reading.of(config)
+    reading = SourceReading.of(config)
     start_s, duration_s = reading.start_s, reading.duration_s
     shown, base, stride = survey.shown, info.time_base, reading.stride
     begin, end = 0, len(shown)
@@ -221,14 +221,14 @@ def _find_wanted(survey: Survey, info: SourceInfo, config: Config) -> _Wanted | 
     if config.input.frames is not None and config.input.frames <= count:
         count = config.input.frames
         end = first + (count - 1) * stride + 1
-    return _Wanted(begin, end, first, stride, count) if count > 0 else None
+    return _FrameRange(begin, end, first, stride, count) if count > 0 else None
 
 
 def _ceil(number: Fraction) -> int:
     return -int(-number // 1)
 
 
-def _find_joints(survey: Survey, wanted: _Wanted, batch: int) -> list[int]:
+def _find_joints(survey: Survey, wanted: _FrameRange, batch: int) -> list[int]:
     usable = [key for key in survey.keys if key.promise is not Promise.NONE]
     joints = set()
     for at, key in enumerate(usable):

@@ -19,6 +19,7 @@ from detector.batch.places import Outputs, make_output_folder, open_home, open_o
 from detector.batch.plan import make_plan, prune
 from detector.batch.pool import Pool
 from detector.batch.settings import as_plain, ask, read_settings, settle, write_settings
+from detector.batch.sorting import check_order, sort_sources
 from detector.core.config.schema import Config
 from detector.core.engines.base import NVIDIA_DRIVER
 from detector.core.errors import UsageError
@@ -42,8 +43,8 @@ def run_batch(
         from detector.batch.cluster.pool import check_on
 
         check_on(request.on)
-    if request.one_csv and is_address(local_path(request.output)):
-        raise UsageError("--one-csv needs a folder on this machine as -o; omit it")
+    if (request.one_csv or request.sort) and is_address(local_path(request.output)):
+        raise UsageError("--one-csv and --sort need a folder on this machine as -o; omit them")
     home = open_home(request.output)
     settings = check_begin(request, home)
     sources, flags, config_file = given_or_kept(request, settings)
@@ -72,6 +73,7 @@ def run_batch(
                 config = as_plain(asked) if settings is None or fresh else settings.config
                 pictures = [item.path for item in listing.items[:PICTURES]]
                 facts = pool.load_first(config, pictures, resolves=fresh)
+                check_order(request.sort, facts.class_names, (item.path for item in listing.items))
                 found = settle(sources, flags, config_file, asked, facts)
                 in_force = _agree(request, outputs, settings, found)
                 with open_manifest(home, request.shard) as manifest:
@@ -83,8 +85,10 @@ def run_batch(
                     job = Job(request, in_force, mine, plan, manifest, outputs, pool, watch)
                     job.begin(stop)
                     result = job.run(stop)
+                    done = [row for row in manifest.rows() if row.state == DONE]
+                    if request.sort and not stop.is_set():
+                        watch.say(sort_sources(outputs, done, request.sort))
                     if request.one_csv and not stop.is_set():
-                        done = (row for row in manifest.rows() if row.state == DONE)
                         rows = ((one.name, Path(home, FILES, one.name, ROWS)) for one in done)
                         table = Path(home, named("detections", ".csv", request.shard))
                         dataset.write_csv(table, rows)

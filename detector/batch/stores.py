@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from detector.core.errors import DetectVideoError, SourceError, UsageError
-from detector.core.sources._addresses import MAGIC, STORES, Place, parse_address
+from detector.core.sources._addresses import MAGIC, STORES, Location, parse_address
 from detector.core.sources._contents import VIDEOS
 from detector.core.sources._left_out import suffix_of
-from detector.core.sources._storage import About, about_of, open_store, store_errors
+from detector.core.sources._storage import ObjectInfo, about_of, open_store, store_errors
 from detector.core.sources.stored import look, open_place
 
 AT_ONCE = 32  # objects of a list that are asked for side by side
@@ -21,21 +21,21 @@ CHUNK = 1000
 PAGE = 1000  # keys, of S3
 
 
-class Found(NamedTuple):
+class BucketObject(NamedTuple):
     """An object, by its path (host and key), with what is known of it or why it is refused."""
 
-    place: Place
-    about: About | DetectVideoError
+    place: Location
+    about: ObjectInfo | DetectVideoError
 
 
 class Named(NamedTuple):
     """``base``: the part of ``found.place.path`` that all that one SOURCE names has in common."""
 
     base: str
-    found: Found
+    found: BucketObject
 
 
-def walk(place: Place, *, flat: bool = False) -> Iterator[tuple[str, About]]:
+def walk(place: Location, *, flat: bool = False) -> Iterator[tuple[str, ObjectInfo]]:
     """(key, about) of every object whose key begins with that of ``place``, sorted."""
     store = open_store(place)
     with store_errors(place):
@@ -50,7 +50,7 @@ def walk(place: Place, *, flat: bool = False) -> Iterator[tuple[str, About]]:
                 yield key, about_of(info)
 
 
-def _walk_s3(store: Any, place: Place, more: dict[str, str]) -> Iterator[tuple[str, About]]:
+def _walk_s3(store: Any, place: Location, more: dict[str, str]) -> Iterator[tuple[str, ObjectInfo]]:
     token: dict[str, str] = {}
     while True:
         page = store.call_s3(
@@ -81,10 +81,10 @@ def find_objects(
     elif place.key.lower().endswith(tuple(lists)):
         yield from _read_list(place, own, limit, left_out)
     else:
-        yield Named(f"{place.path.rpartition('/')[0]}/", Found(place, about))
+        yield Named(f"{place.path.rpartition('/')[0]}/", BucketObject(place, about))
 
 
-def _look_or_folder(place: Place) -> About | None:
+def _look_or_folder(place: Location) -> ObjectInfo | None:
     try:
         return look(place)
     except SourceError as error:
@@ -95,14 +95,14 @@ def _look_or_folder(place: Place) -> About | None:
         raise
 
 
-def _below(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
+def _below(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]:
     base = place.path
     for key, about in walk(place):
         if not _is_own(place, key, own) and _takes(key[len(place.key) :], left_out):
-            yield Named(base, Found(place._replace(key=key), about))
+            yield Named(base, BucketObject(place._replace(key=key), about))
 
 
-def _match(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
+def _match(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]:
     """Matching objects, and videos below matching folders. Names: relative to the fixed part."""
     from fsspec.utils import glob_translate
 
@@ -119,7 +119,7 @@ def _match(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
         if _is_own(place, key, own) or not any(map(wanted.match, (key, *_folders(key)))):
             continue
         if _takes(key[len(base.key) :], left_out):
-            yield Named(base.path, Found(place._replace(key=key), about))
+            yield Named(base.path, BucketObject(place._replace(key=key), about))
 
 
 def _folders(key: str) -> Iterator[str]:
@@ -139,14 +139,14 @@ def _takes(relative: str, left_out: Counter[str]) -> bool:
     return taken
 
 
-def _is_own(place: Place, key: str, own: str) -> bool:
+def _is_own(place: Location, key: str, own: str) -> bool:
     return str(place._replace(key=key)).startswith(f"{own.rstrip('/')}/")
 
 
 # Lists.
 
 
-def _read_list(place: Place, own: str, limit: int, left_out: Counter[str]) -> Iterator[Named]:
+def _read_list(place: Location, own: str, limit: int, left_out: Counter[str]) -> Iterator[Named]:
     stored = open_place(place)
     try:
         if stored.size > limit:
@@ -179,7 +179,7 @@ def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Itera
                 yield Named(base, found)
 
 
-def _is_folder(place: Place) -> bool:
+def _is_folder(place: Location) -> bool:
     return not place.key or place.key.endswith("/")
 
 
@@ -194,7 +194,7 @@ def _common(paths: Sequence[str]) -> str:
     return "".join(f"{part}/" for part in common)
 
 
-def _look_at(places: Sequence[Place]) -> Iterator[Found]:
+def _look_at(places: Sequence[Location]) -> Iterator[BucketObject]:
     """Some at once: each costs a request. Raises SourceError where we are not let in at all."""
     is_first = True
     if not places:
@@ -212,8 +212,8 @@ def _look_at(places: Sequence[Place]) -> Iterator[Found]:
             yield from results
 
 
-def _ask(place: Place) -> Found:
+def _ask(place: Location) -> BucketObject:
     try:
-        return Found(place, look(place))
+        return BucketObject(place, look(place))
     except DetectVideoError as error:
-        return Found(place, error)
+        return BucketObject(place, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.live import Live
 from rich.text import Text
@@ -62,21 +63,18 @@ def live_progress(console: SafeConsole) -> Iterator[Callable[[BatchProgress], No
         yield lambda progress: live.update(line(progress), refresh=True)
 
 
+@dataclass(slots=True)
 class PlainLines:
-    def __init__(
-        self,
-        say: Callable[[str], None],
-        every_s: float = LINE_EVERY_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._say, self._every_s, self._clock = say, every_s, clock
-        self._last: float | None = None
+    say: Callable[[str], None]
+    every_s: float = LINE_EVERY_S
+    clock: Callable[[], float] = time.monotonic
+    _last: float = float("-inf")
 
     def show(self, progress: BatchProgress) -> None:
-        now = self._clock()
-        if self._last is None or now - self._last >= self._every_s:
+        now = self.clock()
+        if now - self._last >= self.every_s:
             self._last = now
-            self._say(line(progress))
+            self.say(line(progress))
 
 
 def print_result(console: SafeConsole, result: BatchResult) -> None:

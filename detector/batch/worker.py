@@ -1,6 +1,6 @@
 """A process of the local pool: it loads the model once, then does one item after the other.
 
-It answers each ``Order`` with ``Answer``s: how many frames are done, then the record, or the error.
+It answers each ``Order`` by ``PoolReply``s: how many frames are done, then the record or the error.
 All is JSON, since it reads strangers' files. Prints of libraries go to a file.
 """
 
@@ -13,17 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from detector.batch.documents import ItemRecord
 from detector.core.errors import EXIT_INTERNAL, DetectVideoError, EngineError, OutputError
 from detector.core.run.child import listen, open_pipe, send
 from detector.core.session import codec
-
-if TYPE_CHECKING:
-    from detector.batch.item import OpenModel
-    from detector.batch.places import Outputs
-    from detector.batch.settings import LoadedFacts
 
 BEAT_S = 0.5
 
@@ -47,7 +42,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PoolReply:
     """``broken``: the worker should be replaced, since its state is unknown."""
 
     kind: Literal["loaded", "frames", "record", "error"]
@@ -67,12 +62,12 @@ def main(pipe: int) -> None:
 
 
 def _serve(next_order: Callable[[], Order], told: _Told) -> None:
-    worker: _Worker | None = None
+    worker: _ItemWorker | None = None
     while (order := next_order()).do != "close":
         try:
             if order.opening is not None:
-                worker = _Worker(order.opening)
-                answer = Answer(kind="loaded", facts=codec.to_builtins(worker.facts))
+                worker = _ItemWorker(order.opening)
+                answer = PoolReply(kind="loaded", facts=codec.to_builtins(worker.facts))
             else:
                 assert worker is not None, "open comes first"
                 answer = worker.work(order, told)
@@ -92,7 +87,7 @@ class _Told:
         self._parent, self._lock = parent, threading.Lock()
         self.frames = self._steps = 0
 
-    def say(self, answer: Answer) -> None:
+    def say(self, answer: PoolReply) -> None:
         with self._lock:
             send(self._parent, answer)
 
@@ -106,14 +101,10 @@ class _Told:
             if (steps := self._steps) != said:
                 said = steps
                 with suppress(OSError):
-                    self.say(Answer(kind="frames", frames=self.frames))
+                    self.say(PoolReply(kind="frames", frames=self.frames))
 
 
-class _Worker:
-    facts: LoadedFacts
-    model: OpenModel
-    outputs: Outputs
-
+class _ItemWorker:
     def __init__(self, opening: Opening) -> None:
         from detector.batch.item import open_model
         from detector.batch.places import open_outputs
@@ -128,7 +119,7 @@ class _Worker:
             opening.config, opening.pictures, resolves=opening.resolves
         )
 
-    def work(self, order: Order, told: _Told) -> Answer:
+    def work(self, order: Order, told: _Told) -> PoolReply:
         from detector.batch.item import Task, process_item
 
         task = codec.from_builtins(order.task, Task, "batch")
@@ -148,7 +139,7 @@ class _Worker:
         finally:
             over.set()
             beats.join()
-        return Answer(kind="record", record=record)
+        return PoolReply(kind="record", record=record)
 
 
 def _forget_words() -> None:
@@ -157,9 +148,9 @@ def _forget_words() -> None:
         os.ftruncate(2, 0)
 
 
-def _refusal(error: DetectVideoError) -> Answer:
+def _refusal(error: DetectVideoError) -> PoolReply:
     """Answer with the error. After an engine failure or a bug the worker is unusable."""
-    return Answer(
+    return PoolReply(
         kind="error",
         error=" ".join(str(error).split()),
         exit_code=error.exit_code,
@@ -167,14 +158,14 @@ def _refusal(error: DetectVideoError) -> Answer:
     )
 
 
-def _describe_failure(error: Exception) -> Answer:
+def _describe_failure(error: Exception) -> PoolReply:
     from detector.core.run.limits import blame_limit
 
     blamed = blame_limit(error)
     if blamed is not None:
         broken = not isinstance(blamed, OutputError)
-        return Answer(kind="error", error=str(blamed), exit_code=blamed.exit_code, broken=broken)
+        return PoolReply(kind="error", error=str(blamed), exit_code=blamed.exit_code, broken=broken)
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    return Answer(
+    return PoolReply(
         kind="error", error=f"internal error: {text}", exit_code=EXIT_INTERNAL, broken=True
     )

@@ -13,6 +13,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from typing import Any, Required, TypedDict, Unpack
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urljoin
@@ -39,7 +40,7 @@ MOST_READS = 3  # the headers may take as long as this many reads without data
 LARGEST = 2**63 - 1  # bytes: the largest position that FFmpeg accepts
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
 _LENGTH = re.compile(r"\d{1,20}", re.ASCII)
-# Characters that stay as they are in an address; spaces and non-ASCII letters become %XX.
+# Characters that stay unchanged in an address; spaces and non-ASCII letters become %XX.
 _AS_SENT = "".join(chr(code) for code in range(33, 127))
 
 Login = tuple[str, str]
@@ -51,7 +52,7 @@ HEADERS = {
 }
 
 
-class How(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     timeout_s: Required[float]
     login: Login | None
     checked: bool
@@ -108,7 +109,7 @@ class Answer:
             self._response.close()
 
 
-def open_from(url: str, start: int, **how: Unpack[How]) -> Answer:
+def open_from(url: str, start: int, **how: Unpack[RequestOptions]) -> Answer:
     """Request a file from byte ``start`` on. Raises what ``open_url`` raises."""
     try:
         response = open_url(url, {"Range": f"bytes={start}-"}, **how)
@@ -205,7 +206,9 @@ def address_to_send(whole: str) -> str:
 
 
 def _refusal(url: str, answer: BaseHTTPResponse, more: str = "") -> HTTPError:
-    return HTTPError(url, answer.status, f"{answer.reason}{more}", answer.headers, None)  # type: ignore[arg-type]
+    error = HTTPError(url, answer.status, f"{answer.reason}{more}", answer.headers, BytesIO())  # type: ignore[arg-type]
+    error.close()  # Python 3.14 warns of one that was not closed
+    return error
 
 
 def _send(url: str, headers: dict[str, str], timeout_s: float, checked: bool) -> BaseHTTPResponse:

@@ -127,7 +127,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TextTable:
     """A table with rows folded away after the first ``most``; ``rest``: what they are called."""
 
     name: str
@@ -151,7 +151,7 @@ class Section:
 
     name: str
     title: str
-    pieces: Sequence[str | Rows | Curve]
+    pieces: Sequence[str | TextTable | Curve]
     how: str = ""
 
 

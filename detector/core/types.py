@@ -131,9 +131,9 @@ class Frame:
     whether another scene begins here; None if not checked. ``reduced``: ``picture`` has a fraction
     of the pixels, if the source was opened so.
 
-    >>> frame = Frame(index=0, pts=0, time_s=0.0, picture=np.zeros((720, 1280, 3), np.uint8))
-    >>> frame.size, frame.inferred
-    ((720, 1280), True)
+        >>> frame = Frame(index=0, pts=0, time_s=0.0, picture=np.zeros((720, 1280, 3), np.uint8))
+        >>> frame.size, frame.inferred
+        ((720, 1280), True)
     """
 
     index: int

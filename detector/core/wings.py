@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,6 +59,7 @@ def _read_adds(file: Path) -> Adds:
     return Adds(**{str(one.arg): ast.literal_eval(one.value) for one in made.keywords})
 
 
+@cache
 def load(place: str) -> Any:
     """Import and return what "MODULE:NAME" names."""
     module, name = place.split(":")
@@ -92,6 +94,8 @@ def read_literal(module: str, name: str) -> Any:
     Read from its source; nothing is imported."""
     place = ROOT.parent.joinpath(*module.split("."))
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    if not file.is_file() and (spec := find_spec(module)) and spec.origin:
+        file = Path(spec.origin)  # of a folder that was added to the package's path
     source = file.read_text(encoding="utf-8")
     line = re.search(rf"^ *{name}(?:: .+)? = (.+)$", source, re.MULTILINE)
     return None if line is None else ast.literal_eval(line[1])

@@ -84,7 +84,7 @@ class CameraOutputs:
         self._tracks, self._hides = tracks, hides
         self._folder, self._record, self._encoding = folder, record, encoding
         self._notice, self._zones, self._filters = notice, zones, filters or EventFilters()
-        self._recordings: dict[str, _Recording] = {}
+        self._recordings: dict[str, _CameraRecording] = {}
         self._style = None if record.no_overlay else style
         self._retention = (
             Retention(folder, record.keep_days, record.keep_gb)
@@ -118,7 +118,7 @@ class CameraOutputs:
                 add(Output(TRACKS, best, best.folder, lambda: hides, best.counts, best.see))
             if self._retention is not None:
                 recorder = self.recorder(camera)
-                recording = _Recording(recorder, camera, feed)
+                recording = _CameraRecording(recorder, camera, feed)
                 path, counts = place / "video", recorder.counts
                 add(Output(RECORDING, recording, path, lambda: recorder.wants_pictures, counts))
                 self._recordings[camera.name] = recording
@@ -144,7 +144,7 @@ class CameraOutputs:
         )
 
 
-class _Recording:
+class _CameraRecording:
     """A recorder and the feed it records: the camera's own, or one of its main stream."""
 
     def __init__(self, recorder: CameraRecorder, camera: Camera, feed: Feed) -> None:

@@ -30,7 +30,7 @@ from detector.live.sources.base import Camera, FeedFacts
 
 if TYPE_CHECKING:
     from detector.core.loop.tiled import MixedRequest
-    from detector.core.run.plan import Plan
+    from detector.core.run.plan import RunPlan
     from detector.core.stages.tiles import FrameTiles, TiledFit
     from detector.core.types import AnyPicture, Detections, Fit, Frame, Image
 
@@ -63,7 +63,7 @@ class Look:
 
 
 @dataclass(slots=True)
-class Place:
+class TiledFeed:
     """A camera. ``size``: height, width; 0 at first. ``useful``: helpful grids, coarsest first."""
 
     camera: Camera
@@ -84,14 +84,14 @@ class CameraTiles:
     """The grids of all cameras. The loop's reader calls ``give``, reader and writer what that
     returns; any thread calls the rest."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self._plan, self._tiling = plan, plan.tiling
         self._lock = threading.Lock()
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, TiledFeed] = {}
         self._times: deque[float] = deque(maxlen=TIMES)
-        self._fill = cast("FrameTiles", plan.stages()[0])  # where cameras differ, it is one
+        self._fill = cast("FrameTiles", plan.stages()[0])  # FrameTiles if cameras may differ
         spared = plan.spared
-        self._every = (spared and spared.every) or 1  # auto may want all of them
+        self._every = (spared and spared.every) or 1  # auto may infer every frame
 
     @property
     def differ(self) -> bool:
@@ -109,7 +109,7 @@ class CameraTiles:
 
     def open(self, camera: Camera, class_ids: frozenset[int] | None) -> None:
         asked = self._tiling if camera.tiles is None else Tiling.parse(camera.tiles)
-        place = Place(camera, class_ids, asked, Tiling() if asked.auto else Tiling(asked.grid))
+        place = TiledFeed(camera, class_ids, asked, Tiling() if asked.auto else Tiling(asked.grid))
         with self._lock:
             self._places[camera.name] = place
 
@@ -146,7 +146,7 @@ class CameraTiles:
 
         return fill
 
-    def _take_look(self, place: Place, frame: Frame) -> Look | None:
+    def _take_look(self, place: TiledFeed, frame: Frame) -> Look | None:
         if not place.asked.auto or frame.arrival is None:
             return None
         now_s = frame.arrival.arrived_ns / 1e9
@@ -159,13 +159,13 @@ class CameraTiles:
         look.next_s = now_s + APART_S
         return look
 
-    def _note(self, place: Place, look: Look, whole: Detections, tiled: Detections) -> None:
+    def _note(self, place: TiledFeed, look: Look, whole: Detections, tiled: Detections) -> None:
         with self._lock:
             look.whole += self._sides(place, whole)
             look.tiled += self._sides(place, tiled)
             look.frames += 1
 
-    def _sides(self, place: Place, found: Detections) -> list[float]:
+    def _sides(self, place: TiledFeed, found: Detections) -> list[float]:
         height, width = place.size
         kept = keep(found, width, height, place.camera.masks, place.class_ids)
         sure = kept.only(kept.scores >= self._plan.selection.conf)  # trackers get more
@@ -190,7 +190,7 @@ class CameraTiles:
         rate = fps if camera.rate is None else min(fps, float(camera.rate))
         return rate / self._every
 
-    def _conclude(self, place: Place) -> None:
+    def _conclude(self, place: TiledFeed) -> None:
         look, (height, width) = place.look, place.size
         assert look is not None
         if not look.sides:
@@ -205,14 +205,14 @@ class CameraTiles:
         again = AGAIN_S if look.sides else EMPTY_AGAIN_S
         place.look = Look(look.next_s - APART_S + again)
 
-    def _share_out(self, finished: Sequence[Place]) -> list[str]:
+    def _share_out(self, finished: Sequence[TiledFeed]) -> list[str]:
         room = self._room()
         wants = sorted(self._places.values(), key=lambda place: place.side)
         known = [place.rate for place in wants if place.rate is not None]
         got = {id(place): Tiling(None if place.asked.auto else place.asked.grid) for place in wants}
         refused: dict[int, str] = {}
 
-        def needed(place: Place, tiling: Tiling) -> float:
+        def needed(place: TiledFeed, tiling: Tiling) -> float:
             """Return inputs per second. A camera that was never live counts as the fastest one."""
             rate = max(known, default=0.0) if place.rate is None else place.rate
             return rate * tiling.inputs

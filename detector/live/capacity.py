@@ -30,7 +30,7 @@ DROPPING = 0.02  # dropped share from which we report a limit
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Usage:
     """The resources used in a span of time, as shares, 0 to 1.
 
     ``stages``: busy time of each; for workers, their mean. ``cpu``: of all cores, by this process;
@@ -48,7 +48,7 @@ class Load:
     decoded: float = 1.0
 
 
-def shares_needed(load: Load) -> dict[str, float]:
+def shares_needed(load: Usage) -> dict[str, float]:
     """Return how much of each resource is needed to detect every picture of these cameras."""
     processed = max(load.processed, LEAST)
     needed = {
@@ -62,7 +62,7 @@ def shares_needed(load: Load) -> dict[str, float]:
     return needed
 
 
-def capacity(load: Load) -> float | None:
+def capacity(load: Usage) -> float | None:
     """Return how many cameras like the present ones are possible; None if nothing is known."""
     if not load.cameras or load.processed < LEAST:
         return None
@@ -74,7 +74,7 @@ def capacity(load: Load) -> float | None:
     return kept if room is None else min(room, kept)
 
 
-def busiest_stage(load: Load) -> str | None:
+def busiest_stage(load: Usage) -> str | None:
     """Return the busiest stage of the busiest group; None if no stage did anything."""
     needed = shares_needed(load)
     group = max(NAMES, key=lambda name: needed[NAMES[name]])
@@ -82,7 +82,7 @@ def busiest_stage(load: Load) -> str | None:
     return stage if load.stages.get(stage) else None
 
 
-def sentence(load: Load) -> str:
+def sentence(load: Usage) -> str:
     """Say what limits the run, and how many cameras this machine could handle."""
     could = capacity(load)
     if could is None:

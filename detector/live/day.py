@@ -20,7 +20,7 @@ from detector.live.memory import MemoryWatch
 from detector.live.routing import Router
 
 if TYPE_CHECKING:
-    from detector.core.run.plan import Plan
+    from detector.core.run.plan import RunPlan
     from detector.core.session.document import DecodingFigures, Summary
     from detector.core.session.outcome import SourceRun
     from detector.core.session.store import Session
@@ -58,7 +58,7 @@ class Day:
     clock: RunClock = field(default_factory=RunClock)
 
 
-def begin_day(asked: LiveAsked, plan: Plan, path: str, stop: threading.Event) -> Day:
+def begin_day(asked: LiveAsked, plan: RunPlan, path: str, stop: threading.Event) -> Day:
     from detector.core.session.outcome import SourceRun
     from detector.core.session.store import Session
 
@@ -71,7 +71,7 @@ def begin_day(asked: LiveAsked, plan: Plan, path: str, stop: threading.Event) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodingSums:
     """Decoding by all feeds so far. ``calls``: name of a thread -> packets that it decoded."""
 
     calls: Mapping[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Decoded:
     cpu_ns: int = 0
 
     @classmethod
-    def so_far(cls, decoders: Timeline) -> Decoded:
+    def so_far(cls, decoders: Timeline) -> DecodingSums:
         calls, busy, cpu = {}, 0, 0
         for name, track in list(decoders.tracks.items()):
             if (span := track.spans.get((READ, WORK))) is not None:
@@ -88,7 +88,7 @@ class Decoded:
                 cpu += span.cpu_ns
         return cls(calls, busy, cpu)
 
-    def since(self, before: Decoded) -> DecodingFigures:
+    def since(self, before: DecodingSums) -> DecodingFigures:
         from detector.core.session.document import DecodingFigures
 
         calls = [count - before.calls.get(name, 0) for name, count in self.calls.items()]
@@ -100,10 +100,10 @@ class Decoded:
         )
 
 
-class Books:
+class DayBooks:
     def __init__(self, status: LiveStatus, decoders: Timeline, names: tuple[str, ...]) -> None:
         self._status, self._decoders, self._names = status, decoders, names
-        self._reported = Decoded()  # at the end of the last day
+        self._reported = DecodingSums()  # at the end of the last day
         self.memory = MemoryWatch()
 
     def begin_day(self, timeline: Timeline | OffTimeline) -> None:
@@ -119,7 +119,7 @@ class Books:
         tiles = max((Tiling.parse(one.tiles).inputs for one in streams), default=summary.tiles)
         counts = replace(summary.frames, read=written + dropped, dropped=dropped)
         # The next day counts from here, so that no packet is missed.
-        before, self._reported = self._reported, Decoded.so_far(self._decoders)
+        before, self._reported = self._reported, DecodingSums.so_far(self._decoders)
         summary = replace(
             summary,
             frames=counts,

@@ -21,7 +21,7 @@ from detector.core.timeline.order import INFERENCE, group_of
 from detector.core.types import Detections, Frame
 from detector.live.ages import FrameAges
 from detector.live.base import Ages, LiveFigures, StreamFigures
-from detector.live.capacity import Load, capacity, sentence
+from detector.live.capacity import Usage, capacity, sentence
 from detector.live.sources.base import (
     CORRUPT,
     LAG,
@@ -43,7 +43,7 @@ NOT_WANTED = (RATE, CORRUPT, STOPPED, NO_KEY)  # drops for other reasons
 
 
 @dataclass(slots=True)
-class Tally:
+class CameraTally:
     """The counts of one camera. Times are nanoseconds."""
 
     ages: FrameAges
@@ -60,7 +60,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Sample:
+class Counters:
     at_ns: int
     cpu_ns: int
     computer_ns: int | None  # by all programs
@@ -94,7 +94,7 @@ class Spent:
     infer_ns: int = 0
     cameras_ns: int = 0  # summed over live cameras
 
-    def add(self, first: Sample, last: Sample, live: int) -> None:
+    def add(self, first: Counters, last: Counters, live: int) -> None:
         passed = last.at_ns - first.at_ns
         self.passed_ns += passed
         own = last.cpu_ns - first.cpu_ns
@@ -111,7 +111,7 @@ class Spent:
         self.infer_ns += last.infer_ns - first.infer_ns
         self.cameras_ns += passed * live
 
-    def load(self, cores: int) -> Load | None:
+    def load(self, cores: int) -> Usage | None:
         """Return shares of the time; None if no time has passed."""
         if not self.passed_ns:
             return None
@@ -119,7 +119,7 @@ class Spent:
             stage: ns / self.passed_ns / (self.workers if group_of(stage) == INFERENCE else 1)
             for stage, ns in self.stages_ns.items()
         }
-        return Load(
+        return Usage(
             cameras=round(self.cameras_ns / self.passed_ns),
             stages=stages,
             cpu=min(1.0, self.cpu_ns / self.passed_ns / cores),
@@ -156,9 +156,9 @@ class LiveStatus:
         self.zones = zones or ZoneCounts()
         self._started_ns = clock()
         self._lock = threading.Lock()
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, CameraTally] = {}
         self._timeline: Timeline | OffTimeline = OffTimeline()
-        self._samples: deque[Sample] = deque()
+        self._samples: deque[Counters] = deque()
         self._sampled_ns: int | None = None
         self._inferred_ns = self._idle_ns = self._started_ns  # last result, last idle time
         self._of_day = Spent()  # while any camera was live
@@ -215,7 +215,7 @@ class LiveStatus:
             self.live_ns += passed if live or working else 0
             stages, workers, infer_ns = self._stages()
             processed = {name: tally.processed for name, tally in self._tallies.items()}
-            sample = Sample(
+            sample = Counters(
                 now,
                 self._cpu_clock(),
                 self._computer_clock(),
@@ -262,7 +262,7 @@ class LiveStatus:
             engine_age_s=engine_age,
         )
 
-    def _computer_share(self, first: Sample | None, last: Sample | None) -> float | None:
+    def _computer_share(self, first: Counters | None, last: Counters | None) -> float | None:
         if first is None or last is None or last.at_ns <= first.at_ns:
             return None
         if first.computer_ns is None or last.computer_ns is None:
@@ -271,7 +271,7 @@ class LiveStatus:
         used = max(last.computer_ns - first.computer_ns, last.cpu_ns - first.cpu_ns)
         return min(1.0, used / (last.at_ns - first.at_ns) / self._cores)
 
-    def load_of_day(self) -> Load | None:
+    def load_of_day(self) -> Usage | None:
         with self._lock:
             return self._of_day.load(self._cores)
 
@@ -350,9 +350,9 @@ class LiveStatus:
     def _all_members(self) -> list[Member]:
         return [*self._collector.members(), *self._collector.gone.values()]
 
-    def _tally(self, name: str) -> Tally:
+    def _tally(self, name: str) -> CameraTally:
         if name not in self._tallies:
-            self._tallies[name] = Tally(FrameAges(self._clock()))
+            self._tallies[name] = CameraTally(FrameAges(self._clock()))
         return self._tallies[name]
 
     def _counts(self, member: Member) -> tuple[dict[str, int], dict[str, int]]:
@@ -381,7 +381,7 @@ class LiveStatus:
         return stages, max(1, workers), self._timeline.meters[INFER].total_ns
 
     def _stream(
-        self, member: Member, now: int, first: Sample | None, last: Sample | None
+        self, member: Member, now: int, first: Counters | None, last: Counters | None
     ) -> StreamFigures:
         facts, name = member.facts(), member.camera.name
         tally = self._tally(name)
@@ -412,7 +412,7 @@ class LiveStatus:
 
 
 def _recent_rate(
-    name: str, facts: FeedFacts, first: Sample | None, last: Sample | None
+    name: str, facts: FeedFacts, first: Counters | None, last: Counters | None
 ) -> float | None:
     """Return the rate over the last seconds in which the camera was live."""
     if facts.state != LIVE or first is None or last is None:

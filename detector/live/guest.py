@@ -18,7 +18,7 @@ from detector.core.sources._forms import STANDARD_INPUT, is_live, is_web
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
-    from detector.core.run.detect import Live, Result, Watcher
+    from detector.core.run.detect import Live, RunResult, Watcher
     from detector.core.terminal.console import SafeConsole
     from detector.core.terminal.progress import LiveLine
     from detector.live.hub import Controls, Hub
@@ -33,10 +33,10 @@ class Cameras:
         return found
 
     @contextmanager
-    def around(self, config: Config, say: Callable[[str], None]) -> Iterator[Page]:
+    def around(self, config: Config, say: Callable[[str], None]) -> Iterator[LivePage]:
         """Serve a page of the run while the block lasts, if --serve is given."""
         if config.page.serve is None:
-            yield Page()
+            yield LivePage()
             return
         from detector.live.hub import Hub
         from detector.live.page import serve
@@ -46,7 +46,7 @@ class Cameras:
         server = serve(hub, config.page, say=lambda text: say(f"detect-video: {text}"))
         say(f"page: {server.address}")
         try:
-            yield Page(hub, server)
+            yield LivePage(hub, server)
         finally:
             server.close()
 
@@ -54,15 +54,15 @@ class Cameras:
         self,
         specs: Sequence[str],
         config: Config,
-        around: Page,
+        around: LivePage,
         *,
         command: Sequence[str],
         console: SafeConsole | None,
         say: Callable[[str], None],
         told: bool,
         building: BuildProgress | None,
-    ) -> Result:
-        from detector.live.run import Around, detect_live
+    ) -> RunResult:
+        from detector.live.run import Onlookers, detect_live
 
         def speak(text: str) -> None:
             say(f"detect-video: {text}")
@@ -72,7 +72,7 @@ class Cameras:
             from detector.live.terminal.cameras import CameraTable
 
             table = CameraTable(console)
-        seen = Around(table, say=speak, state=speak if told else lambda line: None)
+        seen = Onlookers(table, say=speak, state=speak if told else lambda line: None)
         if (hub := around.hub) is not None:
             seen = replace(
                 seen,
@@ -97,7 +97,7 @@ def _no_picture(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class LivePage:
     hub: Hub | None = None
     server: Server | None = None
 

@@ -47,7 +47,7 @@ class Shot:
 
 
 @dataclass(slots=True)
-class _Channel:
+class _CameraChannel:
     shot: Shot | None = None
     number: int = 0
     gap_ns: int | None = None  # between pictures, for the fastest viewer; None without viewers
@@ -70,7 +70,7 @@ class _Channel:
             self.shot, self.jpegs = None, {}
 
 
-class Watch:
+class HubWatch:
     """A viewer of one or more cameras. ``close`` it when the viewer leaves."""
 
     def __init__(self, hub: Hub, cameras: Collection[str], rate: float) -> None:
@@ -116,8 +116,8 @@ class Hub:
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
-        self._channels: dict[str, _Channel] = {}
-        self._watches: set[Watch] = set()
+        self._channels: dict[str, _CameraChannel] = {}
+        self._watches: set[HubWatch] = set()
         self._figures: Callable[[], LiveFigures] | None = None
         self._events: deque[tuple[int, Event]] = deque(maxlen=EVENTS_KEPT)
         self._event_count = 0
@@ -184,15 +184,15 @@ class Hub:
     def look(self) -> None:
         self._woken = False
 
-    def watch(self, cameras: Collection[str], rate: float = RATE) -> Watch:
+    def watch(self, cameras: Collection[str], rate: float = RATE) -> HubWatch:
         """Draw and keep pictures of these cameras from now on, at most ``rate`` per second."""
-        watch = Watch(self, cameras, rate)
+        watch = HubWatch(self, cameras, rate)
         with self._lock:
             self._watches.add(watch)
             self._set_gaps(watch.cameras)
         return watch
 
-    def leave(self, watch: Watch) -> None:
+    def leave(self, watch: HubWatch) -> None:
         with self._lock:
             self._watches.discard(watch)
             self._set_gaps(watch.cameras)
@@ -245,9 +245,9 @@ class Hub:
         with self._lock:
             self._subscriptions.discard(subscription)
 
-    def _channel(self, camera: str) -> _Channel:
+    def _channel(self, camera: str) -> _CameraChannel:
         channel = self._channels.get(camera)
-        return channel or self._channels.setdefault(camera, _Channel())
+        return channel or self._channels.setdefault(camera, _CameraChannel())
 
     def _set_gaps(self, cameras: Iterable[str]) -> None:
         for camera in cameras:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detector.core.analysis.summary import live_memory_text
 from detector.core.session.document import LiveMemory, SessionDocument, StreamSummary
-from detector.core.tables import Curve, Rounded, Rows, Section, Share
+from detector.core.tables import Curve, Rounded, Section, Share, TextTable
 
 SHOWN = 50  # cameras shown before "show all"
 
@@ -35,12 +35,12 @@ def cameras(document: SessionDocument) -> Section | None:
     )
     aged = [row for stream in streams for row in _ages(stream)]
     errors = [f"{stream.name}: {stream.error}" for stream in streams if stream.error]
-    pieces: list[str | Rows | Curve] = [
+    pieces: list[str | TextTable | Curve] = [
         "Rates cover only the time while the camera was live: averages exclude outages.",
-        Rows("cameras", columns, rows, most=SHOWN, rest="cameras"),
+        TextTable("cameras", columns, rows, most=SHOWN, rest="cameras"),
         *errors,
         "Age of frames, in milliseconds since arrival:",
-        Rows("ages", ("camera", "until", "p50", "p90", "p99", "max"), aged),
+        TextTable("ages", ("camera", "until", "p50", "p90", "p99", "max"), aged),
         *_memory(document),
     ]
     return Section("cameras", "Cameras", pieces, how="ages")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from detector.core.errors import DetectVideoError, UsageError
-from detector.core.run.plan import Plan
+from detector.core.run.plan import RunPlan
 from detector.core.run.selection import class_ids
 from detector.core.types import Candidates, Detections
 from detector.live.asked import LiveAsked, stamp
@@ -29,7 +29,7 @@ class Roster:
     def __init__(
         self,
         asked: LiveAsked,
-        plan: Plan,
+        plan: RunPlan,
         make_feed: MakeFeed,
         say: Callable[[str], None],
         tiles: CameraTiles,

@@ -28,7 +28,7 @@ from detector.core.errors import DetectVideoError, OutputError, SourceError, Usa
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.writing import write_whole
-from detector.core.run.detect import Result, Watcher, closing_session
+from detector.core.run.detect import RunResult, Watcher, closing_session
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
 from detector.core.run.limits import (
@@ -39,7 +39,7 @@ from detector.core.run.limits import (
     opencv_threads,
 )
 from detector.core.run.loading import PhaseTimer
-from detector.core.run.plan import Asked, Plan
+from detector.core.run.plan import Asked, RunPlan
 from detector.core.run.records import Written, write_records
 from detector.core.run.signals import Stop, reload_on_signal, stop_on_signals
 from detector.core.sources._forms import is_web
@@ -52,7 +52,7 @@ from detector.live.camera_lines import CameraLines
 from detector.live.camera_outputs import CameraEvents, CameraOutputs, MadeFolder
 from detector.live.camera_tiles import CameraTiles, tiling_of_cameras
 from detector.live.canvas import picture_of_cameras
-from detector.live.day import FEED_ROWS, Books, Day, Decoded, begin_day
+from detector.live.day import FEED_ROWS, Day, DayBooks, DecodingSums, begin_day
 from detector.live.events.filters import EventFilters
 from detector.live.figures import LiveStatus
 from detector.live.hub import Controls
@@ -76,19 +76,19 @@ SLOW_TURN = 4  # turns of the monitor between checks of memory and cameras.yaml
 FILES_OF_A_CAMERA = 5
 
 
-class Table(Protocol):
+class LiveTable(Protocol):
     def start(self, figures: Callable[[], LiveFigures]) -> None: ...
 
     def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class Onlookers:
     """The parts around a live run. ``figures_to`` and ``controls_to`` are called once, before the
     first picture: with a function that returns the figures; with the controls and the folder of
     outputs, if any. ``say`` prints a problem or change, ``state`` that a camera came or went."""
 
-    table: Table | None = None
+    table: LiveTable | None = None
     watcher: Watcher | None = None
     figures_to: Callable[[Callable[[], LiveFigures]], None] | None = None
     controls_to: Callable[[Controls, Path | None], None] | None = None
@@ -102,13 +102,13 @@ def detect_live(
     config: Config,
     *,
     command: Sequence[str] = (),
-    around: Around = Around(),
+    around: Onlookers = Onlookers(),
     building: BuildProgress | None = None,
-) -> Result:
+) -> RunResult:
     """Run all cameras until a signal, --duration, --frames or their end.
 
     Summary and ``streams`` of the result cover the last day. Raises DetectVideoError for errors
-    before the first picture; ``Result.errors`` has later ones.
+    before the first picture; ``RunResult.errors`` has later ones.
     """
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
@@ -155,11 +155,11 @@ class _LiveRun:
     def __init__(
         self,
         asked: LiveAsked,
-        plan: Plan,
+        plan: RunPlan,
         timer: PhaseTimer,
         stop: Stop,
         reload: threading.Event,
-        around: Around,
+        around: Onlookers,
     ) -> None:
         self._asked, self._plan, self._timer, self._around = asked, plan, timer, around
         self._stop, self._reload = stop, reload
@@ -176,11 +176,11 @@ class _LiveRun:
         self._status = LiveStatus(
             self._collector,
             usable_cores(),
-            decoding=lambda: Decoded.so_far(decoders).cpu_ns,
+            decoding=lambda: DecodingSums.so_far(decoders).cpu_ns,
             tiles=self._tiles.text,
             zones=ZoneCounts(asked.folder),
         )
-        self._books = Books(self._status, decoders, plan.network.names)
+        self._books = DayBooks(self._status, decoders, plan.network.names)
         style = plan.drawing.style
         self.outputs = CameraOutputs(
             *(asked.folder, asked.record, asked.encoding, around.say, style),
@@ -235,7 +235,7 @@ class _LiveRun:
         self.outputs.tell(event)
         self._events.tell(event)
 
-    def run(self, command: Sequence[str]) -> Result:
+    def run(self, command: Sequence[str]) -> RunResult:
         table = self._around.table
         if table is not None:
             table.start(self._status.figures)
@@ -323,7 +323,7 @@ class _LiveRun:
         self._around.say(f"{camera}: {changes}; lines and zones are in {path}")
         return changes, path
 
-    def _end(self, day: Day, command: Sequence[str]) -> Result:
+    def _end(self, day: Day, command: Sequence[str]) -> RunResult:
         was_live = self._collector.was_live
         if day.run.error is None and not self._stop.is_set() and not was_live():
             day.run.error = SourceError(self._collector.failures())
@@ -346,7 +346,7 @@ class _LiveRun:
             self._plan.loaded.close([day.run])
         written = self._write_day(day, command, self._stop.exit_code)
         errors = [] if day.run.error is None else [day.run.error]
-        return Result(written.summary, written.folder, [*errors, *written.errors], told=reported)
+        return RunResult(written.summary, written.folder, [*errors, *written.errors], told=reported)
 
     def _write_day(self, day: Day, command: Sequence[str], stop_code: int | None) -> Written:
         run = day.run

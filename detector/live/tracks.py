@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from detector.core.errors.writing import utf8, write_whole
-from detector.core.sinks._best import ROWS, BestPictures, Track
+from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import day_text, utc_text
 from detector.live.camera_folder import append_whole, enter, free_file, open_file
@@ -38,7 +38,7 @@ class CameraTracks:
         self._shift_s = 0.0  # current offset from the pictures' clock to Unix time
         self._written = self._lost = 0
         self._failing = False
-        self._waiting: queue.Queue[tuple[str, float, Track] | None] = queue.Queue(ROOM)
+        self._waiting: queue.Queue[tuple[str, float, TrackRecord] | None] = queue.Queue(ROOM)
         self._thread = threading.Thread(target=self._run, name="detect-video tracks", daemon=True)
         self._thread.start()
 
@@ -56,7 +56,7 @@ class CameraTracks:
         self._shift_s = now_s - frame.time_s
         self._hand_over(self._best.add(frame, frame.time_s, detections))
 
-    def _hand_over(self, tracks: list[Track]) -> None:
+    def _hand_over(self, tracks: list[TrackRecord]) -> None:
         for track in tracks:
             try:
                 self._waiting.put_nowait((self._day, self._shift_s, track))
@@ -84,7 +84,7 @@ class CameraTracks:
             except Exception as error:  # a full disk stops pictures, not detection
                 self._lose(str(error))
 
-    def _write(self, folder: Path, shift_s: float, track: Track) -> None:
+    def _write(self, folder: Path, shift_s: float, track: TrackRecord) -> None:
         suffix, data = track.encode()
         file = free_file(folder, track.stem, suffix)
         os.close(enter(folder, 3))  # CAMERA/tracks/DAY

@@ -23,7 +23,7 @@ KEPT = 64  # finished files that are still shown
 
 
 @dataclass(slots=True)
-class _Reading:
+class _FileProgress:
     at_s: float
     read: int
     written: int
@@ -59,7 +59,7 @@ class WatchedFiles:
         self._name = ""
         self._ended: list[StreamFigures] = []
         self._names: set[str] = set()
-        self._readings: list[_Reading] = []
+        self._readings: list[_FileProgress] = []
         self._inferred = (0, clock())  # time spent in inference, and when it last changed
         self._last: tuple[float, LiveFigures] | None = None
         hub.figures_from(self.figures)
@@ -161,7 +161,7 @@ def stream_name(path: str, taken: set[str]) -> str:
     return unique_name(last.rpartition(".")[0] or last, taken, "file")
 
 
-def _reading(now: _Now, at_s: float) -> _Reading:
+def _reading(now: _Now, at_s: float) -> _FileProgress:
     work: dict[str, int] = {}
     for track in list(now.timeline.tracks.values()):
         for (stage, kind), span in list(track.spans.items()):
@@ -169,7 +169,7 @@ def _reading(now: _Now, at_s: float) -> _Reading:
                 work[stage] = work.get(stage, 0) + span.self_ns
     meter = getattr(now.timeline, "meters", {}).get(INFER)
     inferring_ns = 0 if meter is None else meter.so_far(now.timeline.clock())
-    return _Reading(
+    return _FileProgress(
         at_s,
         now.progress.read,
         now.progress.written,

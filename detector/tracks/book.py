@@ -24,7 +24,7 @@ from detector.core.types import (
 )
 from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, outline_of
 from detector.tracks.cuts import Cuts
-from detector.tracks.zones_file import Places, Shape, ZonesFile
+from detector.tracks.zones_file import Shape, ZoneSet, ZonesFile
 
 FEW = 10  # a model with at most this many classes has rows for all of them
 JUMP_S = 1.0  # a larger jump means that the wall clock was set, not slewed
@@ -124,7 +124,7 @@ class Books:
             book.drawn = places, self._classes_of(places)
         return book if book.counter.places.shapes or book.drawn else None
 
-    def _open(self, camera: str, places: Places, start_s: float | None = 0.0) -> Book:
+    def _open(self, camera: str, places: ZoneSet, start_s: float | None = 0.0) -> Book:
         listed = listed_ids(self._classes, self._names)
         counter = Counter(places, self._names, self._classes_of(places), listed, start_s)
         book = Book(camera, counter)
@@ -132,7 +132,7 @@ class Books:
         self._all.append(book)
         return book
 
-    def _classes_of(self, places: Places) -> list[frozenset[int] | None]:
+    def _classes_of(self, places: ZoneSet) -> list[frozenset[int] | None]:
         return class_ids_of(places, self._file.path, self._classes, self._names)
 
     def finish(self) -> None:
@@ -197,7 +197,7 @@ def arrow_of(line: Any, longest: int) -> Any:
 
 
 def class_ids_of(
-    places: Places, path: str, classes: Sequence[str] | None, names: Sequence[str]
+    places: ZoneSet, path: str, classes: Sequence[str] | None, names: Sequence[str]
 ) -> list[frozenset[int] | None]:
     """Return the classes that each line and zone counts. Raises UsageError for one that the model
     lacks or --classes excludes."""

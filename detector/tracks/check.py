@@ -26,7 +26,7 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import from_cell
 from detector.core.errors.writing import write_whole
 from detector.core.run.outputs import stem_of
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.stages.outlines import draw_outlines
 from detector.tracks import counting
 from detector.tracks.book import outlines
@@ -111,7 +111,7 @@ class Footage:
     def __init__(self, video: str, zones: str, crossings: Sequence[Crossing]) -> None:
         if not os.path.exists(zones):
             raise UsageError(f"{zones}: not there; give the file of these counts: --zones FILE")
-        places, self._reading = read_zones(zones).of_clip(video), Reading.of(Config())
+        places, self._reading = read_zones(zones).of_clip(video), SourceReading.of(Config())
         with self._reading.open(video) as source:
             info = source.info
         if info.kind != "video":

@@ -2,7 +2,7 @@
 
 One point of each box counts: the middle of its lower edge, where an object stands on the ground, or
 its centre. A track changes sides only once its point is past the line or edge by more than the box
-jitter (``Places.margin`` of the box's size): an object that waits on a line crosses it once, and
+jitter (``ZoneSet.margin`` of the box's size): an object that waits on a line crosses it once, and
 one that turns back on it does not. A track crosses a line if it was clearly on one side, is clearly
 on the other, and its way led through the line and not past its end; between two sightings the way
 is straight. A track not seen for ``LOST_S`` ends where it was last seen, as all do at a cut.
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.tracker import CLOCK_S, LOST_S
-from detector.tracks.zones_file import BOTTOM, Places, Shape
+from detector.tracks.zones_file import BOTTOM, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
 MOST_OF_ZONE = 0.25  # limits the margin by a zone's width, so that small ones have an inside
@@ -46,7 +46,7 @@ Wall = tuple[float, bool]  # the wall clock at a frame; whether it was set since
 
 
 @dataclass(slots=True)
-class Tally:
+class ShapeTally:
     """The counts of one class at one line or zone."""
 
     counts: dict[str, int]
@@ -56,7 +56,7 @@ class Tally:
     stays: array[float] = field(default_factory=lambda: array("d"))  # seconds of each visit
 
 
-class _Table:
+class _TrackTable:
     """The tracks: one row each, one column per shape."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class _Table:
         return order[np.searchsorted(self.ids[order], ids)]
 
 
-class _Seen(NamedTuple):
+class _Moves(NamedTuple):
     """Tracks that are seen again: rows, earlier and current points, margins, time in between."""
 
     rows: NDArray[np.intp]
@@ -110,7 +110,7 @@ class Counter:
 
     def __init__(
         self,
-        places: Places,
+        places: ZoneSet,
         names: Sequence[str],
         classes: Sequence[frozenset[int] | None] | None = None,
         listed: Iterable[int] = (),
@@ -120,15 +120,15 @@ class Counter:
         self.active: list[int] = []
         self._classes: list[frozenset[int] | None] = []
         self._listed = tuple(listed)
-        self._table = _Table()
+        self._table = _TrackTable()
         self._is_zone = np.zeros(0, bool)
         self._size: tuple[int, int] | None = None
         self._outlines: list[Floats] = []
         self._widths: list[float] = []
         self.time_s: float | None = None
-        self.total: dict[Key, Tally] = {}
+        self.total: dict[Key, ShapeTally] = {}
         # The current interval, on the frames' or the wall clock.
-        self._interval: dict[Key, Tally] = {}
+        self._interval: dict[Key, ShapeTally] = {}
         self._began_s = self._ends_s = 0.0
         self._now_s: float | None = None
         self._by_wall, self._frames = False, 0
@@ -138,7 +138,7 @@ class Counter:
         self.redraw(places, classes or [None] * len(places.shapes))
 
     def redraw(
-        self, places: Places, classes: Sequence[frozenset[int] | None]
+        self, places: ZoneSet, classes: Sequence[frozenset[int] | None]
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
         """Count at these lines and zones from now on. Unchanged ones continue; at all others,
         visits and the current interval end."""
@@ -262,7 +262,7 @@ class Counter:
         self, rows: NDArray[np.intp], points: Floats, margins: Floats, time_s: float
     ) -> list[ZoneEvent]:
         table = self._table
-        seen = _Seen(rows, table.points[rows].copy(), points, margins, time_s - table.seen_s[rows])
+        seen = _Moves(rows, table.points[rows].copy(), points, margins, time_s - table.seen_s[rows])
         self._warm(points, seen.passed_s)
         table.points[rows], table.seen_s[rows] = points, time_s
         events = []
@@ -274,7 +274,7 @@ class Counter:
                 events += self._visit(number, seen, time_s)
         return events
 
-    def _cross(self, number: int, seen: _Seen, time_s: float) -> list[ZoneEvent]:
+    def _cross(self, number: int, seen: _Moves, time_s: float) -> list[ZoneEvent]:
         rows, before, points, margins, _ = seen
         table, (a, b) = self._table, self._outlines[number]
         was, now = table.away[rows, number], _from_line(points, self._outlines[number])
@@ -295,7 +295,7 @@ class Counter:
             for i in np.flatnonzero(crossed).tolist()
         ]
 
-    def _visit(self, number: int, seen: _Seen, time_s: float) -> list[ZoneEvent]:
+    def _visit(self, number: int, seen: _Moves, time_s: float) -> list[ZoneEvent]:
         """Find visits; the straight way from the last point may lead in and out several times."""
         rows, before, points, margins, passed_s = seen
         table, outline = self._table, self._outlines[number]
@@ -376,10 +376,10 @@ class Counter:
             side=_side(self.places.shapes[number], direction),
         )
 
-    def _tally(self, tallies: dict[Key, Tally], key: Key) -> Tally:
+    def _tally(self, tallies: dict[Key, ShapeTally], key: Key) -> ShapeTally:
         if key not in tallies:
             kinds = OF_LINES if self.places.shapes[key[0]].is_line else OF_ZONES
-            tallies[key] = Tally(dict.fromkeys(kinds, 0))
+            tallies[key] = ShapeTally(dict.fromkeys(kinds, 0))
         return tallies[key]
 
     def _add_time_in_zone(self, number: int, rows: NDArray[np.intp], passed: Floats) -> None:
@@ -467,7 +467,7 @@ class Counter:
         known = 0 <= class_id < len(self._names)
         return self._names[class_id] if known else "" if class_id == NO_CLASS else str(class_id)
 
-    def _row(self, from_s: float, to_s: float, key: Key, tally: Tally) -> ZoneCount:
+    def _row(self, from_s: float, to_s: float, key: Key, tally: ShapeTally) -> ZoneCount:
         shape = self.places.shapes[key[0]]
         mean = None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S)
         most = None if shape.is_line else tally.most
@@ -510,9 +510,9 @@ class History:
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s
         self.began_s = 0.0
-        self.slots: list[dict[Key, Tally]] = []
+        self.slots: list[dict[Key, ShapeTally]] = []
 
-    def add(self, from_s: float, to_s: float, interval: dict[Key, Tally]) -> None:
+    def add(self, from_s: float, to_s: float, interval: dict[Key, ShapeTally]) -> None:
         middle = (from_s + to_s) / 2 - self.began_s
         while middle >= HISTORY * self.every_s:
             self.every_s *= 2
@@ -524,13 +524,13 @@ class History:
         self.slots[slot] = _join([self.slots[slot], interval])
 
 
-def _join(several: Sequence[dict[Key, Tally]]) -> dict[Key, Tally]:
-    joined: dict[Key, Tally] = {}
+def _join(several: Sequence[dict[Key, ShapeTally]]) -> dict[Key, ShapeTally]:
+    joined: dict[Key, ShapeTally] = {}
     for one in several:
         for key, tally in one.items():
             if not (tally.seconds or any(tally.counts.values())):
                 continue
-            into = joined.setdefault(key, Tally(dict.fromkeys(tally.counts, 0)))
+            into = joined.setdefault(key, ShapeTally(dict.fromkeys(tally.counts, 0)))
             for kind, count in tally.counts.items():
                 into.counts[kind] += count
             into.seconds += tally.seconds
@@ -542,7 +542,7 @@ def _join(several: Sequence[dict[Key, Tally]]) -> dict[Key, Tally]:
 
 
 def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, int]) -> Floats:
-    """Return the points of a line or zone in a picture of ``size``; ``of``: ``Places.size``."""
+    """Return the points of a line or zone in a picture of ``size``; ``of``: ``ZoneSet.size``."""
     scale = (1.0, 1.0) if of is None else (size[0] / of[0], size[1] / of[1])
     return np.array(shape.points, np.float64) * scale
 
@@ -553,7 +553,7 @@ def _side(shape: Shape, direction: str) -> str:
     return name if direction and name != direction else ""
 
 
-def _points(boxes: NDArray[np.floating], places: Places) -> tuple[Floats, Floats]:
+def _points(boxes: NDArray[np.floating], places: ZoneSet) -> tuple[Floats, Floats]:
     """Return the counted point of each box, and its margin."""
     boxes = boxes.astype(np.float64)
     x, sides = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 2:] - boxes[:, :2]).mean(axis=1)

@@ -12,7 +12,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.reading import read_text
 from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
-from detector.tracks.zones_file import Places, ZonesFile, mapping, read_zones
+from detector.tracks.zones_file import ZoneSet, ZonesFile, mapping, read_zones
 
 DRAWN, KEPT = ("size", "lines", "zones"), ("classes", "stays")
 MARK = "# Drawn on the page of a run:\n"
@@ -24,7 +24,7 @@ def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, s
     and what changed. Other options stay, and comments unless a user wrote ``cameras:``. Raises
     UsageError."""
     text = read_text(path, "a file of lines and zones") if os.path.lexists(path) else ""
-    before = read_zones(path, text).of_camera(camera) if text else Places()
+    before = read_zones(path, text).of_camera(camera) if text else ZoneSet()
     content = parse_yaml(text, path) or {}
     where, cameras = f"{path}: cameras.{camera}", content.get("cameras") or {}
     drawn = mapping(where, "it", parse_yaml(drawing, f"{where}: the drawing"))

@@ -39,7 +39,7 @@ WAIT_S = 0.05  # between checks whether the run has ended
 
 
 @dataclass(slots=True)
-class _Place:
+class _CameraLooks:
     """``looks``: their number. ``holds``: seconds for which each look from ``first`` on is
     valid."""
 
@@ -68,7 +68,7 @@ class Looks:
         self._every, self._times, self._first, self._waits = every, times, first, waits
         self.spared = every or SPARED_BY_AUTO
         self.ahead = AHEAD
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _CameraLooks] = {}
         self._changed = threading.Condition()
 
     def wants(
@@ -80,7 +80,7 @@ class Looks:
         """Return whether to infer this frame (``core.stages.between.Schedule``)."""
         name, epoch = (frame.arrival.camera, frame.arrival.epoch) if frame.arrival else ("", 0)
         with self._changed:
-            place = self._places.setdefault(name, _Place())
+            place = self._places.setdefault(name, _CameraLooks())
         time_s = self._times(frame)
         passed_s = time_s - place.time_s
         is_new = place.cuts.here(frame) or not place.looks or epoch != place.epoch
@@ -101,7 +101,7 @@ class Looks:
 
     def _holds_s(
         self,
-        place: _Place,
+        place: _CameraLooks,
         waits: Callable[[], AbstractContextManager[Any]],
         check: Callable[[], None],
     ) -> float:

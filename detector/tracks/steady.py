@@ -21,7 +21,7 @@ SPEED_CUTOFF_HZ = 1.0
 
 
 @dataclass(slots=True)
-class _Filter:
+class _BoxFilter:
     time_s: float
     raw: Floats  # [4] centre, width and height, pixels; unfiltered
     place: Floats  # [4] filtered
@@ -30,7 +30,7 @@ class _Filter:
 
 class Steady:
     def __init__(self) -> None:
-        self._filters: dict[int, _Filter] = {}
+        self._filters: dict[int, _BoxFilter] = {}
 
     def draw(self, detections: Detections, tracker: Tracker, time_s: float) -> Detections:
         """Return what pictures show, best score first. Boxes without an id stay unfiltered."""
@@ -69,7 +69,7 @@ class Steady:
         place = np.concatenate([(box[:2] + box[2:]) / 2, size])
         last = self._filters.get(one)
         if last is None:
-            self._filters[one] = _Filter(time_s, place, place.copy(), np.zeros(4))
+            self._filters[one] = _BoxFilter(time_s, place, place.copy(), np.zeros(4))
             return box
         passed_s = time_s - last.time_s
         if passed_s > 0:

@@ -25,7 +25,7 @@ from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
 from detector.core.run.inputs import is_camera
 from detector.core.run.outputs import MOST_NAMES, stem_of
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.sources._forms import is_live
 from detector.core.types import Frame, Image
 
@@ -104,7 +104,7 @@ def choose_paths(stem: str, endings: Sequence[str], output: str | None) -> list[
 
 
 def _first_frame(spec: str, config: Config) -> Frame:
-    with Reading.of(config).open(spec) as source:
+    with SourceReading.of(config).open(spec) as source:
         for frame in source:
             return replace(frame, picture=frame.image.copy())
     raise SourceError(f"{spec}: no frame could be read")

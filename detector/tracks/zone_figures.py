@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, History, Key, Tally
+from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, History, Key, ShapeTally
 from detector.tracks.zones_file import Shape
 
 if TYPE_CHECKING:
@@ -111,5 +111,5 @@ def _by_name(counter: Counter) -> Iterator[tuple[Shape, dict[str, list[Key]]]]:
         yield shape, keys
 
 
-def _slots(history: History, keys: Sequence[Key]) -> Iterator[list[Tally]]:
+def _slots(history: History, keys: Sequence[Key]) -> Iterator[list[ShapeTally]]:
     return ([slot[key] for key in keys if key in slot] for slot in history.slots)

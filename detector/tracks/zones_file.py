@@ -51,7 +51,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ZoneSet:
     """Lines and zones with their options. ``size``: width and height that the points refer to;
     (1, 1): shares; None: pixels. ``start``: the ``strptime`` format of clips' names."""
 
@@ -101,14 +101,14 @@ class Places:
 @dataclass(frozen=True, slots=True)
 class ZonesFile:
     path: str
-    default: Places
-    cameras: Mapping[str, Places]
-    clips: Mapping[str, Places]  # pattern of a file's name -> its section
+    default: ZoneSet
+    cameras: Mapping[str, ZoneSet]
+    clips: Mapping[str, ZoneSet]  # pattern of a file's name -> its section
 
-    def of_camera(self, name: str) -> Places:
+    def of_camera(self, name: str) -> ZoneSet:
         return self.cameras.get(name, self.default)
 
-    def of_clip(self, source: str) -> Places:
+    def of_clip(self, source: str) -> ZoneSet:
         """Return the first section that fits a file's name or path. Raises UsageError."""
         name = Path(source).name
         fitting = (
@@ -124,7 +124,7 @@ class ZonesFile:
             )
         return found
 
-    def each(self) -> Iterator[Places]:
+    def each(self) -> Iterator[ZoneSet]:
         yield from (self.default, *self.cameras.values(), *self.clips.values())
 
 
@@ -160,7 +160,7 @@ def mapping(path: str, where: str, value: Any) -> dict[Any, Any]:
     return value
 
 
-def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Places:
+def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> ZoneSet:
     """Read a section. ``above``: the whole file, whose options the section inherits."""
     if above:
         refuse_unknown(where, "key", section, OPTIONS)
@@ -194,7 +194,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
     for shape in shapes if size is not None else ():
         assert size is not None
         _check_inside(f"{where}: {shape.name}", shape.points, size)
-    return Places(tuple(shapes), size, point, every_s, float(margin), start)
+    return ZoneSet(tuple(shapes), size, point, every_s, float(margin), start)
 
 
 def _shape(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from detector.core.config.schema import Config
 from detector.lab.analysis.compare import Variant, compare_variants
 from detector.lab.analysis.diff import change
-from detector.lab.compare.rounds import Plan, take_rounds
+from detector.lab.compare.rounds import Rounds, take_rounds
 from detector.lab.session.comparison import About, Comparison, Round
 
 MEMORY = 0.8  # share of the walk's last value
@@ -45,7 +45,7 @@ class FakeCrew:
         self._slow = slowness(self._dice, 90)
         self._slower = slower
 
-    def open(self, at: int, variant: Variant, plan: Plan) -> None:
+    def open(self, at: int, variant: Variant, plan: Rounds) -> None:
         pass
 
     def ask(self, at: int, variant: Variant, command: object, kind: object) -> Round:
@@ -57,7 +57,7 @@ class FakeCrew:
 
 def simulate(seed: int, slower: dict[int, float], rows: int = 2) -> Comparison:
     """Compare equal variants, except those in ``slower``, by the real rounds and checks."""
-    plan = Plan("", Config(), ["ort"] * rows, ["fp32"], [1], None, seconds=1e9)
+    plan = Rounds("", Config(), ["ort"] * rows, ["fp32"], [1], None, seconds=1e9)
     plan.dice.seed(seed)
     variants = plan.variants()
     look = take_rounds(FakeCrew(seed, slower), variants, plan, lambda text: None)  # type: ignore[arg-type]

@@ -16,13 +16,13 @@ from detector.core.analysis.summary import (
     unbooked_cpu_s,
 )
 from detector.core.errors import OutputError, SourceError
-from detector.core.session.document import CpuTime, Split, StageFigures, ThreadFigures
-from detector.core.session.outcome import RunFacts, SourceRun, exit_of
+from detector.core.session.document import CpuTime, StageFigures, ThreadFigures, ThreadTime
+from detector.core.session.outcome import RunSettings, SourceRun, exit_of
 from detector.core.timeline import OffTimeline
 from detector.core.types import ReadCounts, SourceInfo
 from tests.session.documents import document
 
-FACTS = RunFacts(
+FACTS = RunSettings(
     model="m",
     family="f",
     engine="trt",
@@ -104,7 +104,7 @@ def test_one_function_decides_the_exit_code(runs, stop_code, unwritten, code, re
 
 def test_a_thread_row_says_where_the_thread_was():
     """10 frames; three quarters of the waits for a core were for other programs."""
-    split = [Split(on_cpu_s=a, ready_s=b, blocked_s=c) for a, b, c in SPLITS]
+    split = [ThreadTime(on_cpu_s=a, ready_s=b, blocked_s=c) for a, b, c in SPLITS]
     thread = ThreadFigures(
         busy_s=0.06,
         wait_input_s=0.15,

@@ -32,9 +32,9 @@ from detector.core.session.document import (
     CpuTime,
     LibraryStage,
     LibraryThreads,
-    Split,
     StageFigures,
     ThreadFigures,
+    ThreadTime,
 )
 from tests.properties import STEADY
 
@@ -283,7 +283,7 @@ def test_in_turn_cpu_time_is_the_stages_own():
 
 
 def split(on_ms, ready_ms, blocked_ms):
-    return Split(on_cpu_s=on_ms / 10, ready_s=ready_ms / 10, blocked_s=blocked_ms / 10)
+    return ThreadTime(on_cpu_s=on_ms / 10, ready_s=ready_ms / 10, blocked_s=blocked_ms / 10)
 
 
 def library(cpu_ms, busiest_ms, ready_ms, calls=100):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from detector.batch.join import Joined, join_parts
 from detector.batch.part import detect_part
-from detector.batch.split import Part, Plan, plan_parts
+from detector.batch.split import Part, SplitPlan, plan_parts
 from detector.core.config.schema import Config, InputConfig, OutputConfig, RuntimeConfig
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.null import NullEngine, NullRequest
@@ -201,11 +201,11 @@ def run_parts(
     return join_parts(str(path), config, parts, folders, paths)
 
 
-def plan(path: Path, config: Config, most: int = 3, least_s: float = 0.0) -> Plan:
+def plan(path: Path, config: Config, most: int = 3, least_s: float = 0.0) -> SplitPlan:
     return plan_parts(str(path), config, most, least_s=least_s)
 
 
-def at_every_joint(path: Path, config: Config) -> Plan:
+def at_every_joint(path: Path, config: Config) -> SplitPlan:
     return plan(path, config, most=1 << 20)
 
 

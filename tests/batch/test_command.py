@@ -160,6 +160,7 @@ def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
     ("words", "code", "says"),
     [
         (("in", "-o", "https://host/out"), 2, "read-only"),
+        (("in", "-o", "s3://bucket/out", "--sort", "empty"), 2, "--sort"),
         (("https://user:pass@host/in.mp4", "-o", "out"), 2, "netrc"),
         (("gone", "-o", "out"), 3, "gone"),
         (("-o", "out"), 2, "SOURCE"),

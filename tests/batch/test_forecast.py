@@ -9,6 +9,7 @@ import pytest
 from detector.batch.documents import Ledger, SlowItem, WorkerReport
 from detector.batch.forecast import RunFacts, forecast, makespan, report_on
 from detector.batch.pool import Place
+from detector.batch.progress import Tally
 
 
 def worker(load_s=1.0, busy_s=10.0, idle_s=1.0):
@@ -24,13 +25,14 @@ def worker(load_s=1.0, busy_s=10.0, idle_s=1.0):
     )
 
 
-def facts(walls, workers=2, load_s=1.0, **more):
+def facts(walls, workers=2, load_s=1.0, booked=None, **more):
+    slow = SlowItem(name="long.mp4", seconds=max(walls), frames=9, fps=1.0, size=1)
     return RunFacts(
         seconds=20.0,
         cores=2.0,
         workers=[worker(load_s)] * workers,
         walls=walls,
-        slowest=[SlowItem(name="long.mp4", seconds=max(walls), frames=9, fps=1.0, size=1)],
+        tally=Tally(slowest=[slow], **booked or {}),
         **more,
     )
 
@@ -64,7 +66,7 @@ def test_growth_ends_at_loading():
 
 
 def test_growth_ends_where_files_do():
-    found, limit = forecast(facts([10.0] * 8, bytes=80_000_000))
+    found, limit = forecast(facts([10.0] * 8, booked={"bytes_done": 80_000_000}))
     assert "not enough files" in limit
     assert "about 8 workers" in limit
     at_8 = next(one for one in found if one.workers == 8)
@@ -92,9 +94,8 @@ def test_without_items_nothing_is_foretold():
 
 
 def test_the_report_adds_up():
-    report = report_on(
-        facts([4.0, 3.0], item_run_s=6.5, ledger=Ledger(cpu_s=10.0), straggling_s=1.0)
-    )
+    booked = {"item_run_s": 6.5, "ledger": Ledger(cpu_s=10.0)}
+    report = report_on(facts([4.0, 3.0], booked=booked))
     assert report.between_s == pytest.approx(0.5)
     assert report.cpu_share == pytest.approx(10 / 40)
     assert report.core_hours == pytest.approx(40 / 3600)

@@ -17,7 +17,7 @@ from detector.batch.job import Request, Watch
 from detector.batch.layout import locked
 from detector.batch.listing import Shard
 from detector.batch.looking import dry_run, look
-from detector.batch.manifest import FoundInItem, Manifest, add_up
+from detector.batch.manifest import Manifest
 from detector.batch.places import LocalOutputs
 from detector.batch.settings import read_settings
 from detector.batch.start import default_workers, prune_batch, run_batch
@@ -68,12 +68,6 @@ def test_every_item_once_the_largest_first(job, tmp_path):
     assert failures(tmp_path) == []
     assert pool.closed
     assert sorted(os.listdir(tmp_path / "out/files")) == sorted(pool.tried)
-
-
-def test_a_second_job_says_what_to_do(job):
-    job()
-    with pytest.raises(UsageError, match="--resume"):
-        job()
 
 
 def test_resume_skips_what_is_done(job):
@@ -209,9 +203,9 @@ def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
 
 
 def test_items_without_objects_are_named():
-    items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
+    items = {"a": (0, "{}"), "b": (1, '{"car": 2}'), "c": (0, None)}
     sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
-    assert add_up({name: FoundInItem(*item) for name, item in items.items()}) == sums
+    assert Found.of(items) == sums
 
 
 def test_results_placed_before_a_worker_died_are_kept(job):

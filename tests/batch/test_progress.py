@@ -99,12 +99,6 @@ def test_steps_move_what_is_left_and_are_taken_back(tally, clock):
     assert tally.bytes_left == 700
 
 
-def test_the_line_has_parts_where_there_are_any(tally):
-    assert "parts" not in line(tally.progress([]))
-    tally.parts, tally.parts_done = 8, 3
-    assert "3/8 parts" in line(tally.progress([]))
-
-
 def test_ledgers_add_up():
     one = Ledger(
         infer_s=1.0, stages={"read": StageSeconds(calls=2, busy_s=1.0, cpu_s=0.5)}, waits={"q": 1.0}
@@ -126,6 +120,8 @@ def test_the_line_says_all(tally, clock):
     *figures, _, busy = re.findall(r"\d[\d.:/]*", text)
     assert (figures, busy) == (["4/13", "3", "1", "1.7", "0:02:00"], "1/2")
     assert clock_time(3723.4) == "1:02:03"
+    tally.parts, tally.parts_done = 8, 3
+    assert "3/8 parts" in line(tally.progress([]))
 
 
 @pytest.mark.parametrize("running", [False, True])

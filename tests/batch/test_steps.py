@@ -273,7 +273,7 @@ def test_a_worker_that_has_no_frames_says_that_it_gets_on(monkeypatch):
     finally:
         over.set()
         beats.join()
-    answer = receive(parent, worker.Answer)
+    answer = receive(parent, worker.PoolReply)
     assert (answer.kind, answer.frames) == ("frames", 0)
 
 

@@ -20,7 +20,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import av
 from click.testing import CliRunner
 
 from tests.forked import LIGHT_SERVER, TORCH_SERVER, Fork, suits
@@ -125,11 +124,6 @@ def summary_of(process: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def decoded(path: Path) -> list[int]:
-    with av.open(str(path)) as container:
-        return [frame.pts for frame in container.decode(video=0)]
 
 
 def assert_one_line_error(

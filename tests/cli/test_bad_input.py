@@ -13,7 +13,6 @@ import pytest
 from tests.cli.command import (
     PATIENCE_S,
     assert_one_line_error,
-    decoded,
     detect_video,
     detect_video_anew,
     rows_of,
@@ -22,7 +21,7 @@ from tests.cli.command import (
 )
 from tests.cli.small import write_network
 from tests.conftest import CHECKOUT, night
-from tests.sources.clips import count_by_ffmpeg, write_video
+from tests.sources.clips import count_by_ffmpeg, pts_of, write_video
 from tests.sources.nasty import DAMAGED, HUGE, REFUSED, WHOLE, make
 from tests.sources.oddities import ffmpeg
 from tests.waiting import wait_for
@@ -75,7 +74,7 @@ def check_nasty_clip(source, model, folder):
     assert process.stderr == "", "noise of a library"
     assert summary["frames"]["written"] == summary["frames"]["read"] == frames
     assert len(rows_of(folder / summary["outputs"]["jsonl"])) == frames
-    pts = decoded(folder / summary["outputs"]["video"])
+    pts = pts_of(folder / summary["outputs"]["video"])
     assert len(pts) == frames
     assert pts[0] == 0
     assert pts == sorted(set(pts))
@@ -212,7 +211,7 @@ def test_an_existing_file_is_replaced_only_by_a_whole_one(folder, model, clip, t
     assert detect_video(make(folder, "03"), *line, cwd=tmp_path).returncode == 3
     assert target.read_bytes() == b"precious"
     assert detect_video(clip, *line, cwd=tmp_path).returncode == 0
-    assert len(decoded(target)) == 3
+    assert len(pts_of(target)) == 3
 
 
 def started(arguments, cwd):
@@ -244,7 +243,7 @@ def test_a_signal_closes_what_was_written(model, long_clip, tmp_path, number, co
     rows = rows_of(tmp_path / summary["outputs"]["jsonl"])
     assert 20 < len(rows) < 1000
     assert (
-        len(decoded(tmp_path / summary["outputs"]["video"]))
+        len(pts_of(tmp_path / summary["outputs"]["video"]))
         == len(rows)
         == summary["frames"]["written"]
     )

@@ -6,8 +6,9 @@ import subprocess
 import av
 import pytest
 
-from tests.cli.command import decoded, detect_video, rows_of, summary_of
+from tests.cli.command import detect_video, rows_of, summary_of
 from tests.conftest import CHECKOUT, night
+from tests.sources.clips import pts_of
 
 STREET = CHECKOUT / "videos/street.mp4"
 QUICK = ("--engine", "ort", "--size", "160x96")
@@ -34,7 +35,7 @@ def check_whole(source, tmp_path) -> int:
     summary = summary_of(process)
     rows, written = (
         rows_of(tmp_path / summary["outputs"]["jsonl"]),
-        decoded(tmp_path / summary["outputs"]["video"]),
+        pts_of(tmp_path / summary["outputs"]["video"]),
     )
     with av.open(str(source)) as container:
         stream = container.streams.video[0]

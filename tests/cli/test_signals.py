@@ -19,11 +19,11 @@ import pytest
 
 from detector.core.cli.exits import exit_codes
 from detector.core.run import signals
-from tests.cli.command import COMMAND, decoded, heeds_signals, interruptible
+from tests.cli.command import COMMAND, heeds_signals, interruptible
 from tests.cli.small import write_network
 from tests.conftest import night
 from tests.processes import SESSION, alive_with, children_of, is_alive
-from tests.sources.clips import write_video
+from tests.sources.clips import pts_of, write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -235,7 +235,7 @@ def test_two_signals_in_a_row(tmp_path, apart_s):
     assert "Traceback" not in stderr
     wait_for(lambda: not alive_with(SESSION, process.pid))
     if (tmp_path / "out.mp4").exists():
-        assert len(decoded(tmp_path / "out.mp4")) > 0
+        assert len(pts_of(tmp_path / "out.mp4")) > 0
 
 
 @pytest.mark.slow
@@ -256,7 +256,9 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path, number):
 
 
 def test_what_a_library_made_of_a_signal_ends_with_the_signals_code(monkeypatch):
-    monkeypatch.setattr(signals, "_seen", signals._Seen())  # others' commands have seen none
+    monkeypatch.setattr(
+        signals, "_seen", signals._SignalHistory()
+    )  # others' commands have seen none
 
     def library() -> None:
         try:

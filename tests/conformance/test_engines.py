@@ -17,7 +17,7 @@ from detector.core.engines.base import EngineOptions
 from detector.core.errors import EngineError, UsageError
 from tests.known_answers import plus_one, run_once
 from tests.memory import bytes_of
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 from tests.test_house import PACKAGE, reachable, targets
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -60,25 +60,20 @@ def assert_answers(outputs: list[np.ndarray], given: np.ndarray, precision: str 
 
 @pytest.fixture(params=engines.names())
 def name(request) -> str:
-    reason = engines.usable()[request.param]
-    if reason is not None:
-        pytest.skip(f"machine: engine {request.param}: {reason}")
+    need_engine(request.param)
     return request.param
 
 
 @pytest.fixture(params=COMPUTING)
 def computing(request) -> str:
-    reason = engines.usable()[request.param]
-    if reason is not None:
-        pytest.skip(f"machine: engine {request.param}: {reason}")
+    need_engine(request.param)
     return request.param
 
 
 @pytest.fixture(params=CASES, ids="-".join)
 def case(request) -> Case:
     name, precision = request.param
-    if reason := engines.usable()[name]:
-        pytest.skip(f"machine: engine {name}: {reason}")
+    need_engine(name)
     try:
         engines.graph_wanted(name, precision)
     except EngineError as error:

@@ -16,7 +16,7 @@ from detector.core.models.base import Network
 from detector.core.models.formats.yolo import network as yolo_network
 from tests.conftest import night
 from tests.known_answers import plus_one
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 
 COMPUTING = [name for name in engines.names() if name != "null"]
 NETWORKS = [  # model, height, width: every stem, block and head that is supported
@@ -86,8 +86,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", COMPUTING)
 def test_engines_agree_at_every_filling_of_a_batch(case, engine):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     network = case.network
     answers = case.of_ort if engine == "ort" else ask(engine, network, case.pictures)
     for n, outputs in answers.items():

@@ -14,7 +14,7 @@ from detector.core.models.base import Dense, Head, InputRules
 from detector.core.models.description import families
 from detector.core.models.layouts import decoders, layouts
 from detector.core.models.layouts.base import Bound, Layout
-from detector.core.models.layouts.plans import ReadyMade, Tensor
+from detector.core.models.layouts.plans import PlanTensor, ReadyMade
 from detector.core.models.probed import doubt_outputs
 from detector.core.types import Candidates
 
@@ -315,7 +315,7 @@ def test_a_plan_of_its_shape_is_its_own_or_nobodys(layout: Layout) -> None:
     names = tuple(f"class{at}" for at in range(CLASSES))
     for bound, shapes in layout.examples(HEIGHT, WIDTH, CLASSES):
         tensors = [
-            Tensor(name, False, "float32", shape)
+            PlanTensor(name, False, "float32", shape)
             for name, shape in zip(bound.outputs, shapes, strict=True)
         ]
         about = f"Ultralytics {layout.usual_family}"

@@ -15,6 +15,7 @@ from detector.core.errors import EngineError
 from tests.cli.command import detect_video_anew
 from tests.conftest import CHECKOUT
 from tests.known_answers import plus_one
+from tests.networks import need_engine
 from tests.outside_engines import with_engines
 from tests.sources.clips import write_video
 
@@ -37,8 +38,7 @@ def test_a_class_says_what_its_engine_is_without_its_library(name):
 
 @pytest.mark.parametrize("name", ["openvino", "ort"])
 def test_a_graph_that_cannot_be_loaded_is_one_line(tmp_path, capfd, name):
-    if reason := engines.usable()[name]:
-        pytest.skip(f"machine: engine {name}: {reason}")
+    need_engine(name)
     network, damaged = plus_one(), plus_one()
     with engines.open(name, network) as engine:
         engine.requests[0].infer(1)

@@ -17,14 +17,13 @@ from detector.core.errors import EngineError
 from detector.core.models.graph.build import count_macs, joint_cost
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 
 TIMED = ["ort", "torch", "openvino"]
 
 
 def times_of(engine, network, precision="fp32"):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     options = EngineOptions(threads=1, batch=network.batch, precision=precision)
     slots = [pictures(network, seed) for seed in range(2)]
     return engines.time_layers(engine, network, options, slots, runs=3)
@@ -78,8 +77,7 @@ def test_engines_that_cannot_say_why():
 
 
 def test_torch_tells_that_compiled_code_has_no_layers():
-    if reason := engines.usable()["torch"]:
-        pytest.skip(f"machine: engine torch: {reason}")
+    need_engine("torch")
     from detector.core.engines.torch.engine import OpenTorch
 
     with pytest.raises(EngineError, match="--engine-options compile"):
@@ -90,8 +88,7 @@ def test_torchs_layers_tile_the_pass():
     """What one layer takes is in its row and in no other's; beside the layers there is hardly
     anything.
     """
-    if reason := engines.usable()["torch"]:
-        pytest.skip(f"machine: engine torch: {reason}")
+    need_engine("torch")
     from detector.core.engines.torch.engine import OpenTorch
     from detector.core.engines.torch.layers import TorchLayerProfiler
 

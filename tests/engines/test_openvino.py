@@ -24,10 +24,10 @@ from detector.core.models.graph.int8 import FRONT
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one, run_once
+from tests.networks import need_engine
 from tests.run.quantize.graphs import depthwise, in_int8
 
-if reason := engines.usable()["openvino"]:
-    pytest.skip(f"machine: engine openvino: {reason}", allow_module_level=True)
+need_engine("openvino", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")

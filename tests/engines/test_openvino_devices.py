@@ -24,9 +24,9 @@ from detector.lab.report.page import page
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
+from tests.networks import need_engine
 
-if reason := engines.usable()["openvino"]:
-    pytest.skip(f"machine: engine openvino: {reason}", allow_module_level=True)
+need_engine("openvino", allow_module_level=True)
 
 
 @pytest.fixture

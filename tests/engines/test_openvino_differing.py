@@ -11,9 +11,9 @@ from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.errors import EngineError
 from tests.engines.quantised import pictures, small_network
+from tests.networks import need_engine
 
-if reason := engines.usable()["openvino"]:
-    pytest.skip(f"machine: engine openvino: {reason}", allow_module_level=True)
+need_engine("openvino", allow_module_level=True)
 
 BACK = ("Resize", ["map", "", "", "sizes"], {"mode": "nearest"})
 POOL = {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [1, 1, 1, 1], "ceil_mode": 1}

@@ -9,6 +9,7 @@ from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.openvino.pairs import remove_needless_pairs
 from tests.engines.quantised import pictures, quantised, small_network
+from tests.networks import need_engine
 
 INPUT, WIDE = [1, 8, 4, 4], [1, 16, 4, 4]
 
@@ -173,8 +174,7 @@ def test_weight_pairs_and_graph_outputs_are_kept():
 
 
 def test_openvino_runs_a_convolution_and_its_activation_as_one(tmp_path):
-    if reason := engines.usable()["openvino"]:
-        pytest.skip(f"machine: engine openvino: {reason}")
+    need_engine("openvino")
     network = small_network(tmp_path)
     int8 = quantised(network, tmp_path)
     with engines.open("openvino", int8, EngineOptions(precision="int8")) as engine:

@@ -13,11 +13,11 @@ from detector.core.engines.openvino import quantised as room
 from detector.core.errors import EngineError
 from tests.engines.quantised import pictures, quantised, small_network
 from tests.engines.test_openvino_pairs import plainly
+from tests.networks import need_engine
 
 KINDS = ("QInt8", "QUInt8", "QInt16", "QUInt16")
 
-if reason := engines.usable()["openvino"]:
-    pytest.skip(f"machine: engine openvino: {reason}", allow_module_level=True)
+need_engine("openvino", allow_module_level=True)
 
 
 def foreign(folder, activations="QInt8"):

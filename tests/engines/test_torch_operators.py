@@ -164,13 +164,13 @@ def test_an_operator_gives_what_onnxruntime_gives(case):
 
 
 def test_a_slice_that_torch_does_not_make_is_refused():
-    from detector.core.engines.torch.operators import OPERATORS, Node
+    from detector.core.engines.torch.operators import OPERATORS, OnnxNode
 
     proto = helper.make_node("Slice", ["x", "start", "end", "", "step"], ["y"])
     for bounds in ((0, 3, 0), (3, 0, -1), (-1, 3, 1), (0, -1, 1), (0, 2**31 - 1, 1)):
         given = dict(zip(("start", "end", "step"), map(whole, bounds), strict=True))
         with pytest.raises(EngineError):
-            OPERATORS["Slice"](Node(proto, given))
+            OPERATORS["Slice"](OnnxNode(proto, given))
 
 
 def test_what_torch_does_not_make_is_refused_by_name():
@@ -225,10 +225,10 @@ def test_grid_sample_of_a_bf16_map_that_is_not_contiguous():
     """As RT-DETR has it: heads of a [batch, places, heads x channels] tensor."""
     import torch
 
-    from detector.core.engines.torch.operators import OPERATORS, Node
+    from detector.core.engines.torch.operators import OPERATORS, OnnxNode
 
     proto = helper.make_node("GridSample", ["x", "grid"], ["y"], name="y", mode="linear")
-    module, _ = OPERATORS["GridSample"](Node(proto, {}))
+    module, _ = OPERATORS["GridSample"](OnnxNode(proto, {}))
     maps = torch.rand(40, 40, 8, 32, generator=torch.manual_seed(0)).bfloat16()
     grid = (torch.rand(8, 300, 4, 2) * 2.1 - 1.05).bfloat16()
     sampled = module(maps.permute(2, 3, 0, 1), grid)

@@ -16,7 +16,7 @@ from detector.core.errors import ModelError
 from detector.core.errors.holding import hold, name_to_open, unchanged
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.formats.onnx import load
-from detector.core.run.detect import Hooks, Result, detect
+from detector.core.run.detect import Hooks, RunResult, detect
 from tests.cli.test_guard import external
 from tests.sources.clips import write_video
 
@@ -25,7 +25,7 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def run(clip: Path, *, at: int, do: object, **flags: object) -> Result:
+def run(clip: Path, *, at: int, do: object, **flags: object) -> RunResult:
     def detected(frame: object, _: object) -> None:
         if frame.index == at:  # type: ignore[attr-defined]
             do()  # type: ignore[operator]
@@ -35,7 +35,7 @@ def run(clip: Path, *, at: int, do: object, **flags: object) -> Result:
     return detect([str(clip)], config, hooks=Hooks(detected=detected))
 
 
-def saved(result: Result) -> dict[str, object]:
+def saved(result: RunResult) -> dict[str, object]:
     assert result.session is not None
     document: dict[str, object] = json.loads((result.session / "session.json").read_text())
     return document

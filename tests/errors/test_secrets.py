@@ -10,16 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from detector.core.errors import SourceError, secrets
+from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address, keep_command_line, keep_secret, redact
 from detector.core.errors.text import printable
 from detector.core.session.codec import to_json
-
-
-@pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_secrets", set())
-    monkeypatch.setattr(secrets, "_pattern", None)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from detector.core.run.loading import LoadedModel
 from detector.core.types import Candidates, Detections, Frame
 from detector.lab import evaluate as evaluation
 from detector.lab.datasets.base import Dataset, picture
-from detector.lab.datasets.classmap import Bound
+from detector.lab.datasets.classmap import ClassPairs
 from detector.lab.evaluate.scoring import map_labels
 from detector.lab.evaluate.study import Study, decided_tiles
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
-BOUND = Bound(
+BOUND = ClassPairs(
     ("person", "vehicle"), ((0,), (2, 3)), {0: 0, 1: 1, 2: 1}, {3: 1}
 )  # labels: person, car, bus, bicycle
 

@@ -17,7 +17,7 @@ from detector.core.tables import Column, Table, latex_text, markdown_text
 from detector.core.timeline import INFER, Timeline
 from detector.lab.analysis.compare import Variant, compare_variants, place_on_roof
 from detector.lab.compare import parse_models
-from detector.lab.compare.rounds import EACH_MODELS, Plan, _about
+from detector.lab.compare.rounds import EACH_MODELS, Rounds, _about
 from detector.lab.compare.worker import round_of
 from detector.lab.report.side_by_side import check_tables, side_by_side, write_tables
 from detector.lab.session.comparison import (
@@ -64,7 +64,9 @@ def test_a_model_named_twice_is_refused():
 
 
 def test_models_are_crossed_with_engines_and_precisions():
-    plan = Plan("in.mp4", None, ["ort", "torch"], ["fp32", "int8"], [1], 3, models=["x/a.pt", "b"])
+    plan = Rounds(
+        "in.mp4", None, ["ort", "torch"], ["fp32", "int8"], [1], 3, models=["x/a.pt", "b"]
+    )
     names = [one.name for one in plan.variants()]
     assert names[:3] == ["a ort fp32", "a ort int8", "a torch fp32"]
     assert len(names) == len(set(names)) == 8
@@ -72,7 +74,7 @@ def test_models_are_crossed_with_engines_and_precisions():
 
 
 def test_what_a_run_takes_has_a_row_unless_it_has_one():
-    plan = Plan("in.mp4", resolve_config(None, {}), ["ort", "openvino"], ["fp32"], [2], 3)
+    plan = Rounds("in.mp4", resolve_config(None, {}), ["ort", "openvino"], ["fp32"], [2], 3)
     names = ["ort fp32 batch 2", "openvino fp32 batch 2"]
     for usual, more in ((("ort", "fp32"), []), (("ort", "int8"), ["ort int8 batch 2"])):
         taken = replace(plan, usual=usual)

@@ -24,9 +24,9 @@ from detector.lab.profile import base
 from detector.lab.session.comparison import Round
 from detector.lab.terminal.tune import shorten, verdict
 from detector.lab.tune import candidates, parse_target
-from detector.lab.tune.candidates import Change, Plain
+from detector.lab.tune.candidates import Adjustment, Plain
 from detector.lab.tune.kept import as_config
-from detector.lab.tune.search import ROUNDS, STEP, Ran, Search
+from detector.lab.tune.search import ROUNDS, STEP, Search, TuneRun
 from tests.cli.command import detect_video
 from tests.sources.clips import write_video
 
@@ -52,8 +52,8 @@ class Job:
         self.now, self.ran, self.plain = 0.0, [], plain
         self.speed, self.wrong, self.empty = speed, wrong, empty
 
-    def turns(self, several, frames, opens, stays) -> list[Ran]:
-        found, left = [Ran() for _ in several], []
+    def turns(self, several, frames, opens, stays) -> list[TuneRun]:
+        found, left = [TuneRun() for _ in several], []
         for at in range(len(several)):
             if not opens(at):
                 break
@@ -195,7 +195,7 @@ def test_it_ends_in_time():
 def test_small_agreement_loss_is_not_a_cost(monkeypatch):
     for name, found in (("_tried", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
         monkeypatch.setattr(Search, name, lambda *_, found=found: found)
-    assert not Job(by_rules).search()._costs(Change("engine", {}))
+    assert not Job(by_rules).search()._costs(Adjustment("engine", {}))
 
 
 def test_the_defaults_run_beside_fp32_even_without_time():

@@ -12,7 +12,7 @@ import pytest
 from detector.core.timeline import INFER, OffTimeline, Timeline
 from detector.core.types import Arrival, Detections
 from detector.live.ages import PARTS, FrameAges, parts_of
-from detector.live.capacity import CPU, Load, busiest_stage, capacity, sentence, shares_needed
+from detector.live.capacity import CPU, Usage, busiest_stage, capacity, sentence, shares_needed
 from detector.live.figures import LiveStatus
 from detector.live.selection import inside, keep
 from detector.live.sources.base import STALLED, UNDECODED, WAITING
@@ -100,7 +100,7 @@ class TestCapacity:
             "decoding": 0.1,
             "processed": 1.0,
         }
-        return Load(**{**given, **more})
+        return Usage(**{**given, **more})
 
     def test_the_busiest_group_limits(self):
         assert capacity(self.load()) == pytest.approx(4.0)

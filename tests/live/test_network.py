@@ -20,7 +20,7 @@ from typing import Any
 import av
 import pytest
 
-from detector.core.errors import SourceError, secrets
+from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address
 from detector.core.sources._network.addresses import FAST, OPENINGS, SHORT
 from detector.core.timeline import READ, WAIT_INPUT, Timeline
@@ -52,10 +52,8 @@ pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_secrets", set())
-    monkeypatch.setattr(secrets, "_pattern", None)
-    # Silence of a machine that stands still ends no connection (test_status.py has the real limit).
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence of a machine that stands still ends no connection (test_status.py has the limit)."""
     monkeypatch.setattr("detector.live.sources.status.LOST_S", PATIENCE_S)
 
 
@@ -430,7 +428,7 @@ def test_mpeg_ts_over_udp(
 
 def test_damage_is_counted_and_not_shown(clip: Path) -> None:
     """A key frame of which the middle is overwritten: FFmpeg patches it up without an error."""
-    from detector.live.sources.decoding import Decoder, prepare
+    from detector.live.sources.decoding import PacketDecoder, prepare
     from detector.live.sources.ffmpeg_log import Ears
     from detector.live.sources.packets import Received, Stamp
 
@@ -439,7 +437,7 @@ def test_damage_is_counted_and_not_shown(clip: Path) -> None:
     def drop(reason: str, count: int) -> None:
         dropped[reason] = dropped.get(reason, 0) + count
 
-    decoder, shown = Decoder("c", drop, time.perf_counter_ns), []
+    decoder, shown = PacketDecoder("c", drop, time.perf_counter_ns), []
     with av.open(str(clip)) as container, Ears() as ears:
         stream = container.streams.video[0]
         prepare(stream.codec_context)
@@ -477,10 +475,10 @@ def test_lost_datagrams_are_damage_and_no_end(tmp_path: Path, lost: float) -> No
 def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
     """While it has the log, a redirect could not be seen: a camera with a login is not opened."""
     from detector.core.sources.video._complaints import Complaints
-    from detector.live.sources.ffmpeg_log import Ears, Watch
+    from detector.live.sources.ffmpeg_log import Ears, LogWatch
 
     heard: list[str] = []
-    with Watch(heard.append) as watch:
+    with LogWatch(heard.append) as watch:
         complaints = Complaints()
         assert not watch.receives_messages()
         complaints.close()

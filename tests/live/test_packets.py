@@ -20,7 +20,7 @@ from detector.live.sources.base import (
     UNDECODED,
     Picture,
 )
-from detector.live.sources.decoding import MOST_HELD, Decoder
+from detector.live.sources.decoding import MOST_HELD, PacketDecoder
 from detector.live.sources.ffmpeg_log import Ears
 from detector.live.sources.packets import KEY_PATIENCE, End, PacketQueue, Received, Stamp
 from detector.live.sources.slot import PLACES, Slot
@@ -244,7 +244,7 @@ def test_a_closed_slot_takes_nothing() -> None:
 
 def test_packets_that_give_no_picture_are_lost_in_time() -> None:
     drops, silent = Drops(), SimpleNamespace(decode=lambda packet: [])
-    decoder = Decoder("c", drops.drop, lambda: 0)
+    decoder = PacketDecoder("c", drops.drop, lambda: 0)
     for number in range(3 * MOST_HELD):
         packet = Received(SimpleNamespace(), Stamp(number, 1, 0, 0.0), silent, False, 1)
         assert not list(decoder.decode(packet, Ears()))

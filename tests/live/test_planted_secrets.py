@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from detector.core.cli.exits import end
-from detector.core.errors import EXIT_INTERNAL, secrets
+from detector.core.errors import EXIT_INTERNAL
 from detector.core.errors.secrets import Address
 from tests.live import servers
 from tests.live.test_command import live_run
@@ -87,8 +87,6 @@ def test_a_webhook_that_no_command_line_tells(tmp_path: Path, wish: str) -> None
 def test_the_traceback_of_an_internal_error_tells_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(secrets, "_secrets", set())
-    monkeypatch.setattr(secrets, "_pattern", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     url = Address(f"rtsp://{USER}:{PASSWORD}@h/s?token={TOKEN}").whole
     assert end(RuntimeError(f"cannot read {url}")) == EXIT_INTERNAL

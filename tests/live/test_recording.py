@@ -14,9 +14,9 @@ import pytest
 from detector.core.stages.annotate import Style
 from detector.live.recording import mp4
 from detector.live.recording.clips import Clips
-from detector.live.recording.connection import Connection, Packet
+from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import to_yuv
-from detector.live.recording.inbox import Closed, Drawn, Opened, Seen
+from detector.live.recording.inbox import Closed, Drawn, Opened, Sighting
 from detector.live.recording.names import list_recordings
 from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
@@ -38,7 +38,7 @@ class Bench:
     ) -> float:
         """All packets of a file as one connection; returns when it ended, seconds."""
         with av.open(str(path)) as container:
-            self.recording.handle(Opened(Connection(container.streams)))
+            self.recording.handle(Opened(RecordedStreams(container.streams)))
             end = at_s
             for number, packet in enumerate(container.demux()):
                 if not packet.size:
@@ -182,7 +182,7 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=200)
     bench = Bench(tmp_path, segment=0.05)
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(Connection(container.streams)))
+        bench.recording.handle(Opened(RecordedStreams(container.streams)))
         arriving = [
             (float(one.dts * one.time_base) + late_s * (one.stream.type == "audio"), one)
             for one in container.demux()
@@ -365,7 +365,7 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=100, options={"bf": "0"})
     bench = Bench(tmp_path, record="annotated")
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(Connection(container.streams)))
+        bench.recording.handle(Opened(RecordedStreams(container.streams)))
         packets = [packet for packet in container.demux() if packet.size]
         begin = min(float(packet.dts * packet.time_base) for packet in packets)
         number = 0
@@ -426,7 +426,7 @@ def run_with_detections(
     count = 0
     with av.open(str(stream)) as container:
         if mode == "copy":
-            bench.recording.handle(Opened(Connection(container.streams)))
+            bench.recording.handle(Opened(RecordedStreams(container.streams)))
         for packet in container.demux(video=0):
             if not packet.size:
                 continue
@@ -438,7 +438,7 @@ def run_with_detections(
                 bench.draw(range(count, count + 1), at)
             if count >= late:
                 seen = 100.0 + (count - late) / 25
-                bench.recording.handle(Seen(round(seen * NS), count - late in found))
+                bench.recording.handle(Sighting(round(seen * NS), count - late in found))
             count += 1
 
 
@@ -483,7 +483,7 @@ def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None
     stream = make_stream(tmp_path / "camera.ts", count=500)
     bench = clips_bench(tmp_path, "copy")
     run_with_detections(bench, stream, set(), 10_000)
-    bench.recording.handle(Seen(119 * NS, True))
+    bench.recording.handle(Sighting(119 * NS, True))
     with av.open(str(stream)) as container:
         for packet in container.demux(video=0):
             if packet.size and packet.dts is not None:
@@ -499,10 +499,10 @@ def test_detections_that_come_after_the_connection_is_gone(tmp_path: Path, early
     run_with_detections(bench, stream, {80} if early else set(), 10)
     bench.recording.handle(Closed())
     for number in range(90, 100):
-        bench.recording.handle(Seen(100 * NS + number * NS // 25, True))
+        bench.recording.handle(Sighting(100 * NS + number * NS // 25, True))
     bench.play(make_stream(tmp_path / "later.ts", count=100, first=200), 104.0)
     for number in range(104, 107):
-        bench.recording.handle(Seen(number * NS, False))
+        bench.recording.handle(Sighting(number * NS, False))
     files = bench.files()
     first = 50 if early else 60
     # After the last detection, 1.5 s are wanted of whatever there is, of the next connection too.

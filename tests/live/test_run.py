@@ -32,10 +32,10 @@ from detector.live import day as days
 from detector.live import roster
 from detector.live import run as live
 from detector.live.base import Event
-from detector.live.day import Decoded
+from detector.live.day import DecodingSums
 from detector.live.guest import reads_cameras
 from detector.live.rows import CameraRows
-from detector.live.run import Around, detect_live
+from detector.live.run import Onlookers, detect_live
 from detector.live.sources import collect
 from detector.live.sources.base import LIVE, WAITING
 from detector.live.sources.collect import Collector
@@ -148,10 +148,10 @@ def config(**options):
     return resolve_config(None, {"engine": "null", "nvtx": False, **options})
 
 
-NOBODY = Around()
+NOBODY = Onlookers()
 
 
-def run(*specs: str, around: Around = NOBODY, **options):
+def run(*specs: str, around: Onlookers = NOBODY, **options):
     return detect_live(list(specs), config(**options), command=["test"], around=around)
 
 
@@ -159,7 +159,7 @@ def run_during(
     feeds: Feeds,
     action: Callable[[], object],
     *specs: str,
-    around: Around = NOBODY,
+    around: Onlookers = NOBODY,
     ends: bool = True,
     **options,
 ):
@@ -205,7 +205,7 @@ def test_missing_camera_is_reported_once_per_error(feeds):
         feeds[0].error = "a: wrong password"
         wait_for(lambda: len(lines) == 2)
 
-    around = Around(state=lines.append)
+    around = Onlookers(state=lines.append)
     result = run_during(feeds, change, "rtsp://a/dead", around=around, wait=True)
     assert (result.exit_code, result.told) == (3, True)
     said = [re.fullmatch(r"a: (.+); retrying in (\d+) s", line) for line in lines]
@@ -258,7 +258,7 @@ def test_reports_show_the_cameras(feeds):
         wait_for(lambda: held)
         wait_for(lambda: held[0]().capacity)  # which takes a few turns of the clerk
 
-    around = Around(figures_to=held.append)
+    around = Onlookers(figures_to=held.append)
     result = run_during(feeds, act, "rtsp://a/door", "rtsp://b/dead", around=around)
     session = read_session(result.session)
     html = page(session).decode()
@@ -315,8 +315,8 @@ def test_decoding_is_a_line_beside_the_ledger(feeds):
 
 
 def test_decoding_of_a_day_begins_where_the_last_one_ended():
-    first = Decoded({"a": 5, "b": 3}, 4_000_000_000, 2_000_000_000)
-    second = Decoded({"a": 9, "b": 3, "c": 1}, 5_000_000_000, 2_500_000_000)
+    first = DecodingSums({"a": 5, "b": 3}, 4_000_000_000, 2_000_000_000)
+    second = DecodingSums({"a": 9, "b": 3, "c": 1}, 5_000_000_000, 2_500_000_000)
     day = second.since(first)
     assert (day.threads, day.calls, day.busy_s, day.cpu_s) == (2, 5, 1.0, 0.5)
 
@@ -343,7 +343,7 @@ def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
     """Exit 3 after the time for the first picture; who is told of events knows, and no file of a
     wrong address stays."""
     told: list[Event] = []
-    around = Around(events_to=[Told(told)])
+    around = Onlookers(events_to=[Told(told)])
     result = run("rtsp://a/dead", "rtsp://b/dead", around=around, start_timeout=1.0, events="ev")
     assert result.exit_code == 3
     assert "--wait" in str(result.errors[0])
@@ -362,7 +362,7 @@ def test_dead_camera_sends_down_and_later_up_event(feeds):
         feeds[1].connects, feeds[1].state, feeds[1].error = 1, LIVE, None
         wait_for(lambda: sum(one.camera == "b" for one in told) == 2)
 
-    around = Around(events_to=[Told(told)])
+    around = Onlookers(events_to=[Told(told)])
     result = run_during(feeds, come, "rtsp://a/door", "rtsp://b/dead", around=around)
     assert result.exit_code == 0
     of_b = [(one.event, one.reason) for one in told if one.camera == "b"]
@@ -476,7 +476,7 @@ def test_so_many_frames(feeds):
 )
 def test_signals_end_it_in_order(feeds, number, code, monkeypatch):
     # Else a signal soon after that of the case before would be its repetition.
-    monkeypatch.setattr(signals, "_seen", signals._Seen())
+    monkeypatch.setattr(signals, "_seen", signals._SignalHistory())
 
     def kill() -> None:
         feeds.wait_for_pictures()
@@ -518,7 +518,7 @@ class TestList:
             feeds.wait_for_pictures(feed=2)
             wait_for(lambda: said)
 
-        result = run_during(feeds, change, "cameras.yaml", around=Around(say=said.append))
+        result = run_during(feeds, change, "cameras.yaml", around=Onlookers(say=said.append))
         streams = {stream.name: stream for stream in result.summary.streams}
         assert sorted(streams) == ["a", "b", "c"]
         assert all(map(accounted, streams.values()))
@@ -548,7 +548,7 @@ class TestList:
             wait_for(lambda: said)
             feeds.wait_for_pictures()
 
-        result = run_during(feeds, change, "cameras.yaml", around=Around(say=said.append))
+        result = run_during(feeds, change, "cameras.yaml", around=Onlookers(say=said.append))
         assert result.exit_code == 0
         assert len(feeds) == 1
         assert any("current cameras" in line for line in said)
@@ -569,7 +569,7 @@ class TestList:
                 controls.start("nobody")
             feeds.wait_for_pictures(feed=2)
 
-        around = Around(controls_to=lambda controls, folder: held.append(controls))
+        around = Onlookers(controls_to=lambda controls, folder: held.append(controls))
         result = run_during(feeds, press, "cameras.yaml", around=around)
         assert [feed.camera.name for feed in feeds] == ["a", "b", "a"]
         assert all(map(accounted, result.summary.streams))
@@ -616,7 +616,7 @@ def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
             ahead[0] = hours
         feeds.wait_for_pictures(3)
 
-    around = Around(events_to=[Told(events)])
+    around = Onlookers(events_to=[Told(events)])
     run_during(feeds, jump, "rtsp://a/door", around=around, record="annotated", keep_days=0.5)
     numbers = [row["frame"] for row in rows_of_a()]
     sessions = [read_session(one).document for one in Path("runs/live").iterdir()]
@@ -648,7 +648,7 @@ def test_figures_can_be_had_at_any_moment(feeds):
         wait_for(lambda: held)
         wait_for(look)
 
-    run_during(feeds, act, "rtsp://a/door", around=Around(figures_to=held.append))
+    run_during(feeds, act, "rtsp://a/door", around=Onlookers(figures_to=held.append))
     assert seen[-1].streams[0].state == "live"
 
 

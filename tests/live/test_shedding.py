@@ -17,7 +17,7 @@ import pytest
 from detector.core.config.levels import resolve_config
 from detector.core.errors.secrets import Address
 from detector.core.terminal.run import DROPPED
-from detector.live.camera_outputs import CameraOutputs, _Recording
+from detector.live.camera_outputs import CameraOutputs, _CameraRecording
 from detector.live.figures import NO_TIME, NOT_WANTED
 from detector.live.recording import Quality
 from detector.live.sources.base import (
@@ -413,7 +413,7 @@ def test_pictures_that_are_recorded_are_needed(kind: str, tmp_path: Path) -> Non
     try:
         assert [needed() for needed in needs] == [kind == "annotated"]
         for output in outputs:
-            if isinstance(output.sink, _Recording):
+            if isinstance(output.sink, _CameraRecording):
                 output.sink.recorder._recording.use_annotated("nothing can be copied")
         assert [needed() for needed in needs] == [True]
     finally:

@@ -24,8 +24,8 @@ from detector.core.stages.annotate import Style, annotate, lay_out
 from detector.core.types import Detections, Frame
 from detector.live.camera_outputs import CameraOutputs
 from detector.live.recording import CameraRecorder, Quality, Retention, side_cars
-from detector.live.recording.connection import Connection, Packet
-from detector.live.recording.inbox import Closed, Inbox, Opened, Seen
+from detector.live.recording.connection import Packet, RecordedStreams
+from detector.live.recording.inbox import Closed, Inbox, Opened, Sighting
 from detector.live.recording.names import finish_leftovers, free_name, side_car, time_name
 from detector.live.sources.base import NETWORK, Camera, Terms
 from detector.live.sources.network import NetworkFeed
@@ -122,7 +122,7 @@ def play(
     arrival.
     """
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(Connection(container.streams)))
+        bench.recording.handle(Opened(RecordedStreams(container.streams)))
         packets = [packet for packet in container.demux() if packet.size]
         shown = sorted(packet.pts for packet in packets if packet.stream.type == "video")
         arrived: dict[int, int] = {}
@@ -134,7 +134,7 @@ def play(
                 if number in arrived:
                     seen = arrived[number] + offset_ns
                     detections = found(number)
-                    told = Seen(seen, len(detections) > 0, detections, size)
+                    told = Sighting(seen, len(detections) > 0, detections, size)
                     bench.recording.handle(told)
 
         results += range(0, len(shown), every)
@@ -326,7 +326,7 @@ def test_a_size_that_changes_in_mid_stream(tmp_path: Path) -> None:
     both = tmp_path / "both.h264"
     both.write_bytes(b"".join(path.read_bytes() for path in streams))
     with av.open(str(both)) as container:
-        bench.recording.handle(Opened(Connection(container.streams)))
+        bench.recording.handle(Opened(RecordedStreams(container.streams)))
         packets = [packet for packet in container.demux() if packet.size]
         for count, packet in enumerate([*packets, *[None] * 10]):
             if packet is not None:
@@ -335,7 +335,7 @@ def test_a_size_that_changes_in_mid_stream(tmp_path: Path) -> None:
             if count >= 10:
                 number = count - 10
                 factor = 1 + number // 20
-                told = Seen(
+                told = Sighting(
                     100 * NS + number * NS // 25,
                     True,
                     one(number, tuple(factor * x for x in (40, 20, 90, 60))),
@@ -601,15 +601,15 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_inbox_is_bounded_in_bytes_of_boxes_too() -> None:
     inbox = Inbox(most_bytes=100)
     for number in range(4):
-        inbox.put_word(Seen(number, True, one(number), (HEIGHT, WIDTH)), 0)
+        inbox.put_word(Sighting(number, True, one(number), (HEIGHT, WIDTH)), 0)
     taken = [inbox.take(0) for _ in range(4)]
-    assert [one.detections is not None for one in taken if isinstance(one, Seen)] == [
+    assert [one.detections is not None for one in taken if isinstance(one, Sighting)] == [
         *[True] * 3,
         False,
     ]
-    inbox.put_word(Seen(9, True, one(9), (HEIGHT, WIDTH)), 0)
+    inbox.put_word(Sighting(9, True, one(9), (HEIGHT, WIDTH)), 0)
     last = inbox.take(0)
-    assert isinstance(last, Seen)
+    assert isinstance(last, Sighting)
     assert last.detections is not None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.models.formats.yolo.architecture import Architecture, Convolution
+from detector.core.models.formats.yolo.architecture import Architecture, ConvStep
 from tests.known_answers import plain_conv
 
 EPSILON = 1e-3
@@ -34,22 +34,22 @@ def random_tensors(architecture: Architecture, seed: int = 0) -> dict[str, NDArr
         vector(f"{path}.running_mean", count)
         made[f"{path}.running_var"] = (0.5 + random.random(count)).astype(np.float32)
 
-    def plain(step: Convolution) -> None:
+    def plain(step: ConvStep) -> None:
         weight(f"{step.path}.weight", step.stored_shape)
         vector(f"{step.path}.bias", step.out.channels)
 
-    def implicit(step: Convolution) -> None:
+    def implicit(step: ConvStep) -> None:
         plain(step)
         vector(step.add, step.stored_shape[1])
         vector(step.multiply, step.out.channels, 1.0)
         made[step.add] = made[step.add].reshape(1, -1, 1, 1)
         made[step.multiply] = made[step.multiply].reshape(1, -1, 1, 1)
 
-    def normed(step: Convolution) -> None:
+    def normed(step: ConvStep) -> None:
         weight(f"{step.path}.conv.weight", step.stored_shape)
         norm(f"{step.path}.bn", step.out.channels)
 
-    def rep(step: Convolution) -> None:
+    def rep(step: ConvStep) -> None:
         weight(f"{step.path}.rbr_dense.0.weight", step.stored_shape)
         norm(f"{step.path}.rbr_dense.1", step.out.channels)
         weight(f"{step.path}.rbr_1x1.0.weight", (*step.stored_shape[:2], 1, 1))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from detector.core.errors import ModelError, UsageError
 from detector.core.models.formats.onnx.tensors import MAX_RANK, check_tensors
@@ -72,24 +73,18 @@ def classifier(folder):
 
 
 def grey(folder):
-    from onnx import TensorProto, helper
-
     export = Export()
     export.inputs = [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 1, 64, 64])]
     return export.out("y", export.add("Relu", "images")).save(folder / "m.onnx")
 
 
 def tokens(folder):
-    from onnx import TensorProto, helper
-
     export = Export()
     export.inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 77])]
     return export.out("y", export.add("Cast", "ids", to=1)).save(folder / "m.onnx")
 
 
 def external(folder, location="m.onnx.data", keep=False):
-    import onnx
-
     path = exports.yolox().save(folder / "m.onnx")
     model = onnx.load(path)
     onnx.save(model, path, save_as_external_data=True, location="m.onnx.data", size_threshold=64)
@@ -135,8 +130,6 @@ def page(folder):
 
 
 def changed(folder, change, graph=exports.yolox):
-    import onnx
-
     path = graph().save(folder / "m.onnx", STATED)
     model = onnx.load(path)
     change(model)
@@ -161,8 +154,6 @@ def in_a_circle(folder):
 
 
 def diverged(folder):
-    from onnx import numpy_helper
-
     def change(model):
         values = numpy_helper.to_array(model.graph.initializer[0]).copy()
         values[0, 0, 0, 0] = np.nan
@@ -174,8 +165,6 @@ def diverged(folder):
 
 
 def branching(folder):
-    from onnx import TensorProto, helper
-
     export = exports.decoded()
     largest = export.add("ReduceMax", "images", keepdims=0)
     condition = export.add("Greater", largest, export.const(0.5))
@@ -203,8 +192,6 @@ def masks(folder, graph=exports.decoded):
 
 def looping(folder):
     """Its body states no shapes, as a scripted module's does not."""
-    from onnx import TensorProto, helper
-
     export = exports.decoded()
     infos = {
         name: helper.make_tensor_value_info(name, kind, None if kind == TensorProto.FLOAT else [])
@@ -468,7 +455,7 @@ def test_names(tmp_path):
 
 @pytest.mark.parametrize(("rank", "fits"), [(MAX_RANK, True), (MAX_RANK + 1, False)])
 def test_dimensions_have_a_limit(rank, fits):
-    one = onnx.helper.make_tensor("one", onnx.TensorProto.FLOAT, [1] * rank, [0.0])
-    model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [one]))
+    one = helper.make_tensor("one", TensorProto.FLOAT, [1] * rank, [0.0])
+    model = helper.make_model(helper.make_graph([], "g", [], [], [one]))
     with nullcontext() if fits else pytest.raises(ModelError, match="shape"):
         check_tensors(Path("m.onnx"), model)

@@ -15,9 +15,9 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from detector import Detector
-from detector.core.engines import usable
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import guarded, refuse_kept
 from detector.core.models import describe
@@ -29,7 +29,7 @@ from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
 from tests.models.test_onnx_families import BOTH, detect, picture
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 
 FRACTIONS = tuple(tuple(v / SIDE for v in corners) for corners in CORNERS)
 LIST = 20  # rows of a list of detections
@@ -536,8 +536,7 @@ def test_the_user_decides_where_the_file_does_not(tmp_path):
 def test_what_the_graph_does_with_pixels_is_not_done_twice(tmp_path, pixels, engine):
     if (pixels, engine) == ("flipped", "torch"):  # torch has no slices that run backwards
         return
-    if reason := usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     path = exports.anchor_free(pixels=pixels).save(tmp_path / "m.onnx", STATED)
     assert detect(path, engine=engine) == [("green", GREEN, box) for box in BOTH]
 
@@ -617,7 +616,6 @@ def asks_for_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
 
 def branches(export: Export, boxes: str, nothing: float) -> dict:
     """Without boxes a constant without elements; else the boxes, moved and moved back."""
-    from onnx import helper, numpy_helper
 
     def graph(name, nodes, output):
         info = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
@@ -648,8 +646,6 @@ def test_a_branch_that_only_guards_against_no_boxes_is_left_out(tmp_path):
 def squeezes(columns: int) -> Export:
     """DAMO-YOLO's end2end, of boxes whose number the picture decides: torch squeezes a part of each
     row only where it is one wide, and asks for that width."""
-    from onnx import helper
-
     export = asks_for_boxes(branch=False)
     rows = export.nodes[-1].input[0]  # of the labels: [K]
     wide = export.add("Unsqueeze", rows, export.const([1], np.int64))
@@ -778,8 +774,6 @@ def test_a_wrong_description_is_refused_by_its_key(tmp_path, text):
 
 
 def test_describe_keeps_the_files_of_the_model(tmp_path):
-    from detector.core.models import ModelRequest, describe
-
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     with guarded():
         describe(ModelRequest(path))
@@ -789,8 +783,6 @@ def test_describe_keeps_the_files_of_the_model(tmp_path):
 
 def test_what_describe_writes_runs(tmp_path, capsys):
     """A guess that is right for pixels, columns and classes; its text is a description."""
-    from detector.core.models import ModelRequest, describe
-
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     text = describe(ModelRequest(path))
     assert "columns: 2-5" in text
@@ -813,8 +805,6 @@ def test_what_describe_writes_runs(tmp_path, capsys):
     ],
 )
 def test_what_describe_writes_of_a_known_file_reads_it_alike(tmp_path, graph):
-    from detector.core.models import ModelRequest, describe
-
     path = graph().save(tmp_path / "m.onnx", {} if graph is zoo_ssd else STATED)
     text = describe(ModelRequest(path))
     assert "guessed" not in text

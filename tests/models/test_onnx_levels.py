@@ -10,12 +10,11 @@ import onnxruntime
 import pytest
 
 from detector import Detector
-from detector.core.engines import usable
 from detector.core.errors import ModelError
 from tests.models.exports import SIDE, Export
 from tests.models.test_onnx_evidence import described
 from tests.models.test_onnx_kinds import convolve, pyramid
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 
 MEAN, DEVIATION = np.array([103.53, 116.28, 123.675]), np.array([57.375, 57.12, 58.395])
 IMAGENET = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -151,8 +150,7 @@ outputs:
 
 @pytest.mark.parametrize("engine", ["ort", "openvino"])
 def test_maps_with_anchors_can_be_described(tmp_path, engine):
-    if reason := usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     heads = {"box": (4, "Relu"), "score": (2, "Sigmoid")}
     paths = [
         levels(heads, (8, 16), 3, form).save(tmp_path / f"{form}.onnx") for form in ("maps", "rows")

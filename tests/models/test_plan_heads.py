@@ -286,36 +286,11 @@ def test_keys_of_names_are_numbers_not_texts(machine, tmp_path):
     assert network.names == tuple(f"class of {at}" for at in range(12))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "text", [b"{" * 100_000, b'{"names": \xff}', b'{"names": [' + b"[" * 100_000]
-)
-def test_plan_header_that_is_not_json_is_damaged(machine, tmp_path, text):
-    file = tmp_path / "x.engine"
-    file.write_bytes(len(text).to_bytes(4, "little") + text + b"ftrt....")
-    with pytest.raises(ModelError, match=r"JSON header .* damaged"):
-        open_network(str(file))
-
-
 def test_given_names_come_before_the_headers(machine, tmp_path):
     file = file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES})
     assert open_network(file, class_names=["x", "y", "z"]).names == ("x", "y", "z")
     (tmp_path / "three.names").write_text("p\nq\nr\n")
     assert open_network(file, names=str(tmp_path / "three.names")).names == ("p", "q", "r")
-
-
-def test_a_task_that_is_not_detection_ends_with_4_from_the_command_line(
-    machine, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES, "task": "segment"})
-    result = cli_runner().invoke(
-        cli, [str(CHECKOUT / "videos/street.mp4"), "--model", "yolo.engine"]
-    )
-    assert result.exit_code == 4, result.output
-    [line] = result.stderr.strip().splitlines()
-    assert "yolo.engine: " in line
-    assert "'segment'" in line
 
 
 @pytest.mark.slow

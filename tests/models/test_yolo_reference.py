@@ -7,7 +7,7 @@ import pytest
 
 from detector.core import engines
 from tests.known_answers import run_once
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 
 CASES = [  # boxes within 1e-3 of the input's size, scores within 1e-4
     ("yolov5n", "yolov5n_reference.npz", "input_320", "output_320"),
@@ -21,8 +21,7 @@ COMPUTING = [name for name in engines.names() if name != "null"]
 @pytest.mark.parametrize("engine", COMPUTING)
 @pytest.mark.parametrize(("name", "reference", "given", "expected"), CASES)
 def test_decoded_outputs(shared, name, reference, given, expected, engine):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     folder = shared / "data/weights"
     with np.load(folder / reference) as stored:
         picture, wanted = stored[given], stored[expected]

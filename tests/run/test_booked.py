@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from detector.core import engines
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
+from tests.networks import need_engine
 
 LATE_S = 0.05  # schedstat counts a running thread up to its last tick
 
@@ -19,8 +19,7 @@ LATE_S = 0.05  # schedstat counts a running thread up to its last tick
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no clock of another thread")
 @pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
 def test_the_inferences_add_up_to_what_the_engines_threads_used(tmp_path, engine):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     done = detect_video(
         *(CHECKOUT / "videos/street.mp4", "--engine", engine, "--precision", "fp32"),
         *("--size", "320x192", "--threads", 2, "--concurrency", 2, "--frames", 24),

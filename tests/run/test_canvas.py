@@ -24,9 +24,9 @@ from detector.core.config.schema import Config
 from detector.core.models import ModelRequest, catalogue, open_network
 from detector.core.run import canvas
 from detector.core.run import plan as plans
-from detector.core.run.detect import Hooks, Result, detect
+from detector.core.run.detect import Hooks, RunResult, detect
 from detector.core.run.quantize.calibrate import packaged
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.stages.preprocess import input_of_shape
 from detector.live import run as live
 from detector.live.canvas import picture_of_cameras, reported_size
@@ -68,14 +68,16 @@ def configured(**options: Any) -> Config:
     return resolve_config(None, {"engine": "null", **options})
 
 
-def run(specs: Sequence[str], folder: Path, hooks: Hooks | None = None, **options: Any) -> Result:
+def run(
+    specs: Sequence[str], folder: Path, hooks: Hooks | None = None, **options: Any
+) -> RunResult:
     given = {"output": f"{folder}/", "run_dir": str(folder / "run"), "no_video": True, **options}
     result = detect(list(specs), configured(**given), hooks=hooks or Hooks())
     assert result.exit_code == 0, result.errors
     return result
 
 
-def input_of(result: Result) -> tuple[int, int]:
+def input_of(result: RunResult) -> tuple[int, int]:
     width_last = result.summary.model_input
     return width_last[0], width_last[1]
 
@@ -146,13 +148,13 @@ def test_other_models_and_files_keep_their_own(tmp_path: Path) -> None:
         config = configured(model=model)
         assert not canvas.follows_source(config)
         assert canvas.find_canvas(config, (640, 480)) is None
-        assert Reading.of(config).picture_size([str(STREET)]) is None
+        assert SourceReading.of(config).picture_size([str(STREET)]) is None
 
 
 def test_given_size_overrides_the_shape(clips: dict[str, str]) -> None:
     for size, expected in (("416x256", AT), ("320", (256, 320)), ("64x96", (96, 64))):
         config = configured(size=size)
-        picture = Reading.of(config).picture_size([clips["classic"]])
+        picture = SourceReading.of(config).picture_size([clips["classic"]])
         network = canvas.open_network(config, picture)
         assert (network.input.height, network.input.width) == expected
         assert network.warnings == []
@@ -179,7 +181,7 @@ def test_a_run_has_the_canvas_of_its_video(
 def test_rotated_video_counts_in_its_displayed_size(tmp_path: Path) -> None:
     """96x64 in the file with pixels of 4:3; the letterbox gets 64x96 of them."""
     path = str(write_video(tmp_path / "turned.mp4", 2, rotation=90))
-    picture = Reading.of(configured()).picture_size([path])
+    picture = SourceReading.of(configured()).picture_size([path])
     assert picture == (64, 96)
     assert canvas.find_canvas(configured(), picture) == of_shape(2, 3)
 
@@ -192,23 +194,23 @@ def test_the_first_of_several_decides(clips: dict[str, str], tmp_path: Path) -> 
         ([clips["wide"], clips["classic"]], WIDE),
     ):
         assert input_of(run(specs, tmp_path / f"{expected}")) == expected
-    picture = Reading.of(configured()).picture_size([missing, clips["square"]])
+    picture = SourceReading.of(configured()).picture_size([missing, clips["square"]])
     assert picture == (240, 240)
 
 
 def test_pictures_keep_the_models_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "square.png")
     assert cv2.imwrite(path, np.zeros((64, 64, 3), np.uint8))
-    monkeypatch.setattr(Reading, "open", None)  # which would decode one
+    monkeypatch.setattr(SourceReading, "open", None)  # which would decode one
     for spec in (path, str(tmp_path)):
-        assert Reading.of(configured()).picture_size([spec]) is None
+        assert SourceReading.of(configured()).picture_size([spec]) is None
 
 
 def test_what_is_judged_keeps_the_models_own(clips: dict[str, str], tmp_path: Path) -> None:
     """``eval`` opens its sources in its own way."""
     config = configured()
     result = run(
-        [clips["classic"]], tmp_path, Hooks(source=lambda spec: Reading.of(config).open(spec))
+        [clips["classic"]], tmp_path, Hooks(source=lambda spec: SourceReading.of(config).open(spec))
     )
     assert input_of(result) == OWN
 
@@ -400,7 +402,7 @@ def test_a_worker_keeps_the_latest_canvases_open(monkeypatch: pytest.MonkeyPatch
         return loaded
 
     monkeypatch.setattr("detector.core.run.loading.load_model", load)
-    monkeypatch.setattr(Reading, "picture_size", lambda self, specs: shapes[specs[0]])
+    monkeypatch.setattr(SourceReading, "picture_size", lambda self, specs: shapes[specs[0]])
     own: Any = FakeLoaded()
     model = OpenModel(configured(), own, "digest", has_shape_of_source=True)
     assert model.loaded_for("own") is own

@@ -412,12 +412,12 @@ def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
     """For real: a batch is part of the graph, requests are of the engine."""
     monkeypatch.undo()
     from detector.core.run.detect import detect
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
 
     used = config(tmp_path / "engines")
     sha, shape = own_network(used)
     settings = {"engine": "ort", "precision": "fp32", **settings}
-    tuned(tmp_path / "engines", Reading.of(used).kind_of(STREET), settings, sha, shape)
+    tuned(tmp_path / "engines", SourceReading.of(used).kind_of(STREET), settings, sha, shape)
     output = OutputConfig(output=f"{tmp_path}/out/", run_dir=f"{tmp_path}/run", no_video=True)
     result = detect([STREET], replace(used, output=output, input=InputConfig(frames=9)))
     assert result.exit_code == 0

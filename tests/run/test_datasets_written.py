@@ -16,7 +16,7 @@ import yaml
 
 from detector.core.config.levels import resolve_config
 from detector.core.errors import OutputError
-from detector.core.run.detect import Result, detect
+from detector.core.run.detect import RunResult, detect
 from detector.core.run.inputs import gather_sources
 from detector.lab import datasets
 from detector.lab.datasets.base import Lookup
@@ -37,7 +37,7 @@ def cut_pictures(*names: str) -> None:
         Path(name).write_bytes(cv2.imencode(Path(name).suffix, image)[1].tobytes())
 
 
-def run(*typed: str, **options: object) -> Result:
+def run(*typed: str, **options: object) -> RunResult:
     given = {"engine": "ort", "save": ALL, "frames": 3, "output": "out/", "conf": 0.2, **options}
     result = detect(gather_sources(typed), resolve_config(None, given))
     assert result.exit_code == 0, result.errors

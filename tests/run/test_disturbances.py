@@ -27,7 +27,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_undisturbed_run_reports_none(system: Path) -> None:
-    assert disturbances.Watch().end() is None
+    assert disturbances.DisturbanceMonitor().end() is None
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_undisturbed_run_reports_none(system: Path) -> None:
     ],
 )
 def test_disturbance_during_the_run_is_reported(system, file, text, field, value) -> None:
-    watch = disturbances.Watch()
+    watch = disturbances.DisturbanceMonitor()
     (system / file).write_text(f"{text}\n")
     found = watch.end()
     assert found is not None
@@ -51,4 +51,4 @@ def test_a_system_that_tells_nothing(system: Path) -> None:
     for path in (*system.glob("*[!p]"), system / "group/cpu.stat"):
         if path.is_file():
             path.unlink()
-    assert disturbances.Watch().end() is None
+    assert disturbances.DisturbanceMonitor().end() is None

@@ -16,7 +16,7 @@ from detector.core.analysis.agreement import agreement
 from detector.core.config.levels import resolve_config
 from detector.core.errors import SourceError, UsageError
 from detector.core.models import ModelRequest, open_network
-from detector.core.run.detect import Hooks, Result, detect
+from detector.core.run.detect import Hooks, RunResult, detect
 from detector.core.run.inputs import gather_sources
 from detector.core.run.outputs import SETTINGS, stem_of
 from detector.core.run.tiling import Tiling
@@ -34,7 +34,7 @@ def picture(path: str, level: int = 90) -> str:
     return path
 
 
-def run(*typed: str, **options: object) -> Result:
+def run(*typed: str, **options: object) -> RunResult:
     given = {"engine": "null", "frames": 3, **options}
     return detect(gather_sources(typed), resolve_config(None, given))
 
@@ -44,7 +44,7 @@ def written(folder: str) -> list[str]:
     return [str(one.relative_to(folder)) for one in found if one.is_file() and one.name[0] != "."]
 
 
-def outputs(result: Result) -> list[dict[str, str]]:
+def outputs(result: RunResult) -> list[dict[str, str]]:
     assert result.exit_code == 0
     return [dict(one.outputs) for one in result.summary.each]
 

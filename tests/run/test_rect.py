@@ -21,7 +21,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.errors import EngineError, UsageError
 from detector.core.run import shapes
 from detector.core.run.canvas import open_network
-from detector.core.run.detect import Result, detect
+from detector.core.run.detect import RunResult, detect
 from detector.core.run.shapes import ShapedRequest, Shapes
 from detector.core.stages.preprocess import smallest_input
 from detector.lab.compare import compare_command
@@ -47,7 +47,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(source: Path, place: Path, **options: Any) -> tuple[Result, list[dict[str, Any]]]:
+def run(source: Path, place: Path, **options: Any) -> tuple[RunResult, list[dict[str, Any]]]:
     given = {"size": "160", "rect": True, "no_video": True, **options}
     where = {"output": f"{place}/rows.jsonl", "run_dir": f"{place}/run"}
     result = detect([str(source)], resolve_config(None, {**given, **where}))

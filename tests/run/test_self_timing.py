@@ -25,7 +25,7 @@ from detector.core.run.measurements import SWITCH, Timing
 from detector.core.run.plan import Asked
 from detector.core.run.quantize import search
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
-from detector.core.run.sampling import Sample
+from detector.core.run.sampling import SourceSample
 from detector.core.run.self_timing import MOST_ROUNDS, OPENING, ROUNDS
 from detector.core.session.measured import Interval, MeasuredMachine
 from detector.core.types import Background, Detections
@@ -91,7 +91,7 @@ def ticks(monkeypatch) -> Ticks:
             raise EngineError(f"{name} has no {precision} here")
         clock.now += 0.2
         engine = Opened(clock, SPEEDS[name, precision], ANSWERS.get((name, precision), 20))
-        return self_timing._Candidate(name, precision, stack.enter_context(engine), 3)
+        return self_timing._WarmEngine(name, precision, stack.enter_context(engine), 3)
 
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(self_timing, "_open", opened)
@@ -190,9 +190,9 @@ class Ahead:
     def count_frames(self) -> int | None:
         return self.frames
 
-    def sample(self) -> Sample:
+    def sample(self) -> SourceSample:
         self.samples += 1
-        return Sample([np.zeros((8, 8, 3), np.uint8)] * 3, None)
+        return SourceSample([np.zeros((8, 8, 3), np.uint8)] * 3, None)
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def plan_and_seen(sides, frames=100, second=0.01, size=(1920, 1080)):
     info = replace(
         first_look_info(), width=size[0], height=size[1], frames_declared=frames, duration_s=10.0
     )
-    return plan, first_look.Seen(info, 12, list(sides), [second])
+    return plan, first_look.FirstLook(info, 12, list(sides), [second])
 
 
 def first_look_info():

@@ -13,8 +13,8 @@ import pytest
 from detector import Detector
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
-from detector.core.run.detect import Result, detect
-from detector.core.run.reading import Reading
+from detector.core.run.detect import RunResult, detect
+from detector.core.run.reading import SourceReading
 from detector.core.types import Frame
 from tests.conftest import CHECKOUT
 from tests.sources.clips import clip_with_sound
@@ -24,11 +24,11 @@ DECODERS = ("auto", "av", "opencv")
 
 
 def read(**options: object) -> list[Frame]:
-    with Reading.of(resolve_config(None, options)).open(CLIP) as source:
+    with SourceReading.of(resolve_config(None, options)).open(CLIP) as source:
         return list(source)
 
 
-def run(folder: Path, *specs: str, **options: object) -> Result:
+def run(folder: Path, *specs: str, **options: object) -> RunResult:
     given = {"engine": "null", "output": f"{folder}/", "run_dir": str(folder / "run"), **options}
     return detect(specs, resolve_config(None, given))
 
@@ -46,7 +46,7 @@ TIMES = [
 
 @pytest.mark.parametrize(("text", "seconds"), TIMES)
 def test_times(text: str, seconds: Fraction) -> None:
-    assert Reading.of(resolve_config(None, {"start": text})).start_s == seconds
+    assert SourceReading.of(resolve_config(None, {"start": text})).start_s == seconds
 
 
 WRONG = ["", "x", "-1", "1:60", "1:99:00", "1:2:3:4", "1e3", "nan", ":10", "10:", "5s", "1\n", "٣"]
@@ -89,7 +89,7 @@ def test_the_same_frames_behind_damage(tmp_path: Path) -> None:
     clip.write_bytes(data)
 
     def read_damaged(**options: object) -> list[tuple[int, int]]:
-        with Reading.of(resolve_config(None, options)).open(str(clip)) as source:
+        with SourceReading.of(resolve_config(None, options)).open(str(clip)) as source:
             frames = [(frame.index, frame.pts) for frame in source]
             assert source.damaged
         return frames
@@ -116,8 +116,8 @@ AHEAD = [
 def test_the_live_line_knows_how_many_frames_are_ahead(
     options: dict[str, object], frames: int
 ) -> None:
-    with Reading.of(resolve_config(None, {})).open(CLIP) as source:
-        assert Reading.of(resolve_config(None, options)).frames_ahead(source.info) == frames
+    with SourceReading.of(resolve_config(None, {})).open(CLIP) as source:
+        assert SourceReading.of(resolve_config(None, options)).frames_ahead(source.info) == frames
 
 
 def test_stride_counts_from_the_start_of_the_source() -> None:

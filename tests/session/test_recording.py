@@ -8,10 +8,10 @@ from dataclasses import astuple, replace
 import pytest
 
 from detector.core.session.recording import (
-    Recording,
     SplitSum,
     StageSum,
     ThreadSum,
+    TimelineSums,
     library_threads,
     merge_recordings,
 )
@@ -38,11 +38,11 @@ def thread_of(times: int) -> ThreadSum:
     )
 
 
-def a_source(times: int) -> Recording:
+def a_source(times: int) -> TimelineSums:
     stage = StageSum(["main"], 5 * times, 7 * times, 6 * times)
     stage.split, stage.told = SplitSum(4 * times, 2 * times, 1 * times), True
     stage.durations.add_many(array("q", [times] * 5))
-    return Recording(
+    return TimelineSums(
         {"read": stage},
         {"main": thread_of(times)},
         infer_ns=29 * times,

@@ -16,7 +16,7 @@ from detector.lab.session.audit import AuditDocument
 from detector.lab.session.comparison import Comparison
 from detector.lab.session.evaluation import SUBTYPES, Evaluation, Result
 from detector.lab.session.passes import FACTS, pass_schema
-from detector.lab.session.profile import RecordingDocument, profile_schema
+from detector.lab.session.profile import NsysDocument, profile_schema
 from detector.lab.session.where import Where
 from detector.lab.session.why import Why
 from tests.session.documents import DOCUMENT
@@ -26,7 +26,7 @@ SCHEMAS = {
     "summary": json_schema(Summary),
     "session": json_schema(SessionDocument),
     "profile": profile_schema(),
-    "recording": json_schema(RecordingDocument),
+    "recording": json_schema(NsysDocument),
     "why": json_schema(Why),
     "compare": json_schema(Comparison),
     "eval": json_schema(Evaluation, SUBTYPES),

@@ -17,7 +17,7 @@ from detector.core.config.schema import OutputConfig
 from detector.core.errors import UsageError
 from detector.core.run.outputs import OutputPlan
 from detector.core.sinks.video import clips
-from detector.core.sinks.video.clips import Clips
+from detector.core.sinks.video.clips import ClipFilter
 from detector.core.types import Detections, Frame
 
 NONE = Detections.empty()
@@ -25,7 +25,7 @@ TICK = Fraction(1, 25)
 
 
 def choose(found: set[int], lead: str, frames: int = 30) -> list[tuple[int, bool]]:
-    chosen = Clips(Fraction(lead), TICK)
+    chosen = ClipFilter(Fraction(lead), TICK)
     image = np.zeros((2, 2, 3), np.uint8)
     written = []
     for i in range(frames):
@@ -63,7 +63,7 @@ def test_which_frames(found: set[int], lead: str, wanted: list[tuple[int, int]])
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clips, "MOST_WAITING", 5 * 12)  # bytes of five of these pictures
     assert choose({20}, "99") == spans((15, 29))
-    chosen = Clips(Fraction(99), TICK)
+    chosen = ClipFilter(Fraction(99), TICK)
     for i in range(21):
         list(chosen.take(Frame(i, i, i / 25, np.zeros((2, 2, 3), np.uint8)), i == 20))
     assert chosen.shortened == 1

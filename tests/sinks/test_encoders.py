@@ -97,23 +97,6 @@ def test_encoder_x264_equals_the_default(tmp_path: Path) -> None:
     assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("output", "options"),
-    [
-        ("x.webm", {"encoder": "x264"}),
-        ("x.avi", {"encoder": "svtav1"}),
-        ("x.ts", {"encoder": "svtav1"}),
-        ("x.mp4", {"encoder": "svtav1", "preset": "fast"}),
-        ("x.mp4", {"encoder": "x264", "crf": 60}),
-        ("x.mp4", {"encoder": "svtav1", "crf": 20, "quality": "small"}),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_together_is_refused(output: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        OutputPlan(OutputConfig(output=output, **options), ["in.mp4"])
-
-
 def test_the_message_names_what_can_be_written() -> None:
     with pytest.raises(UsageError, match=r"\.ts .* \.mp4, \.m4v, \.mkv"):
         OutputPlan(OutputConfig(output="x.ts", encoder="svtav1"), ["in.mp4"])

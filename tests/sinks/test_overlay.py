@@ -20,11 +20,11 @@ from probing import one_person, probe, write_clip
 from detector.core import sinks
 from detector.core.config.schema import Config
 from detector.core.errors import SourceError, UsageError
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.sinks.overlay import ass, carried, fonts
 from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
 from detector.core.sinks.overlay.packets import Copying
-from detector.core.stages.annotate import Layout, PlacedLabel, Style, annotate, lay_out
+from detector.core.stages.annotate import DrawnLayout, PlacedLabel, Style, annotate, lay_out
 from detector.core.types import Detections
 from tests.fonts import make_font, needs_libass
 
@@ -95,7 +95,7 @@ def save(
     config = Config()
     config = replace(config, input=replace(config.input, **(input or {})))
     sink = sinks.open("overlay", path, **options)
-    with Reading.of(config).open(str(source)) as frames:
+    with SourceReading.of(config).open(str(source)) as frames:
         sink.open(frames.info)
         for frame in frames:
             sink.write(frame, detect(frame.index))
@@ -236,7 +236,7 @@ def test_what_cannot_be_copied_is_refused_by_name(clip: Path, tmp_path: Path) ->
 
 def test_a_failure_leaves_what_can_be_played(clip: Path, tmp_path: Path) -> None:
     sink = sinks.open("overlay", tmp_path / "x.mkv")
-    with Reading.of(Config()).open(str(clip)) as source:
+    with SourceReading.of(Config()).open(str(clip)) as source:
         sink.open(source.info)
         for frame in source:
             if frame.index == 20:
@@ -442,7 +442,7 @@ def test_the_description_is_a_document_in_front(clip: Path, tmp_path: Path) -> N
 
 
 def test_a_dot_begins_at_its_boxes_corner():
-    layout = Layout(2, [[10, 20, 90, 80]], [0], [], [], [0])
+    layout = DrawnLayout(2, [[10, 20, 90, 80]], [0], [], [], [0])
     assert ass._dot(layout, 0) == (10, 20, 17, 20, 17, 27, 10, 27)
 
 

@@ -228,6 +228,12 @@ def test_a_gif_says_that_it_has_no_sound(tmp_path: Path) -> None:
         (None, {"quality": "fast", "preset": "fast"}),  # the default is an .mp4
         ("out/", {"crf": 52}),
         ("x.mkv", {"crf": 63}),
+        ("x.webm", {"encoder": "x264"}),
+        ("x.avi", {"encoder": "svtav1"}),
+        ("x.ts", {"encoder": "svtav1"}),
+        ("x.mp4", {"encoder": "svtav1", "preset": "fast"}),
+        ("x.mp4", {"encoder": "x264", "crf": 60}),
+        ("x.mp4", {"encoder": "svtav1", "crf": 20, "quality": "small"}),
     ],
     ids=str,
 )

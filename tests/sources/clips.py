@@ -11,12 +11,15 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 
+from detector.core import sources
 from detector.core.sources import _standard_input
+from detector.core.types import Frame
 
 WIDTH, HEIGHT = 96, 64
 _encoded: dict[Hashable, bytes] = {}
@@ -131,6 +134,11 @@ def write_sound(path: Path) -> Path:
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     return path
+
+
+def read_all(path: Path, **options: Any) -> tuple[list[Frame], Any]:
+    with sources.open(str(path), **options) as source:
+        return list(source), source
 
 
 def pts_of(path: Path) -> list[int]:

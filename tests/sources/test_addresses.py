@@ -7,7 +7,7 @@ import pytest
 from detector.core.errors import UsageError
 from detector.core.sources import find_claiming
 from detector.core.sources._addresses import (
-    Place,
+    Location,
     StoredVideo,
     is_address,
     local_path,
@@ -18,12 +18,12 @@ from detector.core.sources._addresses import (
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("s3://bucket/a/b.mp4", Place("s3", "bucket", "a/b.mp4")),
-        ("S3://bucket", Place("s3", "bucket", "")),
-        ("gs://bucket/a b.mp4", Place("gs", "bucket", "a b.mp4")),
-        ("http://127.0.0.1:9000/a%20b.mp4", Place("http", "127.0.0.1:9000", "a%20b.mp4")),
-        ("s3://bucket/cam*/x.mp4", Place("s3", "bucket", "cam*/x.mp4")),
-        ("s3://bucket/mail@host/x.mp4", Place("s3", "bucket", "mail@host/x.mp4")),
+        ("s3://bucket/a/b.mp4", Location("s3", "bucket", "a/b.mp4")),
+        ("S3://bucket", Location("s3", "bucket", "")),
+        ("gs://bucket/a b.mp4", Location("gs", "bucket", "a b.mp4")),
+        ("http://127.0.0.1:9000/a%20b.mp4", Location("http", "127.0.0.1:9000", "a%20b.mp4")),
+        ("s3://bucket/cam*/x.mp4", Location("s3", "bucket", "cam*/x.mp4")),
+        ("s3://bucket/mail@host/x.mp4", Location("s3", "bucket", "mail@host/x.mp4")),
     ],
 )
 def test_addresses_that_are_read(text, place):

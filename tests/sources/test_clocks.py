@@ -13,7 +13,7 @@ from detector.core import sources
 from detector.core.config.levels import resolve_config
 from detector.core.errors import SourceError
 from detector.core.run.detect import detect
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.types import Frame
 from tests.sources.clips import standard_input
 
@@ -36,7 +36,7 @@ def clip(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def read(path: Path, decoder: str, pixels: str, **window: str) -> tuple[list[Frame], list[str]]:
     config = resolve_config(None, {"decoder": decoder, **window})
-    with Reading.of(config).open(str(path), pixels) as source:
+    with SourceReading.of(config).open(str(path), pixels) as source:
         return list(source), source.notes
 
 
@@ -83,7 +83,7 @@ def test_start_after_the_end_is_refused_on_both_clocks(clip: Path) -> None:
 def test_the_progress_bar_knows_how_many_are_left(clip: Path) -> None:
     config = resolve_config(None, {"start": "1", "duration": "0.5"})
     with sources.open(str(clip)) as source:
-        assert Reading.of(config).frames_ahead(source.info) in (12, 13)
+        assert SourceReading.of(config).frames_ahead(source.info) in (12, 13)
 
 
 def test_rows_of_a_run_and_from_python(clip: Path, tmp_path: Path) -> None:
@@ -138,6 +138,6 @@ def test_time_goes_on_where_recordings_are_joined(name: str, tmp_path: Path) -> 
 
 
 def test_standard_input(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = Reading.of(resolve_config(None, {"start": "1"}))
+    reading = SourceReading.of(resolve_config(None, {"start": "1"}))
     with standard_input(clip, monkeypatch), reading.open("-") as source:
         assert [frame.index for frame in source] == list(range(25, 50))

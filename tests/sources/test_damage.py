@@ -15,7 +15,7 @@ from detector.core import sources
 from detector.core.sources.video import _complaints, _container
 from detector.core.sources.video._clock import Clock
 
-from .clips import count_by_ffmpeg, cut, hurt, pts_of, write_video
+from .clips import count_by_ffmpeg, cut, hurt, pts_of, read_all, write_video
 from .oddities import ODDITIES, PICTURES, ffmpeg
 
 DECODERS = ["auto", "opencv", "av"]
@@ -24,11 +24,6 @@ DECODERS = ["auto", "opencv", "av"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("damage")
-
-
-def read_all(path, **options):
-    with sources.open(str(path), **options) as source:
-        return list(source), source
 
 
 @pytest.mark.slow
@@ -422,7 +417,6 @@ def test_two_sources_at_once_do_not_mix(patched_up, folder):
 
 @pytest.mark.slow
 def test_random_damage_ends_in_frames_or_one_error(folder):
-    """Any damage ends in frames or in one line."""
     path = write_video(folder / "any.mkv", 12)
     whole = path.read_bytes()
     for seed in range(20):

@@ -8,7 +8,7 @@ import pytest
 
 from detector.core.config.schema import Config, RuntimeConfig
 from detector.core.errors import SourceError, machine
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.sources._picture_size import MOST_PIXELS, claimed_size, why_not_decoded
 from detector.core.sources._pictures import read_picture
 from detector.core.sources.pictures import PicturesSource
@@ -93,15 +93,15 @@ def test_a_limit_of_the_process_counts_too(monkeypatch):
 @pytest.mark.parametrize(("batch", "fits"), [(1, True), (8, False)])
 def test_frames_that_cannot_be_in_flight_together_are_refused(tmp_path, monkeypatch, batch, fits):
     path = write_video(tmp_path / "in.mp4", 3)
-    with Reading.of(Config()).open(str(path)) as source:
+    with SourceReading.of(Config()).open(str(path)) as source:
         frame = source.info.width * source.info.height * 3
     monkeypatch.setattr(machine, "machine_bytes", lambda: 5 * frame)  # 2, and almost 3 to decode
     config = Config(runtime=RuntimeConfig(batch=batch))
     if fits:
-        Reading.of(config).open(str(path)).close()
+        SourceReading.of(config).open(str(path)).close()
     else:
         with pytest.raises(SourceError, match="--batch"):
-            Reading.of(config).open(str(path))
+            SourceReading.of(config).open(str(path))
 
 
 HUGE = {

@@ -24,7 +24,7 @@ from detector.core import sources
 from detector.core.config.levels import resolve_config
 from detector.core.errors import SourceError, UsageError
 from detector.core.run.detect import detect
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.sources import _standard_input
 from detector.core.sources._standard_input import StandardInput
 from tests.cli.command import (
@@ -89,7 +89,7 @@ def remux(path: Path, name: str, *options: str) -> Path:
 
 
 def read(spec: str | Path, **options: Any) -> tuple[list[tuple[int, int, bytes]], sources.Source]:
-    with Reading.of(resolve_config(None, options)).open(str(spec)) as source:
+    with SourceReading.of(resolve_config(None, options)).open(str(spec)) as source:
         frames = [(f.index, f.pts, hashlib.md5(f.image).digest()) for f in source]
     return frames, source
 

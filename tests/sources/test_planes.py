@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from detector.core.types import Detections, Frame, Planes
 from tests.conftest import night
 
 from ..attacks.mutants import make_mutants, make_seeds
+from . import clips as made
 from .clips import HEIGHT, WIDTH, hurt, pts_of, write_video
 from .nasty import KINDS, clips
 from .oddities import PICTURES, ffmpeg, write_parts
 
 DECODERS = ["auto", "av"]
+read_all = partial(made.read_all, pixels="yuv420p")
 LOSSLESS, RNG = ("-c:v", "ffv1"), np.random.default_rng(1)
 
 
@@ -38,11 +41,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> Path:
     return write_video(folder / "plain.mp4", 24, bf="2")
-
-
-def read_all(path: Path, **options: Any) -> tuple[list[Frame], Any]:
-    with sources.open(str(path), **{"pixels": "yuv420p", **options}) as source:
-        return list(source), source
 
 
 def read_bgr(path: Path, **options: Any) -> list[Frame]:
@@ -233,12 +231,12 @@ def test_frames_that_are_missing_at_the_end_are_looked_for(
 ) -> None:
     """A decoder that swallows a picture without a word."""
 
-    class Swallowing(_threaded.Trial):
+    class Swallowing(_threaded.TrialTally):
         def end(self, last_pts: int | None = None) -> None:
             self._due += 1
             super().end(last_pts)
 
-    monkeypatch.setattr(_threaded, "Trial", Swallowing)
+    monkeypatch.setattr(_threaded, "TrialTally", Swallowing)
     frames, source = read_all(plain)
     assert (len(frames), source.damaged) == (24, False)
     assert "1 packet" in source.notes[0]

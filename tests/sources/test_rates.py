@@ -10,7 +10,7 @@ import pytest
 from detector.core import sources
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.sources.base import Choice
 from tests.conftest import CHECKOUT
 
@@ -96,9 +96,11 @@ def test_guessed_rate_is_noted_and_a_given_rate_applies(
 def test_start_and_duration_count_at_that_rate(tmp_path: Path) -> None:
     path = make(tmp_path / "a.h264", Fraction(10), *CODECS["h264"])
     config = resolve_config(None, {"start": "0.3", "duration": "0.2"})
-    with Reading.of(config).open(str(path)) as source:
+    with SourceReading.of(config).open(str(path)) as source:
         assert [(frame.index, frame.time_s) for frame in source] == [(3, 0.3), (4, 0.4)]
-    with Reading.of(resolve_config(None, {"rate": "5", "start": "1"})).open(str(path)) as source:
+    with SourceReading.of(resolve_config(None, {"rate": "5", "start": "1"})).open(
+        str(path)
+    ) as source:
         assert [frame.index for frame in source] == [5, 6, 7]
 
 
@@ -106,13 +108,13 @@ def test_start_and_duration_count_at_that_rate(tmp_path: Path) -> None:
     ("text", "rate"), [("30", 30), ("12.5", Fraction(25, 2)), ("29.97", NTSC), ("30000/1001", NTSC)]
 )
 def test_rates_as_one_writes_them(text: str, rate: Fraction) -> None:
-    assert Reading.of(resolve_config(None, {"rate": text})).choice.rate == rate
+    assert SourceReading.of(resolve_config(None, {"rate": text})).choice.rate == rate
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "x", "1/0", "nan", "1e9", ""])
 def test_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"30, 29\.97 or 30000/1001"):
-        Reading.of(resolve_config(None, {"rate": text}))
+        SourceReading.of(resolve_config(None, {"rate": text}))
 
 
 def test_a_file_with_a_clock_takes_no_rate(tmp_path: Path) -> None:

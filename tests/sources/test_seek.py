@@ -201,7 +201,6 @@ def test_cv2_ends_in_front_of_the_frames_that_an_open_group_loses(folder: Path) 
 def test_missed_landing_decodes_from_the_beginning(
     decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that does not get where it wanted to decodes from the beginning."""
     path = encode(folder, "plain.mp4")
     (start,) = times_in(path, "0.7")
     wanted, _ = read(path, decoder, start)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from detector.core.sources.video._packets import PictureRule
-from detector.core.sources.video._tally import LONGEST_DELAY, Tally
+from detector.core.sources.video._tally import LONGEST_DELAY, DecodeTally
 from detector.core.types import ReadCounts
 
 
@@ -24,7 +24,7 @@ class Stream:
             fields=SimpleNamespace(read=lambda packet: next(told, None), knows=knows),
         )
         rule: Any = self.rule
-        self.tally = Tally(cast(PictureRule, rule), self.counts)
+        self.tally = DecodeTally(cast(PictureRule, rule), self.counts)
 
     def send(self, pts: int | None = 0, *, shown: bool = True, discard: bool = False) -> Any:
         packet = SimpleNamespace(pts=pts, shown=shown, is_discard=discard, opaque=None)

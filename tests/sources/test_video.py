@@ -11,7 +11,7 @@ from detector.core import sources
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources.video import av as av_source
 
-from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
+from .clips import HEIGHT, WIDTH, cut, pts_of, read_all, write_video
 from .oddities import FRAMES, write_parts
 
 DECODERS = ["auto", "opencv", "av"]
@@ -25,11 +25,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(folder):
     return write_video(folder / "plain.mp4")
-
-
-def read_all(path, **options):
-    with sources.open(str(path), **options) as source:
-        return list(source), source
 
 
 def test_names_are_the_files_of_the_folder():

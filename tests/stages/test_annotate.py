@@ -11,7 +11,7 @@ from detector.core.stages import labels
 from detector.core.stages.annotate import (
     BLOCKS,
     PALETTE,
-    Layout,
+    DrawnLayout,
     PlacedLabel,
     Style,
     _doubtful,
@@ -19,7 +19,7 @@ from detector.core.stages.annotate import (
     lay_out,
     pixelate,
 )
-from detector.core.stages.labels import Label, Places, render
+from detector.core.stages.labels import Label, LabelSpace, render
 from detector.core.types import Detections, Outline, Planes, Scene
 from tests.fonts import opencv_4
 from tests.memory import bytes_of
@@ -130,7 +130,7 @@ def test_in_a_crowd_a_label_shows_its_corner_where_it_could_be_anothers(
 
 def test_label_places_are_tried_above_below_beside_inside() -> None:
     box = np.array([(100, 100, 160, 160)], np.float32)
-    places = Places(300, 300, box, 0)
+    places = LabelSpace(300, 300, box, 0)
     label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))
     placed = [places.find([0], [label])[0] for _ in range(10)]
     above_and_below = [(100, 90), (140, 90), (100, 160), (140, 160)]
@@ -145,7 +145,7 @@ def test_label_touches_its_box_at_its_corner() -> None:
     boxes = np.hstack([corners, corners + numbers.uniform(3, 160, (120, 2))])
     crowd = found(*map(tuple, boxes.clip(0, (640, 480, 640, 480))))
     one = render("person", 0.4, PALETTE[0], (0, 0, 0), "0.91")
-    placed = Places(640, 480, crowd.boxes, 2).find(range(120), [one] * 120)
+    placed = LabelSpace(640, 480, crowd.boxes, 2).find(range(120), [one] * 120)
     assert sum(at is not None for at in placed) > 5  # 8 with OpenCV 4, whose letters are wider
     for box, at in zip(crowd.boxes.tolist(), placed, strict=True):
         if at is None:
@@ -251,7 +251,7 @@ def test_labels_touch_neither_each_other_nor_the_frame(
     taken = np.zeros((480, 640), np.int64)
     for many in (0, n):
         monkeypatch.setattr(labels, "MANY", many)
-        places = Places(640, 480, found_here.boxes, 2, range(n))
+        places = LabelSpace(640, 480, found_here.boxes, 2, range(n))
         given.append(places.find(range(n), drawn))
     assert given[0] == given[1]
     for at, label in zip(given[0], drawn, strict=True):
@@ -271,7 +271,9 @@ def test_a_label_is_in_doubt_up_to_the_outline_of_another_box(left: int, doubtfu
     label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))
     placed = PlacedLabel(0, "", "", 0, 1.0, label, 10, 20)
     other = [left, 0, left + 31, 100] if left != 5 else [5, 0, 40, 100]  # the label lies inside
-    assert _doubtful(Layout(2, [[10, 30, 20, 60], other], [0, 0], [placed], [], [])) == [doubtful]
+    assert _doubtful(DrawnLayout(2, [[10, 30, 20, 60], other], [0, 0], [placed], [], [])) == [
+        doubtful
+    ]
 
 
 def test_a_label_does_not_hide_the_object_behind() -> None:

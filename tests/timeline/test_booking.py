@@ -10,9 +10,9 @@ import pytest
 from detector.core.session.recording import merge_recordings, record
 from detector.core.session.span_columns import span_columns
 from detector.core.timeline import INFER, Natives, Timeline
-from detector.core.timeline.booking import Booking, Worker, clock_of
+from detector.core.timeline.booking import Booking, EngineCaller, clock_of
 from detector.core.timeline.native import Times
-from detector.core.timeline.rows import BLOCK, NOT_KNOWN, ROW_BYTES, Rows
+from detector.core.timeline.rows import BLOCK, NOT_KNOWN, ROW_BYTES, SpanRows
 
 A, B = "worker-0", "worker-1"
 
@@ -35,7 +35,7 @@ class Engine:
             raise OSError("it has ended")
         return found
 
-    def workers(self) -> tuple[Worker, Worker]:
+    def workers(self) -> tuple[EngineCaller, EngineCaller]:
         booking = Booking(lambda: self.makers, self.read)
         return booking.worker(A), booking.worker(B)
 
@@ -167,7 +167,7 @@ def test_unknown_library_time_is_none_and_not_zero(monkeypatch):
 
 
 def test_what_is_added_late_survives_packing():
-    rows = Rows(BLOCK + 2, booked=True)
+    rows = SpanRows(BLOCK + 2, booked=True)
     block = rows.block
     for number in range(BLOCK + 2):
         block.add_late(number % BLOCK * ROW_BYTES, 3 * number + 1)

@@ -1,10 +1,10 @@
 """How long at least one of several threads was inside a stage."""
 
-from detector.core.timeline.spans import Meter
+from detector.core.timeline.spans import BusyMeter
 
 
 def test_it_is_the_length_of_a_union():
-    meter = Meter()
+    meter = BusyMeter()
     meter.enter(100)  # the first thread
     meter.enter(130)  # the second
     meter.leave(150)
@@ -17,7 +17,7 @@ def test_it_is_the_length_of_a_union():
 
 
 def test_a_thread_that_got_the_lock_late_counts_no_time_twice():
-    meter = Meter()
+    meter = BusyMeter()
     meter.enter(100)
     meter.leave(200)
     meter.enter(150)  # read its clock before the other one left

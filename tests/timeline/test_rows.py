@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from detector.core.timeline import Timeline
-from detector.core.timeline.rows import BLOCK, COLUMNS, NOT_KNOWN, ROW_BYTES, Ring, Rows, Spool
+from detector.core.timeline.rows import BLOCK, COLUMNS, NOT_KNOWN, ROW_BYTES, Ring, SpanRows, Spool
 from tests.covering import covering
 from tests.memory import bytes_of
 
 
-def kept(*calls, folder: Path | None = None) -> Rows:
+def kept(*calls, folder: Path | None = None) -> SpanRows:
     """``calls``: (index, start, end). They are packed as a span packs them. Every third is half
     off a core."""
-    rows = Rows(len(calls), Spool(folder))
+    rows = SpanRows(len(calls), Spool(folder))
     off = 0
     for at, (index, start, end) in enumerate(calls):
         off += 0 if at % 3 else (end - start) // 2

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from detector.tracks.counting import Counter
 from detector.tracks.tracker import Tracker
-from detector.tracks.zones_file import Places, Shape
+from detector.tracks.zones_file import Shape, ZoneSet
 
 FPS = 25
 SIZE = (1920, 1080)
@@ -59,7 +59,7 @@ PASSING = (*PLANS[:4], *PLANS[7:10])  # none turns so near that nobody sees wher
 
 @dataclass
 class Scene:
-    places: Places
+    places: ZoneSet
     truth: Tallies[str]
     # time, boxes, class ids, who each is
     frames: list[tuple[float, NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]]
@@ -105,7 +105,7 @@ def make_scene(
         boxes = np.array([box for box, _, _ in there]).reshape(-1, 4)
         kinds, whose = np.array([one[1:] for one in there], np.int64).reshape(-1, 2).T
         frames.append((i / FPS, boxes, kinds, whose))
-    return Scene(Places(shapes, every_s=2.0), truth, frames)
+    return Scene(ZoneSet(shapes, every_s=2.0), truth, frames)
 
 
 class _Walk:

@@ -11,7 +11,7 @@ from detector.core.sinks._best import BestPictures
 from detector.core.types import Detections, Frame
 from detector.tracks.book import Book
 from detector.tracks.counting import Counter
-from detector.tracks.zones_file import Places, Shape
+from detector.tracks.zones_file import Shape, ZoneSet
 
 LINE = Shape("door", ((10, 50), (90, 50)), True)  # "in" is downwards
 
@@ -30,7 +30,7 @@ def person(y: float, *, coasting: bool = False) -> Detections:
 def crossings(*steps: tuple[float, bool], shade: int = 0) -> list[tuple[float, str]]:
     """(second, event) of a walk: lower edge, whether the frame coasts. ``shade``: by how much each
     frame is brighter than the one before."""
-    book, said = Book("", Counter(Places((LINE,), None, "bottom", 60.0), ("person",))), []
+    book, said = Book("", Counter(ZoneSet((LINE,), None, "bottom", 60.0), ("person",))), []
     for i, (y, coasting) in enumerate(steps):
         shown = frame(i, coasting=coasting, level=40 + shade * i)
         scene = book.update(shown, person(y, coasting=coasting), i / 10)

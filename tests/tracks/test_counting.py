@@ -12,10 +12,10 @@ import pytest
 
 from detector.core.sinks.counts import local_text
 from detector.core.types import ZoneCount, ZoneEvent
-from detector.tracks.counting import HISTORY, LOST_S, Counter, History, Tally
+from detector.tracks.counting import HISTORY, LOST_S, Counter, History, ShapeTally
 from detector.tracks.trackers import find
 from detector.tracks.zone_figures import history_of, totals_of
-from detector.tracks.zones_file import Places, Shape
+from detector.tracks.zones_file import Shape, ZoneSet
 from tests.tracks.crossings import KINDS, NAMES, SIZE, Faults, count, counted, make_scene
 
 LINE = Shape("door", ((100, 300), (500, 300)), True)  # "in" is downwards
@@ -30,7 +30,7 @@ def walk(
     point: str = "bottom",
     listed: Sequence[int] = (),
 ) -> tuple[Counter, list[ZoneEvent], list[ZoneCount]]:
-    counter = Counter(Places(shapes or (LINE, YARD), None, point, every_s), NAMES, listed=listed)
+    counter = Counter(ZoneSet(shapes or (LINE, YARD), None, point, every_s), NAMES, listed=listed)
     events: list[ZoneEvent] = []
     rows: list[ZoneCount] = []
     for at in way:
@@ -109,7 +109,7 @@ def test_a_track_that_is_gone_for_longer_has_ended() -> None:
 
 
 def test_a_cut_ends_all_tracks() -> None:
-    counter = Counter(Places((YARD,)), NAMES)
+    counter = Counter(ZoneSet((YARD,)), NAMES)
     box, one = np.array([[290.0, 360, 310, 400]]), np.array([1])
     counter.update(one, np.zeros(1, np.int64), box, 0.0, SIZE)
     assert names(counter.end()) == ["yard ends"]
@@ -158,7 +158,7 @@ def test_what_came_has_gone() -> None:
 
 
 def test_classes_that_do_not_count() -> None:
-    counter = Counter(Places((LINE, YARD)), NAMES, [frozenset([1]), frozenset([0])])
+    counter = Counter(ZoneSet((LINE, YARD)), NAMES, [frozenset([1]), frozenset([0])])
     for t, x, y in straight(200, 400):
         box = np.array([[x - 10, y - 40, x + 10, y]])
         counter.update(np.array([1]), np.array([0]), box, t, SIZE)
@@ -169,7 +169,7 @@ def test_classes_that_do_not_count() -> None:
 
 
 def test_shares_of_the_picture_follow_its_size() -> None:
-    shares = Places((Shape("door", ((0, 0.5), (1, 0.5)), True),), (1.0, 1.0))
+    shares = ZoneSet((Shape("door", ((0, 0.5), (1, 0.5)), True),), (1.0, 1.0))
     counter = Counter(shares, NAMES)
     for t, x, y in straight(200, 400):
         box = np.array([[x - 10, y - 40, x + 10, y]])
@@ -192,7 +192,7 @@ def test_a_clock_that_steps_back_by_as_long_as_a_track_may_be_lost_goes_on() -> 
 def test_a_history_stays_short() -> None:
     history = History(1.0)
     for i in range(5 * HISTORY):
-        history.add(i, i + 1, {(0, 0): Tally({"in": 1}, now=0)})
+        history.add(i, i + 1, {(0, 0): ShapeTally({"in": 1}, now=0)})
     assert len(history.slots) <= HISTORY
     assert sum(slot[0, 0].counts["in"] for slot in history.slots) == 5 * HISTORY
     assert history.every_s == 8.0
@@ -303,7 +303,7 @@ def test_intervals_of_cameras_begin_as_the_local_clock_says(
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        counter = Counter(Places((LINE,), None, every_s=hours * 3600), NAMES)
+        counter = Counter(ZoneSet((LINE,), None, every_s=hours * 3600), NAMES)
         start_s = datetime.fromisoformat(f"{first}+00:00").timestamp()
         nobody = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
         began = []
@@ -320,7 +320,7 @@ def test_intervals_of_cameras_begin_as_the_local_clock_says(
 
 def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
     gate = Shape("gate", ((700, 300), (900, 300)), True)
-    counter = Counter(Places((LINE, gate, YARD)), NAMES)
+    counter = Counter(ZoneSet((LINE, gate, YARD)), NAMES)
 
     def see(time_s: float, *feet: tuple[float, float]) -> tuple[list[str], dict[str, list[int]]]:
         boxes = np.array([[x - 10, y - 40, x + 10, y] for x, y in feet])
@@ -332,7 +332,7 @@ def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
     assert see(0.5, (300, 250), (800, 400), (200, 500))[0] == ["gate crosses in"]
     moved = replace(gate, points=((700, 380), (900, 380)))
     down, pit = replace(LINE, sides=("down", "up")), replace(YARD, name="pit")
-    events, rows = counter.redraw(Places((pit, moved, down)), [None] * 3)
+    events, rows = counter.redraw(ZoneSet((pit, moved, down)), [None] * 3)
     assert names(events) == ["yard ends", "pit appears"]
     over = {row.zone: [*row.counts.values()] for row in rows}  # is written up to here
     assert over == {"door": [0, 0], "gate": [1, 0], "yard": [0, 0, 1, 1]}
@@ -351,11 +351,11 @@ def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
 
 def test_rows_of_zeros_end_and_begin_with_a_drawing() -> None:
     gate = Shape("gate", ((700, 300), (900, 300)), True)
-    counter = Counter(Places((LINE, gate)), NAMES, listed=(0, 1))
+    counter = Counter(ZoneSet((LINE, gate)), NAMES, listed=(0, 1))
     nobody = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
     for time_s in (0.0, 9.0):
         assert counter.update(*nobody, time_s, SIZE) == ([], [])
-    _, before = counter.redraw(Places((LINE, YARD)), [None, frozenset({1})])
+    _, before = counter.redraw(ZoneSet((LINE, YARD)), [None, frozenset({1})])
     _, after = counter.update(*nobody, 60.0, SIZE)
     assert [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in before] == [
         (0.0, 9.0, zone, name, 2) for zone in ("door", "gate") for name in NAMES[:2]

@@ -27,11 +27,11 @@ def test_fit_stays_finite_where_nothing_is_wrong():
     assert np.isfinite([found.scale, found.shift]).all()
 
 
-def rows_with(true: calibration.Calibration, boxes: int) -> list[matching.Judged]:
+def rows_with(true: calibration.Calibration, boxes: int) -> list[matching.Matches]:
     rng = np.random.default_rng(5)
     scores = rng.uniform(0.001, 0.9, boxes)
     right = rng.uniform(size=boxes) < true(scores)
-    return [matching.Judged(scores, np.where(right, RIGHT, WRONG).astype(np.int8), boxes)]
+    return [matching.Matches(scores, np.where(right, RIGHT, WRONG).astype(np.int8), boxes)]
 
 
 def test_calibrated_scores_need_no_calibration():
@@ -43,13 +43,13 @@ def test_calibrated_scores_need_no_calibration():
 
 def test_low_scores_and_boxes_to_ignore_do_not_decide_the_fit():
     rows = rows_with(calibration.Calibration(1.0, 0.0), 1000)
-    low = matching.Judged(np.full(500, 0.002), np.full(500, RIGHT, np.int8), 500)
-    ignored = matching.Judged(np.full(500, 0.8), np.full(500, NEITHER, np.int8), 0)
+    low = matching.Matches(np.full(500, 0.002), np.full(500, RIGHT, np.int8), 500)
+    ignored = matching.Matches(np.full(500, 0.8), np.full(500, NEITHER, np.int8), 0)
     assert calibration.fit_rows([*rows, low, ignored]) == calibration.fit_rows(rows)
 
 
 def test_reliability_counts_boxes_by_tenths():
-    row = matching.Judged(
+    row = matching.Matches(
         np.array([1.0, 0.95, 0.55, 0.52, 0.5]), np.array([RIGHT, WRONG, RIGHT, NEITHER, WRONG]), 2
     )
     bins = calibration.reliability([row, row])
@@ -61,8 +61,8 @@ def test_reliability_counts_boxes_by_tenths():
 
 
 def test_one_threshold_is_the_best_for_both_classes():
-    person = [matching.Judged(np.array([0.9, 0.6, 0.4]), np.array([RIGHT, RIGHT, WRONG]), 2)]
-    vehicle = [matching.Judged(np.array([0.8, 0.3]), np.array([RIGHT, WRONG]), 1)]
+    person = [matching.Matches(np.array([0.9, 0.6, 0.4]), np.array([RIGHT, RIGHT, WRONG]), 2)]
+    vehicle = [matching.Matches(np.array([0.8, 0.3]), np.array([RIGHT, WRONG]), 1)]
     assert calibration.best_threshold([person, vehicle]) == 0.41
     assert calibration.f1(person, 0.41) == 1
 

@@ -24,7 +24,7 @@ DRAWS, SEED = 1000, 20
 UNMATCHED = 1.2  # on elevated, as a multiple of the teacher's unmatched boxes
 INT8_LOSS = 0.01
 
-Rows = Sequence[matching.Judged]
+Rows = Sequence[matching.Matches]
 
 
 class Estimate(NamedTuple):
@@ -70,19 +70,19 @@ def ratio(part: float, whole: float) -> float:
 
 
 def ratio_of_ap(ours: Rows, theirs: Rows) -> Estimate:
-    a, b = ap.Pool.of(ours), ap.Pool.of(theirs)
+    a, b = ap.Ranking.of(ours), ap.Ranking.of(theirs)
     return estimate(
         len(ours), lambda times: ratio(a.average_precision(times), b.average_precision(times))
     )
 
 
 def absolute_ap(ours: Rows) -> Estimate:
-    return estimate(len(ours), ap.Pool.of(ours).average_precision)
+    return estimate(len(ours), ap.Ranking.of(ours).average_precision)
 
 
 def loss_of_ap(first: Rows, second: Rows) -> Estimate:
     """Return the loss of AP50 from the first to the second."""
-    a, b = ap.Pool.of(first), ap.Pool.of(second)
+    a, b = ap.Ranking.of(first), ap.Ranking.of(second)
     return estimate(
         len(first), lambda times: a.average_precision(times) - b.average_precision(times)
     )
@@ -90,7 +90,7 @@ def loss_of_ap(first: Rows, second: Rows) -> Estimate:
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
     """Return our recall with UNMATCHED times as many unmatched boxes, over theirs at .25."""
-    pool = ap.Pool.of(ours)
+    pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])
         for kind in (matching.WRONG, matching.RIGHT)
@@ -103,7 +103,7 @@ def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
     return estimate(len(ours), figure)
 
 
-def found_with(pool: ap.Pool, times: NDArray[np.int64], unmatched: float) -> int:
+def found_with(pool: ap.Ranking, times: NDArray[np.int64], unmatched: float) -> int:
     """Return the boxes found at the lowest score with at most ``unmatched`` unmatched ones."""
     weights = times[pool.picture]
     end = int(np.searchsorted(np.cumsum(pool.wrong * weights), unmatched, side="right"))

@@ -60,16 +60,16 @@ def logistic(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-logits))
 
 
-def rows_of(results: Results, name: str) -> list[matching.Judged]:
+def rows_of(results: Results, name: str) -> list[matching.Matches]:
     """Return the pictures in which everything of a class is labelled."""
     return [row for group in COMPLETE[name] for row in results[group, name]]
 
 
-def apply(calibration: Calibration, rows: Sequence[matching.Judged]) -> list[matching.Judged]:
-    return [matching.Judged(calibration(row.scores), row.outcomes, row.wanted) for row in rows]
+def apply(calibration: Calibration, rows: Sequence[matching.Matches]) -> list[matching.Matches]:
+    return [matching.Matches(calibration(row.scores), row.outcomes, row.wanted) for row in rows]
 
 
-def fit_rows(rows: Sequence[matching.Judged]) -> Calibration:
+def fit_rows(rows: Sequence[matching.Matches]) -> Calibration:
     """Fit repeatedly until the boxes above FIT_FROM stay the same. Weights that are already
     calibrated get scale 1 and shift 0."""
     scores = np.concatenate([row.scores for row in rows])
@@ -106,7 +106,7 @@ def fit(scores: NDArray, right: NDArray[np.bool_]) -> Calibration:
     return Calibration(float(at[0]), float(at[1]))
 
 
-def reliability(rows: Sequence[matching.Judged]) -> list[Bin]:
+def reliability(rows: Sequence[matching.Matches]) -> list[Bin]:
     """Return the reliability diagram as a table of BINS rows, lowest scores first."""
     counts = np.zeros((len(rows), BINS, 3))  # boxes, sum of the scores, right ones
     for at, row in enumerate(rows):
@@ -133,14 +133,14 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     )
 
 
-def f1(rows: Sequence[matching.Judged], score: float) -> float:
+def f1(rows: Sequence[matching.Matches], score: float) -> float:
     """Return 2 * right / (boxes found + boxes to find)."""
     found = ap.recall(rows, score) * sum(row.wanted for row in rows)
     wanted = sum(row.wanted for row in rows)
     return 2 * found / (found + ap.unmatched(rows, score) + wanted)
 
 
-def best_threshold(by_class: Sequence[Sequence[matching.Judged]]) -> float:
+def best_threshold(by_class: Sequence[Sequence[matching.Matches]]) -> float:
     """Return one score for all classes: the one with the best mean F1."""
     means = [np.mean([f1(rows, score) for rows in by_class]) for score in THRESHOLDS]
     return float(THRESHOLDS[int(np.argmax(means))])

@@ -29,7 +29,7 @@ from model.data import CLASSES, IGNORED
 
 if TYPE_CHECKING:
     from detector.core.models import Network
-    from detector.core.run.quantize.calibrate import Calibration, Result
+    from detector.core.run.quantize.calibrate import Calibration, Int8Result
     from detector.core.run.quantize.search import Reference
 
 NAMES = ("person", "vehicle")
@@ -42,7 +42,7 @@ PRODUCT_NMS_IOU = 0.45  # detect-video's default
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
 Model = Callable[[NDArray[np.uint8]], Rows]
 """u8 BGR picture -> boxes xyxy [N, 4] in its pixels, scores [N, 2]; before threshold and NMS."""
-Results = dict[tuple[str, str], list[matching.Judged]]
+Results = dict[tuple[str, str], list[matching.Matches]]
 """(group, class) -> one entry a picture."""
 
 
@@ -237,7 +237,12 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     the name of the pictures in it."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT
-    from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, Result, for_packaging
+    from detector.core.run.quantize.calibrate import (
+        FLOAT_IN_BF16,
+        NARROW,
+        Int8Result,
+        for_packaging,
+    )
     from detector.core.run.quantize.frames import read_frames
     from detector.core.run.quantize.making import bf16_can_be_measured, calibrate, float_in_bf16
     from detector.core.run.quantize.search import Reference, detections, raw_outputs
@@ -252,7 +257,7 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     share = agreement(of_fp32.detections, detections(network, halves)).share
     layers = found.result["int8-u8"].layers
     more = {
-        "bf16": Result((), share, share, 0, layers, 0.0, 1),
+        "bf16": Int8Result((), share, share, 0, layers, 0.0, 1),
         NARROW: narrow_result(network, found, of_fp32),
     }
     if bf16_can_be_measured():
@@ -266,7 +271,7 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
         print(f"{kind}: {result.agreement:.4f}, {result.float_layers} of {result.layers} float")
 
 
-def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> Result:
+def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> Int8Result:
     """Return the result of int8-u8 with weights of 7 bits, which overflow on no CPU."""
     from detector.core.models.graph.int8 import NARROW_TOP
     from detector.core.models.graph.qdq import quantised_graph
@@ -377,9 +382,9 @@ def judge_pictures(model: Model, pictures: list[Labelled], iou: float = NMS_IOU)
 
 def judge_picture(
     rows: Rows, picture: Labelled, iou: float = NMS_IOU
-) -> list[matching.Judged | None]:
+) -> list[matching.Matches | None]:
     """Match the boxes of each labelled class with the true ones, after threshold and NMS."""
-    results: list[matching.Judged | None] = []
+    results: list[matching.Matches | None] = []
     for c, labels in enumerate(picture.truths):
         if labels is None:
             results.append(None)
@@ -398,7 +403,7 @@ def boxes_of(rows: Rows, c: int, image: NDArray[np.uint8], iou: float) -> Rows:
 
 def find_truths(
     boxes: NDArray, scores: NDArray, truth: matching.Truth, iou: float = 0.5
-) -> tuple[matching.Judged, NDArray[np.float64]]:
+) -> tuple[matching.Matches, NDArray[np.float64]]:
     """Return ``matching.judge``'s result, and the score of the box that found each true box, or 0.
     ``boxes``: best first, as ``boxes_of`` returns them."""
     judged = matching.judge(boxes, scores, truth, iou)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from detector.core.models.formats.darknet.cfg import read_cfg
 from detector.core.models.formats.darknet.layers import (
-    Architecture,
+    CfgNetwork,
     Convolution,
     MaxPool,
     Route,
@@ -39,7 +39,7 @@ class Street(nn.Module):
     Takes RGB [B, 3, H, W] in 0..1; returns the maps that go into every [yolo].
     """
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: CfgNetwork) -> None:
         super().__init__()
         self.architecture = architecture
         self.blocks = nn.ModuleDict({str(at.index): Block(at) for at in architecture.convolutions})
@@ -110,7 +110,7 @@ class Block(nn.Module):
         return x if self.norm is None else functional.relu(self.norm(x), inplace=True)
 
 
-def read_layers(cfg: Path) -> Architecture:
+def read_layers(cfg: Path) -> CfgNetwork:
     return read_architecture(read_cfg(cfg)[0])
 
 

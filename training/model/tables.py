@@ -31,7 +31,7 @@ def figure(value: float, low: float, high: float, digits: int = 3) -> str:
 def rows_of(results: Results) -> list[dict]:
     """Return all figures of each set and class."""
 
-    def recall(rows: Sequence[matching.Judged]) -> float:
+    def recall(rows: Sequence[matching.Matches]) -> float:
         return ap.recall(rows, REPORTED)
 
     return [

@@ -97,6 +97,11 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--one-csv", is_flag=True, help="Write all detections of the job to OUT/detections.csv."
 )
+@click.option(
+    "--sort",
+    metavar="empty,CLASS,...",
+    help="Link each file into OUT/sorted/CLASS by the first of these that is in it, or into other.",
+)
 @click.option("--status", is_flag=True, help="Show the progress of the job in OUT.")
 @click.option("--prune", is_flag=True, help="Delete results whose source no longer exists.")
 def command(
@@ -112,6 +117,7 @@ def command(
     item_timeout: float | None,
     progress_to: str | None,
     one_csv: bool,
+    sort: str | None,
     status: bool,
     prune: bool,
     config_file: str | None,
@@ -150,6 +156,7 @@ def command(
             prune=prune,
             split=parse_split(split),
             one_csv=one_csv,
+            sort=() if sort is None else [word.strip() for word in sort.split(",")],
         )
         if status:
             return _show_status(output, as_json)
@@ -214,20 +221,22 @@ def _show_dry_run(request: Request, as_json: bool) -> int:
 @contextmanager
 def _watched(as_json: bool, quiet: bool, progress_to: str | None) -> Iterator[Watch]:
     from detector.batch.job import Watch
-    from detector.batch.terminal import PlainLines, live_progress
 
-    console = terminal(piped_width=140)
     shown: list[Callable[[BatchProgress], None]] = []
-    say: Callable[[str], None] = _keep_quiet
+    say = Watch().say
     with ExitStack() as stack:
         if progress_to is not None:
             shown.append(stack.enter_context(_json_lines(progress_to)))
-        if console.is_terminal and not (as_json or quiet):
-            shown.append(stack.enter_context(live_progress(console)))
-            say = console.print
-        elif not (as_json or quiet or progress_to == "-"):
-            shown.append(PlainLines(_say).show)
-            say = _say
+        if not (as_json or quiet):
+            from detector.batch.terminal import PlainLines, live_progress
+
+            console = terminal(piped_width=140)
+            if console.is_terminal:
+                shown.append(stack.enter_context(live_progress(console)))
+                say = console.print
+            elif progress_to != "-":
+                shown.append(PlainLines(_say).show)
+                say = _say
 
         def show(progress: BatchProgress) -> None:
             for one in shown:
@@ -283,7 +292,3 @@ def _json_lines(target: str) -> Iterator[Callable[[BatchProgress], None]]:
 
 def _say(text: str) -> None:
     echo(f"detect-video: {text}", err=True)
-
-
-def _keep_quiet(text: str) -> None:
-    """Says nothing."""

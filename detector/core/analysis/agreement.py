@@ -17,8 +17,8 @@ from detector.core.types import Detections
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``matched`` pairs; ``share`` = 2 x matched / (reference + other), 1.0 if both are 0.
-    ``mean_iou`` and ``mean_score_diff`` (absolute): over pairs, NaN without any."""
+    """How well two sides agree. ``share`` = 2 x matched / (reference + other), 1.0 if both are 0.
+    ``mean_iou`` and ``mean_score_diff`` (absolute): over matched pairs, NaN without any."""
 
     frames: int
     reference: int

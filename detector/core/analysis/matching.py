@@ -38,7 +38,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Matches:
     """Matched detections. ``scores``: best first, ``outcomes``: RIGHT, WRONG or NEITHER."""
 
     scores: NDArray[np.float64]
@@ -58,11 +58,13 @@ def overlaps(found: Floats, truth: Floats, of_found: bool = False) -> NDArray[np
     return result
 
 
-def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judged:
+def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Matches:
     """Match the boxes [m, 4] with scores [m] of one picture and class. Ties keep their order."""
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")[:MAX_DETECTIONS]
     if not len(truth.boxes):  # the most common case, when there are many classes
-        return Judged(np.asarray(scores, np.float64)[order], np.full(len(order), WRONG, np.int8), 0)
+        return Matches(
+            np.asarray(scores, np.float64)[order], np.full(len(order), WRONG, np.int8), 0
+        )
     best = np.asarray(boxes, np.float64).reshape(-1, 4)[order]
     fits = overlaps(best, truth.boxes)
     fits[:, truth.crowd] = overlaps(best, truth.boxes[truth.crowd], of_found=True)
@@ -76,7 +78,7 @@ def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judg
                 outcomes[at] = outcome
                 free[match] = bool(truth.crowd[match])
                 break
-    return Judged(np.asarray(scores, np.float64)[order], outcomes, truth.wanted)
+    return Matches(np.asarray(scores, np.float64)[order], outcomes, truth.wanted)
 
 
 def _best(row: NDArray[np.float64], allowed: NDArray[np.bool_], iou: float) -> int | None:

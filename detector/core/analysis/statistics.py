@@ -14,7 +14,7 @@ from detector.core.session.document import Summary
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """``name``: the keys that lead to it in the document, with ``/`` between them."""
+    """A statistic. ``name``: the keys that lead to it in the document, joined by ``/``."""
 
     name: str
     title: str

@@ -25,20 +25,20 @@ from detector.core.session.document import (
     SessionDocument,
     SourceSummary,
     SpanCounts,
-    Split,
     StreamSummary,
     Summary,
     ThreadFigures,
+    ThreadTime,
     Verdict,
     Video,
 )
-from detector.core.session.outcome import ExecutedLayer, RunFacts, SourceRun, exit_of
-from detector.core.session.recording import Recording, library_threads, merge_recordings, record
+from detector.core.session.outcome import ExecutedLayer, RunSettings, SourceRun, exit_of
+from detector.core.session.recording import TimelineSums, library_threads, merge_recordings, record
 from detector.core.types import Background
 
 
 def summarize(
-    facts: RunFacts, runs: Sequence[SourceRun], seconds: dict[str, float], stop_code: int | None
+    facts: RunSettings, runs: Sequence[SourceRun], seconds: dict[str, float], stop_code: int | None
 ) -> Summary:
     """Summarize a run. ``seconds``: of each phase. ``stop_code``: exit code of an interruption."""
     recordings = [record(run.timeline) for run in runs]
@@ -133,7 +133,7 @@ def session_document(
 
 
 def _source(
-    facts: RunFacts, run: SourceRun, recording: Recording, stop_code: int | None
+    facts: RunSettings, run: SourceRun, recording: TimelineSums, stop_code: int | None
 ) -> SourceSummary:
     return SourceSummary(
         video=_video(run),
@@ -183,7 +183,7 @@ def _frames(runs: Sequence[SourceRun]) -> FrameCounts:
     )
 
 
-def _rates(runs: Sequence[SourceRun], recording: Recording) -> Rates:
+def _rates(runs: Sequence[SourceRun], recording: TimelineSums) -> Rates:
     written = sum(run.written for run in runs)
     inferred = sum(run.inferred for run in runs)
     # Each batch counts in full, even if batches overlap on the device.
@@ -202,7 +202,7 @@ def _rate(count: int, seconds: float) -> float | None:
     return count / seconds if count and seconds > 0 else None
 
 
-def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> CpuTime:
+def _cpu(facts: RunSettings, total: TimelineSums, runs: Sequence[SourceRun]) -> CpuTime:
     process = sum(run.process_cpu_s for run in runs)
     main = sum(run.main_thread_cpu_s for run in runs)
     on_main = ("main", "writer")
@@ -217,7 +217,7 @@ def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> CpuTim
     )
 
 
-def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -> Verdict:
+def _verdict(facts: RunSettings, recording: TimelineSums, runs: Sequence[SourceRun]) -> Verdict:
     times = frame_times(
         {name: stage.figures(recording.burnt, name) for name, stage in recording.stages.items()},
         {name: thread.figures(recording.burnt) for name, thread in recording.threads.items()},
@@ -240,7 +240,7 @@ def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -
     return judge(times, choices)
 
 
-def _detections(facts: RunFacts, runs: Sequence[SourceRun]) -> DetectionCounts:
+def _detections(facts: RunSettings, runs: Sequence[SourceRun]) -> DetectionCounts:
     counts: dict[str, int] = {}
     for run in runs:
         for class_id, count in run.by_class.items():
@@ -269,7 +269,7 @@ class SplitMs:
     blocked_ms: float
 
     @classmethod
-    def of(cls, split: Split | None, frames: int) -> SplitMs | None:
+    def of(cls, split: ThreadTime | None, frames: int) -> SplitMs | None:
         if split is None:
             return None
         parts = (split.on_cpu_s, split.ready_s, split.blocked_s)

@@ -63,13 +63,13 @@ UNMEASURED = "A plain run cannot tell the gain; `detect-video profile` measures 
 
 
 @dataclass(frozen=True, slots=True)
-class FrameTimes:
+class FrameCosts:
     """Times of one run, or of one of its sources, in seconds per frame."""
 
     period_s: float  # run seconds / frames
     apart_s: float  # of it, outside the loop's threads: opening the source, closing the files
     stages: dict[str, float]  # needed; for infer, the time with at least one call running
-    # Time in which the stage ran: its threads' busy times, with waits for a core, and what
+    # How long the stage ran: its threads' busy times, with waits for a core, and what
     # libraries' threads did while these were elsewhere.
     ran: dict[str, float]
     # What each stage needs, divided by its threads: its time if nothing waits.
@@ -156,7 +156,7 @@ def frame_times(
     run_s: float,
     frames: int,
     sync: bool,
-) -> FrameTimes | None:
+) -> FrameCosts | None:
     """Compute times per frame; None without one. ``infer_s``: time with an inference running."""
     if not frames or run_s <= 0:
         return None
@@ -176,7 +176,7 @@ def frame_times(
     used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 if calls overlap
     stage_cpu = {name: _cpu_of(stage, sync) / frames for name, stage in stages.items()}
     between_s = max(0.0, cpu.process_s / frames - sum(stage_cpu.values()))
-    return FrameTimes(
+    return FrameCosts(
         period_s=run_s / frames,
         apart_s=max(0.0, run_s - loop_s) / frames,
         stages={**needs, INFER: needs[INFER] * used},
@@ -246,12 +246,12 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     return min(stage.busy_s, max(needed, busiest))
 
 
-def period_without(times: FrameTimes, stage: str) -> float:
+def period_without(times: FrameCosts, stage: str) -> float:
     """Return the least seconds per frame if ``stage`` took none."""
     return period_with(times, {stage: 0.0})
 
 
-def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
+def period_with(times: FrameCosts, left: Mapping[str, float]) -> float:
     """Return the least seconds per frame with these shares (0 to 1) of the stages in ``left``."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in left.items())
     rest = max(0.0, times.period_s - saved_s)
@@ -260,7 +260,7 @@ def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
     return max(rest, explained_s(times, left))
 
 
-def explained_s(times: FrameTimes, left: Mapping[str, float]) -> float:
+def explained_s(times: FrameCosts, left: Mapping[str, float]) -> float:
     """Return the seconds per frame that the remaining needs explain: the slowest group, or all CPU
     time on the available cores; in the plain loop, the sum of all stages."""
     if times.sync:
@@ -269,23 +269,23 @@ def explained_s(times: FrameTimes, left: Mapping[str, float]) -> float:
     return times.apart_s + max(_limits(times, left).values())
 
 
-def _limits(times: FrameTimes, left: Mapping[str, float]) -> dict[str, float]:
+def _limits(times: FrameCosts, left: Mapping[str, float]) -> dict[str, float]:
     """Return the least seconds per frame of each group, and of "the CPU"."""
     return times.groups(left) | {CPU: _cpu_s(times, left)}
 
 
-def _cpu_s(times: FrameTimes, left: Mapping[str, float]) -> float:
+def _cpu_s(times: FrameCosts, left: Mapping[str, float]) -> float:
     """Return the remaining CPU time per frame, spread over the cores."""
     cpu = sum(seconds * left.get(name, 1) for name, seconds in times.stage_cpu.items())
     return (cpu + times.between_cpu_s) / times.cores
 
 
-def estimate_without(times: FrameTimes, stage: str) -> float:
+def estimate_without(times: FrameCosts, stage: str) -> float:
     """Return the growth of end-to-end FPS if ``stage`` took no time, from the needs alone."""
     return _grown(explained_s(times, {}), explained_s(times, {stage: 0.0}))
 
 
-def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
+def is_said(times: FrameCosts, left: Mapping[str, float]) -> bool:
     """Return whether we can report the gain of a change that leaves these shares of stages.
 
     Not with full cores, before or after it: only a measurement shows how much faster freed cores
@@ -311,7 +311,7 @@ def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
     return abs(bound - _grown(explained_s(times, {}), explained_s(times, left))) <= APART
 
 
-def limit_without(times: FrameTimes, stage: str) -> str | None:
+def limit_without(times: FrameCosts, stage: str) -> str | None:
     """Return what limits a run without ``stage``: a group, "the CPU", FILES; None: its own time."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
@@ -321,12 +321,12 @@ def limit_without(times: FrameTimes, stage: str) -> str | None:
     return FILES if times.apart_s > limits[slowest] else slowest
 
 
-def gain_without(times: FrameTimes, stage: str) -> float:
+def gain_without(times: FrameCosts, stage: str) -> float:
     """Return the growth of end-to-end FPS without ``stage``: 0.08 = 8% faster; may be infinite."""
     return _gain_to(times, period_without(times, stage))
 
 
-def gain_with_smaller_input(times: FrameTimes, choices: Choices) -> float:
+def gain_with_smaller_input(times: FrameCosts, choices: Choices) -> float:
     """Return the gain of the smaller input: inference stages shrink with its area, and the gain is
     at most that of inference in no time. 0 without such an input."""
     if choices.smaller_input is None:
@@ -335,7 +335,7 @@ def gain_with_smaller_input(times: FrameTimes, choices: Choices) -> float:
     return min(gain, gain_without(times, INFER))
 
 
-def _gain_to(times: FrameTimes, period_s: float) -> float:
+def _gain_to(times: FrameCosts, period_s: float) -> float:
     return _grown(times.period_s, period_s)
 
 
@@ -350,7 +350,7 @@ def _area_left(choices: Choices) -> float:
     return min(1.0, smaller_height * smaller_width / (height * width))
 
 
-def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
+def judge(times: FrameCosts | None, choices: Choices = Choices()) -> Verdict:
     """Return the stage to change first, a sentence for the user, and the gains that support it."""
     if times is None:
         return Verdict(
@@ -385,7 +385,7 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
     )
 
 
-def _stage_to_change(times: FrameTimes) -> str | None:
+def _stage_to_change(times: FrameCosts) -> str | None:
     """Return the longest stage of the slowest group, or another that gains more; None if none ran.
     It depends on needs only, so other programs change nothing."""
     groups = times.groups({})
@@ -404,7 +404,7 @@ def _too_few(frames: int) -> str:
     return f"{few} to show what limits this run; use {ENOUGH} or more."
 
 
-def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
+def _sentence(times: FrameCosts, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
     """Return ``Writing the video limits this run: its thread spends 68.6% of its time in `write`.
     The next limit is inference`` and so on. Figures are included only if reliable (``is_said``)."""
     advice = _advice(stage, choices)

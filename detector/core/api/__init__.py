@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from detector.core import types
     from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
-    from detector.core.loop.parts import BatchRequest, InputShapes, Outputs, Progress
+    from detector.core.loop.parts import BatchRequest, Outputs, Progress, ShapedInputs
     from detector.core.session.document import Summary
     from detector.core.timeline import OffTimeline, Timeline
     from detector.core.types import Frame
@@ -62,15 +62,15 @@ def _close_open() -> None:
             detector._end()
 
 
-class Tracker(Protocol):
+class GivenTracker(Protocol):
     """A tracker of the caller: assigns track ids to the objects of each frame, in order."""
 
     def update(self, detections: types.Detections, frame: Frame) -> ArrayLike:
         """Return a whole number for each detection, [M]; -1 for an object without a track."""
 
 
-class _Following:
-    def __init__(self, tracker: Tracker) -> None:
+class _TrackedStream:
+    def __init__(self, tracker: GivenTracker) -> None:
         self._tracker = tracker
 
     def __call__(self, frame: Frame, detections: types.Detections) -> types.Detections:
@@ -103,12 +103,12 @@ class Detector(AnswersAttributes):
     UsageError that suggests the nearest known option, ModelError and EngineError. Close it, or use
     ``with``:
 
-    >>> import numpy as np
-    >>> from detector import Detector
-    >>> with Detector(conf=0.4) as detector:
-    ...     found = detector(np.zeros((720, 1280, 3), np.uint8))
-    >>> len(found), detector.names
-    (0, ('person', 'vehicle'))
+        >>> import numpy as np
+        >>> from detector import Detector
+        >>> with Detector(conf=0.4) as detector:
+        ...     found = detector(np.zeros((720, 1280, 3), np.uint8))
+        >>> len(found), detector.names
+        (0, ('person', 'vehicle'))
 
     ``track``: "bytetrack" (True), "ocsort" or "sort" gives the objects of ``stream`` stable ids
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
@@ -124,7 +124,7 @@ class Detector(AnswersAttributes):
         model: str | os.PathLike[str] = "street",
         *,
         engine: str | None = None,
-        track: str | bool | Tracker | None = None,
+        track: str | bool | GivenTracker | None = None,
         **options: Unpack[Options],
     ) -> None:
         from detector.core.config.levels import resolve_config
@@ -143,7 +143,7 @@ class Detector(AnswersAttributes):
             if self._tracker is not None and config.tracking.infer_every is not None:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
             # A call waits for its picture, so one request on all threads gives the lowest latency.
-            # With concurrency=N a stream runs N requests.
+            # A stream runs concurrency=N requests.
             self._given, self._as_measured = given, (as_measured := engine == "auto")
             self._plan = resolve(
                 config,
@@ -157,7 +157,7 @@ class Detector(AnswersAttributes):
         self._closed = threading.Event()
         shapes = self._plan.shapes()
         requests = self._plan.requests if shapes is None else shapes.requests
-        self._requests = [_Turn(request, turns, self._closed) for request in requests]
+        self._requests = [_QueuedRequest(request, turns, self._closed) for request in requests]
         self._newest = config.live.policy == "latest"
         self._calling = threading.Lock()  # held by the call that uses the last request
         self._streaming = threading.Lock()  # held by the stream that uses the others
@@ -310,7 +310,7 @@ class Detector(AnswersAttributes):
                 raise UsageError("skip_still is for files, not for cameras; omit it")
             fresh = live is not None and self._newest
             made = plan.parts(opened)
-            own = {} if self._tracker is None else {"track": _Following(self._tracker)}
+            own = {} if self._tracker is None else {"track": _TrackedStream(self._tracker)}
             parts = replace(
                 made,
                 between={**made.between, **own},
@@ -412,7 +412,7 @@ class Detector(AnswersAttributes):
             self._plan.loaded.__exit__(kind, error, trace)
 
 
-def _tracker_of(track: object) -> tuple[str | None, Tracker | None]:
+def _tracker_of(track: object) -> tuple[str | None, GivenTracker | None]:
     """Return the name of a built-in tracker, or the caller's own. Raises UsageError."""
     if track is True:  # like --track without a value
         return TrackingConfig.__dataclass_fields__["track"].metadata["bare"], None
@@ -423,7 +423,7 @@ def _tracker_of(track: object) -> tuple[str | None, Tracker | None]:
             f"track: give a tracker's name or an object with update(detections, frame), not "
             f"{kind_of(track)}"
         )
-    return None, cast("Tracker", track)
+    return None, cast("GivenTracker", track)
 
 
 def _refuse_unknown(options: Mapping[str, Any], call: str, known: Collection[str]) -> None:
@@ -470,7 +470,7 @@ def _refuse_closed(closed: threading.Event) -> None:
         raise UsageError("this Detector is closed; create another one")
 
 
-class _Turn:
+class _QueuedRequest:
     """A request that waits for its turn. ``lock`` is held during inference; a signal handler in the
     same thread may close the Detector meanwhile."""
 
@@ -495,11 +495,13 @@ class _Turn:
 
 
 class _ShapesOfTurns:
-    """``loop.parts.InputShapes`` for requests that share an engine."""
+    """``loop.parts.ShapedInputs`` for requests that share an engine."""
 
-    def __init__(self, shapes: InputShapes) -> None:
+    def __init__(self, shapes: ShapedInputs) -> None:
         self.has, self.prepare = shapes.has, shapes.prepare
         self._shapes = shapes
 
-    def give(self, turn: _Turn, picture: types.AnyPicture) -> Callable[[Outputs], types.Candidates]:
+    def give(
+        self, turn: _QueuedRequest, picture: types.AnyPicture
+    ) -> Callable[[Outputs], types.Candidates]:
         return self._shapes.give(turn.inner, picture)

@@ -25,10 +25,12 @@ WIDEST = 1280  # pixels; a notebook stores every picture that it shows
 
 
 class Detection(AnswersAttributes, types.Detection):
-    """One object: ``box`` (x1, y1, x2, y2 in pixels), ``score``, ``class_id`` and ``name``.
+    """One object of a picture. Iterating over ``Detections`` yields them.
 
-    >>> Detection((10.0, 20.0, 50.0, 90.0), 0.9, 0, "person").name
-    'person'
+    ``box``: x1, y1, x2, y2 in pixels of the picture. ``score``: 0 to 1.
+
+        >>> Detection((10.0, 20.0, 50.0, 90.0), 0.9, 0, "person").name
+        'person'
     """
 
     __slots__ = ()
@@ -47,10 +49,10 @@ class Detections(AnswersAttributes, types.Detections):
     lines and in zones in this frame (``zones``). Iterating yields ``Detection``; so does
     ``found[0]``. A mask and ``of`` select some; ``==`` compares all values.
 
-    >>> boxes, scores = np.float32([[10, 20, 50, 90], [60, 20, 80, 90]]), np.float32([0.9, 0.6])
-    >>> found = Detections(boxes, scores, np.array([0, 1]), ("person", "vehicle"))
-    >>> found[found.scores > 0.5].of("vehicle").boxes.tolist()
-    [[60.0, 20.0, 80.0, 90.0]]
+        >>> boxes, scores = np.float32([[10, 20, 50, 90], [60, 20, 80, 90]]), np.float32([0.9, 0.6])
+        >>> found = Detections(boxes, scores, np.array([0, 1]), ("person", "vehicle"))
+        >>> found[found.scores > 0.5].of("vehicle").boxes.tolist()
+        [[60.0, 20.0, 80.0, 90.0]]
 
     It does not keep its picture alive: ``plot``, ``save`` and a notebook find the picture while the
     caller has it, and a file's while the file exists.

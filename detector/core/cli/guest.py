@@ -8,12 +8,12 @@ from typing import Protocol
 
 from detector.core.config.schema import Config
 from detector.core.engines.base import BuildProgress
-from detector.core.run.detect import Live, Result, Watcher
+from detector.core.run.detect import Live, RunResult, Watcher
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import LiveLine
 
 
-class Around(Protocol):
+class Surroundings(Protocol):
     """Context of one run of ``detect``, such as a page."""
 
     def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
@@ -29,19 +29,19 @@ class Guest(Protocol):
 
     def around(
         self, config: Config, say: Callable[[str], None]
-    ) -> AbstractContextManager[Around]: ...
+    ) -> AbstractContextManager[Surroundings]: ...
 
     def detect(
         self,
         specs: Sequence[str],
         config: Config,
-        around: Around,
+        around: Surroundings,
         *,
         command: Sequence[str],
         console: SafeConsole | None,
         say: Callable[[str], None],
         told: bool,
         building: BuildProgress | None,
-    ) -> Result:
+    ) -> RunResult:
         """Run the sources. ``console``: a terminal to draw on, or None. ``told``: whether to print
         a line for each source that comes or goes."""

@@ -45,7 +45,7 @@ class GroupedOption(click.Option):
         common: bool = False,
         **more: Any,
     ) -> None:
-        """``bare``: the value if none follows. ``common``: shown by --help alone."""
+        """Create it. ``bare``: the value if none follows. ``common``: shown by --help alone."""
         super().__init__(*given, **more)
         self.group, self.words, self.bare = group, words, bare
         self.short, self.common = short, common

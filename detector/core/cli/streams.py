@@ -17,7 +17,7 @@ GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe is gone (`| head`), or t
 _CLOSED: list[str] = []  # the standard streams that the caller closed
 
 
-class _Output(io.FileIO):
+class _StandardOutput(io.FileIO):
     """Standard output as bytes, discarded once the reader is gone. Raises OutputError, once."""
 
     _lost = False
@@ -39,7 +39,7 @@ class _Output(io.FileIO):
             ) from error
 
 
-class _Errors(_Output):
+class _Errors(_StandardOutput):
     """Standard error as bytes. Write errors are ignored: there is nowhere left to report them."""
 
     def _complain(self, error: OSError) -> None:
@@ -72,7 +72,7 @@ def guard_streams() -> None:
     _open_closed()
     with suppress(OSError):
         sys.stdout.flush()  # a user's sitecustomize may have printed something
-    sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout, os.isatty(1))
+    sys.stdout = _text(_StandardOutput(1, "w", closefd=False), sys.stdout, os.isatty(1))
     sys.stderr = _text(_Errors(2, "w", closefd=False), sys.stderr, True, _ErrorText)
 
 
@@ -80,9 +80,9 @@ def keep_others_out() -> None:
     """Keep standard output ours alone: what libraries print there goes to standard error."""
     before = sys.stdout
     raw = getattr(getattr(before, "buffer", None), "raw", None)
-    if isinstance(raw, _Output) and raw.fileno() == 1:
+    if isinstance(raw, _StandardOutput) and raw.fileno() == 1:
         ours = take_standard_output()
-        sys.stdout = _text(_Output(ours, "w"), before, os.isatty(ours))
+        sys.stdout = _text(_StandardOutput(ours, "w"), before, os.isatty(ours))
 
 
 class _ErrorText(io.TextIOWrapper):

@@ -29,7 +29,7 @@ def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
     """Return ``use detect-video in.mp4 --size 640.``, and what we lack. Raises UsageError."""
-    line = _Line(known, ctx, command)
+    line = _TranslatedLine(known, ctx, command)
     rest = [*words]
     while rest:
         line.take(rest.pop(0), rest)
@@ -38,7 +38,7 @@ def write_ours(
     return f"use {line.before}{words}.{left}"
 
 
-class _Line:
+class _TranslatedLine:
     def __init__(self, known: Known, ctx: click.Context, command: str) -> None:
         self.left_out: list[str] = []
         self._of, self._ctx = known, ctx

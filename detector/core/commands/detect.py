@@ -20,10 +20,10 @@ from detector.core.cli.streams import check_standard_output, take_standard_outpu
 from detector.core.errors import EXIT_DAMAGED
 
 if TYPE_CHECKING:
-    from detector.core.cli.guest import Around, Guest
+    from detector.core.cli.guest import Guest, Surroundings
     from detector.core.config.schema import Config
     from detector.core.engines.base import BuildProgress
-    from detector.core.run.detect import Result
+    from detector.core.run.detect import RunResult
     from detector.core.terminal.console import SafeConsole
 
 EXAMPLES = (
@@ -87,7 +87,7 @@ def command(
         from detector.core.terminal.models import build_line
 
         building = build_line(drawn_on)
-    surroundings: AbstractContextManager[Around | None]
+    surroundings: AbstractContextManager[Surroundings | None]
     surroundings = nullcontext() if guest is None else guest.around(config, _say)
     with errors_as_documents(as_json), surroundings as around:
         if taken:
@@ -128,12 +128,12 @@ def command(
 def _detect_files(
     specs: Sequence[str],
     config: Config,
-    around: Around | None,
+    around: Surroundings | None,
     console: SafeConsole | None,
     building: BuildProgress | None,
     rows_to: int | None,
     verbose: bool,
-) -> Result:
+) -> RunResult:
     from detector.core.run.detect import Hooks, detect
 
     hooks, line = Hooks(timed=True), None

@@ -40,7 +40,7 @@ HABITS = {
     "-i": "name the source without an option: detect-video in.mp4",
     "-y": "not needed; a complete new file replaces the old one",
 }
-# What people type as the first word -> our command.
+# The first word that people type -> our command.
 WORDS = {
     "predict": "detect",
     "track": "detect --track",

@@ -269,8 +269,7 @@ def time_layers(
     budget_s: float = math.inf,
 ) -> LayerTimes:
     """Return median ms of every layer, and of the forward pass without a profiler, from ``runs``
-    runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError if it has
-    none."""
+    runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
     from detector.core.engines._layer_times import measure_layers
 
     load_library(name)

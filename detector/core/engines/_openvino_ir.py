@@ -34,10 +34,10 @@ from detector.core.models.description import (
 )
 from detector.core.models.formats.onnx.describe import describe_graph
 from detector.core.models.formats.onnx.evidence import BY_HAND
-from detector.core.models.formats.onnx.pixels import Wanted, input_of, wanted_pixels
+from detector.core.models.formats.onnx.pixels import Pixels, input_of, wanted_pixels
 from detector.core.models.formats.onnx.recognise import ALIASES, Recognition, class_names, recognise
 from detector.core.models.layouts.base import Bound
-from detector.core.models.layouts.plans import ReadyMade, Tensor
+from detector.core.models.layouts.plans import PlanTensor, ReadyMade
 from detector.core.models.ready_made import class_names_of, head_of, metadata_of
 
 METADATA = "metadata.yaml"
@@ -101,7 +101,7 @@ def describe(request: ModelRequest) -> str:
 FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_describing=False)
 
 
-class End(NamedTuple):
+class IrPort(NamedTuple):
     """An output that the head reads. ``shape``: with the batch axis."""
 
     numbers: tuple[int, ...]
@@ -109,7 +109,7 @@ class End(NamedTuple):
 
 
 def read_ir(
-    core: Any, path: Path, size: tuple[int, int], batch: int, pixels: Wanted, ends: Sequence[End]
+    core: Any, path: Path, size: tuple[int, int], batch: int, pixels: Pixels, ends: Sequence[IrPort]
 ) -> Any:
     """Return the model with our input, u8 RGB [batch, height, width, 3], and float32 outputs."""
     from openvino import Layout, Model, Type
@@ -198,7 +198,7 @@ def _labels(info: Mapping[str, str]) -> dict[str, Any]:
 
 def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Recognition:
     outputs = [
-        Tensor(name, False, "f32", tuple(-1 if side is None else side for side in dims))
+        PlanTensor(name, False, "f32", tuple(-1 if side is None else side for side in dims))
         for name, dims in evidence.outputs().items()
     ]
     seen = ReadyMade(path, outputs, evidence.height, evidence.width, batch, cfg, ())
@@ -206,14 +206,14 @@ def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Reco
     return Recognition(Description("darknet"), found.layout, found.bound, f"as {cfg.name} says")
 
 
-def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[End]:
+def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[IrPort]:
     """Return the outputs to read. Raises ModelError for another batch or a variable length."""
     numbers, ends = output_names(evidence.model), []
     for name in bound.outputs:
         if name in bound.joined:
             levels, rows, columns = bound.joined[name]
             places = tuple(numbers.index(level) for level in levels)
-            ends.append(End(places, (batch, rows, columns)))
+            ends.append(IrPort(places, (batch, rows, columns)))
             continue
         dims, bare = evidence.dims(name), name in bound.bare
         shape = tuple(side for side in dims if side is not None)
@@ -227,11 +227,11 @@ def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[En
                 f"{path}: output {name} {list(shape)} is one list for the whole batch; use "
                 "--batch 1"
             )
-        ends.append(End((numbers.index(name),), (1, *shape) if bare else shape))
+        ends.append(IrPort((numbers.index(name),), (1, *shape) if bare else shape))
     return ends
 
 
-class _Entry(NamedTuple):
+class _IrInput(NamedTuple):
     kind: str
     dims: tuple[int, ...]  # -1: free
     planar: bool
@@ -261,7 +261,7 @@ def _open(core: Any, path: Path) -> Any:
         ) from exc
 
 
-def _entry(path: Path, model: Any) -> _Entry:
+def _entry(path: Path, model: Any) -> _IrInput:
     ports = model.inputs
     seen = ", ".join(_describe(port) for port in ports) or "none"
     if len(ports) != 1:
@@ -275,11 +275,11 @@ def _entry(path: Path, model: Any) -> _Entry:
             f"{path}: its input is {seen}; expected pictures, float or u8, [batch, 3, height, "
             "width] or [batch, height, width, 3]"
         )
-    return _Entry(kind, dims, dims[1] == 3)
+    return _IrInput(kind, dims, dims[1] == 3)
 
 
 def _size(
-    path: Path, entry: _Entry, size: tuple[int, int] | None, stated: tuple[int, int] | None
+    path: Path, entry: _IrInput, size: tuple[int, int] | None, stated: tuple[int, int] | None
 ) -> tuple[int, int]:
     """Return (height, width). Raises ModelError if it is fixed and another one was requested."""
     own = entry.dims[2:] if entry.planar else entry.dims[1:3]
@@ -302,7 +302,7 @@ def _size(
     return chosen
 
 
-def _shaped(path: Path, model: Any, entry: _Entry, size: tuple[int, int], batch: int) -> Any:
+def _shaped(path: Path, model: Any, entry: _IrInput, size: tuple[int, int], batch: int) -> Any:
     from openvino import PartialShape
 
     shape = [batch, 3, *size] if entry.planar else [batch, *size, 3]

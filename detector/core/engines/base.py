@@ -32,7 +32,7 @@ BuildProgress = Callable[[str, int, int], bool]
 """(what is being done, steps done, steps in all) -> whether to go on."""
 
 
-class Request:
+class BaseRequest:
     """A slot for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows 0..n-1.
     ``device_ms``: of the last ``infer``, with upload and read-back; None if not reported."""
 
@@ -139,22 +139,22 @@ class Engine:
     the library. Runs of other engines read ``library`` and ``model_*`` from the source, as literals
     on one line. Raises EngineError and UsageError.
 
-    >>> from detector.core import engines, models
-    >>> network = models.open_network(models.ModelRequest("street"))
-    >>> request = engines.open("null", network).requests[0]
-    >>> request.slot.shape, [output.shape for output in request.infer(1)]
-    ((1, 352, 608, 3), [(1, 7, 44, 76), (1, 7, 22, 38), (1, 7, 11, 19)])
+        >>> from detector.core import engines, models
+        >>> network = models.open_network(models.ModelRequest("street"))
+        >>> request = engines.open("null", network).requests[0]
+        >>> request.slot.shape, [output.shape for output in request.infer(1)]
+        ((1, 352, 608, 3), [(1, 7, 44, 76), (1, 7, 22, 38), (1, 7, 11, 19)])
     """
 
     # ---- Facts about the engine
     name: ClassVar[str]
-    """What ``--engine`` calls it: the name of its file."""
+    """Its name for ``--engine``, which is the name of its file."""
     library: ClassVar[str | None] = None
     """The module that must be importable; None for an engine that needs nothing."""
     install: ClassVar[str] = ""
     """The command that installs the library."""
     gain: ClassVar[str] = ""
-    """What it was measured to bring to runs on a CPU (docs/performance.md); "" for nothing."""
+    """Its measured gain for runs on a CPU (docs/performance.md); "" for none."""
     auto: ClassVar[AutoChoice] = AutoChoice(0, "")
     auto_in: ClassVar[Mapping[str, AutoChoice]] = NONE
     """Precision -> what replaces ``auto`` for it."""
@@ -166,35 +166,35 @@ class Engine:
     precisions_on_cpu: ClassVar[Mapping[str, str]] = NONE
     """Precision -> what replaces ``precisions`` for it on a CPU."""
     devices: ClassVar[Sequence[str]] = ("cpu",)
-    """Where it can run: "cpu", "cuda", and of Intel "gpu" and "npu"."""
+    """Devices that it can use: "cpu", "cuda", and Intel's "gpu" and "npu"."""
     own_options: ClassVar[Mapping[str, str]] = NONE
-    """Options of this engine alone (``--engine-options NAME=VALUE``) -> what they do."""
+    """Options of this engine only (``--engine-options NAME=VALUE``) -> what they do."""
     artefact: ClassVar[ArtefactBuilder | None] = None
-    """Builds the file that the engine runs, where it needs one."""
+    """Builds the file that the engine runs, if it needs one."""
     builds_anywhere: ClassVar[bool] = False
     """Whether ``artefact`` also builds on a machine that cannot run the file."""
     model_suffixes: ClassVar[Sequence[str]] = ()
     """Suffixes of model files that only this engine reads and runs (``Network.plan``)."""
     model_kind: ClassVar[str] = ""
-    """What messages call these files."""
+    """The name of these files in messages."""
     model_front_end: ClassVar[str] = ""
     """The module whose FRONT_END (``models.base``) reads them."""
     not_timed: ClassVar[str] = "it has no profiler of its layers"
     """The reason to give if it has no ``layer_profiler``."""
 
     # ---- Facts about an open engine
-    requests: Sequence[Request]
-    """As many as were asked for; each holds a slot."""
+    requests: Sequence[BaseRequest]
+    """The requested number of requests; each holds a slot."""
     concurrency: int = 1
-    """How many requests may be inside ``infer`` at once, each from a thread of its own."""
+    """How many requests may be inside ``infer`` at once, each in its own thread."""
     precision: str = "fp32"
-    """What was asked for; ``execution`` tells what became of it."""
+    """As requested; ``execution`` returns what really ran."""
     threads: int = 1
     """CPU threads of one request."""
     device: str = "cpu"
-    """Where it runs: "cpu", "cuda:0", "gpu:1"."""
+    """The device in use: "cpu", "cuda:0", "gpu:1"."""
     device_name: str = ""
-    """The device's full name, where the library gives one."""
+    """The device's full name, if the library gives one."""
     notes: Sequence[str] = ()
     """Lines for the user."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detector.core.engines.base import PRECISIONS, Engine, EngineOptions, Request
+from detector.core.engines.base import PRECISIONS, BaseRequest, Engine, EngineOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from detector.core.models.base import Network
 
-# As a raw objectness, a probability of 4e-44. Zeros would become 0.5 after a logistic: thousands of
+# A raw objectness: probability 4e-44. Zeros would become 0.5 after a logistic: thousands of
 # boxes, and NMS would be measured instead of the loop.
 NOTHING_HERE = -100.0
 
 
-class NullRequest(Request):
+class NullRequest(BaseRequest):
     def __init__(self, network: Network) -> None:
         import numpy as np
 

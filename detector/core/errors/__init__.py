@@ -51,12 +51,12 @@ class DetectVideoError(Exception):
     Messages quote names from untrusted files. The constructor escapes what would move a terminal's
     cursor or break the line, cuts the middle out of long text, and hides secrets.
 
-    >>> from detector import Detector
-    >>> try:
-    ...     Detector("missing.onnx")
-    ... except DetectVideoError as error:
-    ...     print(type(error).__name__, error.exit_code)
-    ModelError 4
+        >>> from detector import Detector
+        >>> try:
+        ...     Detector("missing.onnx")
+        ... except DetectVideoError as error:
+        ...     print(type(error).__name__, error.exit_code)
+        ModelError 4
     """
 
     exit_code = EXIT_INTERNAL

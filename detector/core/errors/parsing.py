@@ -32,7 +32,7 @@ def quote(value: object) -> str:
     return _short.repr(value)
 
 
-class _RefusedError(ValueError):
+class _NotAllowedError(ValueError):
     """JSON that we refuse although the format allows it. ``found``: the text in question."""
 
     def __init__(self, reason: str, found: str = "") -> None:
@@ -70,7 +70,7 @@ def parse_json(
         where, reason = exc.lineno, exc.msg
     except RecursionError:
         where, reason = None, TOO_DEEP
-    except _RefusedError as exc:
+    except _NotAllowedError as exc:
         where, reason = _line_of(plain, exc.found), exc.reason
     else:
         return content
@@ -89,12 +89,12 @@ def _json_bytes(text: str) -> int:
 def _whole_number(text: str) -> int:
     number = int(text) if len(text) <= len(str(-LARGEST)) else LARGEST + 1
     if not -LARGEST <= number <= LARGEST:
-        raise _RefusedError(f"a whole number of {len(text)} digits is too large", text)
+        raise _NotAllowedError(f"a whole number of {len(text)} digits is too large", text)
     return number
 
 
 def _no_number(text: str) -> float:
-    raise _RefusedError(f"{text} is not a JSON number", text)
+    raise _NotAllowedError(f"{text} is not a JSON number", text)
 
 
 def _line_of(text: str, found: str) -> int | None:
@@ -111,11 +111,11 @@ def _check_depth(content: Any, texts: bool) -> None:
             items = [*values, *values.values()] if isinstance(values, dict) else values
             inner += [item for item in items if type(item) is list or type(item) is dict]
             if texts and not all(is_text(item) for item in items if type(item) is str):
-                raise _RefusedError("a text contains half a character (a lone surrogate)")
+                raise _NotAllowedError("a text contains half a character (a lone surrogate)")
         if not inner:
             return
         level = inner
-    raise _RefusedError(TOO_DEEP)
+    raise _NotAllowedError(TOO_DEEP)
 
 
 def is_text(text: str) -> bool:

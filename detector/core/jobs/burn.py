@@ -26,7 +26,7 @@ from detector.core.run.selection import class_ids
 from detector.core.sources._forms import STANDARD_INPUT
 
 if TYPE_CHECKING:
-    from detector.core.sinks.overlay.carried import Description, Overlay, Row
+    from detector.core.sinks.overlay.carried import Overlay, OverlayHeader, OverlayRow
     from detector.core.stages.annotate import Style
     from detector.core.types import Frame
 
@@ -35,7 +35,7 @@ SAME_MS = 1  # a picture may be so far from its row: both were rounded
 
 
 @dataclass(frozen=True, slots=True)
-class Burnt:
+class BurnResult:
     """``missing``: rows without a picture. ``damaged``: a part of the overlay or video was lost."""
 
     path: Path
@@ -45,7 +45,7 @@ class Burnt:
     notes: tuple[str, ...]
 
 
-def burn(spec: str, config: Config, taken: set[Path]) -> Burnt:
+def burn(spec: str, config: Config, taken: set[Path]) -> BurnResult:
     """Write X-burnt.mp4 of the overlay X.mkv, or what -o names.
 
     Of ``config`` the groups output, drawing and input count; a drawing option that is not given is
@@ -65,7 +65,7 @@ def burn(spec: str, config: Config, taken: set[Path]) -> Burnt:
         return _draw_all(spec, config, overlay, style, target)
 
 
-def _style(config: Config, about: Description) -> Style:
+def _style(config: Config, about: OverlayHeader) -> Style:
     """Return the run's drawing style, overridden by the options given now."""
     from detector.core.stages.annotate import Style
 
@@ -147,7 +147,9 @@ def check_output(specs: Sequence[str], config: Config) -> None:
     VideoSink.check_options(Path(output).suffix, options)
 
 
-def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target: Path) -> Burnt:
+def _draw_all(
+    spec: str, config: Config, overlay: Overlay, style: Style, target: Path
+) -> BurnResult:
     from detector.core.sinks.video import VideoSink
     from detector.core.sources._planes import Easel
     from detector.core.stages.annotate import annotate
@@ -189,12 +191,12 @@ def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target:
         notes.append(f"{counted(overlay.damaged, 'row')} of the overlay could not be read")
     if target != Path(config.output.output or ""):
         mark_settings(target, _settings(spec, config))
-    return Burnt(target, frames, missing, damaged, tuple(notes))
+    return BurnResult(target, frames, missing, damaged, tuple(notes))
 
 
 def _matched(
-    frames: Iterator[Frame], rows: Iterator[Row], shift: int, base: Fraction
-) -> Iterator[tuple[Frame | None, Row]]:
+    frames: Iterator[Frame], rows: Iterator[OverlayRow], shift: int, base: Fraction
+) -> Iterator[tuple[Frame | None, OverlayRow]]:
     """Each row with its picture, by time, or None; pictures without a row are skipped."""
     from detector.core.sinks.overlay.packets import to_ms
 

@@ -35,7 +35,7 @@ from detector.core.loop.parts import (
     results_ahead,
     select,
 )
-from detector.core.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
+from detector.core.loop.queues import AnyTrack, ClosedError, InOrder, LendingPool, Queue
 from detector.core.timeline import ANNOTATE, OffTimeline, Timeline
 from detector.core.timeline.native import give_name
 from detector.core.types import Detections, Frame
@@ -49,7 +49,7 @@ def frames_overlapped(
 ) -> Generator[tuple[Frame, Detections], None, None]:
     """Yield each frame after its sinks have written it; the next one may reuse its picture. Closing
     the generator early stops and joins the threads."""
-    crew = _Crew(parts, timeline, progress)
+    crew = _LoopThreads(parts, timeline, progress)
     with timeline.track("writer") as track:
         try:
             crew.start()
@@ -63,15 +63,15 @@ def frames_overlapped(
         crew.raise_failure()
 
 
-class _Crew:
+class _LoopThreads:
     def __init__(self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress) -> None:
         self._parts, self._timeline, self._progress = parts, timeline, progress
         self.images = image_pool(parts)
-        self._requests: Pool[BatchRequest] = Pool("request", parts.requests)
+        self._requests: LendingPool[BatchRequest] = LendingPool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
         self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
         # Idle workers. Only a reader that hands out fresh pictures waits for one.
-        self._free: Pool[None] = Pool("worker", [None] * parts.concurrency)
+        self._free: LendingPool[None] = LendingPool("worker", [None] * parts.concurrency)
         self._channels = (self.images, self._requests, self._free, self._filled, self._done)
         self._failures: list[BaseException] = []
         self._left = 0  # frames of the current batch that the writer has not taken

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.loop.queues import AnyTrack, Pool
+from detector.core.loop.queues import AnyTrack, LendingPool
 from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WAIT_OUTPUT, WRITE
 from detector.core.timeline.order import longest_batch
 from detector.core.types import AnyPicture, Detections, Fit, Frame, FrameTimes, Image, SourceInfo
@@ -45,7 +45,7 @@ class BatchRequest(Protocol):
     def infer(self, n: int) -> Outputs: ...
 
 
-class InputShapes(Protocol):
+class ShapedInputs(Protocol):
     """The input shapes of a network whose input fits each picture (--rect)."""
 
     def has(self, picture: AnyPicture) -> bool:
@@ -116,10 +116,10 @@ class Parts:
     still: Stillness | None = None
     # Decides which frames are inferred. The others get detections from the stages between.
     schedule: Schedule | None = None
-    # Whether each frame records its stages' times (``Frame.times``).
+    # Each frame records its stages' times (``Frame.times``).
     timed: bool = False
     # Set if pictures decide the input's shape; batches then hold one picture.
-    shapes: InputShapes | None = None
+    shapes: ShapedInputs | None = None
     # Set if frames have different numbers of inputs; replaces preprocess.
     inputs: FrameInputs | None = None
 
@@ -159,9 +159,9 @@ class Batch:
     last: bool = False  # the source ended in this batch
 
 
-def image_pool(parts: Parts) -> Pool[Image | None]:
+def image_pool(parts: Parts) -> LendingPool[Image | None]:
     """Make a pool for pictures in flight; entries are None until the source fills them."""
-    return Pool("image", [None] * image_count(parts))
+    return LendingPool("image", [None] * image_count(parts))
 
 
 def image_count(parts: Parts) -> int:
@@ -197,7 +197,7 @@ def fill(
     track: AnyTrack,
     parts: Parts,
     progress: Progress,
-    images: Pool[Image | None],
+    images: LendingPool[Image | None],
     request: BatchRequest,
     number: int,
 ) -> Batch | None:
@@ -246,7 +246,7 @@ def fill(
 
 
 def _fit_shape(
-    track: AnyTrack, shapes: InputShapes, request: BatchRequest, picture: AnyPicture, index: int
+    track: AnyTrack, shapes: ShapedInputs, request: BatchRequest, picture: AnyPicture, index: int
 ) -> Callable[[Outputs], Any]:
     """Wait until there is an input of this picture's shape, and set the request to it."""
     if not shapes.has(picture):
@@ -261,7 +261,7 @@ def _note_times(track: AnyTrack, frame: Frame, *stages: str) -> None:
 
 
 def _has_arrived(
-    track: AnyTrack, parts: Parts, progress: Progress, images: Pool[Image | None], row: int
+    track: AnyTrack, parts: Parts, progress: Progress, images: LendingPool[Image | None], row: int
 ) -> bool:
     """Wait for a row's picture. False: submit the batch unfilled, or end the loop."""
     if parts.arrive is None:

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from detector.core.timeline import WAIT_INPUT, WAIT_OUTPUT, OffTrack, Track
+from detector.core.timeline import WAIT_INPUT, WAIT_OUTPUT, OffTrack, ThreadTrack
 
 T = TypeVar("T")
-AnyTrack = Track | OffTrack
+AnyTrack = ThreadTrack | OffTrack
 
 
 class ClosedError(Exception):
@@ -38,7 +38,7 @@ class _Channel:
             raise ClosedError
 
 
-class Pool(_Channel, Generic[T]):
+class LendingPool(_Channel, Generic[T]):
     """A set of items that are lent and returned. A thread that waits for one waits for the threads
     downstream, so the wait is ``wait_output``."""
 

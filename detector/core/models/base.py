@@ -8,22 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from detector.core.types import Candidates
-
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
+    from numpy.typing import NDArray
+
+    from detector.core.types import Candidates
 
 
-Head = Callable[[list[NDArray[np.float32]], float], Candidates]
+Head = Callable[["list[NDArray[np.float32]]", float], "Candidates"]
 """(outputs of one picture, confidence threshold) -> candidates in network pixels.
 
 Each output has a leading axis of 1.
 """
 
-Dense = Callable[[list[NDArray[np.float32]]], NDArray[np.float32]]
+Dense = Callable[["list[NDArray[np.float32]]"], "NDArray[np.float32]"]
 """Every row of one picture's outputs, decoded: ``Network.dense``."""
 
 

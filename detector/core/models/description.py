@@ -21,7 +21,7 @@ from detector.core.errors.guard import keep
 from detector.core.errors.reading import read_text
 from detector.core.models import catalogue
 from detector.core.models.layouts import layouts
-from detector.core.models.layouts.base import Bound, Joined
+from detector.core.models.layouts.base import Bound, JoinedOutput
 from detector.core.models.layouts.described import cells_fit
 from detector.core.models.layouts.seen import Dims
 from detector.core.stages.readings import Cells, Columns, Reading
@@ -39,11 +39,11 @@ NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
 NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "coco-91.names"}
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A mapping of the file. A key that is not known is an error."""
 
 
-class InputDescription(_Part, frozen=True):
+class InputDescription(_Mapping, frozen=True):
     """The pixels that the network expects, made from values of 0 to 255. ``scale``: their factor.
     ``mean``, ``deviation``: subtracted after that, and divided by, in the order of ``colour``.
     ``pad``: grey, or red, green and blue.
@@ -60,7 +60,7 @@ class InputDescription(_Part, frozen=True):
     size: str | None = None
 
 
-class BoxesDescription(_Part, frozen=True):
+class BoxesDescription(_Mapping, frozen=True):
     """``tensor``: an output by name, names, or place; ``levels``: instead of it, one for each
     stride of ``cells``. ``columns``: 0-3, 4- (to the last), 4, last 32, or but last 32. ``axis``:
     where the four numbers stand. ``of``: what 0 to 1 are of, the input or the picture within it."""
@@ -74,7 +74,7 @@ class BoxesDescription(_Part, frozen=True):
     levels: tuple[str | int, ...] | None = None
 
 
-class ScoresDescription(_Part, frozen=True):
+class ScoresDescription(_Mapping, frozen=True):
     """``several``: a box is a detection for each class that reaches the threshold."""
 
     tensor: str | int | tuple[str, ...] | None = None
@@ -86,7 +86,7 @@ class ScoresDescription(_Part, frozen=True):
     levels: tuple[str | int, ...] | None = None
 
 
-class ClassesDescription(_Part, frozen=True):
+class ClassesDescription(_Mapping, frozen=True):
     """The class of each finished detection. ``first``: the number of the first name."""
 
     tensor: str | int | tuple[str, ...]
@@ -94,12 +94,12 @@ class ClassesDescription(_Part, frozen=True):
     first: int = 0
 
 
-class ColumnDescription(_Part, frozen=True):
+class ColumnDescription(_Mapping, frozen=True):
     tensor: str | int | tuple[str, ...]
     column: int | None = None
 
 
-class ObjectnessDescription(_Part, frozen=True):
+class ObjectnessDescription(_Mapping, frozen=True):
     """``mean``: how a score is made of it and the class's probability."""
 
     tensor: str | int | tuple[str, ...] | None = None
@@ -108,7 +108,7 @@ class ObjectnessDescription(_Part, frozen=True):
     mean: Literal["product", "geometric"] = "product"
 
 
-class CellsDescription(_Part, frozen=True):
+class CellsDescription(_Mapping, frozen=True):
     """Rows that are offsets from cells (``Cells`` in stages/readings.py)."""
 
     kind: Literal["offsets", "linear", "distances"]
@@ -124,7 +124,7 @@ class CellsDescription(_Part, frozen=True):
         return Cells(height=height, width=width, **msgspec.structs.asdict(self))
 
 
-class OutputsDescription(_Part, frozen=True):
+class OutputsDescription(_Mapping, frozen=True):
     """``nms``: whether several boxes of one object come out ("needed"), or the network leaves one,
     by NMS of its own ("inside") or since it was trained so ("none")."""
 
@@ -137,7 +137,7 @@ class OutputsDescription(_Part, frozen=True):
     nms: Literal["needed", "inside", "none"] = "needed"
 
 
-class Signs(_Part, frozen=True):
+class Signs(_Mapping, frozen=True):
     """What a file of the family has beside the outputs; all must fit. The package's families alone.
 
     ``words``: a regular expression for what the file says of itself, or for its name. ``stem``:
@@ -156,7 +156,7 @@ class Signs(_Part, frozen=True):
     inputs: tuple[str, ...] = ()
 
 
-class Description(_Part, frozen=True):
+class Description(_Mapping, frozen=True):
     """``layouts``: of a YOLO, whose layout is proven by the number of rows (layouts/); ``outputs``:
     of any other. ``names``: the classes, or a word of ``NAME_LISTS``.
     """
@@ -441,7 +441,7 @@ class _Binder:
         self.dims, self.size, self.outputs = dict(dims), size, list(dims)
         self.used: dict[str, int] = {}
         self.bare: set[str] = set()
-        self.joined: dict[str, Joined] = {}
+        self.joined: dict[str, JoinedOutput] = {}
         self.anchors: Sequence[int] = ()
 
     def bind(self, given: OutputsDescription) -> Bound:
@@ -516,7 +516,7 @@ class _Binder:
             shapes = ", ".join(f"{name} {_shown(self.dims[name])}" for name in found)
             raise _MisfitError(f"the levels have other numbers of columns: {shapes}")
         name, rows, columns = "+".join(found), sum(rows for rows, _ in tables), tables[0][1]
-        self.joined[name] = Joined(found, rows, columns)
+        self.joined[name] = JoinedOutput(found, rows, columns)
         self.dims[name] = (1, rows, columns)
         return name
 

@@ -32,7 +32,7 @@ from detector.core.types import Background
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
     from detector.core.models.base import Network
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
 
 # Options that are one decision: setting one of them decides all.
 ENCODING = ("quality", "preset", "crf", "encoder")
@@ -40,7 +40,7 @@ UNDO = "detect-video tune --undo"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EngineChoice:
     """A decision. ``config``: with engine, precision, calibration. ``tuned``: options that ``tune
     --use`` saved. ``reason``: a sentence, None if the user set both. ``timed_s``: of the timing."""
 
@@ -58,9 +58,9 @@ def choose(
     measured: bool = True,
     timed: bool = False,
     kind: Callable[[], str | None] | None = None,
-    ahead: tuple[Reading, Sequence[str]] | None = None,
+    ahead: tuple[SourceReading, Sequence[str]] | None = None,
     progress: BuildProgress = silent,
-) -> Choice:
+) -> EngineChoice:
     """Choose engine and precision for ``auto``, and the options of a search.
 
     ``measured``: False ignores what ``--use`` saved, as ``eval`` does. ``timed``: whether a timing
@@ -95,13 +95,13 @@ def choose(
         notes.append(hint if now else Background(hint))
     choice = choice or by_rank
     reason = choice.reason if search is None else f"{describe(search)}; to undo: {UNDO}"
-    return Choice(choice.config, reason, tuned, tuple(notes), timed_s)
+    return EngineChoice(choice.config, reason, tuned, tuple(notes), timed_s)
 
 
 def find_timing(
     network: Network,
     config: Config,
-    ahead: tuple[Reading, Sequence[str]] | None = None,
+    ahead: tuple[SourceReading, Sequence[str]] | None = None,
     progress: BuildProgress = silent,
 ) -> Timing | None:
     """The timing of this network on this machine, kept or made; None if it is not timed. ``ahead``
@@ -116,22 +116,22 @@ def find_timing(
     return self_timing.make(network, config, ahead, progress)
 
 
-def _by_rank(config: Config) -> Choice:
+def _by_rank(config: Config) -> EngineChoice:
     runtime = config.runtime
     engine, precision, why = runtime.engine, runtime.precision, None
     if precision == "auto":
         precision = "fp32"
     if engine == "auto":
         engine, why = engines.choose_by_rank(precision, runtime.device)
-    return Choice(config.with_options({"engine": engine, "precision": precision}), why)
+    return EngineChoice(config.with_options({"engine": engine, "precision": precision}), why)
 
 
 # ---- A comparison or a timing
 
 
 def _judge(
-    record: Measurement, config: Config, by_rank: Choice, now: bool = False
-) -> Choice | None:
+    record: Measurement, config: Config, by_rank: EngineChoice, now: bool = False
+) -> EngineChoice | None:
     """Return the choice that a record supports, if any. ``now``: just made, so show its note."""
     asked, runtime = config.runtime, by_rank.config.runtime
     rows = [
@@ -163,14 +163,14 @@ def _judge(
             return None  # it confirms the choice by rank
     when = f"{record.kind}, {record.date}"
     if not better:
-        return Choice(
+        return EngineChoice(
             by_rank.config,
             f"engine {default.engine}, {default.precision}: nothing else measured on this "
             f"machine was faster within the budget ({when})",
         )
     best = max(better, key=lambda row: _speed(row).median)
     times = _speed(best).median / speed.median
-    return Choice(
+    return EngineChoice(
         _with(config, record, {"engine": best.engine, "precision": best.precision}),
         f"engine {best.engine}, {best.precision}: measured {times:.1f}x as fast as "
         f"{default.engine} {default.precision} on this machine ({when}), agreement with fp32 "

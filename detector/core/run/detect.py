@@ -18,16 +18,17 @@ from detector.core.config.schema import Config
 from detector.core.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
 from detector.core.errors.guard import guarded
 from detector.core.errors.holding import HeldFile, hold
-from detector.core.run.disturbances import Watch
+from detector.core.run.disturbances import DisturbanceMonitor
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
 from detector.core.run.limits import blas_threads, check_files, check_memory, check_threads
 from detector.core.run.loading import LoadedModel, PhaseTimer
 from detector.core.run.looping import RunClock
 from detector.core.run.outputs import OutputPlan, mark_settings, session_name, settings_of
-from detector.core.run.plan import Asked, Plan
+from detector.core.run.plan import Asked, RunPlan
 from detector.core.run.records import write_records
 from detector.core.run.signals import Stop, stop_on_signals
+from detector.core.sources._contents import PICTURE, kind_of
 from detector.core.sources._forms import STANDARD_INPUT, is_web
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class Watcher(Protocol):
 
 
 @dataclass(slots=True)
-class Result:
-    """``summary``: as in summary.json; ``session``: its folder, None if no source was opened."""
+class RunResult:
+    """The result of a run. ``session``: its folder, None if no source was opened."""
 
     summary: Summary
     session: Path | None
@@ -105,7 +106,7 @@ def detect(
     building: BuildProgress | None = None,
     rows_to: int | None = None,
     timer: PhaseTimer | None = None,
-) -> Result:
+) -> RunResult:
     """Run every source in turn, and write its outputs and the session.
 
     ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. If its reader
@@ -113,7 +114,7 @@ def detect(
     ``building`` receives every step of a file that the engine must build first.
 
     Raises DetectVideoError for what ends everything before the first frame: options, model, engine,
-    session folder. Errors of one source are in ``Result.errors`` and in the summary; the other
+    session folder. Errors of one source are in ``RunResult.errors`` and in the summary; the other
     sources go on, unless the engine failed. From the first source on, a signal lets frames already
     read finish, and the summary records it.
     """
@@ -127,9 +128,9 @@ def detect(
             name = session_name(specs[0], config.runtime.engine)
             session = _open_session(plan, outputs, name)
             stream = None if rows_to is None else _open_stream(rows_to, outputs, stop)
-            job = _Job(plan, outputs, session, timer, stop, live, hooks, stream=stream)
+            job = _RunJob(plan, outputs, session, timer, stop, live, hooks, stream=stream)
             with closing_session(session):
-                watch = Watch()
+                watch = DisturbanceMonitor()
                 with plan.loop.library_threads():
                     runs = _run_sources(job, specs)
                 with timer.phase("close"):
@@ -144,7 +145,7 @@ def _resolve(
     hooks: Hooks,
     building: BuildProgress | None,
     rows_to: int | None,
-) -> tuple[Plan, OutputPlan]:
+) -> tuple[RunPlan, OutputPlan]:
     """Make the plan, and refuse impossible runs: cheap checks come before a model is loaded."""
     asked, ours = Asked.of(config), hooks.source is None
     check_memory(config.runtime.engine)
@@ -185,7 +186,7 @@ def _resolve(
     return plan, outputs
 
 
-def _open_session(plan: Plan, outputs: OutputPlan, name: str) -> Session:
+def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
     from detector.core.session.store import Session
 
     session = Session.create(plan.writing["run_dir"], name, or_temporary=outputs.may_write())
@@ -246,7 +247,7 @@ def _refuse_missing(specs: Sequence[str]) -> None:
 
 def run_opened(
     spec: str,
-    plan: Plan,
+    plan: RunPlan,
     folder: Path,
     hooks: Hooks = Hooks(),
     *,
@@ -262,7 +263,7 @@ def run_opened(
     session = Session.create(str(folder / "session"), "")
     if detected is not None:
         hooks = replace(hooks, detected=detected)
-    job = _Job(plan, outputs, session, PhaseTimer(), Stop(), None, hooks, False)
+    job = _RunJob(plan, outputs, session, PhaseTimer(), Stop(), None, hooks, False)
     with closing_session(session):
         return _run_sources(job, [spec])[0]
 
@@ -283,8 +284,8 @@ def closing_session(session: Session) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    plan: Plan
+class _RunJob:
+    plan: RunPlan
     outputs: OutputPlan
     session: Session
     timer: PhaseTimer
@@ -295,7 +296,7 @@ class _Job:
     stream: RowStream | None = None  # with -o -
 
 
-def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
+def _run_sources(job: _RunJob, specs: Sequence[str]) -> list[SourceRun]:
     from detector.core.session.outcome import SourceRun
 
     runs: list[SourceRun] = []
@@ -330,7 +331,7 @@ def _text_of(spec: str) -> str:
 
 
 @contextmanager
-def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
+def _held(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput | None]:
     """What knows the digest of the source, once it is read; None where nothing does."""
     if spec != STANDARD_INPUT:
         with ExitStack() as stack:
@@ -338,7 +339,9 @@ def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
                 from detector.core.sources import _web
 
                 stack.enter_context(_web.cut_when(job.stop.is_set))
-            yield stack.enter_context(hold(spec))
+            # A picture is decoded at once: only its digest needs the file again.
+            once = not job.hashes and kind_of(spec) == PICTURE
+            yield None if once else stack.enter_context(hold(spec))
         return
     from detector.core.sources._standard_input import standard_input
 
@@ -346,7 +349,7 @@ def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
     yield standard_input()
 
 
-def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
+def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
     from detector.core.timeline import READ, WRITE
 
     plan, clock = job.plan, RunClock()
@@ -392,7 +395,7 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
         clock.note(run)
 
 
-def _open_source(job: _Job, spec: str) -> Source:
+def _open_source(job: _RunJob, spec: str) -> Source:
     """Open the source. An environment variable turns planes off, to measure what they gain."""
     pixels = os.environ.get("DETECT_VIDEO_PIXELS") or job.outputs.pixels(spec)
 
@@ -407,7 +410,7 @@ def _open_source(job: _Job, spec: str) -> Source:
     return job.plan.reading.open(spec, pixels, reduce=reduce)
 
 
-def _settings(job: _Job, spec: str) -> str:
+def _settings(job: _RunJob, spec: str) -> str:
     """Return what a later run compares before it replaces these outputs; "" in our own folder."""
     if not job.hashes:
         return ""
@@ -415,14 +418,14 @@ def _settings(job: _Job, spec: str) -> str:
     return settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
 
 
-def _own_rows(job: _Job, number: int) -> Path:
+def _own_rows(job: _RunJob, number: int) -> Path:
     """Return where the session's rows of a source are written if the user asked for none."""
     name = f"source-{number}"
     return job.session.claim(f"{name}.jsonl", f"{name}.partial.jsonl")
 
 
 def _drive_loop(
-    job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None, number: int
+    job: _RunJob, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None, number: int
 ) -> None:
     """Run the loop to its end and close the sinks, or abort them. ``own``: the session's sink."""
     from detector.core.loop.parts import Progress
@@ -463,7 +466,7 @@ def _drive_loop(
 
 
 def _end(
-    job: _Job, run: SourceRun, sink: Sink, own: Sink | None, number: int, *, written: bool
+    job: _RunJob, run: SourceRun, sink: Sink, own: Sink | None, number: int, *, written: bool
 ) -> None:
     """Close a sink, or abort it if the run was interrupted before the first frame."""
     if not written:
@@ -475,7 +478,7 @@ def _end(
     run.notes += sink.notes
 
 
-def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
+def _notes_of_spared(plan: RunPlan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
     """Return notes about frames without inference, and outputs that cannot mark them."""
     kinds = {sink.name for sink in sinks}
     found = []
@@ -493,8 +496,8 @@ def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[
 
 
 def _write_session(
-    job: _Job, runs: list[SourceRun], command: Sequence[str], watch: Watch
-) -> Result:
+    job: _RunJob, runs: list[SourceRun], command: Sequence[str], watch: DisturbanceMonitor
+) -> RunResult:
     """Write summary and session files. If no source could be opened, the session is removed."""
     written = write_records(
         job.session,
@@ -507,4 +510,4 @@ def _write_session(
     )
     failed = [run.error for run in runs if run.error is not None]
     unread = job.stream is not None and not job.stream.is_read
-    return Result(written.summary, written.folder, [*failed, *written.errors], unread)
+    return RunResult(written.summary, written.folder, [*failed, *written.errors], unread)

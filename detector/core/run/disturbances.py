@@ -17,7 +17,7 @@ CGROUP = "/proc/self/cgroup"
 CGROUPS = "/sys/fs/cgroup"
 
 
-class Watch:
+class DisturbanceMonitor:
     def __init__(self) -> None:
         self._hot, self._throttled_us = _hot(), _throttled_us()
 

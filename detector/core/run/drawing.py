@@ -142,8 +142,7 @@ class Drawing:
     def label_notes(
         self, names: Sequence[str], sinks: Sequence[Sink], found: Iterable[int]
     ) -> list[str]:
-        """Return notes on drawn labels of ``found`` classes, and on boxes that --smooth could
-        steady."""
+        """Return notes on drawn labels of ``found`` classes, and on boxes for --smooth."""
         from detector.core.sinks.base import DRAWN
 
         if self.smooth and not any(s.pictures in DRAWN or "style" in s.options for s in sinks):

@@ -1,6 +1,5 @@
 """The layers that an engine ran, their precision, and their cost in the graph. An engine on a CPU
-reports the same for the same file, which takes a quarter second, so we store it next to the
-file."""
+reports the same for the same file, which takes a quarter second, so we store it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from detector.core.errors.text import counted
-from detector.core.run.plan import Asked, Plan
+from detector.core.run.plan import Asked, RunPlan
 from detector.core.run.sampling import sample
 from detector.core.run.tiling import NONE, Tiling
 
@@ -37,8 +37,8 @@ SURE = 0.25  # least score of an object that counts, if a command keeps lower on
 
 
 @dataclass(slots=True)
-class Seen:
-    """``sides``: of objects, pixels of the whole picture's input; ``input_s``: median time."""
+class FirstLook:
+    """Objects seen. ``sides``: pixels of the whole picture's input. ``input_s``: median time."""
 
     info: SourceInfo
     frames: int
@@ -93,7 +93,7 @@ def load_after_look(
     opens: Callable[[str], Source] | None = None,
     looks_at: Sequence[str] = (),
     **words: Any,
-) -> Plan:
+) -> RunPlan:
     """Load the plan with the tiles that the look chose. ``opens``: how a command opens a source."""
     whole = Asked.of(asked.config.with_options({"tiles": NONE}))
     plan = whole.load(timer, specs=specs, **words)
@@ -108,7 +108,7 @@ def load_after_look(
 
 
 def choose_tiles(
-    plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+    plan: RunPlan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
 ) -> tuple[Tiling, str]:
     """Return the tiling that --tiles auto chooses for these sources, and a line with the reason."""
     seen = look(plan, specs, opens)
@@ -131,12 +131,12 @@ def _line(chosen: str, why: str) -> str:
     return f"--tiles auto: {chosen}: {why}"
 
 
-def _budget(plan: Plan, info: SourceInfo) -> float:
+def _budget(plan: RunPlan, info: SourceInfo) -> float:
     duration = plan.reading.duration_s or info.duration_s or 0.0
     return max(BUDGET_S, float(duration))
 
 
-def _seconds(plan: Plan, seen: Seen, tiling: Tiling) -> float | None:
+def _seconds(plan: RunPlan, seen: FirstLook, tiling: Tiling) -> float | None:
     """Return the run's seconds of inference; None if the number of frames is unknown."""
     frames = plan.reading.frames_ahead(seen.info)
     if frames is None:
@@ -146,17 +146,17 @@ def _seconds(plan: Plan, seen: Seen, tiling: Tiling) -> float | None:
 
 
 def look(
-    plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
-) -> Seen | None:
+    plan: RunPlan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+) -> FirstLook | None:
     """Inspect a few frames (``sampling.sample``) of the first source that opens."""
     taken = sample(plan.reading, specs, opens=opens)
     return None if taken is None else _look_at(plan, taken.pictures, taken.info)
 
 
-def _look_at(plan: Plan, frames: Sequence[Picture], info: SourceInfo) -> Seen:
+def _look_at(plan: RunPlan, frames: Sequence[Picture], info: SourceInfo) -> FirstLook:
     from detector.core.types import size_of
 
-    seen = Seen(info, len(frames))
+    seen = FirstLook(info, len(frames))
     for tiling in (Tiling(), Tiling(GRIDS[0])):
         looking = replace(plan, tiling=tiling)
         preprocess, head, nms = looking.stages()

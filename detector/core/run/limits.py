@@ -3,7 +3,6 @@ nothing heavy: there may be no memory for more."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -155,6 +154,9 @@ def keep_blas_alone() -> None:
 
 def trim_heap() -> None:
     """Return freed memory to the system: 8 MB after the default model was loaded."""
+    # Not before closed standard streams are replaced: libffi 3.5 keeps a file open.
+    import ctypes
+
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

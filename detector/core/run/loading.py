@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress, Engine, EngineOptions
     from detector.core.loop.parts import Outputs
     from detector.core.models.base import Network
-    from detector.core.run.choose import Choice
-    from detector.core.run.reading import Reading
+    from detector.core.run.choose import EngineChoice
+    from detector.core.run.reading import SourceReading
     from detector.core.run.shapes import Shapes
     from detector.core.session.outcome import ExecutedLayer, SourceRun
     from detector.core.timeline import Natives
@@ -122,7 +122,7 @@ def load_model(
     measured: bool = True,
     timed: bool = False,
     kind: Callable[[], str | None] | None = None,
-    ahead: tuple[Reading, Sequence[str]] | None = None,
+    ahead: tuple[SourceReading, Sequence[str]] | None = None,
     opened: Callable[[Network], None] = lambda network: None,
     chosen: Callable[[Network, Config], None] = lambda network, config: None,
     natives: Natives | None = None,
@@ -225,7 +225,7 @@ def load_model(
     return loaded
 
 
-def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> Choice:
+def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> EngineChoice:
     """Return a run's choice for ``auto``: engine, precision and calibration."""
     from detector.core.run.choose import choose
 

@@ -45,14 +45,14 @@ class Losses(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownLosses:
     """Losses of a model with a packaged calibration, which records them for int8 and bf16."""
 
     are_known: ClassVar[bool] = True
     by_precision: dict[str | tuple[str, str], float]
 
     @staticmethod
-    def of(calibration: Calibration) -> Known:
+    def of(calibration: Calibration) -> KnownLosses:
         from detector.core.models.graph.int8 import FRONT
         from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW
 
@@ -68,7 +68,7 @@ class Known:
             found["openvino", "int8"] = by_openvino
         elif adds_int8_in_16_bits() and NARROW in known:
             found["int8"] = known[NARROW]
-        return Known(found)
+        return KnownLosses(found)
 
     @property
     def precisions(self) -> Collection[object]:
@@ -82,7 +82,7 @@ class Known:
 
 
 @dataclass(slots=True)
-class Looked:
+class MeasuredLosses:
     """Losses measured on frames of the sources, at a lower threshold for few ``OBJECTS``."""
 
     are_known: ClassVar[bool] = False
@@ -96,11 +96,11 @@ class Looked:
     _expected: list[Detections] = field(default_factory=list)
 
     @staticmethod
-    def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> Looked | None:
+    def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> MeasuredLosses | None:
         """Measure on a sample; None for addresses, and for a run too short to repay a timing."""
         cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
         precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
-        found = Looked(network, ahead, ahead.count_frames(), precisions)
+        found = MeasuredLosses(network, ahead, ahead.count_frames(), precisions)
         if found.frames == 0:
             return None
         frame_s = 0.0 if on_gpu else 2 * network.macs / (CORE_FLOPS * cores)

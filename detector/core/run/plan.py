@@ -1,12 +1,12 @@
 """One run, resolved: everything that its options decide, decided once before the first frame.
 
     Asked.of     options alone   -> reading (sources), drawing, loop, settings of outputs
-    Asked.load   and a network   -> Plan: network and engine with their reasons, what is kept of
-                                    detections, and all of the above
+    Asked.load   and a network   -> RunPlan: network and engine with their reasons, what is kept
+                                    of detections, and all of the above
 
-Each file makes its own part from its own options, and refuses errors in them. Code with a ``Plan``
-reads no options: ``detect`` (detect.py) for the command, the live wing for cameras, ``Detector``
-(api/) for Python, and code that measures runs.
+Each file makes its own part from its own options, and refuses errors in them. Code with a
+``RunPlan`` reads no options: ``detect`` (detect.py) for the command, the live wing for cameras,
+``Detector`` (api/) for Python, and code that measures runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from detector.core.run.canvas import smaller_canvas
 from detector.core.run.drawing import Drawing
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.run.selection import Selection
 from detector.core.run.tiling import Tiling
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
-    from detector.core.stages.between import Spared, Stage, Wanted
+    from detector.core.stages.between import ChosenStage, Spared, Stage
     from detector.core.types import AnyPicture, Candidates, Detections, Image, Letterbox, SourceInfo
 
     Preprocess = Callable[[AnyPicture, Image], Letterbox]
@@ -49,11 +49,11 @@ class Asked:
 
     config: Config
     model_file: str
-    reading: Reading
+    reading: SourceReading
     drawing: Drawing
     loop: Loop
     tiling: Tiling
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[ChosenStage, ...]
     writing: Mapping[str, Any]
 
     @classmethod
@@ -68,7 +68,7 @@ class Asked:
         model_file, wanted = Path(config.network.model).name, between.wanted(config.as_dict())
         brought = tuple(name for stage in wanted for name in stage.kind.brings)
         _refuse_unfilled(config, brought)
-        reading = Reading.of(config)
+        reading = SourceReading.of(config)
         writing = {
             **asdict(config.output),
             "program": f"detect-video {__version__}",
@@ -97,7 +97,7 @@ class Asked:
         picture: tuple[int, int] | None = None,
         chosen: Callable[[Network, Config], None] = lambda network, config: None,
         **words: Any,
-    ) -> Plan:
+    ) -> RunPlan:
         """Load the network. ``specs``: sources; the first that opens decides the network's input if
         it depends on the source. ``picture``: width and height that decide it instead. ``chosen``,
         ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
@@ -135,10 +135,10 @@ class Asked:
         loaded.notes += asked.loop.lost_ranges()
         return asked.on(loaded)
 
-    def on(self, loaded: LoadedModel) -> Plan:
+    def on(self, loaded: LoadedModel) -> RunPlan:
         self.tiling.refuse_auto()
         selection, drawing = self.with_network(loaded.network)
-        return Plan(
+        return RunPlan(
             self.reading,
             selection,
             drawing,
@@ -164,12 +164,12 @@ def _refuse_unfilled(config: Config, brought: Sequence[str]) -> None:
             raise UsageError(f"--save {name} needs {needs}")
 
 
-def _spared_by(wanted: Sequence[Wanted]) -> Spared | None:
+def _spared_by(wanted: Sequence[ChosenStage]) -> Spared | None:
     found = (one.kind.spares(one.settings) for one in wanted)
     return next(filter(None, found), None)
 
 
-def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Plan:
+def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> RunPlan:
     return Asked.of(config).load(timer, **words)
 
 
@@ -180,17 +180,17 @@ def _of_the_run(tuned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """The resolved run. ``output``: which outputs, and where; ``writing``: their settings.
     ``smaller_input``: height and width of the next smaller input that the model was trained for, if
     any. ``as_asked``: the options as requested, only for documents."""
 
-    reading: Reading
+    reading: SourceReading
     selection: Selection
     drawing: Drawing
     loop: Loop
     tiling: Tiling
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[ChosenStage, ...]
     output: OutputConfig
     writing: Mapping[str, Any]
     model_file: str
@@ -207,12 +207,12 @@ class Plan:
         """Which frames the network does not see; None where it sees each."""
         return _spared_by(self.wanted)
 
-    def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> Plan:
+    def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> RunPlan:
         """Return a copy with another threshold and classes; None keeps them. Raises UsageError."""
         selection = self.selection.changed(conf, classes, self.network.names)
         return replace(self, selection=selection)
 
-    # What the loop calls.
+    # Parts that the loop calls.
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
         """Return the network's head with --conf. ``lowest_conf``: lower scores that a stage after
@@ -308,7 +308,7 @@ class Plan:
             schedule=schedule,
         )
 
-    # Where results go.
+    # Sinks.
 
     def open_sinks(self, paths: Mapping[str, Path], info: SourceInfo) -> list[Sink]:
         return open_sinks(paths, info, self.writing, self.drawing)

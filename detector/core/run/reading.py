@@ -33,7 +33,7 @@ DECODER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SourceReading:
     """Reading options. ``start_s`` and ``duration_s``: exact seconds, None if not given. ``still``:
     text and share of --skip-still. ``batch``: least number of frames in flight. ``shaped``: whether
     the network's input takes the shape of a video; ``longest``: whether only its longest side is
@@ -54,7 +54,7 @@ class Reading:
     live: LiveConfig
 
     @classmethod
-    def of(cls, config: Config) -> Reading:
+    def of(cls, config: Config) -> SourceReading:
         given, size = config.input, config.runtime.size
         if config.runtime.rect and given.skip_still is not None:
             raise UsageError("--rect is for pictures, --skip-still for videos; omit one")
@@ -87,7 +87,7 @@ class Reading:
         )
 
     @property
-    def whole(self) -> Reading:
+    def whole(self) -> SourceReading:
         return replace(self, start_s=None, duration_s=None)
 
     def open(
@@ -145,7 +145,7 @@ class Reading:
 
         return Stillness(self.still[1])
 
-    # What a source reports before it is run.
+    # Facts about a source before it is run.
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
         """Return (width, height) of the first source that opens, if the input follows it."""

@@ -15,15 +15,15 @@ from detector.core.errors.machine import usable_cores
 from detector.core.run.environment import environment
 
 if TYPE_CHECKING:
-    from detector.core.run.plan import Plan
+    from detector.core.run.plan import RunPlan
     from detector.core.session.document import SessionDocument, Summary
-    from detector.core.session.outcome import RunFacts, SourceRun
+    from detector.core.session.outcome import RunSettings, SourceRun
     from detector.core.session.store import Session
 
 
 @dataclass(slots=True)
 class Written:
-    """``folder``: of the session; None if no source opened. ``errors``: unwritten files."""
+    """Records of a run. ``folder``: None if no source opened. ``errors``: unwritten files."""
 
     summary: Summary
     folder: Path | None
@@ -33,7 +33,7 @@ class Written:
 def write_records(
     session: Session,
     runs: list[SourceRun],
-    plan: Plan,
+    plan: RunPlan,
     command: Sequence[str],
     *,
     seconds: dict[str, float],
@@ -42,8 +42,7 @@ def write_records(
 ) -> Written:
     """Write summary and session files; remove the session if no source opened.
 
-    ``seconds``: of each phase. ``stop_code``: of an interruption. ``finish`` adds to the
-    summary.
+    ``seconds``: of each phase. ``stop_code``: if interrupted. ``finish`` adds to the summary.
     """
     from detector.core.analysis.summary import summarize
     from detector.core.session.codec import from_builtins
@@ -81,7 +80,7 @@ def write_records(
 def _write_spans(
     session: Session,
     runs: list[SourceRun],
-    plan: Plan,
+    plan: RunPlan,
     command: Sequence[str],
     unwritten: list[DetectVideoError],
 ) -> Callable[..., SessionDocument]:
@@ -114,14 +113,14 @@ def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
         errors.append(error)
 
 
-def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
+def _run_facts(plan: RunPlan, more_notes: Sequence[str]) -> RunSettings:
     from detector.core.analysis.verdict import given_encoding
-    from detector.core.session.outcome import RunFacts
+    from detector.core.session.outcome import RunSettings
 
     loaded, network, engine = plan.loaded, plan.network, plan.loaded.engine
     shapes = None if loaded.shapes is None else loaded.shapes.figures()
     said = [] if loaded.shapes is None or shapes is None else [loaded.shapes.describe(shapes)]
-    return RunFacts(
+    return RunSettings(
         model=network.name,
         family=network.family,
         engine=engine.name,

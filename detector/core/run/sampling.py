@@ -12,7 +12,7 @@ from detector.core.errors import DetectVideoError
 from detector.core.sources._forms import STANDARD_INPUT
 
 if TYPE_CHECKING:
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
     from detector.core.sources.base import Source
     from detector.core.types import Frame, Picture, SourceInfo
 
@@ -21,7 +21,7 @@ PLACES = (0.1, 0.5, 0.9)  # positions of the frames in a video
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SourceSample:
     """Sampled frames. ``pictures``: copies, of any size. ``info``: of their source."""
 
     pictures: list[Picture]
@@ -29,8 +29,8 @@ class Sample:
 
 
 def sample(
-    reading: Reading, specs: Sequence[str], opens: Callable[[str], Source] | None = None
-) -> Sample | None:
+    reading: SourceReading, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+) -> SourceSample | None:
     """Sample up to ``FRAMES`` frames of the first source that opens; pipes are skipped."""
     for spec in specs:
         if spec == STANDARD_INPUT:
@@ -43,7 +43,7 @@ def sample(
             if seeks:
                 taken = _from_places(reading, spec, info)
             if taken:
-                return Sample(taken, info)
+                return SourceSample(taken, info)
     return None
 
 
@@ -51,14 +51,14 @@ def sample(
 class Ahead:
     """A sample of what a run is going to read, and its estimated length. Opens no addresses."""
 
-    reading: Reading
+    reading: SourceReading
     specs: Sequence[str]
 
     @property
     def _files(self) -> list[str]:
         return [spec for spec in self.specs if "://" not in spec]
 
-    def sample(self) -> Sample | None:
+    def sample(self) -> SourceSample | None:
         return sample(self.reading, self._files)
 
     def count_frames(self) -> int | None:
@@ -70,7 +70,7 @@ class Ahead:
         return 0
 
 
-def _from_places(reading: Reading, spec: str, info: SourceInfo) -> list[Picture]:
+def _from_places(reading: SourceReading, spec: str, info: SourceInfo) -> list[Picture]:
     begin = float(reading.start_s or 0)
     length = float(reading.duration_s or (info.duration_s or 0.0) - begin)
     taken: list[Picture] = []

@@ -24,7 +24,7 @@ class Selection:
 
     @classmethod
     def of(cls, config: Config, names: Sequence[str]) -> Selection:
-        """``names``: the network's classes. Raises UsageError for an unknown class."""
+        """Resolve classes. ``names``: the network's. Raises UsageError for an unknown class."""
         given = config.selection
         return cls(
             conf=given.conf,

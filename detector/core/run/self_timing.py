@@ -1,8 +1,8 @@
 """The first run of a model on a machine: time which engine and precision are fastest.
 
 Each installed engine runs the network alone, for a few alternating rounds, in each precision that
-needs no calibration. A calibration tells what a precision loses (``Known``); without one, we
-measure it on frames of the run's source (``Looked``) if the run is long enough to repay it.
+needs no calibration. A calibration tells what a precision loses (``KnownLosses``); without one, we
+measure it on frames of the run's source (``MeasuredLosses``) if the run is long enough to repay it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from detector.core.engines.base import Engine
     from detector.core.models.base import Network
     from detector.core.run.losses import Losses
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
 
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
 OPENING = 0.63  # share of the total time after which no further engine is opened
@@ -38,7 +38,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(slots=True)
-class _Candidate:
+class _WarmEngine:
     """An open, warm engine. ``calls``: of each thread in a round."""
 
     name: str
@@ -52,13 +52,13 @@ class _Candidate:
 def make(
     network: Network,
     config: Config,
-    ahead: tuple[Reading, Sequence[str]] | None = None,
+    ahead: tuple[SourceReading, Sequence[str]] | None = None,
     progress: BuildProgress = silent,
     clock: Clock = time.monotonic,
 ) -> measurements.Timing | None:
     """Times this network on this machine; None if there is nothing to choose. ``ahead``: what the
     run reads, if it may be looked at. Raises EngineError if ``progress`` stops it."""
-    from detector.core.run.losses import Known, Looked
+    from detector.core.run.losses import KnownLosses, MeasuredLosses
     from detector.core.run.quantize.calibrate import packaged
     from detector.core.run.sampling import Ahead
 
@@ -67,14 +67,14 @@ def make(
     losses: Losses | None = None
     about = None
     if calibration is not None and not NVIDIA_DRIVER.exists():
-        losses = Known.of(calibration)
+        losses = KnownLosses.of(calibration)
         about = MeasuredCalibration(
             PACKAGED, calibration.method, calibration.seen, calibration.budget
         )
         if shape != (network.input.height, network.input.width):
             network = open_network(_at(config, shape))
     elif ahead is not None:
-        losses = Looked.at(network, Ahead(*ahead), NVIDIA_DRIVER.exists(), usable_cores())
+        losses = MeasuredLosses.at(network, Ahead(*ahead), NVIDIA_DRIVER.exists(), usable_cores())
     if losses is None or not _leaves_a_choice(losses, config.runtime):
         return None
     timed = _bare(config) if about is not None else config
@@ -143,7 +143,7 @@ def time_engines(
     limit_s = LIMIT_S
     doing = f"benchmarking the engines for {network.name}"
     with ExitStack() as stack:
-        candidates: list[_Candidate] = []
+        candidates: list[_WarmEngine] = []
         for name, precision in _order(losses.precisions, config.runtime):
             if candidates and clock() - begun > limit_s * OPENING:
                 break
@@ -182,7 +182,7 @@ def time_engines(
     return rows, max((len(one.fps) for one in candidates), default=0)
 
 
-def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
+def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
     """Return whether one candidate would be worth taking by its median but not by its range."""
     if not candidates:
         return False
@@ -211,7 +211,7 @@ def _order(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple
 
 def _open(
     network: Network, config: Config, name: str, precision: str, stack: ExitStack, clock: Clock
-) -> _Candidate:
+) -> _WarmEngine:
     runtime = replace(config.runtime, engine=name, precision=precision)
     engines.graph_wanted(name, precision, runtime.device)  # refuses before anything is imported
     ready = prepare_network(network, name, replace(config, runtime=runtime), lambda most: most)
@@ -221,10 +221,10 @@ def _open(
     start = clock()
     engine.requests[0].infer(1)
     took_s = max(clock() - start, 1e-6)
-    return _Candidate(name, precision, engine, max(1, round(ROUND_S / took_s)))
+    return _WarmEngine(name, precision, engine, max(1, round(ROUND_S / took_s)))
 
 
-def _round(one: _Candidate, clock: Clock) -> float:
+def _round(one: _WarmEngine, clock: Clock) -> float:
     """Return frames per second, with as many concurrent requests as in a run."""
     # its import takes a fiftieth of a start, and only one run in many needs it
     from concurrent.futures import ThreadPoolExecutor

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.config.schema import Config
-from detector.core.engines.base import Request
+from detector.core.engines.base import BaseRequest
 from detector.core.errors import EngineError
 from detector.core.errors.machine import too_much
 from detector.core.errors.text import counted
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_OPEN = 16
 
 
-class Opened(Protocol):
+class ShapedModel(Protocol):
     """A model of one shape (``loading.LoadedModel``)."""
 
     network: Network
@@ -50,14 +50,14 @@ def _most_that_fit(network: Network) -> int:
     return most
 
 
-class ShapedRequest(Request):
+class ShapedRequest(BaseRequest):
     """A request of the model that its picture needs. ``shape``: of that model."""
 
-    def __init__(self, number: int, shape: Size, request: Request) -> None:
+    def __init__(self, number: int, shape: Size, request: BaseRequest) -> None:
         self.number = number
         self.take(shape, request)
 
-    def take(self, shape: Size, request: Request) -> None:
+    def take(self, shape: Size, request: BaseRequest) -> None:
         """Switch to another model's request. Call it only between two batches."""
         self.shape, self._request, self.slot = shape, request, request.slot
 
@@ -69,7 +69,7 @@ class ShapedRequest(Request):
 
 @dataclass(slots=True)
 class ShapeCounts:
-    """``seen``: of all pictures. ``made``: models loaded beyond the first, in ``made_s``."""
+    """Counters. ``seen``: of all pictures. ``made``: models beyond the first, in ``made_s``."""
 
     seen: set[Size] = field(default_factory=set)
     made: int = 0
@@ -81,8 +81,10 @@ class ShapeCounts:
 class Shapes:
     """The open models by height and width of the input. ``longest``: their longest side, pixels."""
 
-    def __init__(self, first: Opened, config: Config, load: Callable[[Config], Opened]) -> None:
-        """``first`` stays open, and its owner closes it. ``load`` opens the others."""
+    def __init__(
+        self, first: ShapedModel, config: Config, load: Callable[[Config], ShapedModel]
+    ) -> None:
+        """Take over ``first``, which its owner closes. ``load`` opens the others."""
         self.longest = longest_side(first.network, config)
         self.counts = ShapeCounts()
         self._network, self._config, self._load = first.network, config, load

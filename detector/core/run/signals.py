@@ -76,7 +76,7 @@ class Stop(threading.Event):
     exit_code: int | None = None
 
 
-class _Seen:
+class _SignalHistory:
     """The signals that this command received. ``code``: of the one that was raised."""
 
     code: int | None = None
@@ -87,11 +87,11 @@ class _Seen:
         return self.last - before < REPEAT_S
 
 
-_seen = _Seen()
+_seen = _SignalHistory()
 
 
 def leave_on_signals() -> None:
-    """From here on a signal ends the process: one line, its exit code, no traceback."""
+    """Let signals end the process from here on: one line, its exit code, no traceback."""
     _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
     if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
         # Not SIG_IGN, which programs that we start would inherit.
@@ -104,7 +104,7 @@ def leave_on_signals() -> None:
 def raise_on_signals() -> Iterator[None]:
     """Let a signal raise ``Stopped`` in the block."""
     global _seen
-    _seen = _Seen()
+    _seen = _SignalHistory()
     with _handled_by(_raise):
         yield
 

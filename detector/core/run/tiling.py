@@ -25,7 +25,7 @@ NONE, AUTO = "none", "auto"
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """``grid``: columns and rows of tiles; None: one input. ``auto``: not decided yet
+    """A division into tiles. ``grid``: columns and rows; None: one input. ``auto``: not decided yet
     (first_look.py). ``most``: inputs that a frame may have (cameras); 0: all have as many."""
 
     grid: tuple[int, int] | None = None
@@ -125,7 +125,7 @@ class Tiling:
         if info.kind != "live":
             self.check((info.width, info.height), network)
 
-    # What the loop calls.
+    # Parts that the loop calls.
 
     def requests(self, requests: Sequence[BatchRequest]) -> Sequence[BatchRequest]:
         if self.grid is None and not self.most:

@@ -155,7 +155,7 @@ def check_schema(content: Any, origin: str | Path) -> None:
 def json_schema(
     kind: type[Any], subtypes: Mapping[type[Any], Sequence[type[Any]]] | None = None
 ) -> dict[str, Any]:
-    """``subtypes``: base class -> the classes that may appear in its place."""
+    """Return the schema. ``subtypes``: base class -> classes that may appear in its place."""
     import msgspec
 
     subtypes = subtypes or {}

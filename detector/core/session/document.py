@@ -32,8 +32,7 @@ def statistic(title: str, unit: str) -> Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """One source. Values that only an open source can tell are null, or absent, if it did not
-    open."""
+    """One source. Values that only an open source can tell are null, or absent, if it failed."""
 
     path: str
     width: Size | None  # displayed pixels, after rotation
@@ -88,7 +87,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class ThreadTime:
     """How a thread spent some of its time, which the three add up to: on a core; runnable, but
     waiting for one; asleep in a call (a file, a lock, threads that work for it)."""
 
@@ -112,7 +111,7 @@ class StageFigures:
     p90_ms: Duration | None = None
     p99_ms: Duration | None = None
     max_ms: Duration | None = None
-    split: Split | None = None
+    split: ThreadTime | None = None
     library_cpu_s: Duration | None = None
     library_ready_s: Duration | None = None
 
@@ -147,9 +146,9 @@ class ThreadFigures:
     cpu_s: Duration
     ready_s: Duration | None = None  # runnable, but waiting for a core; None if unknown
     waits: dict[str, Duration] = field(default_factory=dict)  # what it waited for -> seconds
-    busy_split: Split | None = None
-    wait_split: Split | None = None
-    other_split: Split | None = None
+    busy_split: ThreadTime | None = None
+    wait_split: ThreadTime | None = None
+    other_split: ThreadTime | None = None
     unplaced_s: Duration | None = None
     foreign_share: Amount | None = None
 
@@ -476,7 +475,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """``cores``: cores that this process may use."""
+    """The CPU. ``cores``: those that this process may use."""
 
     model: str | None = None
     flags: list[str] = field(default_factory=list)
@@ -497,8 +496,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCounts:
-    """Spans in spans.npz, which drops some of a very long run. Absent if it could not be
-    written."""
+    """Spans in spans.npz, which drops some of very long runs. Absent if it is not written."""
 
     seen: Count | UnsetType = UNSET
     kept: Count | UnsetType = UNSET

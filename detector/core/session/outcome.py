@@ -109,7 +109,7 @@ class ExecutedLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
+class RunSettings:
     model: str
     family: str
     engine: str

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from detector.core.session.document import (
     LibraryStage,
     LibraryThreads,
-    Split,
     StageFigures,
     ThreadFigures,
+    ThreadTime,
 )
 from detector.core.timeline import (
     KINDS,
@@ -51,8 +51,8 @@ class SplitSum:
     def all_ns(self) -> int:
         return self.on_cpu_ns + self.ready_ns + self.blocked_ns
 
-    def figures(self) -> Split:
-        return Split(
+    def figures(self) -> ThreadTime:
+        return ThreadTime(
             on_cpu_s=self.on_cpu_ns / 1e9,
             ready_s=self.ready_ns / 1e9,
             blocked_s=self.blocked_ns / 1e9,
@@ -161,7 +161,7 @@ class ThreadSum:
 
 
 @dataclass(slots=True)
-class Recording:
+class TimelineSums:
     stages: dict[str, StageSum] = field(default_factory=dict)
     threads: dict[str, ThreadSum] = field(default_factory=dict)
     infer_ns: int = 0  # time with at least one inference running
@@ -173,9 +173,9 @@ class Recording:
             thread.self_check()
 
 
-def record(timeline: Timeline | OffTimeline) -> Recording:
+def record(timeline: Timeline | OffTimeline) -> TimelineSums:
     """Return a timeline's sums. Checks that each thread's times add up to its wall time."""
-    recording = Recording({stage: StageSum() for stage in STAGES})
+    recording = TimelineSums({stage: StageSum() for stage in STAGES})
     if isinstance(timeline, OffTimeline):
         return recording
     for name, track in timeline.tracks.items():
@@ -220,9 +220,9 @@ def _add(stage: StageSum, thread: str, span: Span) -> None:
         stage.library_ns = (stage.library_ns or 0) + span.library_ns
 
 
-def merge_recordings(recordings: Iterable[Recording]) -> Recording:
+def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
     """Return the sums of several sources, one after the other."""
-    total = Recording({stage: StageSum() for stage in STAGES})
+    total = TimelineSums({stage: StageSum() for stage in STAGES})
     for recording in recordings:
         total.infer_ns += recording.infer_ns
         if recording.burnt is not None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detector.core.timeline import KINDS, OTHER, OffTimeline, Timeline
 from detector.core.timeline.rows import NOT_KNOWN, Column
-from detector.core.timeline.spans import Span, Track
+from detector.core.timeline.spans import Span, ThreadTrack
 
 
 def span_columns(
@@ -28,13 +28,13 @@ def span_columns(
     kind "other", so that unclaimed time is visible.
     """
     names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
-    blocks: list[_Block] = []
+    blocks: list[_SpanBlock] = []
     seen = kept = 0
     for source, timeline in enumerate(timelines):
         for track in [] if isinstance(timeline, OffTimeline) else timeline.tracks.values():
             thread = _code(names["thread"], track.name)
             own = [
-                _Block(
+                _SpanBlock(
                     (thread, _code(names["stage"], stage), KINDS.index(kind), source),
                     span.rows,
                     _silent(track, span),
@@ -45,11 +45,11 @@ def span_columns(
             rows = sum(len(block.rows) for block in own)
             seen, kept = seen + calls, kept + rows
             gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), own, rows == calls)
-            blocks += [*own, _Block((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps))]
+            blocks += [*own, _SpanBlock((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps))]
     return chain(_merged(blocks), _texts(names)), seen, kept
 
 
-class _Columns(Protocol):
+class _ColumnReader(Protocol):
     """Rows that are read one column at a time."""
 
     def __len__(self) -> int: ...
@@ -58,11 +58,11 @@ class _Columns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _SpanBlock:
     """The rows of a span, or of a track's gaps. ``codes``: their thread, stage, kind and source."""
 
     codes: tuple[int, int, int, int]
-    rows: _Columns
+    rows: _ColumnReader
     silent: frozenset[Column] = frozenset()  # columns without data
 
     def column(self, name: Column) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ class _Block:
         return self.rows.column(name)
 
 
-def _silent(track: Track, span: Span) -> frozenset[Column]:
+def _silent(track: ThreadTrack, span: Span) -> frozenset[Column]:
     columns: dict[Column, bool] = {
         "off_cpu": track.ready_ns is None,
         "ready": track.ready_ns is None,
@@ -95,7 +95,7 @@ class _Gaps:
         return np.full(len(self), NOT_KNOWN)
 
 
-def _merged(blocks: list[_Block]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _merged(blocks: list[_SpanBlock]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield all rows as columns sorted by start, in stored types: there may be millions."""
     sizes = [len(block.rows) for block in blocks]
     starts = _column(np.int64, sizes, _parts(blocks, "start"))
@@ -123,7 +123,7 @@ _STORED: tuple[tuple[str, type, Column], ...] = (
 )
 
 
-def _parts(blocks: Sequence[_Block], name: Column) -> Iterator[NDArray[np.int64]]:
+def _parts(blocks: Sequence[_SpanBlock], name: Column) -> Iterator[NDArray[np.int64]]:
     return (block.column(name) for block in blocks)
 
 
@@ -147,7 +147,7 @@ def _code(names: list[str], name: str) -> int:
     return names.index(name)
 
 
-def _gaps(lives: NDArray[np.int64], blocks: Sequence[_Block], whole: bool) -> NDArray[np.int64]:
+def _gaps(lives: NDArray[np.int64], blocks: Sequence[_SpanBlock], whole: bool) -> NDArray[np.int64]:
     """Return [G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers;
     none after dropped spans (not ``whole``)."""
     if not len(lives) or not whole:

@@ -73,7 +73,7 @@ def copy_fonts(of: Any, to: Any) -> None:
         kind = stream.metadata.get("mimetype", "")
         if stream.type == "attachment" and stream.data and kind != "application/json":
             name = stream.metadata.get("filename", "attachment")
-            # Skip those that the muxer refuses.
+            # Skip attachments that the muxer refuses.
             with suppress(av.FFmpegError, OSError, ValueError):
                 to.add_attachment(name, kind, stream.data)
 

@@ -11,7 +11,7 @@ depend on the object's distance. Only a picture better by 5% replaces the kept o
 approaching object is not copied in every frame.
 
 A track ends when it was not seen for ``OVER_S``, longer than any tracker searches, or when its
-clock restarts. The caller then gets a ``Track`` to write.
+clock restarts. The caller then gets a ``TrackRecord`` to write.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SIDE, SHARP = 64, 100.0
 
 
 @dataclass(slots=True)
-class Track:
-    """``box``: xyxy in the best frame. ``worth``: whether it is whole, then what is compared."""
+class TrackRecord:
+    """A finished track. ``box``: xyxy in its best frame. ``worth``: whether whole, then a value."""
 
     id: int
     class_id: int
@@ -88,7 +88,7 @@ class BestPictures:
     """The best pictures of one source. ``see`` may come before ``add``, with the plain picture."""
 
     def __init__(self) -> None:
-        self._live: dict[int, Track] = {}
+        self._live: dict[int, TrackRecord] = {}
         self._seen: list[tuple[tuple[bool, float], Image] | None] | None = None
         self._now = -math.inf
 
@@ -121,7 +121,7 @@ class BestPictures:
             return None
         return (whole, worth), shrink(cut(image, _widen(box)))
 
-    def add(self, frame: Frame, time_s: float, detections: Detections) -> list[Track]:
+    def add(self, frame: Frame, time_s: float, detections: Detections) -> list[TrackRecord]:
         """Add a frame. Return the tracks that ended."""
         detections = detections.found()
         over = self.end() if time_s < self._now - OVER_S else []
@@ -138,7 +138,7 @@ class BestPictures:
 
     def _note(
         self, frame: Frame, time_s: float, detections: Detections, at: int, track: int
-    ) -> list[Track]:
+    ) -> list[TrackRecord]:
         class_id, over = int(detections.class_ids[at]), []
         known = self._live.get(track)
         if known is not None and known.class_id != class_id:  # the tracker restarted
@@ -146,7 +146,7 @@ class BestPictures:
             known = None
         if known is None:
             name = detections.name(at)
-            known = Track(track, class_id, name, frame.index, time_s, frame.index, time_s)
+            known = TrackRecord(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._live[track] = known
         better = None if self._seen is None else self._seen[at]
         if better is None and known.picture is None:  # the competing track has ended
@@ -160,7 +160,7 @@ class BestPictures:
             known.box = tuple(detections.boxes[at].tolist())
         return over
 
-    def end(self) -> list[Track]:
+    def end(self) -> list[TrackRecord]:
         ended = list(self._live.values())
         self._live.clear()
         return ended

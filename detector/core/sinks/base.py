@@ -21,9 +21,9 @@ class Sink:
     ``path``: the final path; ``notes``: sentences for the session, complete after ``close``. Raises
     OutputError if it cannot be written.
 
-    >>> from detector.core import sinks
-    >>> [sink.name for sink in sinks.defaults("video")], sinks.find("coco").suffixes[0]
-    (['jsonl', 'video'], '.coco.json')
+        >>> from detector.core import sinks
+        >>> [sink.name for sink in sinks.defaults("video")], sinks.find("coco").suffixes[0]
+        (['jsonl', 'video'], '.coco.json')
     """
 
     name: ClassVar[
@@ -96,5 +96,5 @@ class Sink:
         raise NotImplementedError
 
     def abort(self) -> Path | None:
-        """After a failure: keep what is whole under the temporary name; return that, if any."""
+        """Keep what is whole after a failure, under the temporary name; return that, if any."""
         raise NotImplementedError

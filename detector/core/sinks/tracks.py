@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from detector.core import wings
 from detector.core.errors import OutputError
 from detector.core.errors.writing import utf8
-from detector.core.sinks._best import ROWS, BestPictures, Track
+from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.sinks._folder import FolderSink
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
@@ -55,7 +55,7 @@ class TracksSink(FolderSink):
         for track in self._best.add(frame, time_s, detections):
             self._keep(track)
 
-    def _keep(self, track: Track) -> None:
+    def _keep(self, track: TrackRecord) -> None:
         suffix, data = track.encode()
         file = self.free_name(track.stem, suffix)
         self.add(file, data)

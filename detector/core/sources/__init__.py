@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from detector.core.sources.base import Choice, Source
 
 
-@cache
-def _places() -> Mapping[str, str]:
-    """``video`` -> where its ``VideoSource`` is. Imports none."""
-    files = wings.list_files(*__path__)
+def _places(*folders: str) -> Mapping[str, str]:
+    """Map ``video`` to where its ``VideoSource`` is. Imports none."""
+    files = wings.list_files(*folders)
     places = {name: f"{__name__}.{name}:{name.capitalize()}Source" for name in files}
     for adds in wings.additions():
         places |= adds.sources
@@ -28,10 +27,10 @@ def _places() -> Mapping[str, str]:
 
 
 @cache
-def _in_order() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Name and form of each source, in the order in which they are asked. Imports none."""
+def _in_order(*folders: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Return name and form of each source, in the order in which they are asked. Imports none."""
     found = []
-    for name, place in sorted(_places().items()):
+    for name, place in sorted(_places(*folders).items()):
         order, form = (wings.read_literal(place.split(":")[0], one) for one in ("order", "form"))
         pattern = re.compile(".*" if form is None else form, re.IGNORECASE | re.DOTALL)
         found.append((order or 0, name, pattern))
@@ -39,18 +38,18 @@ def _in_order() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def names() -> list[str]:
-    return sorted(_places())
+    return sorted(_places(*__path__))
 
 
 def find(name: str) -> type[Source]:
     """The class of a source: ``VideoSource`` of ``video``."""
-    source: type[Source] = wings.load(_places()[name])
+    source: type[Source] = wings.load(_places(*__path__)[name])
     return source
 
 
 def find_claiming(spec: str) -> type[Source]:
     """The source that reads ``spec``. Raises SourceError, with the cure, where none does."""
-    for name, form in _in_order():
+    for name, form in _in_order(*__path__):
         if form.fullmatch(spec) and (source := find(name)).claims(spec):
             return source
     from detector.core.sources._specs import refusal

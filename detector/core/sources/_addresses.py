@@ -25,8 +25,8 @@ class Addressed(Protocol):
     def scheme(self) -> str: ...
 
 
-class Place(NamedTuple):
-    """``host``: a bucket, or a server with its port. ``key``: what follows the first slash."""
+class Location(NamedTuple):
+    """A parsed address. ``host``: a bucket, or server and port. ``key``: after the first slash."""
 
     scheme: str
     host: str
@@ -57,7 +57,7 @@ def local_path(text: str) -> str:
     return path
 
 
-def parse_address(text: str) -> Place:
+def parse_address(text: str) -> Location:
     """Parse an address. Raises UsageError for other schemes, chains (``::``), and secrets in it."""
     match = _SCHEME.fullmatch(text)
     scheme = match["scheme"].lower() if match else ""
@@ -89,7 +89,7 @@ def parse_address(text: str) -> Place:
         raise UsageError(f"{shown}: holds control characters or a backslash; rename the object")
     if "?versionId=" in key:
         raise UsageError(f"{shown}: object versions are not supported; omit ?versionId=")
-    return Place(scheme, host, key)
+    return Location(scheme, host, key)
 
 
 def _cure(scheme: str) -> str:

@@ -14,8 +14,7 @@ from detector.core.errors import SourceError
 from detector.core.errors.writing import is_output
 
 # Files read in folders, patterns and batches, by suffix in lower case. Any other file named
-# explicitly is tried as a video. Omitted are suffixes that rarely mean video: .dat, .mod, .ogg,
-# .ico.
+# explicitly is tried as a video. Omitted, as rarely videos: .dat, .mod, .ogg, .ico.
 FFMPEG_PICTURES = tuple(  # pictures that OpenCV does not decode
     ".dpx .exr .heic .heif .hif .jls .pcx .psd .qoi .sgi .tga .xbm .xwd".split()
 )
@@ -35,7 +34,7 @@ VIDEOS = tuple(
 PICTURE, VIDEO = "picture", "video"
 HEAD_BYTES = 512
 FIRST_JPEG_WITHIN = 1 << 20  # bytes
-# Signatures of files. Without one, the name decides.
+# Signatures of files. If there is none, the name decides.
 _PICTURES = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n|II\*\0|MM\0\*|BM.{4}\0{4}|RIFF.{4}WEBP|8BPS|qoif|#\?RADIANCE|"
     rb"v/1\x01|SDPX|XPDS|\xff\x4f\xff\x51|.{4}jP  .{12}(?!mjp2)|"
@@ -52,7 +51,7 @@ _UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")  # sequences, r
 _NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
 
 
-class Contents(NamedTuple):
+class Folder(NamedTuple):
     """Files, folders that are not entered, and names that lead to neither (dead links, pipes)."""
 
     files: list[str]
@@ -122,7 +121,7 @@ def holds_jpegs(data: bytes) -> bool:
     return size is not None and claimed_size(data[end + 2 :]) == size
 
 
-def list_folder(folder: str) -> Contents:
+def list_folder(folder: str) -> Folder:
     try:
         with os.scandir(folder) as entries:
             paths = [entry.path for entry in entries if not entry.name.startswith(".")]
@@ -133,7 +132,7 @@ def list_folder(folder: str) -> Contents:
     # DirEntry.is_file raises for a link to itself; isfile returns False.
     files = [path for path in paths if os.path.isfile(path)]
     folders = [] if len(files) == len(paths) else [path for path in paths if os.path.isdir(path)]
-    return Contents(files, folders, len(paths) - len(files) - len(folders))
+    return Folder(files, folders, len(paths) - len(files) - len(folders))
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:

@@ -32,7 +32,7 @@ FOLLOWED = 0.05  # share of the way to the ends of a camera's next picture
 
 
 def choose_range(samples: Samples, held: int, wanted: str | GreyRange = AUTO) -> GreyRange | None:
-    """``samples``: grey [h, w] or colours [h, w, 3]. ``held``: bits. None: all 16 bits in use."""
+    """Choose it for grey [h, w] or colours [h, w, 3]. ``held``: bits. None: 16 bits, all used."""
     is_grey, is_float = samples.ndim < 3, samples.dtype.kind == "f"
     if is_grey and isinstance(wanted, GreyRange):
         return wanted

@@ -29,8 +29,8 @@ GRID = b"grid"
 LIMITED = 1  # FFmpeg's AVCOL_RANGE: 16 is black, 235 white
 
 
-class Item(NamedTuple):
-    """``tiles``: numbers of items, by row. ``turns``: rotations and mirrorings, in order."""
+class HeifItem(NamedTuple):
+    """A picture. ``tiles``: its items, by row. ``turns``: rotations and mirrorings, in order."""
 
     width: int
     height: int
@@ -39,7 +39,7 @@ class Item(NamedTuple):
     is_ours: bool  # neither cv2 nor FFmpeg shows it correctly, apart from ``turns``
 
 
-class _Bytes:
+class _ByteReader:
     """A reader that raises IndexError past the end, so that wrong counts are noticed."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
@@ -60,14 +60,14 @@ class _Bytes:
         return found
 
 
-def read_item(head: bytes, path: str) -> Item | None:
+def read_item(head: bytes, path: str) -> HeifItem | None:
     """Return the picture that is shown, from the beginning of its file; None without boxes."""
-    boxes = dict(_Bytes(head[:DESCRIBED_WITHIN]).boxes())
+    boxes = dict(_ByteReader(head[:DESCRIBED_WITHIN]).boxes())
     if b"meta" not in boxes:
         return None
     with suppress(IndexError, KeyError):
-        meta = dict(_Bytes(boxes[b"meta"], 4).boxes())
-        primary = _Bytes(meta[b"pitm"], 4).take(4 if meta[b"pitm"][0] else 2)
+        meta = dict(_ByteReader(boxes[b"meta"], 4).boxes())
+        primary = _ByteReader(meta[b"pitm"], 4).take(4 if meta[b"pitm"][0] else 2)
         kind = _kind_of(meta[b"iinf"], primary)
         if kind in CODED or kind == GRID:
             return _read(meta, primary, kind)
@@ -75,33 +75,33 @@ def read_item(head: bytes, path: str) -> Item | None:
 
 
 def _kind_of(iinf: bytes, wanted: int) -> bytes:
-    for _, item in _Bytes(iinf, 8 if iinf[0] else 6).boxes():
+    for _, item in _ByteReader(iinf, 8 if iinf[0] else 6).boxes():
         wide = 4 if item[0] > 2 else 2
-        if _Bytes(item, 4).take(wide) == wanted:
+        if _ByteReader(item, 4).take(wide) == wanted:
             return item[6 + wide : 10 + wide]
     raise KeyError(wanted)
 
 
-def _read(meta: dict[bytes, bytes], primary: int, kind: bytes) -> Item:
+def _read(meta: dict[bytes, bytes], primary: int, kind: bytes) -> HeifItem:
     iref = meta[b"iref"] if kind == GRID else bytes(4)
     wide = 4 if iref[0] else 2
     tiles: tuple[int, ...] = (primary,) if kind in CODED else ()
-    for name, content in _Bytes(iref, 4).boxes():
-        reference = _Bytes(content)
+    for name, content in _ByteReader(iref, 4).boxes():
+        reference = _ByteReader(content)
         if name == b"dimg" and reference.take(wide) == primary:
             tiles = tuple(reference.take(wide) for _ in range(reference.take(2)))
-    properties = dict(_Bytes(meta[b"iprp"]).boxes())
-    known = [(b"", b""), *_Bytes(properties[b"ipco"]).boxes()]
+    properties = dict(_ByteReader(meta[b"iprp"]).boxes())
+    known = [(b"", b""), *_ByteReader(properties[b"ipco"]).boxes()]
     own = [known[at] for at in _list_properties(properties[b"ipma"], primary)]
-    size = _Bytes(dict(own)[b"ispe"], 4)
+    size = _ByteReader(dict(own)[b"ispe"], 4)
     turns = tuple(one for one in own if one[0] in (CROPPED, TURNED, MIRRORED) and one[1])
     is_grey = bool(dict(own).get(b"av1C", bytes(4))[2] & 0x10)
     is_ours = kind == GRID or is_grey or CROPPED in dict(turns)
-    return Item(size.take(4), size.take(4), tiles, turns, is_ours)
+    return HeifItem(size.take(4), size.take(4), tiles, turns, is_ours)
 
 
 def _list_properties(ipma: bytes, wanted: int) -> list[int]:
-    entries, wide = _Bytes(ipma, 4), 2 if ipma[3] & 1 else 1
+    entries, wide = _ByteReader(ipma, 4), 2 if ipma[3] & 1 else 1
     for _ in range(entries.take(4)):
         number = entries.take(4 if ipma[0] else 2)
         own = [entries.take(wide) & (0x7FFF if wide > 1 else 0x7F) for _ in range(entries.take(1))]
@@ -110,7 +110,7 @@ def _list_properties(ipma: bytes, wanted: int) -> list[int]:
     raise KeyError(wanted)
 
 
-def decode_tiles(path: str, grid: Item) -> Image:
+def decode_tiles(path: str, grid: HeifItem) -> Image:
     """Decode to upright u8 BGR [h, w, 3]. Raises SourceError for missing or unfit tiles."""
     found: dict[int, Image] = {}
     reformatter, columns = VideoReformatter(), 1

@@ -13,7 +13,7 @@ from detector.core.errors.writing import is_output
 from detector.core.sources._contents import (
     PICTURE,
     VIDEO,
-    Contents,
+    Folder,
     is_picture,
     kind_of_name,
     walk_files,
@@ -25,7 +25,7 @@ LONGEST_SUFFIX = 16
 MOST_COUNTED = 10_000
 
 
-def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) -> str:
+def describe_left_out(spec: str, contents: Folder, *, videos: bool = False) -> str:
     """Describe what a run of ``spec`` omits, and what to type. ``videos``: include these."""
     others = [
         path

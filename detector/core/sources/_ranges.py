@@ -13,7 +13,7 @@ from typing import Any
 
 from detector.core.errors import DetectVideoError, SourceError
 from detector.core.errors.holding import hold_as
-from detector.core.sources._addresses import Addressed, Place
+from detector.core.sources._addresses import Addressed, Location
 from detector.core.sources._storage import explain, open_store, path_in_store
 
 BLOCK = 1 << 20  # bytes; the last block of an object has fewer
@@ -113,7 +113,7 @@ class RangedObject:
 
 
 class StoredObject(RangedObject):
-    place: Place
+    place: Location
 
     def _open(self) -> Any:
         # Without fsspec's cache: all openings share ours.

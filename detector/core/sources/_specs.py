@@ -8,7 +8,7 @@ import os
 import re
 
 from detector.core.errors import SourceError
-from detector.core.sources._contents import PICTURES, Contents, list_folder, walk_files
+from detector.core.sources._contents import PICTURES, Folder, list_folder, walk_files
 from detector.core.sources._forms import NamedPictures, is_live
 from detector.core.sources._left_out import describe_left_out
 from detector.core.sources.base import check_file
@@ -23,14 +23,14 @@ def list_pictures(spec: str) -> list[str]:
     if isinstance(spec, NamedPictures):
         return list(spec.paths)
     if is_numbered(spec):
-        return _select_pictures(spec, Contents(list(_list_numbered(spec)), []))
+        return _select_pictures(spec, Folder(list(_list_numbered(spec)), []))
     if (contents := look_into(spec)) is not None:
         return _select_pictures(spec, contents)
     check_file(spec)
     return [spec]
 
 
-def look_into(spec: str) -> Contents | None:
+def look_into(spec: str) -> Folder | None:
     """Return the content of a folder or a pattern; None for other specs. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return None
@@ -73,10 +73,10 @@ def _list_numbered(spec: str) -> list[str]:
     return [os.path.join(folder, os.path.basename(path)) for path in matches]
 
 
-def _list_matches(pattern: str) -> Contents:
+def _list_matches(pattern: str) -> Folder:
     folder, name = os.path.split(pattern)
     if name == "**" and not glob.has_magic(folder):
-        return Contents(list(walk_files(folder or os.curdir)), [])
+        return Folder(list(walk_files(folder or os.curdir)), [])
     files, folders, strange = [], [], 0
     for path in glob.iglob(pattern, recursive=True):
         if os.path.isfile(path):
@@ -85,10 +85,10 @@ def _list_matches(pattern: str) -> Contents:
             folders.append(path)
         else:
             strange += 1
-    return Contents(files, [] if "**" in pattern.split(os.sep) else folders, strange)
+    return Folder(files, [] if "**" in pattern.split(os.sep) else folders, strange)
 
 
-def _select_pictures(spec: str, contents: Contents) -> list[str]:
+def _select_pictures(spec: str, contents: Folder) -> list[str]:
     if pictures := contents.pictures:
         return pictures
     what = "the folder" if os.path.isdir(spec) else "the pattern"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from detector.core.errors import DetectVideoError, EngineError, SourceError
 from detector.core.errors.secrets import keep_secret
-from detector.core.sources._addresses import STORES, Place, credentials_of
+from detector.core.sources._addresses import STORES, Location, credentials_of
 
 CONNECT_S, SILENT_S = 20.0, 30.0  # to connect; without a byte
 # Retries by the libraries. With ours (_ranges.py), a silent server is given up before the watchdog
@@ -35,8 +35,8 @@ NO_RETRIES = " (reached max retries: 0)"  # s3fs retries, not botocore
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
-class About(NamedTuple):
-    """``version``: size and ETag, generation or date, which identify the content."""
+class ObjectInfo(NamedTuple):
+    """Facts about an object. ``version``: size and ETag, generation or date: its identity."""
 
     size: int
     version: str
@@ -49,7 +49,7 @@ class Trouble(NamedTuple):
     passes: bool
 
 
-def open_store(place: Place) -> Any:
+def open_store(place: Location) -> Any:
     """Return the file system (fsspec) of ``place``. Raises EngineError if a package is missing."""
     return _open(place.scheme)
 
@@ -107,26 +107,26 @@ def forget_stores() -> None:
     _open.cache_clear()
 
 
-def path_in_store(place: Place) -> str:
+def path_in_store(place: Location) -> str:
     return f"{place.host}/{place.key}"
 
 
-def about_of(info: Mapping[str, Any]) -> About:
+def about_of(info: Mapping[str, Any]) -> ObjectInfo:
     """Convert a file system's description of an object. Raises SourceError if it lacks a size."""
     size = info.get("size")
     if size is None:
         raise SourceError("the server states no length, so byte ranges cannot be read")
     for name in ("generation", "ETag", "etag", "Last-Modified", "LastModified", "mtime", "created"):
         if value := info.get(name):
-            return About(int(size), f"{int(size)}-{_bare(value)}")
-    return About(int(size), f"{int(size)}-")
+            return ObjectInfo(int(size), f"{int(size)}-{_bare(value)}")
+    return ObjectInfo(int(size), f"{int(size)}-")
 
 
 def _bare(value: object) -> str:
     return str(value).removeprefix("W/").strip('"')
 
 
-def look(place: Place) -> About:
+def look(place: Location) -> ObjectInfo:
     """Describe one object. Raises SourceError, one line with the remedy."""
     store = open_store(place)
     with store_errors(place):
@@ -137,7 +137,7 @@ def look(place: Place) -> About:
 
 
 @contextmanager
-def store_errors(place: Place) -> Iterator[None]:
+def store_errors(place: Location) -> Iterator[None]:
     """Turn errors of a library in the block into a SourceError."""
     try:
         yield

@@ -62,7 +62,7 @@ def read_tiff(data: bytes) -> Tiff | None:
 
 
 def _read(data: bytes) -> Tiff | None:
-    reader = _Reader(data)
+    reader = _TiffReader(data)
     first, following = reader.page(reader.first)
     pages, seen = 1, {reader.first}
     while following and following not in seen and pages < MOST_PAGES:
@@ -99,7 +99,7 @@ def _find_taken(data: bytes) -> str | None:
     begins = _EXIF_BEGINS.search(data)
     exif = data[begins.end() :] if begins else b""
     try:
-        reader = _Reader(exif)
+        reader = _TiffReader(exif)
         tags = reader.page(reader.page(reader.first)[0][EXIF][0][0])[0]
         at, zone_at = tags[TAKEN][1], tags.get(ZONE_OF_TAKEN, ((), len(exif)))[1]
         text, zone = (exif[one : one + 19].decode("latin-1") for one in (at, zone_at))
@@ -110,7 +110,7 @@ def _find_taken(data: bytes) -> str | None:
     return taken + offset[0] if offset else taken
 
 
-class _Reader:
+class _TiffReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._order = "<" if data[:1] == b"I" else ">"

@@ -25,7 +25,7 @@ from detector.core.errors.secrets import HIDDEN, Address, redact
 from detector.core.http import Answer, Login, open_from
 from detector.core.sources import _ranges
 from detector.core.sources._ranges import PAUSES_S, RangedObject
-from detector.core.sources._storage import About, explain
+from detector.core.sources._storage import ObjectInfo, explain
 
 SILENT_S = 20.0  # without a byte
 READ_BYTES = 1 << 16  # per read of a connection
@@ -111,7 +111,7 @@ def _login_of(whole: str) -> Login | None:
     return None if found is None or found[2] is None else (found[0], found[2])
 
 
-def look(place: WebPlace) -> About:
+def look(place: WebPlace) -> ObjectInfo:
     """Ask for a file without reading it. Raises SourceError."""
     try:
         with closing(ask(place)) as answer:
@@ -119,7 +119,7 @@ def look(place: WebPlace) -> About:
                 raise SourceError(f"{place}: the server states no length; copy the file first")
             dated = answer.headers.get("Last-Modified")
             version = (answer.tag or dated or "").removeprefix("W/").strip('"')
-            return About(answer.size, f"{answer.size}-{version}")
+            return ObjectInfo(answer.size, f"{answer.size}-{version}")
     except SourceError:
         raise
     except (OSError, ValueError) as error:

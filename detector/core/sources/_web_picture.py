@@ -11,7 +11,7 @@ from detector.core.errors import SourceError
 from detector.core.errors.writing import temporary_folder
 from detector.core.sources._contents import PICTURES
 from detector.core.sources._web import WebPlace, open_web
-from detector.core.sources.base import How, Source
+from detector.core.sources.base import OpenOptions, Source
 from detector.core.types import Frame, Image
 
 MOST_BYTES = 1 << 30
@@ -22,7 +22,7 @@ class WebPicture(Source):
 
     decoder = "opencv"
 
-    def __init__(self, place: WebPlace, codec: str, **how: Unpack[How]) -> None:
+    def __init__(self, place: WebPlace, codec: str, **how: Unpack[OpenOptions]) -> None:
         from detector.core.sources.pictures import PicturesSource
 
         self._shown = str(place)

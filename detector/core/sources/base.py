@@ -14,7 +14,7 @@ from detector.core.errors import SourceError, UsageError
 from detector.core.types import Background, Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.timeline import OffTrack, Track
+    from detector.core.timeline import OffTrack, ThreadTrack
 
 
 class GreyRange(NamedTuple):
@@ -107,7 +107,7 @@ def parse_rate(text: str) -> Fraction:
     return rate
 
 
-class How(TypedDict, total=False):
+class OpenOptions(TypedDict, total=False):
     """Keywords of ``open``. Their defaults are those of ``sources.open``."""
 
     decoder: str
@@ -123,13 +123,13 @@ class Source:
     ``info`` describes the source. A frame that cannot be read raises nothing: it is counted in
     ``counts`` and skipped. Raises SourceError for what ends the whole source.
 
-    >>> import cv2, numpy as np
-    >>> from detector.core import sources
-    >>> cv2.imwrite("a.png", np.zeros((480, 640, 3), np.uint8))
-    True
-    >>> with sources.open("a.png") as source:
-    ...     print(source.info.width, [frame.name for frame in source])
-    640 ['a.png']
+        >>> import cv2, numpy as np
+        >>> from detector.core import sources
+        >>> cv2.imwrite("a.png", np.zeros((480, 640, 3), np.uint8))
+        True
+        >>> with sources.open("a.png") as source:
+        ...     print(source.info.width, [frame.name for frame in source])
+        640 ['a.png']
     """
 
     # The possible types of Frame.picture: "bgr", "yuv420p". If there are more than "bgr", ``open``
@@ -155,7 +155,7 @@ class Source:
     info: SourceInfo
     counts: ReadCounts
     decoder: str = ""  # the reader: "opencv", "av", "opencv (28 frames) then av", ...
-    pixels: str = "bgr"  # or "yuv420p", of which single frames may still be BGR
+    pixels: str = "bgr"  # or "yuv420p"; single frames may still be BGR
     no_planes: str = ""  # why a video gives BGR although planes were requested
     notes: list[str]  # sentences for the session
 
@@ -183,7 +183,7 @@ class Source:
         """Open a source that ``arrives``, with a ``reading.Reading``. Raises as ``open``."""
         raise NotImplementedError
 
-    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
+    def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
         """Wait for a picture; see ``loop.parts.Parts.arrive``."""
         raise NotImplementedError
 

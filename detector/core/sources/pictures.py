@@ -8,7 +8,7 @@ from typing import Unpack
 
 from detector.core.sources._contents import PICTURE, kind_of
 from detector.core.sources._forms import Gathered, NamedPictures, is_live
-from detector.core.sources.base import ANY, How, Source
+from detector.core.sources.base import ANY, OpenOptions, Source
 
 
 class PicturesSource(Source):
@@ -34,7 +34,7 @@ class PicturesSource(Source):
         list_pictures(spec)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         from detector.core.sources._pictures import OpenPictures
         from detector.core.sources._specs import list_pictures, look_into
 

@@ -7,7 +7,7 @@ from typing import Unpack
 from detector.core.errors import UsageError
 from detector.core.sources._forms import STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
-from detector.core.sources.base import ANY, How, Source
+from detector.core.sources.base import ANY, OpenOptions, Source
 
 
 class PipeSource(Source):
@@ -25,7 +25,7 @@ class PipeSource(Source):
         standard_input().check()
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         if how.get("decoder") == "opencv":
             raise UsageError("-: opencv cannot read standard input; omit --decoder")
         from detector.core.sources.video._pipe import PipedSource

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from detector.core.errors import UsageError
-from detector.core.sources._addresses import STORES, Place, StoredVideo, parse_address
-from detector.core.sources.base import How, Source
+from detector.core.sources._addresses import STORES, Location, StoredVideo, parse_address
+from detector.core.sources.base import OpenOptions, Source
 
 if TYPE_CHECKING:
     from detector.core.sources._ranges import RangedObject
-    from detector.core.sources._storage import About
+    from detector.core.sources._storage import ObjectInfo
 
 
 class StoredSource(Source):
@@ -24,7 +24,7 @@ class StoredSource(Source):
         return isinstance(spec, StoredVideo)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         place = parse_address(spec)
         if how.get("decoder") == "opencv":
             raise UsageError(f"{place}: opencv reads files only; omit --decoder")
@@ -33,7 +33,7 @@ class StoredSource(Source):
         return open_stored(open_place(place), **how)
 
 
-def open_place(place: Place) -> RangedObject:
+def open_place(place: Location) -> RangedObject:
     """Open an object whose reads fail if it is incomplete. Raises SourceError."""
     if place.scheme in STORES:
         from detector.core.sources._ranges import StoredObject
@@ -46,7 +46,7 @@ def open_place(place: Place) -> RangedObject:
     return stored
 
 
-def look(place: Place) -> About:
+def look(place: Location) -> ObjectInfo:
     if place.scheme in STORES:
         from detector.core.sources._storage import look as look_into_store
 

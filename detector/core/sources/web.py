@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources._forms import is_web
-from detector.core.sources.base import ANY, How, Source
+from detector.core.sources.base import ANY, OpenOptions, Source
 
 if TYPE_CHECKING:
     from detector.core.sources._answers import Taken
@@ -31,7 +31,7 @@ class WebSource(Source):
         _find_out(spec)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         from detector.core.sources._answers import PICTURE, PLAYLIST
         from detector.core.sources._web import WebPlace, open_web
 

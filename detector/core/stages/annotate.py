@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.stages.labels import CORNERS, Color, Label, Places, drawable, render
+from detector.core.stages.labels import CORNERS, Color, Label, LabelSpace, drawable, render
 from detector.core.stages.planes import (
     Rect,
     draw_boxes,
@@ -115,7 +115,7 @@ class Corner(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DrawnLayout:
     """The positions of everything that ``annotate`` draws in one picture, or overlays write.
 
     ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 past the last one; best
@@ -133,22 +133,22 @@ class Layout:
     trails: tuple[NDArray[np.float32], ...] = ()  # of each box, points [n, 2]
 
 
-def lay_out(width: int, height: int, detections: Detections, style: Style) -> Layout:
+def lay_out(width: int, height: int, detections: Detections, style: Style) -> DrawnLayout:
     """Place boxes and labels in a picture of this size, the best score's label first. Line width
     and text grow with the picture, and text shrinks if there are many boxes."""
     size = _side(width, height)
     line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
     if not len(detections.boxes) and not style.remark:
-        return Layout(line, [], [], [], [], [])
+        return DrawnLayout(line, [], [], [], [], [])
     boxes = detections.boxes.round().astype(np.int64).tolist()
     shades = (_kinds(detections) % len(PALETTE)).tolist()
     coasting = detections.coasting
     dashed = frozenset(() if coasting is None else np.flatnonzero(coasting).tolist())
-    layout = Layout(line, boxes, shades, [], [], [], dashed, detections.trails)
+    layout = DrawnLayout(line, boxes, shades, [], [], [], dashed, detections.trails)
     labelled = style.labels and bool(boxes)
     if not labelled and not style.remark:
         return layout
-    places = Places(width, height, detections.boxes, line, _people(detections))
+    places = LabelSpace(width, height, detections.boxes, line, _people(detections))
     scale = _text_scale(width, height, style)
     if style.remark:
         remark = _render(style.remark, YELLOW, scale)
@@ -210,7 +210,7 @@ def annotate(picture: Picture, detections: Detections, style: Style = Style()) -
         _draw_in_bgr(picture, layout)
 
 
-def _draw_in_bgr(image: Image, layout: Layout) -> None:
+def _draw_in_bgr(image: Image, layout: DrawnLayout) -> None:
     trails = simplify(layout.trails, layout.line)
     for points, shade in zip(trails, layout.shades, strict=False):
         cv2.polylines(image, [points], False, PALETTE[shade], layout.line, cv2.LINE_AA)
@@ -235,7 +235,7 @@ def _draw_in_bgr(image: Image, layout: Layout) -> None:
         cv2.circle(image, middle, radius, color, cv2.FILLED, cv2.LINE_AA)
 
 
-def _draw_in_planes(planes: Planes, layout: Layout) -> None:
+def _draw_in_planes(planes: Planes, layout: DrawnLayout) -> None:
     """Draw the same shapes in the same order."""
     palette = shades(PALETTE, planes.colours)
     draw_trails(planes, layout.trails, [palette[one] for one in layout.shades], layout.line)
@@ -286,7 +286,7 @@ def _middle_of_dot(box: Sequence[int], radius: int) -> tuple[int, int]:
 
 
 def _place_labels(
-    layout: Layout, places: Places, detections: Detections, scale: float, style: Style
+    layout: DrawnLayout, places: LabelSpace, detections: Detections, scale: float, style: Style
 ) -> list[int]:
     """Add the labels of all boxes, best score first, and their corners. Return the boxes that no
     label fits, whether without its score or with the score alone; their colour tells the class."""
@@ -330,7 +330,7 @@ def _place_labels(
     return bare
 
 
-def _doubtful(layout: Layout) -> list[bool]:
+def _doubtful(layout: DrawnLayout) -> list[bool]:
     """Return for each box label whether it touches the outline of another box of its colour. A
     label wholly inside a larger box, or next to it, is clear."""
     placed = [one for one in layout.labels if one.number is not None]
@@ -364,7 +364,7 @@ def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int)
 
 
 def _place_dots(
-    places: Places, boxes: Sequence[Sequence[int]], bare: Sequence[int], radius: int
+    places: LabelSpace, boxes: Sequence[Sequence[int]], bare: Sequence[int], radius: int
 ) -> Iterator[int]:
     """Yield the boxes without a label that have room for a dot in their top left corner."""
     side = 2 * radius + 1

@@ -153,7 +153,7 @@ PLACES = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3)
 CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES)
 
 
-class Places:
+class LabelSpace:
     """The free places of one picture. Its boxes are xyxy [M, 4] in pixels; heads of people, whose
     boxes are given by index, stay free if possible."""
 

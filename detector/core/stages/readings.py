@@ -41,7 +41,7 @@ WHOLE = 0.01  # tolerance for a whole class number
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """``count`` columns of output number ``output`` from ``first`` on; None: all. ``across``: the
+    """Columns of output number ``output``: ``count`` from ``first`` on; None: all. ``across``: the
     output is [1, columns, N] instead of [1, N, columns]. An output [1, N] is one column."""
 
     output: int = 0

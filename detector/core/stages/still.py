@@ -34,7 +34,7 @@ class Stillness:
     calls ``is_still``, the writer's the rest."""
 
     def __init__(self, share: float) -> None:
-        """``share``: of the network's input, 0..1, that may change in a still frame."""
+        """Create it. ``share``: of the network's input, 0..1, that may change in still frames."""
         self._share = share
         self._inferred: dict[str, tuple[Fit, int, Image]] = {}
         self._last: dict[str, Detections] = {}

@@ -59,7 +59,7 @@ class LiveLine:
                 live.update(shown.draw(), refresh=True)
 
 
-class Line(NamedTuple):
+class ProgressLine(NamedTuple):
     """One line: the source's name, a bar of ``bar`` columns (0: none), and figures."""
 
     name: str
@@ -85,7 +85,7 @@ class Line(NamedTuple):
 
 def line(
     path: str, written: int, total: int | None, elapsed_s: float, timeline: Any, width: int = 80
-) -> Line:
+) -> ProgressLine:
     """``in.mp4  ━━━━━━  120/400 frames  24.9 FPS  ETA 0:11  bottleneck: write``, in ``width``
     columns: the last figures give way, then the bar, then the middle of the name."""
     rate = written / elapsed_s if elapsed_s > 0 else 0.0
@@ -107,7 +107,7 @@ def line(
     name = shorten(name, max(0, min(LONGEST_NAME, width - 2 - len(said))))
     room = width - cell_len(name) - len(said) - 4
     bar = min(room, WIDEST_BAR) if known and room >= NARROWEST_BAR else 0
-    return Line(name, bar, said[:width], written, known)
+    return ProgressLine(name, bar, said[:width], written, known)
 
 
 def shorten(name: str, width: int) -> str:

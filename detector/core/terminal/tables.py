@@ -19,7 +19,7 @@ from detector.core.terminal.progress import shorten
 BETWEEN = 3  # columns of the terminal between two columns of a table
 
 
-class _Shown(NamedTuple):
+class _PrintedColumn(NamedTuple):
     """A printed column. ``least``: width of its longest word; ``most``: of its longest cell."""
 
     column: Column
@@ -52,26 +52,26 @@ def table_fits(console: Console, table: Table) -> bool:
     return fits(console, [_show(table, column) for column in table.columns])
 
 
-def fits(console: Console, shown: Sequence[_Shown], one_line: bool = False) -> bool:
+def fits(console: Console, shown: Sequence[_PrintedColumn], one_line: bool = False) -> bool:
     return _room(console, shown) >= sum(one.most if one_line else one.least for one in shown)
 
 
-def _room(console: Console, shown: Sequence[_Shown]) -> int:
+def _room(console: Console, shown: Sequence[_PrintedColumn]) -> int:
     """For the cells, between one column at the left edge and one at the right."""
     return console.width - BETWEEN * (len(shown) - 1) - 2
 
 
-def _show(table: Table, column: Column) -> _Shown:
+def _show(table: Table, column: Column) -> _PrintedColumn:
     cells = [printable(column.text(column.of(row))) for row in table.rows]
     if column.longest:
         cells = [shorten(cell, column.longest) for cell in cells]
     head = column.head(table.unit)
     most = max(map(cell_len, [head, *cells]))
     words = chain(head.split(), cells if column.whole else chain(*(one.split() for one in cells)))
-    return _Shown(column, cells, max(map(cell_len, words), default=0), most)
+    return _PrintedColumn(column, cells, max(map(cell_len, words), default=0), most)
 
 
-def _widths(room: int, shown: Sequence[_Shown]) -> list[int]:
+def _widths(room: int, shown: Sequence[_PrintedColumn]) -> list[int]:
     """Every word has its place; what is left goes to the columns that need least of it. Where not
     even the words have room, the widest column breaks its own."""
     widths = [one.least for one in shown]
@@ -85,7 +85,7 @@ def _widths(room: int, shown: Sequence[_Shown]) -> list[int]:
     return widths
 
 
-def _draw(console: Console, table: Table, shown: Sequence[_Shown]) -> Drawn:
+def _draw(console: Console, table: Table, shown: Sequence[_PrintedColumn]) -> Drawn:
     drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
     for one, width in zip(shown, _widths(_room(console, shown), shown), strict=True):
         drawn.add_column(

@@ -16,7 +16,7 @@ from detector.core.timeline.spans import (
     WORK,
     WRITE,
     OffTrack,
-    Track,
+    ThreadTrack,
 )
 from detector.core.timeline.timeline import OffTimeline, Timeline
 
@@ -38,6 +38,6 @@ __all__ = [
     "Natives",
     "OffTimeline",
     "OffTrack",
+    "ThreadTrack",
     "Timeline",
-    "Track",
 ]

@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 Tasks = Callable[[], Mapping[int, str]]
-"""The engine's threads by the kernel's numbers, each with the name of the thread that made it; ""
-if unknown. Another mapping where they are others."""
+"""The engine's threads by the kernel's numbers, each with the name of its creator; "" if unknown.
+A changed set of threads is another mapping."""
 
 
 def clock_of(task: int) -> int:
@@ -32,11 +32,11 @@ def clock_of(task: int) -> int:
 
 
 @dataclass(slots=True)
-class _Clock:
+class _ThreadClock:
     """The clock of an engine's thread. ``owner``: the worker that created it; None if unknown."""
 
     number: int
-    owner: Worker | None
+    owner: EngineCaller | None
     seen_ns: int = 0
 
 
@@ -48,21 +48,21 @@ class Booking:
         self._tasks, self._read = tasks, read
         self._lock = threading.Lock()
         self._listed: Mapping[int, str] | None = None  # threads whose clocks are read
-        self._clocks: list[_Clock] = []
-        self._workers: dict[str, Worker] = {}
+        self._clocks: list[_ThreadClock] = []
+        self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
         self._each_ns = 0  # sum of the shares of an inference in flight since the start
-        self._last: Worker | None = None  # the worker whose inference ended last
+        self._last: EngineCaller | None = None  # the worker whose inference ended last
         self.told = False  # whether any of these clocks can be read
 
-    def worker(self, name: str) -> Worker:
+    def worker(self, name: str) -> EngineCaller:
         """Return the thread of that name, which is about to call the engine."""
         with self._lock:
             if not self._workers:
                 self._book()  # loading and warm-up belong to no call
             self._listed = None  # this thread may have created some of the listed ones
-            return self._workers.setdefault(name, Worker(self))
+            return self._workers.setdefault(name, EngineCaller(self))
 
     def _book(self) -> None:
         """Book the time since the last call. Must be fast, twice per inference: 0.4 us a clock."""
@@ -98,7 +98,7 @@ class Booking:
         seen = {clock.number: clock.seen_ns for clock in self._clocks}
         self._listed = tasks
         self._clocks = [
-            _Clock(number := clock_of(task), self._workers.get(maker), seen.get(number, 0))
+            _ThreadClock(number := clock_of(task), self._workers.get(maker), seen.get(number, 0))
             for task, maker in tasks.items()
         ]
         self.told = self.told or any(self._tells(clock.number) for clock in self._clocks)
@@ -110,7 +110,7 @@ class Booking:
         return False
 
 
-class Worker:
+class EngineCaller:
     """A thread that calls the engine. ``booked_ns``: what its inferences have been given so far."""
 
     __slots__ = ("_booking", "_each_ns", "booked_ns")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-# With fewer samples, a percentile would merely be the maximum.
+# Below this number of samples, a percentile would merely be the maximum.
 SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
 
 

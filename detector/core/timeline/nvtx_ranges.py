@@ -34,7 +34,7 @@ class ThreadRange:
 
 
 class Attached(NamedTuple):
-    """``domain``: None if no tool records. ``lost``: why a tool sees no range, and what to type."""
+    """The tool. ``domain``: None if none records. ``lost``: why it sees nothing; what to type."""
 
     domain: Any | None
     lost: str | None = None

@@ -1,7 +1,7 @@
-"""The rows of a span: index, start and end of its calls, and its thread's time off a core. ``Rows``
-keeps the first ones, in some 16 bytes each, which a ``Spool`` stores on disk; ``Ring`` keeps the
-last ones, in memory. A span writes into their ``Block``. Both return one column at a time, so that
-the writer of all rows need not hold them twice."""
+"""The rows of a span: index, start and end of its calls, and its thread's time off a core.
+``SpanRows`` keeps the first ones, in some 16 bytes each, which a ``Spool`` stores on disk; ``Ring``
+keeps the last ones, in memory. A span writes into their ``Block``. Both return one column at a
+time, so that the writer of all rows need not hold them twice."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Block:
         return self._table[:, COLUMNS.index(name)]
 
 
-class Rows:
+class SpanRows:
     """The first ``room`` calls, in order.
 
     ``off_cpu``, ``ready`` and (``booked``) ``library`` are written as running sums. Full blocks are

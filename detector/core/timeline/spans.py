@@ -1,4 +1,4 @@
-"""What one thread records: a ``Track`` of ``Span``s, one for each stage and each kind of wait.
+"""What one thread records: a ``ThreadTrack`` of ``Span``s, one for each stage and kind of wait.
 
 Only its own thread writes to a track, so it needs no lock. From the top: names of stages and kinds,
 the meter that threads share, a span, a track, and stand-ins for a timeline that is off.
@@ -11,11 +11,11 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from detector.core.timeline.booking import Booking, Worker
+from detector.core.timeline.booking import Booking, EngineCaller
 from detector.core.timeline.histogram import Histogram
 from detector.core.timeline.native import Natives, RunQueue, open_run_queue
 from detector.core.timeline.nvtx_ranges import ThreadRange
-from detector.core.timeline.rows import ROW_BYTES, Ring, Rows, Spool
+from detector.core.timeline.rows import ROW_BYTES, Ring, SpanRows, Spool
 
 # The seven stages of a frame. JSON, NVTX, tables and verdicts use the same names.
 READ = "read"
@@ -36,7 +36,7 @@ OTHER = "other"  # time between spans
 KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
 
 
-class Meter:
+class BusyMeter:
     """The time in which at least one of several threads was inside a stage: the union of their
     intervals. Neither a slow reader nor parallel requests distort inference FPS."""
 
@@ -117,15 +117,15 @@ class Span:
 
     def __init__(
         self,
-        track: Track,
+        track: ThreadTrack,
         stage: str,
         kind: str,
-        meter: Meter | None,
+        meter: BusyMeter | None,
         nvtx: ThreadRange | None,
         room: int,
         ring: bool = False,
         spool: Spool | None = None,
-        booked: Worker | None = None,
+        booked: EngineCaller | None = None,
     ) -> None:
         self._booked = booked
         self._track, self.stage, self.kind = track, stage, kind
@@ -140,7 +140,7 @@ class Span:
         self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
         self.library_ns = 0
         self.call_ns = 0  # of the current call so far
-        self._kept = Ring(room) if ring else Rows(room, spool, booked is not None)
+        self._kept = Ring(room) if ring else SpanRows(room, spool, booked is not None)
         block = self._kept.block
         # Cached lookups halve the cost of a call.
         self._written, self._write = block.written, block.write
@@ -211,7 +211,7 @@ class Span:
         return self.on_cpu_ns + self.beside_ns
 
     @property
-    def rows(self) -> Rows | Ring:
+    def rows(self) -> SpanRows | Ring:
         """The kept calls in order. Read it from the same threads as ``durations``."""
         self._take()
         return self._kept
@@ -269,7 +269,7 @@ class Between:
         return self.call_ns - self.off_cpu_ns
 
 
-class Track:
+class ThreadTrack:
     """Records one thread: ``with timeline.track("reader") as track:`` around its life, ``with
     track.span(READ, i):`` in it.
 
@@ -283,7 +283,7 @@ class Track:
         name: str,
         clock: Callable[[], int],
         cpu_clock: Callable[[], int],
-        meters: dict[str, Meter],
+        meters: dict[str, BusyMeter],
         domain: Any | None,
         max_rows: int = MAX_ROWS,
         natives: Natives | None = None,
@@ -320,7 +320,7 @@ class Track:
     def other_ns(self) -> int:
         return self.other.call_ns
 
-    def __enter__(self) -> Track:
+    def __enter__(self) -> ThreadTrack:
         self._queue = self._open_queue()
         if self._queue is not None:
             self._ready_start = self._ready_seen = self._queue.read()

@@ -19,9 +19,9 @@ from detector.core.timeline.spans import (
     PREPROCESS,
     READ,
     WORK,
-    Meter,
+    BusyMeter,
     OffTrack,
-    Track,
+    ThreadTrack,
 )
 
 
@@ -52,8 +52,8 @@ class Timeline:
         self._domain: Any | None = attach().domain if nvtx else None
         self._max_rows = max_rows
         self._lock = threading.Lock()
-        self.tracks: dict[str, Track] = {}
-        self.meters = {INFER: Meter()}
+        self.tracks: dict[str, ThreadTrack] = {}
+        self.meters = {INFER: BusyMeter()}
         self._natives = natives
         self._ring = ring
         self._spool = Spool(folder)
@@ -80,10 +80,10 @@ class Timeline:
         finally:
             self._domain.end_range(whole)
 
-    def track(self, name: str) -> Track:
+    def track(self, name: str) -> ThreadTrack:
         with self._lock:
             if name not in self.tracks:
-                track = Track(
+                track = ThreadTrack(
                     name,
                     self.clock,
                     self._cpu_clock,
@@ -133,7 +133,7 @@ class OffTimeline:
     """A timeline that measures nothing; the cost of the instruments is measured against it."""
 
     def __init__(self) -> None:
-        self.tracks: dict[str, Track] = {}
+        self.tracks: dict[str, ThreadTrack] = {}
 
     def run(self, text: str) -> nullcontext[None]:
         return nullcontext()

@@ -26,13 +26,13 @@ from detector.lab.session.comparison import (
     About,
     Comparison,
     CountedLayer,
+    Decision,
     Noise,
     Round,
     Row,
     RowAgreement,
     RowRoof,
     VariantFacts,
-    Verdict,
 )
 from detector.lab.session.evaluation import MeanAccuracy
 from detector.lab.session.network import Peaks
@@ -95,7 +95,7 @@ def place_on_roof(
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RoundsLook:
     """When the rounds are judged. ``share``: of ALPHA that may be spent. ``stopped``: why no more
     rounds follow (``Noise``). ``twin``: the baseline once more, in a process of its own."""
 
@@ -105,10 +105,10 @@ class Look:
 
 
 def compare_variants(
-    variants: Sequence[Variant], about: About, look: Look | None = None
+    variants: Sequence[Variant], about: About, look: RoundsLook | None = None
 ) -> Comparison:
     """Return the document that ``--json`` prints. ``about``: what is the same for all rows."""
-    look = look or Look()
+    look = look or RoundsLook()
     ran = [variant for variant in variants if variant.error is None and variant.rounds]
     base = ran[0] if ran else None
     warnings = (
@@ -147,10 +147,10 @@ def is_decided(document: Comparison) -> bool:
 
 
 def _judge_rows(
-    base: Variant, ran: Sequence[Variant], about: About, look: Look
-) -> tuple[Noise, dict[int, dict[Metric, Verdict | None]]]:
+    base: Variant, ran: Sequence[Variant], about: About, look: RoundsLook
+) -> tuple[Noise, dict[int, dict[Metric, Decision | None]]]:
     others = [variant for variant in ran if variant is not base]
-    found: dict[int, dict[Metric, Verdict | None]] = {id(one): {} for one in others}
+    found: dict[int, dict[Metric, Decision | None]] = {id(one): {} for one in others}
     floors: dict[Metric, float] = {}
     smallest: dict[Metric, float | None] = {}
     for metric in METRICS:
@@ -174,9 +174,9 @@ def _judge_rows(
     return noise, found
 
 
-def _verdict(one: Judged) -> Verdict:
+def _verdict(one: Judged) -> Decision:
     bounded = one.low > 0 and one.largest < math.exp(100)
-    return Verdict(
+    return Decision(
         outcome=one.outcome,
         ratio=one.ratio,
         low=one.low if bounded else None,
@@ -195,7 +195,7 @@ def _log_ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
     return [math.log(ratio) for ratio in _ratios(variant, base, metric) if ratio > 0]
 
 
-def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Verdict | None]) -> Row:
+def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision | None]) -> Row:
     sound = variant.error is None and base is not None
     facts = variant.facts or VariantFacts()
     shares = facts.precision_executed

@@ -18,7 +18,7 @@ SHORTEST_MS = 1e-12  # for ratios of calls that took no time
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RunChange:
     """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: of no
     difference, corrected for the other stages. ``smallest``: the effect found in 9 of 10 cases."""
 
@@ -92,7 +92,7 @@ OPTIONS = {
 END_TO_END = "end to end, per frame"
 
 
-def diff(before: SavedSession, after: SavedSession) -> list[Change]:
+def diff(before: SavedSession, after: SavedSession) -> list[RunChange]:
     """List end to end first, with its p uncorrected (as in the gate), then each stage with enough
     samples in both runs, with p corrected for multiple tests."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
@@ -120,10 +120,10 @@ def periods_ms(session: SavedSession) -> NDArray[np.float64]:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Change:
+def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> RunChange:
     """Return the ratio of the means; the interval uses long blocks: a slow minute is one event."""
     told = compare_means(np.maximum(before, SHORTEST_MS), np.maximum(after, SHORTEST_MS))
-    return Change(
+    return RunChange(
         what,
         float(before.mean()),
         float(after.mean()),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from detector.core.session.document import SessionDocument
-from detector.lab.session.rows import FrameCounts, SessionRows
+from detector.lab.session.rows import ClassCounts, SessionRows
 
 BINS = 60  # of the curve over time
 CURVES = 5  # classes with a curve of their own; the others share one
@@ -71,7 +71,7 @@ def _bins(frames: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
-def _whens(frames: Sequence[FrameCounts]) -> tuple[list[float], str]:
+def _whens(frames: Sequence[ClassCounts]) -> tuple[list[float], str]:
     times = [frame.time_s for frame in frames]
     one_source = len({frame.source for frame in frames}) == 1
     rising = all(a < b for a, b in itertools.pairwise(times))

@@ -21,7 +21,7 @@ MATERIAL = 0.02  # of all CPU time a frame: a smaller growth changes no conclusi
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class OtherLoad:
     """Cores that other programs used during each run, on average. ``cores``: those there are."""
 
     before: float
@@ -73,11 +73,11 @@ def others_cores(summary: Summary) -> float | None:
     return libraries.others_s / libraries.wall_s
 
 
-def compare_load(before: Summary, after: Summary) -> Load | None:
+def compare_load(before: Summary, after: Summary) -> OtherLoad | None:
     first, second = others_cores(before), others_cores(after)
     if first is None or second is None or before.cpu.cores != after.cpu.cores:
         return None
-    return Load(first, second, before.cpu.cores)
+    return OtherLoad(first, second, before.cpu.cores)
 
 
 WHOLE = "the whole process"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from detector.core.session.document import Summary
 from detector.lab.audit.machine import Machine
 from detector.lab.audit.rule import Rule, list_rules
-from detector.lab.audit.tables import Table
+from detector.lab.audit.tables import AuditTable
 from detector.lab.session.audit import SEVERITIES, AuditDocument, Audited, Finding
 from detector.lab.session.comparison import Comparison
 from detector.lab.session.read import SavedSession
@@ -19,7 +19,7 @@ class Case:
     """``runs``: name -> the summary of a finished run; ``sessions``: -> its folder, where that is
     what was given; ``comparisons``: -> what compare printed."""
 
-    tables: Sequence[Table] = ()
+    tables: Sequence[AuditTable] = ()
     runs: dict[str, Summary] = field(default_factory=dict)
     sessions: dict[str, SavedSession] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
@@ -67,6 +67,6 @@ def _findings(rule: Rule, case: Case) -> Iterator[Finding]:
             yield from rule.findings(table, table.name)
 
 
-def _audited(table: Table) -> Audited:
+def _audited(table: AuditTable) -> Audited:
     read = {one.title: str(one.meaning) for one in table.columns if not one.meaning.why}
     return Audited(table.name, table.rows, read, tuple(table.unread))

@@ -86,12 +86,12 @@ def shown(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class DecimalMark:
     comma: bool  # a decimal comma is proved
     point: bool
 
     @classmethod
-    def of(cls, cells: Iterable[str]) -> Writing:
+    def of(cls, cells: Iterable[str]) -> DecimalMark:
         comma = point = False
         for cell in cells:
             if len(cell) <= LONGEST and FORM.fullmatch(cell):  # "v1.25" proves nothing

@@ -12,7 +12,7 @@ from detector.core.session.document import SessionDocument, Summary
 from detector.core.session.measured import Interval, Measurements
 from detector.lab.audit.case import Case
 from detector.lab.audit.machine import Machine
-from detector.lab.audit.tables import Table, make_table
+from detector.lab.audit.tables import AuditTable, make_table
 from detector.lab.session.comparison import Comparison, Row
 from detector.lab.session.network import LayersFacts
 from detector.lab.session.read import SavedSession, read_session
@@ -86,7 +86,7 @@ MEASURED: Columns = (
 )
 
 
-def _table(name: str, columns: Columns, rows: Iterable[Any]) -> Table:
+def _table(name: str, columns: Columns, rows: Iterable[Any]) -> AuditTable:
     titles = [title for title, _ in columns]
     return make_table(name, titles, [[text(row) for _, text in columns] for row in rows])
 
@@ -111,7 +111,7 @@ class Ours:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.tables: list[Table] = []
+        self.tables: list[AuditTable] = []
         self.runs: dict[str, Summary] = {}
         self.sessions: dict[str, SavedSession] = {}
         self.comparisons: dict[str, Comparison] = {}
@@ -167,7 +167,7 @@ def _add_run(found: Ours, name: str, run: Summary) -> None:
         found.tables.append(_table(f"{name}: stages", STAGES, stages))
 
 
-def tables_of_runs(runs: Mapping[str, Summary]) -> Iterator[Table]:
+def tables_of_runs(runs: Mapping[str, Summary]) -> Iterator[AuditTable]:
     if len(runs) < 2:
         return
     yield _table("runs side by side", RUNS, runs.items())
@@ -191,7 +191,7 @@ def _is_rows(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
 
 
-def _of_dicts(name: str, rows: Any) -> Table:
+def _of_dicts(name: str, rows: Any) -> AuditTable:
     if not _is_rows(rows) or len(rows) > MOST_ROWS:
         raise UsageError(f"{name}: not a list of rows, or more than {MOST_ROWS} rows")
     flat = [dict(_flat(row)) for row in rows]

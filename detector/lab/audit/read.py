@@ -14,7 +14,7 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import counted
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.lab.audit.columns import clean
-from detector.lab.audit.tables import Table, make_table
+from detector.lab.audit.tables import AuditTable, make_table
 
 SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".txt")
 MOST_BYTES = 4 << 20
@@ -34,7 +34,7 @@ def read_titles(path: str) -> dict[str, str | None]:
     return {str(title): value for title, value in content.items()}
 
 
-def read_tables(path: str | Path, titles: Titles | None = None) -> list[Table]:
+def read_tables(path: str | Path, titles: Titles | None = None) -> list[AuditTable]:
     """Raises SourceError if the file holds no table, and UsageError for another kind of file."""
     suffix = Path(path).suffix.lower()
     text = read_text(
@@ -51,7 +51,7 @@ def read_tables(path: str | Path, titles: Titles | None = None) -> list[Table]:
 
 def parse_tables(
     text: str, name: str, *, markdown: bool | None = None, titles: Titles | None = None
-) -> list[Table]:
+) -> list[AuditTable]:
     if found := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
         line = text.count("\n", 0, found.start()) + 1
         code = ord(found[0])
@@ -59,7 +59,7 @@ def parse_tables(
     if markdown is None:
         markdown = any(map(_is_rule, text.splitlines()[:2000]))
     grids = _markdown(text, name) if markdown else [(name, _csv(text, name))]
-    tables: list[Table] = []
+    tables: list[AuditTable] = []
     for title, grid in grids:
         if len(tables) == MOST_TABLES:
             raise SourceError(f"{name}: more than {MOST_TABLES} tables; split the file")
@@ -69,7 +69,7 @@ def parse_tables(
     return tables
 
 
-def _table(name: str, grid: list[list[str]], titles: Titles) -> Table:
+def _table(name: str, grid: list[list[str]], titles: Titles) -> AuditTable:
     head, rows = grid[0], grid[1:]
     if len(head) > MOST_COLUMNS or len(rows) > MOST_ROWS:
         raise SourceError(

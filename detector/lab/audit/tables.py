@@ -10,14 +10,14 @@ from functools import cached_property
 from detector.core.errors.text import printable
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.columns import LABELS, SETTINGS, TEXT, UNITS, Meaning, clean, recognise
-from detector.lab.audit.numbers import Number, Writing, is_absent, shown
+from detector.lab.audit.numbers import DecimalMark, Number, is_absent, shown
 
 LONGEST_LABEL = 40
 WHOLE = re.compile(r"\b(?:total|whole|sum|overall|all|end.to.end)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Column:
+class AuditColumn:
     """``texts``: its cells, cleaned; ``numbers``: in the base unit, None for other cells."""
 
     title: str
@@ -47,21 +47,21 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class AuditTable:
     """``given``: its titles in --columns. ``facts``: name -> number. ``unread``: ambiguities."""
 
     name: str
-    columns: Sequence[Column]
+    columns: Sequence[AuditColumn]
     rows: int
     unread: Sequence[str] = ()
     facts: Mapping[str, tuple[str, Number]] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     said: Mapping[str, str] = field(default_factory=dict)  # the same as texts, with their units
 
-    def all(self, *quantities: str) -> list[Column]:
+    def all(self, *quantities: str) -> list[AuditColumn]:
         return [one for one in self.columns if one.quantity in quantities]
 
-    def one(self, quantity: str, *words: str, but: Sequence[str] = ()) -> Column | None:
+    def one(self, quantity: str, *words: str, but: Sequence[str] = ()) -> AuditColumn | None:
         return next(
             (
                 one
@@ -122,10 +122,10 @@ def precision_of(text: str) -> str | None:
     return kinds.PRECISIONS.get(one := found.pop(), one) if len(found) == 1 else None
 
 
-def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> AuditTable:
     """Make a table. ``rows``: as written; short ones are filled up, long ones cut."""
     texts = [[clean(cell) for cell in (*row, *[""] * len(titles))[: len(titles)]] for row in rows]
-    writing = Writing.of(cell for row in texts for cell in row)
+    writing = DecimalMark.of(cell for row in texts for cell in row)
     reasons: dict[str, list[str]] = {}
     columns = []
     for at, title in enumerate(titles):
@@ -134,33 +134,33 @@ def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) 
         columns.append(column)
         if said:
             reasons.setdefault(said, []).append(clean(title)[:LONGEST_LABEL] or f"column {at + 1}")
-    table = Table(name, columns, len(rows))
+    table = AuditTable(name, columns, len(rows))
     if facts := _facts(table, writing):
-        return Table(name, columns, len(rows), facts=facts, said=_said(table))
+        return AuditTable(name, columns, len(rows), facts=facts, said=_said(table))
     unread = [f"{', '.join(map(repr, titles))}: {why}" for why, titles in reasons.items()]
     return replace(table, unread=unread)
 
 
-def _said(table: Table) -> dict[str, str]:
+def _said(table: AuditTable) -> dict[str, str]:
     return {
         cells[0].lower(): " ".join(cells[1:])
         for cells in zip(*(one.texts for one in table.columns), strict=True)
     }
 
 
-def _column(title: str, cells: list[str], writing: Writing) -> tuple[Column, str]:
+def _column(title: str, cells: list[str], writing: DecimalMark) -> tuple[AuditColumn, str]:
     """Return the column and a remark: "" if all of it is read."""
     given = ["" if is_absent(cell) else cell for cell in cells]
     meaning = recognise(title, [cell for cell in given if cell])
     if meaning.quantity in (TEXT, kinds.NAME, kinds.STAGE, kinds.MODEL, kinds.ENGINE, kinds.BOUND):
-        return Column(clean(title), meaning, given, [None] * len(given)), meaning.why
+        return AuditColumn(clean(title), meaning, given, [None] * len(given)), meaning.why
     numbers: list[Number | None] = []
     why = meaning.why
     for cell in given:
         number = writing.read(cell) if cell else None
         why = why or (writing.why_unread(cell) or "" if cell else "")
         numbers.append(None if number is None else _scaled(number, meaning))
-    return Column(clean(title), meaning, given, numbers), why
+    return AuditColumn(clean(title), meaning, given, numbers), why
 
 
 def _scaled(number: Number, meaning: Meaning) -> Number:
@@ -174,7 +174,7 @@ def _scaled(number: Number, meaning: Meaning) -> Number:
     return number.scaled(scale)
 
 
-def _facts(table: Table, writing: Writing) -> dict[str, tuple[str, Number]]:
+def _facts(table: AuditTable, writing: DecimalMark) -> dict[str, tuple[str, Number]]:
     by_title = {one.title.lower(): one for one in table.columns}
     names = by_title.get("quantity") or by_title.get("metric") or by_title.get("what")
     if names is None or "value" not in by_title:

@@ -14,12 +14,12 @@ from detector.core.run.canvas import refuse_rect
 from detector.core.run.choose import why_taken
 from detector.core.run.inputs import refuse_cameras
 from detector.core.run.loading import choose_as_a_run
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.session.measured import Measurement
 from detector.lab.analysis.compare import Variant
 from detector.lab.compare.judging import open_dataset
 from detector.lab.compare.labels import Labels, open_labels_of
-from detector.lab.compare.rounds import Plan, Watch, compare, with_frames
+from detector.lab.compare.rounds import Rounds, Watch, compare, with_frames
 from detector.lab.session.comparison import ComparedVideo, Comparison
 
 LARGEST_BATCH = 4096
@@ -54,7 +54,7 @@ def compare_command(
         )
     if labels is not None and dataset is not None:
         raise UsageError("--labels scores frames of SOURCE, --dataset others; give one of them")
-    plan = Plan(
+    plan = Rounds(
         source,
         config,
         _parse_engines(engines),
@@ -74,9 +74,11 @@ def compare_command(
     return document, _exit_code(variants)
 
 
-def _with_usual(plan: Plan) -> Plan:
+def _with_usual(plan: Rounds) -> Rounds:
     try:
-        choice = choose_as_a_run(plan.config, Reading.of(plan.config).picture_size([plan.source]))
+        choice = choose_as_a_run(
+            plan.config, SourceReading.of(plan.config).picture_size([plan.source])
+        )
     except DetectVideoError:
         return plan
     usual = choice.config
@@ -145,13 +147,13 @@ def _exit_code(variants: list[Variant]) -> int:
 
 
 def _inspect_source(
-    plan: Plan, labels: str | None, mapping: str | None
+    plan: Rounds, labels: str | None, mapping: str | None
 ) -> tuple[ComparedVideo, Labels | None]:
     """Open source and labels once, so that a wrong file is known before a minute of loading."""
     from detector.core import sources
 
     sources.refuse_pipe(plan.source, "each round reads the source again")
-    reading = Reading.of(plan.config)
+    reading = SourceReading.of(plan.config)
     with sources.open(plan.source, decoder=reading.decoder, choice=reading.choice) as opened:
         info = opened.info
         if opened.read() is None:

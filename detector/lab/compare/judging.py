@@ -12,7 +12,7 @@ from detector.core.config.schema import EVAL_DEFAULTS, Config
 from detector.core.errors import DetectVideoError, EngineError
 from detector.core.errors.writing import temporary_folder
 from detector.lab.analysis.compare import Variant
-from detector.lab.compare.worker import Command, DataSet, Judged, Opening, Process, serve
+from detector.lab.compare.worker import Command, DataSet, Process, Scored, VariantOpening, serve
 from detector.lab.datasets.base import Dataset
 from detector.lab.datasets.classmap import ClassMap
 from detector.lab.evaluate import EvalOptions, open_labels
@@ -33,7 +33,7 @@ class JudgedData:
     def judge(self, variant: Variant, config: Config, source: str) -> None:
         facts = variant.facts
         assert facts is not None
-        found, why = _ask(Opening(config.as_dict(), source, ""), self.given)
+        found, why = _ask(VariantOpening(config.as_dict(), source, ""), self.given)
         if found is None:
             notes = (*facts.notes, f"no average precision: {why}")
             variant.facts = replace(facts, notes=notes)
@@ -63,7 +63,7 @@ def open_dataset(dataset: str, mapping: str | None) -> JudgedData:
     return JudgedData(DataSet(dataset, mapping), opened, classes)
 
 
-def _ask(opening: Opening, data: DataSet) -> tuple[Judged | None, str | None]:
+def _ask(opening: VariantOpening, data: DataSet) -> tuple[Scored | None, str | None]:
     try:
         with temporary_folder("detect-video-judge-") as place:
             # What it leaves of temporary files, where it dies, goes with the folder.
@@ -72,7 +72,7 @@ def _ask(opening: Opening, data: DataSet) -> tuple[Judged | None, str | None]:
             try:
                 opening = replace(opening, folder=str(place))
                 command = Command("judge_data", opening=opening, data=data)
-                found, reply = process.ask(command, Judged)
+                found, reply = process.ask(command, Scored)
                 with suppress(OSError):
                     process.close()
             finally:
@@ -89,7 +89,7 @@ def main(pipe: int) -> None:
     serve(pipe, judge_data)
 
 
-def judge_data(command: Command) -> Judged:
+def judge_data(command: Command) -> Scored:
     from detector.core.config.levels import merge_levels
     from detector.lab.evaluate.study import Study, run_study
 
@@ -108,6 +108,6 @@ def judge_data(command: Command) -> Judged:
     _, row = run_study(Study(dataset, mapping), config, [], None, None)
     if not isinstance(row, EngineResult):
         raise EngineError(f"engine {row.engine}: {row.exit.reason}")
-    return Judged(
+    return Scored(
         MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
     )

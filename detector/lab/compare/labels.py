@@ -14,7 +14,7 @@ from detector.core.errors.text import counted
 from detector.core.types import Detections, LabelledPicture
 from detector.lab.compare.worker import SeenFrame
 from detector.lab.datasets.base import Dataset, Lookup
-from detector.lab.datasets.classmap import Bound, ClassMap, bind
+from detector.lab.datasets.classmap import ClassMap, ClassPairs, bind
 from detector.lab.evaluate import EvalOptions, keep_reached, open_labels, refuse_window
 from detector.lab.evaluate.scoring import refuse_unlabelled, score
 from detector.lab.evaluate.study import find_size_mismatch, note_size_mismatches
@@ -31,13 +31,13 @@ class Labels:
 
     dataset: Dataset
     mapping: ClassMap | None
-    bound: Bound | None = None
+    bound: ClassPairs | None = None
     names: Sequence[str] = ()
     pictures: int = 0
     boxes: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def bind(self, names: Sequence[str]) -> Bound:
+    def bind(self, names: Sequence[str]) -> ClassPairs:
         """Bind classes. Raises UsageError if none is shared, SourceError without any box."""
         if self.bound is None or self.names != names:  # another model may have other class names
             self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names

@@ -22,7 +22,7 @@ from detector.core.run.prepare import own_options
 from detector.core.run.tiling import Tiling
 from detector.core.types import Detections
 from detector.lab.analysis.compare import (
-    Look,
+    RoundsLook,
     Variant,
     compare_variants,
     is_decided,
@@ -33,12 +33,12 @@ from detector.lab.analysis.statistics import LOOKS, share_of_look
 from detector.lab.compare.judging import JudgedData
 from detector.lab.compare.labels import Labels
 from detector.lab.compare.worker import (
-    Check,
     Command,
+    Digests,
     Judgement,
     MappedClasses,
-    Opening,
     Process,
+    VariantOpening,
     Wanted,
     read_detections,
 )
@@ -52,7 +52,7 @@ Watch = Callable[[str, int, int], object]  # what is being done, steps done, ste
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Rounds:
     """Every engine with every precision, batch and model.
 
     ``rounds``: timed turns of each variant; None: until every row is decided, or ``seconds`` have
@@ -93,7 +93,7 @@ class Plan:
         return made
 
 
-def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
+def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
     """Run the plan; return the document, and the variants with their raw rounds. A variant that
     fails has its ``error``. Raises SourceError and UsageError for labels that do not fit."""
     variants = plan.variants()
@@ -130,8 +130,8 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
 
 
 def take_rounds(
-    crew: Crew, variants: Sequence[Variant], plan: Plan, step: Callable[[str], None]
-) -> Look:
+    crew: Processes, variants: Sequence[Variant], plan: Rounds, step: Callable[[str], None]
+) -> RoundsLook:
     turns = list(enumerate(variants))
     twin = _open_twin(crew, variants, plan) if plan.rounds is None else None
     if twin is not None:
@@ -145,12 +145,12 @@ def take_rounds(
                 _run_round(crew, at, variant)
         if plan.rounds is not None:
             if done >= plan.rounds:
-                return Look()
+                return RoundsLook()
             continue
         late = (time.monotonic() - start) * (done + 1) / done > plan.seconds
         stopped = "most" if done == plan.most_rounds else "time" if late else "decided"
         share = share_of_look(done, stopped != "decided")
-        look = Look(share, stopped, twin if twin is not None and twin.error is None else None)
+        look = RoundsLook(share, stopped, twin if twin is not None and twin.error is None else None)
         if share and (
             stopped != "decided"
             or is_decided(compare_variants(variants, _about(plan, variants, None), look))
@@ -196,7 +196,7 @@ def run_in_turns(
     return variants, found
 
 
-def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant | None:
+def _open_twin(crew: Processes, variants: Sequence[Variant], plan: Rounds) -> Variant | None:
     """Open the baseline again: the difference between the two is noise."""
     base = next((one for one in variants if one.error is None), None)
     if base is None:
@@ -208,7 +208,7 @@ def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant |
     return twin
 
 
-def _place_on_roofs(variants: Sequence[Variant], plan: Plan) -> None:
+def _place_on_roofs(variants: Sequence[Variant], plan: Rounds) -> None:
     """Set each variant's rate below the measured peaks; none on a GPU, which has none."""
     known: dict[tuple[str, str, int], Peaks] = {}
     for variant in variants:
@@ -228,19 +228,19 @@ def _place_on_roofs(variants: Sequence[Variant], plan: Plan) -> None:
         )
 
 
-class Crew:
+class Processes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._children: dict[int, Process] = {}
 
-    def open(self, at: int, variant: Variant, plan: Plan) -> None:
+    def open(self, at: int, variant: Variant, plan: Rounds) -> None:
         self.open_as(at, variant, plan.source, _config_of(plan, variant))
 
     def open_as(self, at: int, variant: Variant, source: str, config: Config) -> None:
         place = self._folder / str(at)
         place.mkdir()
         self._children[at] = Process(place, self._folder)
-        opening = Opening(config.as_dict(), source, str(place))
+        opening = VariantOpening(config.as_dict(), source, str(place))
         variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)
 
     def ask(self, at: int, variant: Variant, command: Command, kind: type[Wanted]) -> Wanted | None:
@@ -266,9 +266,9 @@ class Crew:
 
 
 @contextmanager
-def _crew() -> Iterator[Crew]:
+def _crew() -> Iterator[Processes]:
     with temporary_folder("detect-video-compare-") as folder:
-        crew = Crew(folder)
+        crew = Processes(folder)
         try:
             yield crew
             crew.close_all()
@@ -281,7 +281,7 @@ def with_frames(config: Config) -> Config:
     return replace(config, input=replace(config.input, frames=frames))
 
 
-def _config_of(plan: Plan, variant: Variant) -> Config:
+def _config_of(plan: Rounds, variant: Variant) -> Config:
     config = with_frames(plan.config)
     runtime = replace(
         config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch
@@ -292,7 +292,7 @@ def _config_of(plan: Plan, variant: Variant) -> Config:
 
 
 def _check_all(
-    crew: Crew, numbered: list[tuple[int, Variant]], plan: Plan, step: Callable[[str], None]
+    crew: Processes, numbered: list[tuple[int, Variant]], plan: Rounds, step: Callable[[str], None]
 ) -> str | None:
     """Compare each model's variants with its fp32 on the same pictures, untimed."""
     found: dict[int, list[Detections]] = {}
@@ -300,7 +300,7 @@ def _check_all(
     for at, variant in numbered:
         step(f"check {variant.name}")
         if variant.error is None:
-            answer = crew.ask(at, variant, Command("check"), Check)
+            answer = crew.ask(at, variant, Command("check"), Digests)
             if answer is not None:
                 variant.frames_digest = answer.frames_digest
                 found[at] = read_detections(answer.detections)
@@ -330,7 +330,7 @@ def _check_all(
 
 
 def _run_reference(
-    crew: Crew, plan: Plan, engines: Sequence[str], model: str | None, first: int
+    crew: Processes, plan: Rounds, engines: Sequence[str], model: str | None, first: int
 ) -> tuple[str, list[Detections]] | None:
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
         at = -1 - number - 100 * first  # no number of another process
@@ -339,7 +339,7 @@ def _run_reference(
         crew.open(at, variant, plan)
         if variant.error is not None:
             continue
-        answer = crew.ask(at, variant, Command("check"), Check)
+        answer = crew.ask(at, variant, Command("check"), Digests)
         if answer is not None:
             found = read_detections(answer.detections)
             crew.close(at)
@@ -355,7 +355,7 @@ def _by_model(variants: Sequence[Variant]) -> list[list[tuple[int, Variant]]]:
 
 
 def _judge_all(
-    crew: Crew, variants: Sequence[Variant], plan: Plan, step: Callable[[str], None]
+    crew: Processes, variants: Sequence[Variant], plan: Rounds, step: Callable[[str], None]
 ) -> None:
     if plan.labels is None:
         return
@@ -365,7 +365,7 @@ def _judge_all(
             _judge(crew, at, variant, plan.labels)
 
 
-def _judge(crew: Crew, at: int, variant: Variant, labels: Labels) -> None:
+def _judge(crew: Processes, at: int, variant: Variant, labels: Labels) -> None:
     """Compute a variant's average precision after all rounds, so that it affects no time or memory
     peak. Errors here become notes."""
     facts, memory_mb = variant.facts, variant.memory_mb
@@ -386,13 +386,13 @@ def _judge(crew: Crew, at: int, variant: Variant, labels: Labels) -> None:
         variant.facts = replace(facts, notes=notes)
 
 
-def _run_round(crew: Crew, at: int, variant: Variant) -> None:
+def _run_round(crew: Processes, at: int, variant: Variant) -> None:
     answer = crew.ask(at, variant, Command("round"), Round)
     if answer is not None:
         variant.rounds.append(answer)
 
 
-def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> About:
+def _about(plan: Rounds, variants: Sequence[Variant], reference: str | None) -> About:
     facts = next((variant.facts for variant in variants if variant.facts), VariantFacts())
     judged = plan.labels or plan.dataset
     return About(

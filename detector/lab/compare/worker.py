@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from detector.core.loop.parts import FrameSource
     from detector.core.models.base import Network
     from detector.core.run.loading import LoadedModel
-    from detector.core.run.plan import Plan
+    from detector.core.run.plan import RunPlan
     from detector.core.session.outcome import SourceRun
     from detector.core.sources.base import Source
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class VariantOpening:
     config: dict[str, Any]
     source: str
     folder: str
@@ -61,7 +61,7 @@ class DataSet:
 @dataclass(frozen=True, slots=True)
 class Command:
     do: Literal["open", "check", "round", "judge", "judge_data", "close"]
-    opening: Opening | None = None
+    opening: VariantOpening | None = None
     keeps: bool = False  # of a round: what it detects, too
     mapping: MappedClasses | None = None
     data: DataSet | None = None
@@ -78,7 +78,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Digests:
     frames_digest: str
     detections: str
 
@@ -101,12 +101,12 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Scored:
     ap: MeanAccuracy
 
 
-Answer = VariantFacts | Check | Round | Judgement | Judged
-Wanted = TypeVar("Wanted", VariantFacts, Check, Round, Judgement, Judged)
+Answer = VariantFacts | Digests | Round | Judgement | Scored
+Wanted = TypeVar("Wanted", VariantFacts, Digests, Round, Judgement, Scored)
 
 
 def save_detections(path: Path, found: Sequence[Detections]) -> None:
@@ -213,7 +213,7 @@ def _describe_failure(error: Exception) -> Reply:
 
 
 class _OpenVariant:
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: VariantOpening) -> None:
         from detector.core.config.levels import merge_levels
         from detector.core.run.loading import PhaseTimer
         from detector.core.run.plan import resolve
@@ -264,7 +264,7 @@ class _OpenVariant:
             ),
         )
 
-    def check(self) -> Check:
+    def check(self) -> Digests:
         """Untimed: the pictures that this process decodes, and what it detects in them."""
         digest = hashlib.sha256()
         with self._open_source() as opened:
@@ -273,16 +273,16 @@ class _OpenVariant:
         path = self.folder / "detections.npz"
         save_detections(path, found)
         self._mark_idle()
-        return Check(digest.hexdigest(), str(path))
+        return Digests(digest.hexdigest(), str(path))
 
     def judge(self, mapping: MappedClasses) -> Judgement:
         """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels."""
         from detector.core.config.schema import EVAL_DEFAULTS
         from detector.core.run.plan import Asked
-        from detector.lab.datasets.classmap import Bound
+        from detector.lab.datasets.classmap import ClassPairs
         from detector.lab.evaluate.study import with_mapped_head
 
-        bound = Bound(mapping.targets, mapping.groups, {}, {})
+        bound = ClassPairs(mapping.targets, mapping.groups, {}, {})
         options: dict[str, Any] = {"classes": None, **EVAL_DEFAULTS}
         config = replace(self.config, selection=replace(self.config.selection, **options))
         machine = replace(self.machine)
@@ -332,7 +332,7 @@ class _OpenVariant:
         # Read as in timed runs and ``eval``.
         return self.plan.reading.open(self.source, "yuv420p")
 
-    def _detect(self, plan: Plan, source: Any) -> Iterator[tuple[Frame, Detections]]:
+    def _detect(self, plan: RunPlan, source: Any) -> Iterator[tuple[Frame, Detections]]:
         from detector.core.loop.parts import Progress
         from detector.core.timeline import OffTimeline
 

@@ -174,7 +174,7 @@ def _ends(path: str) -> Iterator[str]:
         yield "/".join(parts[-count:])
 
 
-class Collector:
+class RowCollector:
     def __init__(self, path: Path, lookup: Lookup, every_picture_listed: bool) -> None:
         """``every_picture_listed``: the format names pictures without detections too."""
         self._path, self._lookup, self._complete = path, lookup, every_picture_listed

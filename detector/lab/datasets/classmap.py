@@ -31,7 +31,7 @@ class ClassMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ClassPairs:
     """A mapping bound to the classes of a model and of labels. ``targets``: the scored classes."""
 
     targets: tuple[str, ...]
@@ -105,7 +105,7 @@ def _names(path: str, group: str, table: Any, optional: set[str]) -> dict[str, t
     return found
 
 
-def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> Bound:
+def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
     """Bind a mapping (None: equal names) to both sides' classes. Raises UsageError."""
     if mapping is None:
         return _by_name(model, labels)
@@ -123,7 +123,7 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
     if not groups:
         raise UsageError(f"{mapping.path}: nothing to score: {'; '.join(notes)}")
     targets = tuple(groups)
-    return Bound(
+    return ClassPairs(
         targets,
         tuple(groups.values()),
         {label: at for at, target in enumerate(targets) for label in wanted[target]},
@@ -155,7 +155,7 @@ def _refuse_unknown(mapping: ClassMap, known: set[str]) -> None:
                     )
 
 
-def _by_name(model: Sequence[str], labels: Sequence[str]) -> Bound:
+def _by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
     targets = tuple(dict.fromkeys(name for name in labels if name in set(model)))
     if not targets:
         raise UsageError(
@@ -164,7 +164,7 @@ def _by_name(model: Sequence[str], labels: Sequence[str]) -> Bound:
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
     notes = [f"not scored, since the model does not have it: {', '.join(absent)}"] if absent else []
-    return Bound(
+    return ClassPairs(
         targets,
         tuple(_ids(model, (name,)) for name in targets),
         {at: targets.index(name) for at, name in enumerate(labels) if name in targets},

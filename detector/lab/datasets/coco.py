@@ -21,11 +21,11 @@ from detector.core.sources._contents import VIDEOS
 from detector.core.types import LabelledPicture
 from detector.lab.datasets.base import (
     MAX_PIXELS,
-    Collector,
     Dataset,
     DetectionFormat,
     LabelFormat,
     Lookup,
+    RowCollector,
     StoredDetections,
     box_of,
     picture,
@@ -265,7 +265,7 @@ class CocoDetections(DetectionFormat):
         categories = _require_list(path, document, "categories")
         own = tuple(str(_value(path, row, "name", "category")) for row in categories)
         class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
-        collector = Collector(path, lookup, every_picture_listed=True)
+        collector = RowCollector(path, lookup, every_picture_listed=True)
         place = {
             _number(path, row, "id", "image"): collector.place(
                 _place(path, row, lookup), row.get("file_name")
@@ -304,7 +304,7 @@ def _results(
         raise SourceError(
             f"{path}: a list of results holds objects with image_id, category_id, bbox, score"
         )
-    collector = Collector(path, lookup, every_picture_listed=False)
+    collector = RowCollector(path, lookup, every_picture_listed=False)
     class_of = _categories(path, lookup, names)
     for row in rows:
         image, category = (_number(path, row, key, "result") for key in ("image_id", "category_id"))

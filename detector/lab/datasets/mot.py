@@ -24,11 +24,11 @@ from detector.core.sources._contents import PICTURES
 from detector.core.types import LabelledPicture
 from detector.lab.datasets.base import (
     MAX_PIXELS,
-    Collector,
     Dataset,
     DetectionFormat,
     LabelFormat,
     Lookup,
+    RowCollector,
     StoredDetections,
     numbers,
     picture,
@@ -243,7 +243,7 @@ class MotDetections(DetectionFormat):
                 f"{path}: has frame numbers, but {lookup.dataset.path} has pictures without "
                 "them; use --save coco for those"
             )
-        collector = Collector(path, lookup, every_picture_listed=False)
+        collector = RowCollector(path, lookup, every_picture_listed=False)
         for line, text in read_lines(path):
             row = numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
             number = int(row[7]) if len(row) > 7 else 1

@@ -15,9 +15,9 @@ from detector.core.errors.text import from_cell
 from detector.core.session.codec import from_builtins
 from detector.core.sources._contents import PICTURES
 from detector.lab.datasets.base import (
-    Collector,
     DetectionFormat,
     Lookup,
+    RowCollector,
     StoredDetections,
     box_of,
     read_label_text,
@@ -42,7 +42,7 @@ class JsonlDetections(DetectionFormat):
     name, suffixes = "jsonl", (".jsonl",)
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        collector = Collector(path, lookup, every_picture_listed=True)
+        collector = RowCollector(path, lookup, every_picture_listed=True)
         own: dict[str, int] = {}
         lines = read_label_text(path).split("\n")  # a name may hold other ends of a line
         for line, text in enumerate(lines, 1):
@@ -73,7 +73,7 @@ class CsvDetections(DetectionFormat):
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         text = read_label_text(path)
-        collector = Collector(path, lookup, every_picture_listed=False)
+        collector = RowCollector(path, lookup, every_picture_listed=False)
         own: dict[str, int] = {}
         for line, row in _csv_rows(path, text):
             where = f"{path}:{line}"

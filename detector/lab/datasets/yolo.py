@@ -22,11 +22,11 @@ from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.sources._contents import PICTURES
 from detector.core.types import LabelledPicture
 from detector.lab.datasets.base import (
-    Collector,
     Dataset,
     DetectionFormat,
     LabelFormat,
     Lookup,
+    RowCollector,
     StoredDetections,
     numbers,
     picture,
@@ -47,7 +47,7 @@ Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has
 
 
 @dataclass(slots=True)
-class Rows:
+class LabelRows:
     names: tuple[str, ...]
     keypoints: int = 0  # numbers after each box
     polygons: set[int] = field(default_factory=set)  # counts of numbers in rows read as such
@@ -101,13 +101,13 @@ def _yaml_in(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _of_yaml(path: Path, split: str, images: Path | None) -> tuple[Rows, Pairs, list[Path]]:
+def _of_yaml(path: Path, split: str, images: Path | None) -> tuple[LabelRows, Pairs, list[Path]]:
     content = parse_yaml(read_text(path, "a YOLO data.yaml", error=SourceError), path, SourceError)
     if not isinstance(content, dict) or "names" not in content:
         raise SourceError(
             f"{path}: a YOLO data.yaml needs names, and train, val or test; this has no names"
         )
-    rows = Rows(_yaml_names(path, content["names"]), _count_keypoints(path, content))
+    rows = LabelRows(_yaml_names(path, content["names"]), _count_keypoints(path, content))
     root = path.parent / str(content.get("path") or "")
     key = next((key for key in SPLITS.get(split, (split,)) if content.get(key)), None)
     if key is None and images is None:
@@ -147,14 +147,14 @@ def _existing(root: Path, beside: Path, place: str) -> Path:
     return next((path for path in candidates if os.path.exists(path)), candidates[0])
 
 
-def _of_folder(path: Path, images: Path | None) -> tuple[Rows, Pairs, list[Path]]:
+def _of_folder(path: Path, images: Path | None) -> tuple[LabelRows, Pairs, list[Path]]:
     found = [path / name for name in NAMES if (path / name).is_file()]
     if not found:
         raise SourceError(
             f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, "
             "into it"
         )
-    rows = Rows(tuple(text for _, text in read_lines(found[0])))
+    rows = LabelRows(tuple(text for _, text in read_lines(found[0])))
     labels = path / "labels"
     if images is not None and images.is_file():
         return rows, [], [labels]
@@ -230,7 +230,7 @@ def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
         )
 
 
-def _frames(folders: list[Path], rows: Rows, video: Path) -> list[LabelledPicture]:
+def _frames(folders: list[Path], rows: LabelRows, video: Path) -> list[LabelledPicture]:
     import cv2
 
     capture = cv2.VideoCapture(str(video))
@@ -260,7 +260,7 @@ def frame_number(stem: str) -> int | None:
 
 
 def _boxes(
-    path: Path, size: tuple[int, int], rows: Rows
+    path: Path, size: tuple[int, int], rows: LabelRows
 ) -> list[tuple[list[float], int, bool, bool, float | None]]:
     boxes: list[tuple[list[float], int, bool, bool, float | None]] = []
     for line, text in read_lines(path) if os.path.isfile(path) else ():
@@ -324,7 +324,7 @@ class YoloDetections(DetectionFormat):
         folder = _own_labels(path) or path
         if names is None:
             names = tuple(text for _, text in read_lines(folder / "classes.txt"))
-        collector = Collector(path, lookup, every_picture_listed=True)
+        collector = RowCollector(path, lookup, every_picture_listed=True)
         for file in _files_under(folder, (".txt",)):
             if file.name == "classes.txt":
                 continue

@@ -13,7 +13,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import EXIT_DONE, EXIT_GATE, UsageError
 from detector.core.errors.guard import keep
 from detector.core.run.detect import Live
-from detector.core.run.detect import Result as RunResult
+from detector.core.run.detect import RunResult as RunResult
 from detector.core.run.tiling import Tiling
 from detector.core.session.document import Exit
 from detector.lab.datasets.classmap import ClassMap, read_mapping

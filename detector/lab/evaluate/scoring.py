@@ -16,7 +16,7 @@ from detector.core.errors.text import counted
 from detector.core.run.detect import closing_session
 from detector.core.session.codec import to_builtins
 from detector.core.types import Detections, LabelledPicture
-from detector.lab.datasets.classmap import Bound, ClassMap, bind
+from detector.lab.datasets.classmap import ClassMap, ClassPairs, bind
 from detector.lab.session.evaluation import Accuracy, EngineResult, FileResult, TrackAccuracy
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Plots = Callable[[EngineResult | FileResult], dict[str, str]]
 
 
 def score(
-    dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]
+    dataset: Dataset, bound: ClassPairs, seen: Sequence[int], found: Sequence[Detections]
 ) -> Accuracy:
     """``seen``: indices of the pictures; ``found``: their detections in ``bound.targets``."""
     from detector.lab.analysis.accuracy.average_precision import accuracy
@@ -38,7 +38,7 @@ def score(
 
 
 def score_tracks(
-    dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]
+    dataset: Dataset, bound: ClassPairs, seen: Sequence[int], found: Sequence[Detections]
 ) -> TrackAccuracy | UnsetType:
     from detector.lab.analysis.accuracy.tracking import track_accuracy
 
@@ -60,7 +60,7 @@ def refuse_untracked(dataset: Dataset) -> None:
         )
 
 
-def map_labels(one: LabelledPicture, bound: Bound) -> LabelledPicture:
+def map_labels(one: LabelledPicture, bound: ClassPairs) -> LabelledPicture:
     target_of = {**bound.label_ids, **bound.ignored_ids}
     looked_for = None
     if one.labelled is not None:
@@ -83,7 +83,7 @@ def map_labels(one: LabelledPicture, bound: Bound) -> LabelledPicture:
     )
 
 
-def refuse_unlabelled(dataset: Dataset, bound: Bound) -> None:
+def refuse_unlabelled(dataset: Dataset, bound: ClassPairs) -> None:
     """Raise SourceError if there is no box to find, before hours of inference."""
     targets = list(bound.label_ids)
     for one in dataset.pictures:

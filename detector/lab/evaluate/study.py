@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from detector.core.config.schema import Config
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.core.errors.text import counted
-from detector.core.run.detect import Hooks, Live, Result, detect
+from detector.core.run.detect import Hooks, Live, RunResult, detect
 from detector.core.run.first_look import GRIDS
 from detector.core.run.loading import LoadedModel
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.run.tiling import Tiling
 from detector.core.session.store import Session
 from detector.core.types import Candidates, Detections, Frame, LabelledPicture
-from detector.lab.datasets.classmap import Bound, ClassMap, bind
+from detector.lab.datasets.classmap import ClassMap, ClassPairs, bind
 from detector.lab.evaluate.scoring import Plots, refuse_unlabelled, save_result, score, score_tracks
 from detector.lab.session.evaluation import EngineResult, InterruptedResult
 
@@ -37,7 +37,7 @@ TOLERANCE = 2  # pixels that a picture's size may differ from the labelled size
 
 def run_study(
     study: Study, config: Config, command: Sequence[str], live: Live | None, plots: Plots | None
-) -> tuple[Result, EngineResult | InterruptedResult]:
+) -> tuple[RunResult, EngineResult | InterruptedResult]:
     dataset = study.dataset
     config = replace(
         config,
@@ -86,7 +86,7 @@ class Study:
     def __init__(self, dataset: Dataset, mapping: ClassMap | None) -> None:
         self.dataset = dataset
         self.mapping = mapping
-        self.bound: Bound | None = None
+        self.bound: ClassPairs | None = None
         self.found: dict[int, Detections] = {}  # by place in the dataset
         self._mismatches: list[str] = []
         self._places = {one.frame: at for at, one in enumerate(dataset.pictures)}
@@ -104,7 +104,7 @@ class Study:
         from detector.core import sources
         from detector.core.sources._pictures import OpenPictures
 
-        choice = Reading.of(config).choice
+        choice = SourceReading.of(config).choice
         if self.dataset.video is None:
             paths = [str(one.path) for one in self.dataset.pictures]
             return OpenPictures(spec, paths, choice=choice)
@@ -148,7 +148,7 @@ class Study:
         return notes
 
 
-def with_mapped_head(network: Network, bound: Bound) -> Network:
+def with_mapped_head(network: Network, bound: ClassPairs) -> Network:
     """The network with each class of a box as a detection of its own, in ``bound.targets``."""
     from detector.core.stages.doubt import watched
     from detector.core.stages.nms import map_classes

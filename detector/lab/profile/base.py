@@ -196,7 +196,7 @@ def run_again(source: str, config: Config, hooks: Hooks | None = None) -> SavedS
         return read_session(place / "run")
 
 
-class Sampler(Generic[Sample]):
+class PassSampler(Generic[Sample]):
     """Takes a sample every so many seconds in a thread of its own, and at both ends of ``with``."""
 
     def __init__(self, take: Callable[[], Sample], every_s: float, what: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from detector.core.errors.machine import NotHereError
-from detector.core.jobs.doctor.nvml import Gpu
+from detector.core.jobs.doctor.nvml import NvmlGpu
 from detector.lab.analysis.energy import (
     Metered,
     energy_row,
@@ -20,7 +20,7 @@ from detector.lab.analysis.energy import (
     subtract_idle,
     sum_joules,
 )
-from detector.lab.profile.base import Occasion, Pass, Sampler, done_ns
+from detector.lab.profile.base import Occasion, Pass, PassSampler, done_ns
 from detector.lab.session.passes import EnergyFacts
 from detector.lab.session.read import SavedSession
 
@@ -32,7 +32,7 @@ TAGS = {"package": "package", "core": "core", "dram": "dram"}
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class RaplCounter:
     """One RAPL domain: microjoules that count up to ``range_uj`` and start again at 0."""
 
     tag: str
@@ -48,9 +48,9 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
     gpu = open_gpu(occasion.config.runtime.device)
     if not counters and gpu is None:
         raise NotHereError(explain_absence(POWERCAP))
-    with Meter(counters, gpu) as idling:
+    with EnergyMeter(counters, gpu) as idling:
         time.sleep(IDLE_S)
-    with Meter(counters, gpu) as running:
+    with EnergyMeter(counters, gpu) as running:
         session = occasion.again()
     idle, busy = idling.metered(), running.metered()
     frames = session.document.frames.written
@@ -84,16 +84,16 @@ def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
     return int(spans["start_ns"].min()), int(spans["end_ns"].max())
 
 
-def rapl_counters(root: Path) -> list[Counter]:
+def rapl_counters(root: Path) -> list[RaplCounter]:
     """Every RAPL domain that this user may read, once, though it may appear twice (mmio)."""
-    counters: dict[str, Counter] = {}
+    counters: dict[str, RaplCounter] = {}
     for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
         try:
             name = (folder / "name").read_text().strip()
             tag = next((tag for start, tag in TAGS.items() if name.startswith(start)), None)
             if tag is None:
                 continue
-            counter = Counter(
+            counter = RaplCounter(
                 tag, folder / "energy_uj", int((folder / "max_energy_range_uj").read_text())
             )
             counter.read()
@@ -119,19 +119,19 @@ def explain_absence(root: Path) -> str:
     return f"{domains[0] / 'energy_uj'} cannot be read; as root: chmod a+r {root}/*rapl*/energy_uj"
 
 
-def open_gpu(device: str) -> Gpu | None:
+def open_gpu(device: str) -> NvmlGpu | None:
     try:
-        gpu = Gpu(device)
+        gpu = NvmlGpu(device)
         gpu.joules()
     except Exception:  # no GPU, or an NVML error: no counter
         return None
     return gpu
 
 
-class Meter(Sampler[tuple[list[int], float]]):
+class EnergyMeter(PassSampler[tuple[list[int], float]]):
     """Read all counters every 100 ms, during which one may wrap around at most once."""
 
-    def __init__(self, counters: Sequence[Counter], gpu: Gpu | None) -> None:
+    def __init__(self, counters: Sequence[RaplCounter], gpu: NvmlGpu | None) -> None:
         super().__init__(self._read, EVERY_S, "energy")
         self._counters, self._gpu = counters, gpu
         self._at = time.time()
@@ -140,7 +140,7 @@ class Meter(Sampler[tuple[list[int], float]]):
         counts = [counter.read() for counter in self._counters]
         return counts, self._gpu.joules() if self._gpu else 0.0
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> EnergyMeter:
         self._at = time.time()
         return super().__enter__()
 

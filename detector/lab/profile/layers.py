@@ -16,7 +16,7 @@ from detector.core.models.graph.build import (
 from detector.core.models.graph.qdq import original_names
 from detector.core.run.canvas import open_network
 from detector.core.run.loading import LoadedModel
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.lab.analysis.layers import (
     TimedLayer,
     above_roof,
@@ -117,7 +117,7 @@ def _with_costs(
     costs = [NodeCost(0, 0)] * len(groups)
     macs, parameters, left_out = None, None, 0
     if machine.network.plan is None:
-        picture = Reading.of(occasion.config).picture_size([occasion.source])
+        picture = SourceReading.of(occasion.config).picture_size([occasion.source])
         graph = open_network(occasion.config, picture).graph
         renamed = original_names(machine.network.graph)
         groups = [[renamed.get(name, name) for name in group] for group in groups]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from detector.core.errors.machine import NotHereError, resident_bytes
 from detector.core.errors.text import counted
 from detector.core.errors.writing import temporary_folder
-from detector.core.jobs.doctor.nvml import Gpu, GpuBytes
-from detector.lab.profile.base import Occasion, Pass, Sampler, done_ns, output_within
+from detector.core.jobs.doctor.nvml import GpuBytes, NvmlGpu
+from detector.lab.profile.base import Occasion, Pass, PassSampler, done_ns, output_within
 from detector.lab.profile.memory_parts import MB, measure_parts
 from detector.lab.session.passes import GpuMemory, MemoryFacts, MemorySample
 
@@ -31,8 +31,8 @@ def sample_memory(occasion: Occasion) -> MemoryFacts:
     gpu, missing = _open_gpu(occasion.config.runtime.device)
     # The engine closes within the run: what it holds is seen while it holds it.
     with (
-        Sampler(lambda: resident_bytes() or 0, EVERY_S, "memory") as sampler,
-        Sampler(gpu, GPU_EVERY_S, "GPU memory") as watch,
+        PassSampler(lambda: resident_bytes() or 0, EVERY_S, "memory") as sampler,
+        PassSampler(gpu, GPU_EVERY_S, "GPU memory") as watch,
     ):
         session = occasion.again()
     times, rss = np.array(sampler.samples(), np.int64).T
@@ -94,12 +94,12 @@ def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int,
 def _open_gpu(device: str) -> tuple[Callable[[], GpuBytes | None], str | None]:
     """Return the reader of the GPU's memory, or one that reads nothing and the reason."""
     try:
-        return Gpu(device).memory, None
+        return NvmlGpu(device).memory, None
     except NotHereError as error:
         return lambda: None, str(error)
 
 
-def gpu_memory(watch: Sampler[GpuBytes | None], missing: str | None) -> GpuMemory:
+def gpu_memory(watch: PassSampler[GpuBytes | None], missing: str | None) -> GpuMemory:
     """Return the most that NVML and torch saw in use, or the reason why NVML saw nothing."""
     if missing is not None:
         return GpuMemory(available=False, reason=missing)

@@ -18,7 +18,7 @@ def measure_parts(spec: str, pixels: str, filled: int, config: Config) -> dict[s
     """MB of each part, whose sum is the peak. ``pixels``: of the source, as the run had them.
     ``filled``: frames after which the pools are in use."""
     from detector.core.run.detect import Hooks, detect
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
 
     parts, frames = defaultdict[str, float](float), count(1)
 
@@ -27,7 +27,7 @@ def measure_parts(spec: str, pixels: str, filled: int, config: Config) -> dict[s
 
     def open_source(spec: str) -> Source:
         add_growth("rest")
-        source = Reading.of(config).open(spec, pixels)
+        source = SourceReading.of(config).open(spec, pixels)
         add_growth("decoder")
         return source
 

@@ -44,7 +44,7 @@ def what_replaces(stage: str) -> str:
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedRows:
     """Records of a source's first pictures, a row each; ``outputs`` of whole batches."""
 
     frames: list[Frame] = field(default_factory=list)
@@ -55,10 +55,10 @@ class Recorded:
     between: dict[str, list[Detections]] = field(default_factory=dict)  # stage -> what it gave
 
 
-def record_stages(parts: Parts, source: FrameSource) -> Recorded:
+def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
     """Take pictures of ``source`` through the stages, up to ``KEPT`` or ``KEPT_BYTES``. Noise would
     change detections, and with them the costs of head, NMS and drawing."""
-    kept, held = Recorded(), 0
+    kept, held = RecordedRows(), 0
     request, size = parts.requests[0], len(parts.requests[0].slot)
     while len(kept.frames) < KEPT and held < KEPT_BYTES:
         batch = [frame for _ in range(size) if (frame := source.read()) is not None]
@@ -94,7 +94,7 @@ def why_none(parts: Parts, stage: str) -> str | None:
     }.get(stage)
 
 
-def replace_stage(parts: Parts, stage: str | None, kept: Recorded, frames: int) -> Parts:
+def replace_stage(parts: Parts, stage: str | None, kept: RecordedRows, frames: int) -> Parts:
     """The same parts with a stand-in for ``stage`` (None: none). ``frames``: of the source."""
     if stage == READ:
         return replace(parts, source=CachedSource(parts.source.info, kept.frames, frames))

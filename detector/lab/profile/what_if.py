@@ -22,7 +22,7 @@ from detector.core.errors.machine import NotHereError
 from detector.core.errors.writing import temporary_folder
 from detector.core.loop.parts import Parts, Progress
 from detector.core.run.outputs import OutputPlan
-from detector.core.run.plan import Asked, Plan, resolve
+from detector.core.run.plan import Asked, RunPlan, resolve
 from detector.core.session.document import SessionDocument
 from detector.core.timeline import OffTimeline
 from detector.lab.analysis.loop.what_if import (
@@ -38,7 +38,7 @@ from detector.lab.analysis.loop.what_if import (
 )
 from detector.lab.profile.base import Occasion, Pass, Varies, execution_of, output_within
 from detector.lab.profile.stand_ins import (
-    Recorded,
+    RecordedRows,
     record_stages,
     replace_stage,
     what_replaces,
@@ -70,7 +70,7 @@ class Tried:
 class Bench:
     source: str
     frames: int
-    kept: Recorded
+    kept: RecordedRows
 
 
 Run = Callable[[], float]
@@ -184,8 +184,8 @@ def _list_changes(
 
 
 def _plan_for(
-    one: Tried, parts: Parts, plain: Plan, occasion: Occasion, opened: ExitStack, frames: int
-) -> Plan:
+    one: Tried, parts: Parts, plain: RunPlan, occasion: Occasion, opened: ExitStack, frames: int
+) -> RunPlan:
     if one.stage is not None:
         if one.stage == "annotate" and parts.annotate is None:
             raise NotHereError("nothing is drawn")
@@ -203,14 +203,14 @@ def _plan_for(
     return _open_plan(occasion, one.config, opened)
 
 
-def _open_plan(occasion: Occasion, config: Config, opened: ExitStack) -> Plan:
+def _open_plan(occasion: Occasion, config: Config, opened: ExitStack) -> RunPlan:
     plan = resolve(config, specs=[occasion.source])
     opened.enter_context(plan.loaded.engine)
     occasion.seen.append(execution_of(plan.loaded))
     return plan
 
 
-def _make_bench(occasion: Occasion, plan: Plan) -> tuple[Bench, Parts]:
+def _make_bench(occasion: Occasion, plan: RunPlan) -> tuple[Bench, Parts]:
     with temporary_folder("detect-video-what-if-") as folder:
         outputs = _plan_outputs(folder, plan, occasion.source)
         with plan.reading.open(occasion.source, outputs.pixels(occasion.source)) as source:
@@ -228,7 +228,7 @@ def _make_bench(occasion: Occasion, plan: Plan) -> tuple[Bench, Parts]:
 # One run
 
 
-def run_once(bench: Bench, plan: Plan, stage: str | None) -> float:
+def run_once(bench: Bench, plan: RunPlan, stage: str | None) -> float:
     """Seconds a frame, from opening the source to closing outputs. ``stage``: replaced."""
     with temporary_folder("detect-video-what-if-") as folder:
         outputs = _plan_outputs(folder, plan, bench.source)
@@ -255,7 +255,7 @@ def run_once(bench: Bench, plan: Plan, stage: str | None) -> float:
     return took / written
 
 
-def _drive(parts: Parts, plan: Plan) -> int:
+def _drive(parts: Parts, plan: RunPlan) -> int:
     progress = Progress()
     with plan.loop.library_threads():  # as the run has them
         for _ in plan.loop.frames(parts, OffTimeline(), progress):
@@ -263,12 +263,12 @@ def _drive(parts: Parts, plan: Plan) -> int:
     return progress.written
 
 
-def _plan_outputs(folder: Path, plan: Plan, source: str) -> OutputPlan:
+def _plan_outputs(folder: Path, plan: RunPlan, source: str) -> OutputPlan:
     return OutputPlan(replace(output_within(folder, plan.output), run_dir=None), [source])
 
 
 def _open_outputs(
-    folder: Path, spec: str, outputs: OutputPlan, source: Source, plan: Plan
+    folder: Path, spec: str, outputs: OutputPlan, source: Source, plan: RunPlan
 ) -> list[Sink]:
     paths = outputs.paths(spec, source.info)
     sinks = plan.open_sinks(paths, source.info)

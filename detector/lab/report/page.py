@@ -9,7 +9,7 @@ from pathlib import Path
 from detector.core import wings
 from detector.core.errors.text import printable_page
 from detector.core.session.document import SessionDocument
-from detector.core.tables import Column, Curve, Rows, Section, Table
+from detector.core.tables import Column, Curve, Section, Table, TextTable
 from detector.lab.report.html.drawings import curve, figure, section, table, text
 from detector.lab.report.html.first import first_screen
 from detector.lab.report.part import How, list_parts
@@ -53,7 +53,7 @@ def _video(document: SessionDocument) -> str:
 def _drawn(part: Section) -> str:
     inside = []
     for piece in part.pieces:
-        if isinstance(piece, Rows):
+        if isinstance(piece, TextTable):
             drawn = table(_described(piece))
         elif isinstance(piece, Curve):
             drawn = figure(curve(piece.points, piece.x_unit, piece.y_unit), piece.caption)
@@ -63,7 +63,7 @@ def _drawn(part: Section) -> str:
     return section(part.name, part.title, *inside, how=part.how)
 
 
-def _described(rows: Rows) -> Table:
+def _described(rows: TextTable) -> Table:
     columns = [Column(name, value=itemgetter(at)) for at, name in enumerate(rows.columns)]
     return Table(rows.name, columns, rows.rows, most=rows.most, rest=rows.rest)
 

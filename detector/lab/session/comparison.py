@@ -57,7 +57,7 @@ class RowRoof:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decision:
     """A row beside the baseline, beyond the noise or not. ``outcome``: faster, slower, same (a
     difference that matters is ruled out) or open. ``ratio`` with ``low`` and ``high``: of FPS, for
     all rows and looks together; null where so few rounds bound nothing. ``p``: corrected by Holm.
@@ -127,7 +127,7 @@ class Row:
     latency_ms: dict[str, Interval | None] | None = None
     latency_calls: int | None = None
     roof: RowRoof | None = None
-    verdict: dict[Metric, Verdict | None] = field(default_factory=dict)
+    verdict: dict[Metric, Decision | None] = field(default_factory=dict)
 
 
 # The document

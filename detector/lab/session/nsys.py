@@ -90,7 +90,7 @@ class DeviceWork(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class NsysRun:
     """One run. ``process``: the number that the system gave it. ``columns``: as of spans.npz.
     ``loop``: the sizes that bound the loop, guessed where the recording does not hold them
     (``loop_is_known`` is then False). ``blocked``: (thread, name of the system call, start, end).
@@ -122,7 +122,7 @@ class Recorded:
         return len(self.columns["stage"]) + self.open
 
 
-def read_nsys(path: str | Path) -> list[Recorded]:
+def read_nsys(path: str | Path) -> list[NsysRun]:
     """The runs of a recording by start, then what lies outside. Raises UsageError for none."""
     if not Path(path).is_file():
         raise UsageError(
@@ -156,8 +156,8 @@ def _exported(report: Path) -> Iterator[Path]:
         yield export
 
 
-def _read_export(export: str | Path, path: str | Path) -> list[Recorded]:
-    clock, place = _Clock(LONGEST_S), Path(export).resolve()
+def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
+    clock, place = _Deadline(LONGEST_S), Path(export).resolve()
     try:
         with place.open("rb") as file:  # SQLite would leave two files beside a write-ahead log
             has_log = file.read(20)[18:] == b"\2\2"
@@ -186,7 +186,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[Recorded]:
         ) from error
 
 
-class _Clock:
+class _Deadline:
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
@@ -194,7 +194,7 @@ class _Clock:
         return time.monotonic() > self._end
 
 
-def _bound(database: sqlite3.Connection, clock: _Clock) -> None:
+def _bound(database: sqlite3.Connection, clock: _Deadline) -> None:
     database.execute("pragma trusted_schema = off")
     database.execute("pragma cell_size_check = on")
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_TEXT)
@@ -229,9 +229,7 @@ def _permit_plain_reading(
     return sqlite3.SQLITE_OK if plain or function else sqlite3.SQLITE_DENY
 
 
-def _read(
-    database: sqlite3.Connection, tables: Mapping[str, set[str]], path: str
-) -> list[Recorded]:
+def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: str) -> list[NsysRun]:
     if "NVTX_EVENTS" not in tables:
         raise UsageError(
             f"{path}: it has no NVTX ranges; record with: nsys profile -t nvtx,osrt ..."
@@ -386,7 +384,7 @@ def _recorded(
     program: str | None,
     cuda: Sequence[CudaCall],
     device: Sequence[DeviceWork],
-) -> Recorded:
+) -> NsysRun:
     closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
     names = _thread_names(closed, thread_names)
     # A camera decodes in a thread of its own; the loop's read is the wait for its picture.
@@ -394,7 +392,7 @@ def _recorded(
         (row[0], CAMERA if names[row[0]].startswith(CAMERA) else row[1], *row[2:]) for row in closed
     ]
     columns = _columns(closed, names)
-    return Recorded(
+    return NsysRun(
         window.process % PROCESS,
         program,
         window.start_ns,

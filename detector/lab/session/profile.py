@@ -95,7 +95,7 @@ class RecordedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingDocument:
+class NsysDocument:
     """The facts of an nsys recording, under a session's names. ``waits``: thread ->
     what it waited for -> seconds. ``blocked``: stage -> system call -> seconds inside it, longest
     first. ``calls``: the dependency table by call of CUDA; empty where the recording has none.

@@ -21,7 +21,7 @@ LONGEST_ROW = 16 << 20  # bytes: --max-det 100000 in one frame
 
 
 @dataclass(frozen=True, slots=True)
-class FrameCounts:
+class ClassCounts:
     """How many detections of each class one frame has. ``time_s``: in its source."""
 
     source: str
@@ -34,24 +34,24 @@ class SessionRows:
     """``frames``: in the order of the file. ``left_out``: why there are not more; None where these
     are all."""
 
-    frames: list[FrameCounts] = field(default_factory=list)
+    frames: list[ClassCounts] = field(default_factory=list)
     left_out: str | None = None
 
 
-class _Detection(msgspec.Struct):
+class _DetectionClass(msgspec.Struct):
     name: str = msgspec.field(name="class")
 
 
-class _Row(msgspec.Struct):
+class _CountedRow(msgspec.Struct):
     source: str
     time_s: float
-    detections: list[_Detection]
+    detections: list[_DetectionClass]
 
 
 def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
     """Return the counts of each frame up to any damage; none if the file is absent."""
     path, rows = folder / ROWS, SessionRows()
-    decode = msgspec.json.Decoder(_Row).decode
+    decode = msgspec.json.Decoder(_CountedRow).decode
     try:
         check_regular(path, "rows of detections", UsageError)
         with path.open("rb") as file:
@@ -62,7 +62,7 @@ def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
                     return SessionRows(rows.frames, f"{ROWS} is too large for the report")
                 row = decode(line)
                 counts = Counter(one.name for one in row.detections)
-                rows.frames.append(FrameCounts(row.source, row.time_s, dict(counts)))
+                rows.frames.append(ClassCounts(row.source, row.time_s, dict(counts)))
     except FileNotFoundError:
         return SessionRows(left_out=f"the session contains no {ROWS}")
     except OSError as error:

@@ -12,7 +12,7 @@ from detector.core.terminal.tables import print_pieces, table_fits
 from detector.lab.analysis.compare import ROUNDS_FOR_A_WINNER
 from detector.lab.analysis.statistics import fewest_rounds
 from detector.lab.report.side_by_side import side_by_side
-from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison, Row, Verdict
+from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison, Decision, Row
 from detector.lab.session.evaluation import Figure
 
 WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
@@ -216,7 +216,7 @@ def _decisions(document: Comparison) -> list[str]:
     return lines
 
 
-def _decision(verdict: Verdict, baseline: str) -> str:
+def _decision(verdict: Decision, baseline: str) -> str:
     assert verdict.low is not None
     assert verdict.high is not None
     assert verdict.largest is not None

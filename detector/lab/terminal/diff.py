@@ -8,8 +8,8 @@ from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
-from detector.lab.analysis.diff import Change
-from detector.lab.analysis.load import CpuChange, Load
+from detector.lab.analysis.diff import RunChange
+from detector.lab.analysis.load import CpuChange, OtherLoad
 
 CHANGES = (
     Column("what", ""),
@@ -30,7 +30,7 @@ CPU = (
 )
 
 
-def _verdict(one: Change) -> str:
+def _verdict(one: RunChange) -> str:
     if one.verdict in ("slower", "faster"):
         return one.verdict
     return f"no difference larger than {one.largest:.1%}"
@@ -38,9 +38,9 @@ def _verdict(one: Change) -> str:
 
 def print_diff(
     console: SafeConsole,
-    changes: Sequence[Change],
+    changes: Sequence[RunChange],
     differing: Sequence[str],
-    load: Load | None = None,
+    load: OtherLoad | None = None,
     cpu: Sequence[CpuChange] = (),
 ) -> None:
     lines = [f"not the same: {line}" for line in differing]

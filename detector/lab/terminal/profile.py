@@ -16,7 +16,7 @@ from detector.lab.report.part import find_part
 from detector.lab.report.parts.loop import path_table
 from detector.lab.report.tables import STEPS
 from detector.lab.session.passes import WhatIfFacts
-from detector.lab.session.profile import RecordingDocument
+from detector.lab.session.profile import NsysDocument
 from detector.lab.session.read import SavedSession
 
 ALIKE = ", like the run, "  # in Ran.text; what differs follows
@@ -102,7 +102,7 @@ DEPENDENCY = (
 )
 
 
-def _runs_of(document: RecordingDocument) -> Iterator[Table | str]:
+def _runs_of(document: NsysDocument) -> Iterator[Table | str]:
     cut = document.runs[document.run - 1].open_ranges
     runs = list(enumerate(document.runs, 1))
     if len(runs) > 1:
@@ -117,7 +117,7 @@ def _runs_of(document: RecordingDocument) -> Iterator[Table | str]:
         yield f"note: the recording ended within {counted(cut, 'range')}, omitted here"
 
 
-def _dependency_table(document: RecordingDocument) -> Table:
+def _dependency_table(document: NsysDocument) -> Table:
     # What is on the path, then what only waited: the longest of each.
     on_path = [row for row in document.dependency if row.critical_path_s][:MOST_NAMES]
     waiting = [row for row in document.dependency if not row.critical_path_s][:MOST_NAMES]
@@ -127,7 +127,7 @@ def _dependency_table(document: RecordingDocument) -> Table:
     return Table("dependency", DEPENDENCY, rows, title, more)
 
 
-def _call_tables(document: RecordingDocument) -> Iterator[Table]:
+def _call_tables(document: NsysDocument) -> Iterator[Table]:
     for phase in dict.fromkeys(row.phase for row in document.calls):
         rows = [row for row in document.calls if row.phase == phase]
         left = len(rows) - MOST_CALLS
@@ -163,7 +163,7 @@ def _left_out(count: int, what: str) -> str:
     return f"{counted(count, f'shorter {what}')} more with --json" if count > 0 else ""
 
 
-def _stage_table(document: RecordingDocument) -> Table:
+def _stage_table(document: NsysDocument) -> Table:
     longest = _longest({row.step: row.total for row in document.stages})
     rows = [row for row in document.stages if row.step in longest]
     more = _left_out(len(document.stages) - len(rows), "stage")
@@ -171,7 +171,7 @@ def _stage_table(document: RecordingDocument) -> Table:
     return stages.pick("step", "count", "avg", "p50", "p90", "max", "share")
 
 
-def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
+def print_recorded(console: SafeConsole, document: NsysDocument) -> None:
     pieces: list[Table | str] = [
         *_runs_of(document),
         _stage_table(document),

@@ -20,7 +20,7 @@ from detector.lab.profile.base import pin_choices, run_again
 from detector.lab.session.tuning import Settings, Tuning
 from detector.lab.tune.candidates import Plain
 from detector.lab.tune.kept import keep
-from detector.lab.tune.search import Ran, Search, Stays, Turns, Watch
+from detector.lab.tune.search import Search, Stays, TuneRun, Turns, Watch
 
 FIRST_FRAMES = 24  # of the first run, which tells how long a round is
 SECONDS, SECONDS_OF_TARGET = 60.0, 180.0
@@ -47,7 +47,7 @@ def tune(
     use: bool = False,
 ) -> Tuning:
     from detector.core import sources
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
 
     refuse_cameras([source])
     refuse_rect(config)
@@ -57,7 +57,7 @@ def tune(
     plain, pinned = run_defaults(source, config)
     turns = take_turns(source, pinned)
     found = Search(turns, config, plain, floor, seconds, watch, target, clock, start).find(source)
-    kind = Reading.of(config).kind_of(source)
+    kind = SourceReading.of(config).kind_of(source)
     if not use or not found.settings or kind is None:
         return replace(found, input_kind=kind)
     kept = keep(found, config, plain, kind)
@@ -93,7 +93,7 @@ def take_turns(source: str, config: Config) -> Turns:
 
     def turns(
         several: Sequence[Settings], frames: int, opens: Callable[[int], bool], stays: Stays
-    ) -> list[Ran]:
+    ) -> list[TuneRun]:
         made = [config.with_options(settings) for settings in several]
         every = [max(1, one.input.stride // max(1, config.input.stride)) for one in made]
         limited = [
@@ -101,7 +101,7 @@ def take_turns(source: str, config: Config) -> Turns:
             for one, each in zip(made, every, strict=True)
         ]
 
-        def read(variants: Sequence[Variant], found: Sequence[list[Detections]]) -> list[Ran]:
+        def read(variants: Sequence[Variant], found: Sequence[list[Detections]]) -> list[TuneRun]:
             return [_ran(*one, frames) for one in zip(variants, found, every, strict=True)]
 
         return read(*run_in_turns(source, limited, opens, lambda *now: stays(read(*now))))
@@ -109,7 +109,7 @@ def take_turns(source: str, config: Config) -> Turns:
     return turns
 
 
-def _ran(variant: Variant, found: Sequence[Detections], every: int, frames: int) -> Ran:
+def _ran(variant: Variant, found: Sequence[Detections], every: int, frames: int) -> TuneRun:
     """``every``: frames of the source for a frame of the run."""
     spread: list[Detections] = []
     for one in found:
@@ -117,4 +117,4 @@ def _ran(variant: Variant, found: Sequence[Detections], every: int, frames: int)
     rates = [rate * every for turn in variant.rounds if (rate := turn.fps["end_to_end"])]
     size = max((turn.video_bytes for turn in variant.rounds), default=0)
     error = "a round wrote no frame" if len(rates) < len(variant.rounds) else None
-    return Ran(rates, spread[:frames], size, variant.error or error)
+    return TuneRun(rates, spread[:frames], size, variant.error or error)

@@ -36,14 +36,14 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Adjustment:
     """One change of the run; of an ``axis`` a run has one at most."""
 
     axis: str
     settings: Settings
 
 
-def list_changes(config: Config, plain: Plain) -> list[Change]:
+def list_changes(config: Config, plain: Plain) -> list[Adjustment]:
     return [
         *_of_engine(config, plain),
         *_of_requests(config),
@@ -54,7 +54,7 @@ def list_changes(config: Config, plain: Plain) -> list[Change]:
     ]
 
 
-def combine(best: Settings, change: Change, plain: Plain) -> Settings:
+def combine(best: Settings, change: Adjustment, plain: Plain) -> Settings:
     """``best`` with a change on top, and the engine by name where ``auto`` could take another."""
     made = {**best, **change.settings}
     if "engine" not in made and any(name in made for name in OF_THE_INPUT):
@@ -70,7 +70,7 @@ def video_of(settings: Settings) -> str:
     return LARGER if settings.keys() & {"quality", "preset"} else AS_ASKED
 
 
-def _of_engine(config: Config, plain: Plain) -> Iterator[Change]:
+def _of_engine(config: Config, plain: Plain) -> Iterator[Adjustment]:
     runtime, usable = config.runtime, engines.usable()
     names = [name for name in engines.rank_engines() if usable.get(name, "") is None]
     if runtime.engine != "auto":
@@ -83,39 +83,39 @@ def _of_engine(config: Config, plain: Plain) -> Iterator[Change]:
                 engines.graph_wanted(name, precision, runtime.device)
             except (EngineError, UsageError):
                 continue
-            yield Change("engine", {"engine": name, "precision": precision})
+            yield Adjustment("engine", {"engine": name, "precision": precision})
 
 
-def _of_requests(config: Config) -> Iterator[Change]:
+def _of_requests(config: Config) -> Iterator[Adjustment]:
     cores, runtime = usable_cores(), config.runtime
     if not (runtime.threads or runtime.concurrency):
         wanted = [(1, cores), (cores, 1), (cores + 1, 1), (max(1, cores // 2), 2)]
         for requests, threads in dict.fromkeys(wanted):
-            yield Change("requests", {"concurrency": requests, "threads": threads})
+            yield Adjustment("requests", {"concurrency": requests, "threads": threads})
     if runtime.batch == 1:
-        yield from (Change("requests", {"batch": size}) for size in (2, 4))
+        yield from (Adjustment("requests", {"batch": size}) for size in (2, 4))
 
 
-def _of_loop(config: Config) -> Iterator[Change]:
+def _of_loop(config: Config) -> Iterator[Adjustment]:
     """A longer queue, which a configuration file sets: no option of the command does."""
     if config.loop.queue_batches == type(config.loop)().queue_batches:
-        yield Change("queue", {"queue_batches": 4})
+        yield Adjustment("queue", {"queue_batches": 4})
 
 
-def _of_video(config: Config) -> Iterator[Change]:
+def _of_video(config: Config) -> Iterator[Adjustment]:
     output = config.output
     saved = output.save or ("video", "jsonl")
     if output.no_video or "video" not in saved:
         return
     if all(getattr(output, name) is None for name in ENCODING):
-        yield Change("video", {"quality": "fast"})
-        yield Change("video", {"preset": "ultrafast"})
+        yield Adjustment("video", {"quality": "fast"})
+        yield Adjustment("video", {"preset": "ultrafast"})
     others = tuple(name for name in saved if name != "video")
-    yield Change("video", {"save": ("overlay", *others)})
-    yield Change("video", {"no_video": True})
+    yield Adjustment("video", {"save": ("overlay", *others)})
+    yield Adjustment("video", {"no_video": True})
 
 
-def _of_input(config: Config, plain: Plain) -> Iterator[Change]:
+def _of_input(config: Config, plain: Plain) -> Iterator[Adjustment]:
     if config.runtime.size is None:
         height, width = plain.model_input
         sizes = [
@@ -124,15 +124,15 @@ def _of_input(config: Config, plain: Plain) -> Iterator[Change]:
         ]
         for wide, high in dict.fromkeys(sizes):
             if (high, wide) != (height, width):
-                yield Change("size", {"size": f"{wide}x{high}"})
+                yield Adjustment("size", {"size": f"{wide}x{high}"})
 
 
-def _of_frames(config: Config) -> Iterator[Change]:
+def _of_frames(config: Config) -> Iterator[Adjustment]:
     """Fewer frames: still ones reuse boxes, tracks move boxes on, or frames are not taken."""
     every_frame = config.input.stride == 1
     if config.input.skip_still is None and every_frame:
-        yield Change("still", {"skip_still": STILL})
+        yield Adjustment("still", {"skip_still": STILL})
     if config.tracking.infer_every is None and not config.drawing.blur:
-        yield from (Change("infer_every", {"infer_every": str(every)}) for every in STRIDES)
+        yield from (Adjustment("infer_every", {"infer_every": str(every)}) for every in STRIDES)
     if every_frame:
-        yield from (Change("stride", {"stride": every}) for every in STRIDES)
+        yield from (Adjustment("stride", {"stride": every}) for every in STRIDES)

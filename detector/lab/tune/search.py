@@ -35,7 +35,7 @@ from detector.core.run.choose import in_words
 from detector.core.session.measured import Interval
 from detector.core.types import Detections
 from detector.lab.session.tuning import VIDEO, Settings, Trial, Tuning
-from detector.lab.tune.candidates import Change, Plain, combine, list_changes, video_of
+from detector.lab.tune.candidates import Adjustment, Plain, combine, list_changes, video_of
 
 TRIAL_S = 0.8  # of a round
 FEWEST_FRAMES, MOST_FRAMES = 16, 400
@@ -57,7 +57,7 @@ Watch = Callable[[str, float, float], object]
 
 
 @dataclass(slots=True)
-class Ran:
+class TuneRun:
     """FPS of the source's frames by round, what the first one detected, the size of its video."""
 
     rates: list[float] = field(default_factory=list)
@@ -70,23 +70,23 @@ class Ran:
         return median(self.rates) if self.rates else 0.0
 
 
-Stays = Callable[[Sequence[Ran]], Collection[int]]
-Turns = Callable[[Sequence[Settings], int, Callable[[int], bool], Stays], list[Ran]]
+Stays = Callable[[Sequence[TuneRun]], Collection[int]]
+Turns = Callable[[Sequence[Settings], int, Callable[[int], bool], Stays], list[TuneRun]]
 """Settings, frames of a round, and ``opens`` and ``stays`` of ``rounds.run_in_turns``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
     settings: Settings
-    defaults: Ran
-    own: Ran
+    defaults: TuneRun
+    own: TuneRun
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TuneStep:
     """A change, measured on top of the best. ``gain``: FPS with it over FPS without."""
 
-    change: Change
+    change: Adjustment
     gain: float
     loss: float
 
@@ -110,7 +110,7 @@ class Search:
     ceilings: dict[str, float] = field(default_factory=dict)
     _share: float = 1 - FOR_THE_END  # of the time, until the search goes on to what follows
     _frames: int = field(init=False)
-    _changes: list[Change] = field(init=False)
+    _changes: list[Adjustment] = field(init=False)
     _reference: list[Detections] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class Search:
 
     def _race(
         self, several: Sequence[Settings], stays: Stays, *, frames: int = 0, hurries: bool = True
-    ) -> list[Ran]:
+    ) -> list[TuneRun]:
         """Run rounds of these in turns. ``hurries``: skips those that there is no time for."""
 
         def opens(at: int) -> bool:
@@ -145,14 +145,14 @@ class Search:
 
         return self.turns(several, frames or self._frames, opens, stays)
 
-    def _try(self, several: Sequence[Settings], stays: Stays = lambda rans: ()) -> list[Ran]:
+    def _try(self, several: Sequence[Settings], stays: Stays = lambda rans: ()) -> list[TuneRun]:
         found = self._race(several, stays)
         for settings, ran in zip(several, found, strict=True):
             if ran.rates or ran.error:
                 self._keep(settings, ran)
         return found
 
-    def _keep(self, settings: Settings, ran: Ran) -> None:
+    def _keep(self, settings: Settings, ran: TuneRun) -> None:
         fine = ran.error is None
         self.trials.append(
             Trial(
@@ -164,7 +164,7 @@ class Search:
             )
         )
 
-    def _run_defaults(self) -> Ran:
+    def _run_defaults(self) -> TuneRun:
         """The defaults, the same engine's fp32 to agree with, and with a target the ceiling."""
         reference = {"engine": self.plain.engine, "precision": "fp32"}
         several = [{}, *([reference] if self.plain.precision != "fp32" else [])]
@@ -203,7 +203,9 @@ class Search:
                 best = several[found[0]]
         return best
 
-    def _rank(self, several: Sequence[Settings], floor: float, rans: Sequence[Ran]) -> list[int]:
+    def _rank(
+        self, several: Sequence[Settings], floor: float, rans: Sequence[TuneRun]
+    ) -> list[int]:
         """Rank settings that keep to the floor: most rounds first, then the fastest."""
         allowed = [
             at
@@ -213,21 +215,21 @@ class Search:
         return sorted(allowed, key=lambda at: (-len(rans[at].rates), -rans[at].fps))
 
     def _choose_half(
-        self, rank: Callable[[Sequence[Ran]], list[int]], rans: Sequence[Ran]
+        self, rank: Callable[[Sequence[TuneRun]], list[int]], rans: Sequence[TuneRun]
     ) -> Sequence[int]:
         most = max(len(one.rates) for one in rans)
         left = [at for at in rank(rans) if len(rans[at].rates) == most]
         half = left[: len(left) // 2]
         return half if len(half) > 1 and self.has_time() else ()
 
-    def _is_allowed(self, settings: Settings, ran: Ran, floor: float) -> bool:
+    def _is_allowed(self, settings: Settings, ran: TuneRun, floor: float) -> bool:
         share = self._agreement(ran)
         if share is None:  # nothing tells what another precision loses
             own = self.plain.precision
             return settings.get("precision", own) in ("fp32", own)
         return share >= floor
 
-    def _agreement(self, ran: Ran) -> float | None:
+    def _agreement(self, ran: TuneRun) -> float | None:
         """Agreement with fp32 on shared frames. None: fp32 finds nothing, or random weights."""
         both = min(len(self._reference), len(ran.detections))
         reference = self._reference[:both]
@@ -246,11 +248,11 @@ class Search:
         affordable = round(left_s * self.plain.fps / (2 * ROUNDS) * 0.8)  # the rest is loading
         frames = max(self._frames, min(MOST_FRAMES, LONGER * self._frames, affordable))
 
-        def meets(rans: Sequence[Ran]) -> bool:
+        def meets(rans: Sequence[TuneRun]) -> bool:
             own = min(rans[-1].rates)
             return own > max(rans[0].rates) if self.target is None else own >= self.target
 
-        def stays(rans: Sequence[Ran]) -> Collection[int]:
+        def stays(rans: Sequence[TuneRun]) -> Collection[int]:
             done = min(len(one.rates) for one in rans)
             goes_on = done < ROUNDS and (done < LEAST_ROUNDS or meets(rans))
             return range(len(rans)) if goes_on and not any(one.error for one in rans) else ()
@@ -263,7 +265,7 @@ class Search:
 
     # ---- a target
 
-    def _reach(self, target: float, defaults: Ran) -> tuple[Settings, bool]:
+    def _reach(self, target: float, defaults: TuneRun) -> tuple[Settings, bool]:
         near, own = NEAR * target, self._agreement(defaults)
         if own is None:
             self.notes.append("fp32 detected nothing, so the accuracy lost by a change is unknown")
@@ -332,7 +334,7 @@ class Search:
     def _cost_of(self, tried: Trial) -> tuple[int, int, int]:
         return _cost(self._loss_of(tried), [tried.settings])
 
-    def _steps(self, best: Settings) -> Iterator[Step]:
+    def _steps(self, best: Settings) -> Iterator[TuneStep]:
         free = ("requests", "queue")
         changes = [one for one in self._changes if one.axis not in free and self._costs(one)]
         for at in range(0, len(changes), MOST_OPEN - 1):
@@ -344,18 +346,18 @@ class Search:
             for change, settings, ran in zip(chosen, several[1:], rans, strict=True):
                 if ran.rates and ran.error is None and plain.rates:
                     loss = self._loss_of(self._tried(settings), change.axis)
-                    yield Step(change, ran.fps / plain.fps, loss)
+                    yield TuneStep(change, ran.fps / plain.fps, loss)
 
-    def _costs(self, change: Change) -> bool:
+    def _costs(self, change: Adjustment) -> bool:
         """Of an engine that ran before: whether it lost some agreement."""
         tried = self._tried(change.settings)
         if change.axis != "engine" or tried is None:
             return True
         return tried.error is None and self._loss_of(tried) > STEP / 2
 
-    def _sets(self, best: Settings, steps: Sequence[Step], target: float) -> Iterator[Settings]:
+    def _sets(self, best: Settings, steps: Sequence[TuneStep], target: float) -> Iterator[Settings]:
         """Yield the cheapest first. Last the fastest change of each axis, whatever they promise."""
-        axes: dict[str, list[Step | None]] = {}
+        axes: dict[str, list[TuneStep | None]] = {}
         for step in steps:
             axes.setdefault(step.change.axis, [None]).append(step)
         chosen, speed = [], self._fps_of(best)
@@ -376,7 +378,7 @@ class Search:
                 settings = combine(settings, one.change, self.plain)
             yield settings
 
-    def _is_bounded(self, taken: Sequence[Step], target: float) -> bool:
+    def _is_bounded(self, taken: Sequence[TuneStep], target: float) -> bool:
         """Return whether a run without inference, or without video too, would not do either."""
         video = any(one.change.axis == "video" for one in taken)
         top = self.ceilings.get("inference and video" if video else "inference", inf)
@@ -434,7 +436,7 @@ class Search:
             )
 
 
-def _stride_of(*changes: Change) -> int:
+def _stride_of(*changes: Adjustment) -> int:
     return max([1, *(int(one.settings.get("stride", 1)) for one in changes)])
 
 

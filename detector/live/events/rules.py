@@ -34,7 +34,7 @@ class _Presence:
 
 
 @dataclass(slots=True)
-class _Place:
+class _CameraPresence:
     classes: dict[str, _Presence] = field(default_factory=dict)
     objects: Objects | None = None  # with --track
     up: bool | None = None  # None: no picture and no failure yet
@@ -52,11 +52,11 @@ class EventRules:
 
     def __init__(self, started_ns: int, started_s: float) -> None:
         self._started = Moment(started_ns, started_s)
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _CameraPresence] = {}
 
-    def _place(self, camera: str) -> _Place:
+    def _place(self, camera: str) -> _CameraPresence:
         if camera not in self._places:
-            self._places[camera] = _Place(changed=self._started)
+            self._places[camera] = _CameraPresence(changed=self._started)
         return self._places[camera]
 
     def update(self, frame: Frame, detections: Detections) -> list[Event]:

@@ -30,10 +30,10 @@ from detector.live.hub import RATE, Controls, Hub
 from detector.live.page import documents
 from detector.live.page.access import COOKIE, SESSION_S, Access
 from detector.live.page.connections import Connections
-from detector.live.page.guard import Guard, RefusedError
+from detector.live.page.guard import Gate, HttpError
 from detector.live.page.metrics import CONTENT_TYPE, PageFigures, exposition, registry_of
 from detector.live.page.openapi import description
-from detector.live.page.recordings import Recording, find_recording, list_recordings
+from detector.live.page.recordings import RecordedFile, find_recording, list_recordings
 from detector.live.page.sampler import Sampler
 from detector.live.page.streams import EVENTS, MOST_STREAMS, MULTIPART, EndlessAnswer, Streams
 from detector.live.sources.base import NAME
@@ -61,7 +61,7 @@ class Page:
         self.recordings: Path | None = None
         self.sampler = Sampler(hub.figures)
         self.streams = Streams(hub, executor)
-        self.guard: Guard | None = None
+        self.guard: Gate | None = None
 
     def app(self) -> Starlette:
         api = "/api/streams/{camera}"
@@ -88,7 +88,7 @@ class Page:
                 Route("/api/recordings", self.all_recordings),
                 Route("/api/recordings/{camera}/{kind}/{name}", self.recording),
             ],
-            exception_handlers={RefusedError: _refused, HTTPException: _refused},
+            exception_handlers={HttpError: _refused, HTTPException: _refused},
         )
 
     async def index(self, request: Request) -> Response:
@@ -107,14 +107,14 @@ class Page:
         if request.method != "POST":
             return _login_page("", 200)
         if _media_type(request) != "application/x-www-form-urlencoded":
-            raise RefusedError(415, "send the form as application/x-www-form-urlencoded")
+            raise HttpError(415, "send the form as application/x-www-form-urlencoded")
         try:
             form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
         except ValueError:
-            raise RefusedError(400, "the form needs exactly one field, token") from None
+            raise HttpError(400, "the form needs exactly one field, token") from None
         try:
             right = self._guard.is_token(form.get("token", [""])[0], request.scope)
-        except RefusedError as refusal:
+        except HttpError as refusal:
             said = f"{refusal.error[0].upper()}{refusal.error[1:]}."
             return _login_page(said, 429, refusal.headers)
         if not right:
@@ -176,7 +176,7 @@ class Page:
 
     def _live(self) -> documents.LiveDocument:
         if self.sampler.newest is None:
-            raise RefusedError(
+            raise HttpError(
                 503, "the run has not started, or is not responding", {"retry-after": "2"}
             )
         return documents.live(self.sampler.newest, self.sampler.at_s, list(self._controllable()))
@@ -188,7 +188,7 @@ class Page:
         camera = str(request.path_params["camera"])
         # It goes into headers, so it must look like a camera's name.
         if camera not in self.sampler.names or not re.fullmatch(NAME, camera):
-            raise RefusedError(404, "no such camera")
+            raise HttpError(404, "no such camera")
         return camera
 
     async def history(self, request: Request) -> Response:
@@ -213,7 +213,7 @@ class Page:
         camera, width = self._camera(request), _width(request)
         found = await self.streams.snapshot(camera, width)
         if found is None:
-            raise RefusedError(503, "no frame arrived in time", {"retry-after": "2"})
+            raise HttpError(503, "no frame arrived in time", {"retry-after": "2"})
         shot, coded = found
         name = f"{camera}-{utc_text(shot.utc_s).replace(':', '').replace('-', '')}.jpg"
         headers = {
@@ -233,7 +233,7 @@ class Page:
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")
         if unknown := [one for one in cameras if one not in known]:
-            raise RefusedError(404, f"{len(unknown)} of these cameras do not exist")
+            raise HttpError(404, f"{len(unknown)} of these cameras do not exist")
         return self._endless(request, list(dict.fromkeys(cameras)))
 
     def _endless(self, request: Request, cameras: list[str]) -> Any:
@@ -254,7 +254,7 @@ class Page:
 
     def _need_room(self) -> None:
         if self.streams.open >= MOST_STREAMS:
-            raise RefusedError(
+            raise HttpError(
                 503, f"{MOST_STREAMS} streams are already being watched", {"retry-after": "10"}
             )
 
@@ -262,14 +262,14 @@ class Page:
         """Start or stop a camera of cameras.yaml. A request gives only its name."""
         asked = request.scope["path"].rpartition("/")[2]
         if _media_type(request) != "application/json":
-            raise RefusedError(415, "send application/json with the body {}")
+            raise HttpError(415, "send application/json with the body {}")
         if (await request.body()).strip() not in (b"", b"{}"):
-            raise RefusedError(422, "the body must be {}: only the camera's name can be given")
+            raise HttpError(422, "the body must be {}: only the camera's name can be given")
         camera = str(request.path_params["camera"])
         if self.controls is None or not self.controls.cameras():
-            raise RefusedError(409, "this run has no cameras that can be started or stopped")
+            raise HttpError(409, "this run has no cameras that can be started or stopped")
         if camera not in self.controls.cameras():
-            raise RefusedError(404, "no such camera in cameras.yaml")
+            raise HttpError(404, "no such camera in cameras.yaml")
         act = self.controls.start if asked == "start" else self.controls.stop
         await self._ask_run(409, act, camera)
         return _json(documents.ChangeDocument(1, camera, asked), 202)
@@ -277,10 +277,10 @@ class Page:
     async def draw(self, request: Request) -> Response:
         """Set a camera's lines and zones, given as a section of the file of --zones."""
         if _media_type(request) not in ("application/json", "application/yaml"):
-            raise RefusedError(415, "send lines and zones as application/json or application/yaml")
+            raise HttpError(415, "send lines and zones as application/json or application/yaml")
         camera, drawing = self._camera(request), (await request.body()).decode("utf-8", "replace")
         if self.controls is None:
-            raise RefusedError(409, "lines and zones of a file are not drawn while it runs")
+            raise HttpError(409, "lines and zones of a file are not drawn while it runs")
         changes = await self._ask_run(422, self.controls.draw, camera, drawing)
         return _json(documents.ChangeDocument(1, camera, *changes), 202)
 
@@ -289,10 +289,10 @@ class Page:
             async with asyncio.timeout(CHANGE_S):
                 return await self._in_thread(act, *given)
         except TimeoutError:
-            raise RefusedError(504, "the run did not respond") from None
+            raise HttpError(504, "the run did not respond") from None
         except DetectVideoError as error:
             status = status if isinstance(error, UsageError) else 409
-            raise RefusedError(status, redact(str(error))) from error
+            raise HttpError(status, redact(str(error))) from error
 
     async def all_recordings(self, request: Request) -> Response:
         limit = int(_number(request, "limit", 100, 1, 500))
@@ -305,7 +305,7 @@ class Page:
         said = (request.path_params[part] for part in ("camera", "kind", "name"))
         found = await self._in_thread(find_recording, self.recordings, *said)
         if found is None:
-            raise RefusedError(404, "no such recording")
+            raise HttpError(404, "no such recording")
         filename = f"{found.camera}-{found.path.name}"
         if not found.finished:
             return await self._so_far(found, filename)
@@ -316,14 +316,14 @@ class Page:
             content_disposition_type="inline" if found.kind == "snapshots" else "attachment",
         )
 
-    async def _so_far(self, found: Recording, filename: str) -> Response:
+    async def _so_far(self, found: RecordedFile, filename: str) -> Response:
         """Return the playable part of a file that is being written, with its length fixed now."""
         try:
             size, data = await self._in_thread(found.read_so_far)
         except OSError:
             size = 0
         if not size:
-            raise RefusedError(
+            raise HttpError(
                 404, "no part of this recording can be played yet", {"retry-after": "2"}
             )
         headers = {
@@ -337,7 +337,7 @@ class Page:
         return await loop.run_in_executor(self._executor, function, *arguments)
 
     @property
-    def _guard(self) -> Guard:
+    def _guard(self) -> Gate:
         assert self.guard is not None
         return self.guard
 
@@ -379,12 +379,12 @@ def _number(request: Request, name: str, default: float, least: float, most: flo
     except ValueError:
         value = float("nan")
     if not least <= value <= most:
-        raise RefusedError(422, f"{name} must be a number from {least:g} to {most:g}")
+        raise HttpError(422, f"{name} must be a number from {least:g} to {most:g}")
     return value
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    if isinstance(error, RefusedError):
+    if isinstance(error, HttpError):
         status, text, headers = error.status, error.error, error.headers
     elif isinstance(error, HTTPException):
         status, headers = error.status_code, dict(error.headers or {})

@@ -48,7 +48,7 @@ HEADERS = {
 }
 
 
-class RefusedError(Exception):
+class HttpError(Exception):
     """A refused request. ``headers``: added to those of all responses."""
 
     def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
@@ -56,7 +56,7 @@ class RefusedError(Exception):
         self.status, self.error, self.headers = status, error, dict(headers or {})
 
 
-class Guard:
+class Gate:
     """Passes a request to ``app``, or answers it. One per server."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Guard:
                 receive = await self._whole_body(headers, receive)
             self._check_login(scope, headers)
             await self._app(scope, receive, send)
-        except RefusedError as refusal:
+        except HttpError as refusal:
             if not send.begun:
                 await _refuse(refusal, send)
         except (TimeoutError, OSError):
@@ -101,7 +101,7 @@ class Guard:
         except Exception as error:
             self._report(error)
             if not send.begun:
-                await _refuse(RefusedError(500, "internal error; see stderr of the run"), send)
+                await _refuse(HttpError(500, "internal error; see stderr of the run"), send)
             else:
                 self._connections.cut_off(scope.get("client"))
 
@@ -118,29 +118,29 @@ class Guard:
 
     def _check_request(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         if scope["method"] not in METHODS:
-            raise RefusedError(405, "use GET, HEAD or POST", {"allow": ", ".join(METHODS)})
+            raise HttpError(405, "use GET, HEAD or POST", {"allow": ", ".join(METHODS)})
         if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:
-            raise RefusedError(414, "the address is too long")
+            raise HttpError(414, "the address is too long")
         # uvicorn only limits a head that arrives in pieces.
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
-            raise RefusedError(431, f"the headers may have at most {HEAD_BYTES} bytes")
+            raise HttpError(431, f"the headers may have at most {HEAD_BYTES} bytes")
         if len(headers.get("range", "")) > RANGE_BYTES:
-            raise RefusedError(400, "the Range header is too long")
+            raise HttpError(400, "the Range header is too long")
         host = headers.get("host", "")
         if not self._is_our_host(host):
-            raise RefusedError(
+            raise HttpError(
                 421,
                 "unknown Host; use the address that --serve printed, or allow this one with "
                 "--page-hosts",
             )
         origin = headers.get("origin")
         if origin is not None and not _is_same(origin, host):
-            raise RefusedError(403, "requests from other sites are refused (Origin)")
+            raise HttpError(403, "requests from other sites are refused (Origin)")
         # Cross-site requests are refused, except links to the page.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             navigates = headers.get("sec-fetch-mode") == "navigate"
             if not (navigates and scope["method"] == "GET" and scope["path"] in ("/", "/login")):
-                raise RefusedError(403, "requests from other sites are refused (Sec-Fetch-Site)")
+                raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
         """Accept known names (others may point anywhere) and addresses; only loopback on
@@ -182,13 +182,13 @@ class Guard:
             if word.lower() == "bearer" and self.is_token(token.strip(), scope):
                 return
         if scope["path"] == "/" and scope["method"] != "POST":
-            raise RefusedError(303, "log in first", {"location": "/login"})
-        raise RefusedError(
+            raise HttpError(303, "log in first", {"location": "/login"})
+        raise HttpError(
             401, "log in, or send Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"}
         )
 
     def is_token(self, given: str, scope: Mapping[str, Any]) -> bool:
-        """Return whether this is the token. Raises RefusedError after too many wrong ones."""
+        """Return whether this is the token. Raises HttpError after too many wrong ones."""
         client = scope.get("client")
         address = str(client[0]) if client else ""
         wait_s = self._access.wait_s(address)
@@ -198,15 +198,13 @@ class Guard:
         if wait_s > 0:
             seconds = str(max(1, round(wait_s)))
             text = f"too many attempts; wait {seconds} s"
-            raise RefusedError(429, text, {"retry-after": seconds})
+            raise HttpError(429, text, {"retry-after": seconds})
         return False
 
     async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > BODY_BYTES:
-            raise RefusedError(
-                413, f"request body over {BODY_BYTES} bytes", {"connection": "close"}
-            )
+            raise HttpError(413, f"request body over {BODY_BYTES} bytes", {"connection": "close"})
         body = b""
         try:
             async with asyncio.timeout(self.body_s):
@@ -216,13 +214,13 @@ class Guard:
                         raise OSError("the client has disconnected")
                     body += message.get("body", b"")
                     if len(body) > BODY_BYTES:
-                        raise RefusedError(
+                        raise HttpError(
                             413, f"request body over {BODY_BYTES} bytes", {"connection": "close"}
                         )
                     if not message.get("more_body"):
                         break
         except TimeoutError:
-            raise RefusedError(408, "the body is too slow", {"connection": "close"}) from None
+            raise HttpError(408, "the body is too slow", {"connection": "close"}) from None
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def again() -> Message:
@@ -234,7 +232,7 @@ class Guard:
 class _Sender:
     """Sends a response with the headers of all responses; times out if the client stops reading."""
 
-    def __init__(self, guard: Guard, peer: Any, send: Send) -> None:
+    def __init__(self, guard: Gate, peer: Any, send: Send) -> None:
         self._guard, self._peer, self._send = guard, peer, send
         self.begun = False
 
@@ -254,7 +252,7 @@ class _Sender:
             await self._send(message)
 
 
-async def _refuse(refusal: RefusedError, send: _Sender) -> None:
+async def _refuse(refusal: HttpError, send: _Sender) -> None:
     body = encode(ErrorDocument(1, refusal.error))
     headers = {"content-type": "application/json", **refusal.headers}
     headers["content-length"] = str(len(body))
@@ -270,12 +268,12 @@ async def _refuse(refusal: RefusedError, send: _Sender) -> None:
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Return headers by lower-case name. Raises RefusedError for a duplicate that matters."""
+    """Return headers by lower-case name. Raises HttpError for a duplicate that matters."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         if name in headers and name in ("host", "origin", "authorization", "content-length"):
-            raise RefusedError(400, f"{name} is given more than once")
+            raise HttpError(400, f"{name} is given more than once")
         headers[name] = f"{headers[name]}; {value}" if name in headers else value
     return headers
 

@@ -39,7 +39,7 @@ MOST = 500  # files per response
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordedFile:
     path: Path
     camera: str
     kind: str
@@ -106,7 +106,7 @@ def list_recordings(
     return RecordingsDocument(1, documents, False)
 
 
-def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> Recording | None:
+def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> RecordedFile | None:
     """Return the requested file, also if it has been finished since it was listed."""
     names = (name, name.replace(PARTIAL, "."))
     found = {
@@ -154,14 +154,14 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _recording(camera: str, kind: str, entry: os.DirEntry[str]) -> Recording | None:
+def _recording(camera: str, kind: str, entry: os.DirEntry[str]) -> RecordedFile | None:
     try:
         if not entry.is_file(follow_symlinks=False) or _start_s(entry.name) is None:
             return None
         size = entry.stat(follow_symlinks=False).st_size
     except OSError:  # retention has just removed it
         return None
-    return Recording(Path(entry.path), camera, kind, size)
+    return RecordedFile(Path(entry.path), camera, kind, size)
 
 
 def _order(name: str) -> tuple[str, int, str]:

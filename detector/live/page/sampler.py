@@ -24,7 +24,7 @@ ANSWER_S = 3.0  # a run that takes longer is not healthy
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class _RunSample:
     at_s: float
     clock_s: float  # monotonic
     age_ms: dict[str, float]
@@ -46,7 +46,7 @@ class Sampler:
         self.newest: LiveFigures | None = None
         self.at_s = clock()  # Unix time of ``newest``
         self.names: frozenset[str] = frozenset()  # names of the streams, as last known
-        self._samples: deque[_Sample] = deque(maxlen=KEPT)
+        self._samples: deque[_RunSample] = deque(maxlen=KEPT)
         self.sampled = asyncio.Event()  # set at the next sample, then replaced
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Sampler:
             streams = figures.streams
             self.names = frozenset(one.name for one in streams)
             self._samples.append(
-                _Sample(
+                _RunSample(
                     self.at_s,
                     time.monotonic(),
                     {
@@ -118,10 +118,10 @@ class Sampler:
         )
 
 
-def _rates(samples: list[_Sample], what: str, name: str) -> list[float | None]:
+def _rates(samples: list[_RunSample], what: str, name: str) -> list[float | None]:
     """Return rates per second between samples; None for the first."""
     rates: list[float | None] = []
-    before: _Sample | None = None
+    before: _RunSample | None = None
     for one in samples:
         rate = None
         counts = getattr(one, what)

@@ -16,7 +16,7 @@ from detector.live.page.access import Access
 from detector.live.page.app import Page
 from detector.live.page.binding import Binding, bind
 from detector.live.page.connections import HEAD_BYTES, BoundedSocket, Connections, protocol_for
-from detector.live.page.guard import Guard
+from detector.live.page.guard import Gate
 
 START_S = 10.0
 END_S = 2.0  # close() returns after this time, whatever clients do
@@ -38,7 +38,7 @@ class Server:
         self.socket = BoundedSocket(binding.socket)
         self.connections = Connections(self.socket)
         self.page: Page | None = None
-        self.guard: Guard | None = None
+        self.guard: Gate | None = None
         self._say = say
         self._hub = hub
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,7 +80,7 @@ class Server:
             workers,
             secure=binding.certificate is not None,
         )
-        guard = page.guard = Guard(page.app(), binding, self.access, self.connections, self._say)
+        guard = page.guard = Gate(page.app(), binding, self.access, self.connections, self._say)
         chain, key = binding.certificate or (None, None)
         self._server = uvicorn.Server(
             uvicorn.Config(

@@ -12,7 +12,7 @@ import av
 from detector.core.sinks.video.sound_rules import COPIED
 from detector.core.sources._picture_size import claimed_size
 from detector.live.recording.headers import aac_config, decoded_size, parameter_sets, split_adts
-from detector.live.recording.line import Line
+from detector.live.recording.line import ArrivalLine
 from detector.live.recording.samples import NS, SOUND, VIDEO, Sample, Track
 from detector.live.recording.sound import AacSound
 
@@ -55,7 +55,7 @@ class Packet:
         )
 
 
-class Connection:
+class RecordedStreams:
     """The tracks of a connection; ``notes`` say which cannot be recorded. Created in the reader's
     thread, used in the recorder's."""
 
@@ -64,7 +64,7 @@ class Connection:
         self.sound: Track | None = None
         self.notes: list[str] = []
         self.changed = False  # new size or parameter sets: begin a new file
-        self.line = Line()
+        self.line = ArrivalLine()
         self._video_index = self._sound_index = -1
         self._aac: AacSound | None = None
         self._adts = False

@@ -31,7 +31,7 @@ class Drawn:
 
 
 @dataclass(slots=True)
-class Seen:
+class Sighting:
     arrived_ns: int
     found: bool
     # For the side-car with boxes; None: no side-car.
@@ -49,7 +49,7 @@ class Closed:
     """The connection has ended."""
 
 
-Item = Drawn | Seen | Opened | Closed | Packet
+Item = Drawn | Sighting | Opened | Closed | Packet
 
 
 class Inbox:
@@ -85,14 +85,14 @@ class Inbox:
             self._put(packet, now_ns)
             return True
 
-    def put_word(self, word: Seen | Opened | Closed, now_ns: int) -> None:
+    def put_word(self, word: Sighting | Opened | Closed, now_ns: int) -> None:
         """Add a small item. If space is short its boxes are dropped first, then the item."""
         with self._condition:
-            if isinstance(word, Seen):
+            if isinstance(word, Sighting):
                 if len(self._items) >= MOST_ITEMS:
                     return
                 if not self._fits(_size(word)):
-                    word = Seen(word.arrived_ns, word.found)
+                    word = Sighting(word.arrived_ns, word.found)
             self._put(word, now_ns)
 
     def _fits(self, size: int) -> bool:
@@ -130,7 +130,7 @@ class Inbox:
 def _size(item: Item) -> int:
     if isinstance(item, Drawn):
         return int(item.yuv.nbytes)
-    if isinstance(item, Seen) and item.detections is not None:
+    if isinstance(item, Sighting) and item.detections is not None:
         found = item.detections
         return found.boxes.nbytes + found.scores.nbytes + found.class_ids.nbytes
     return len(item.data) if isinstance(item, Packet) else 0

@@ -18,7 +18,7 @@ REORDER_NS = 10 * NS  # longest pts - dts; no decoder delays more
 
 
 @dataclass(slots=True)
-class _Place:
+class _TrackPosition:
     """The state of a track: its last sample, and the offset from its own clock."""
 
     last_ns: int
@@ -27,12 +27,12 @@ class _Place:
     shift_ns: int | None
 
 
-class Line:
+class ArrivalLine:
     """The time line of one connection. Tracks share a clock until one of them jumps."""
 
     def __init__(self) -> None:
         self._shift_ns: int | None = None
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _TrackPosition] = {}
 
     def place(
         self,
@@ -64,22 +64,22 @@ class Line:
                 shown = placed
         return shown, placed
 
-    def _begin(self, track: int, own: int | None, arrived_ns: int, step_ns: int) -> _Place:
+    def _begin(self, track: int, own: int | None, arrived_ns: int, step_ns: int) -> _TrackPosition:
         if own is None:
-            return self._keep(track, _Place(arrived_ns, arrived_ns, step_ns, None))
+            return self._keep(track, _TrackPosition(arrived_ns, arrived_ns, step_ns, None))
         if self._shift_ns is None or abs(own + self._shift_ns - arrived_ns) > AHEAD_NS:
             shift = arrived_ns - own  # the first track, or a separate clock
             self._shift_ns = shift if self._shift_ns is None else self._shift_ns
         else:
             shift = self._shift_ns
-        return self._keep(track, _Place(own + shift, arrived_ns, step_ns, shift))
+        return self._keep(track, _TrackPosition(own + shift, arrived_ns, step_ns, shift))
 
-    def _keep(self, track: int, place: _Place) -> _Place:
+    def _keep(self, track: int, place: _TrackPosition) -> _TrackPosition:
         self._places[track] = place
         return place
 
     def _after(
-        self, place: _Place, pts: int | None, own: int | None, arrived_ns: int, tick_ns: int
+        self, place: _TrackPosition, pts: int | None, own: int | None, arrived_ns: int, tick_ns: int
     ) -> int:
         if own is None:
             placed = place.last_ns + place.step_ns

@@ -40,7 +40,7 @@ class Mp4:
         self.bytes = 0
         self._fd = -1
         kind = "hybrid_fragmented" if longest_s <= LONGEST_INDEX_S else "empty_moov"
-        self._pending = _Pending()
+        self._pending = _ChunkBuffer()
         self._container: Any = av.open(
             self._pending,
             "w",
@@ -184,7 +184,7 @@ class Mp4:
         self.path = final
 
 
-class _Pending(io.RawIOBase):
+class _ChunkBuffer(io.RawIOBase):
     """Collects PyAV's writes with their positions."""
 
     def __init__(self) -> None:

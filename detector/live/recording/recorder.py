@@ -14,9 +14,9 @@ from typing import Any
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame
 from detector.live.camera_folder import hold
-from detector.live.recording.connection import Connection, Packet
+from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import to_yuv
-from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Seen
+from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Sighting
 from detector.live.recording.names import FOLDER, RECORDINGS, finish_leftovers
 from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording, Wishes
 from detector.live.recording.retention import Retention
@@ -103,7 +103,7 @@ class CameraRecorder:
                 self._dropped += 1
         boxes = self._recording.wants_boxes
         if self._clips or boxes:
-            seen = Seen(arrival.arrived_ns, found, detections if boxes else None, frame.size)
+            seen = Sighting(arrival.arrived_ns, found, detections if boxes else None, frame.size)
             self._inbox.put_word(seen, now)
 
     def close(self, timeout_s: float = 2.0) -> bool:
@@ -169,7 +169,7 @@ class _Listener:
         recorder = self._recorder
         self._broken = False
         try:
-            recorder._inbox.put_word(Opened(Connection(streams)), recorder._clock())
+            recorder._inbox.put_word(Opened(RecordedStreams(streams)), recorder._clock())
         except Exception as error:
             recorder._fail(error)
 

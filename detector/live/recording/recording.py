@@ -10,9 +10,9 @@ import av
 
 from detector.core.stages.annotate import Style
 from detector.live.recording.clips import RING_BYTES, Clips
-from detector.live.recording.connection import Connection, Packet
+from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import Encoder
-from detector.live.recording.inbox import Closed, Drawn, Item, Opened, Seen
+from detector.live.recording.inbox import Closed, Drawn, Item, Opened, Sighting
 from detector.live.recording.names import FOLDER
 from detector.live.recording.samples import NS, SOUND, Sample, Track
 from detector.live.recording.segments import Notice, SegmentFigures, Segments
@@ -78,8 +78,8 @@ class Recording:
         )
         self._encoder: Encoder | None = None
         self._about: object = None  # size, epoch and aspect ratio of the encoder
-        self._connection: Connection | None = None
-        self._sound_of: Connection | None = None  # whose sound is recorded with drawn pictures
+        self._connection: RecordedStreams | None = None
+        self._sound_of: RecordedStreams | None = None  # whose sound is recorded with drawn pictures
         self._opened_ns: int | None = None  # arrival of the connection's first packet
         self._last_ns = 0  # arrival of the last sample
         self._changed_ns: int | None = None  # arrival when a size change last began a file
@@ -92,14 +92,14 @@ class Recording:
             self._draw(item)
         elif isinstance(item, Packet):
             self._packet(item)
-        elif isinstance(item, Seen):
+        elif isinstance(item, Sighting):
             self._see(item)
         elif isinstance(item, Opened):
             self._open(item.connection)
         elif isinstance(item, Closed):
             self._close_connection()
 
-    def _see(self, seen: Seen) -> None:
+    def _see(self, seen: Sighting) -> None:
         if self._clips is not None:
             self._clips.seen(seen.arrived_ns, seen.found)
             if self._clips.short:
@@ -112,7 +112,7 @@ class Recording:
 
     @property
     def wants_boxes(self) -> bool:
-        """Whether ``Seen`` should hold detections; it may change during the run."""
+        """Whether ``Sighting`` should hold detections; it may change during the run."""
         return self._side_cars is not None and self.mode == COPY
 
     def use_annotated(self, why: str) -> None:
@@ -125,7 +125,7 @@ class Recording:
             self._printed.add(text)
             self._notice(f"{self._camera}: {text}")
 
-    def _open(self, connection: Connection) -> None:
+    def _open(self, connection: RecordedStreams) -> None:
         self._connection, self._opened_ns, self._is_new = connection, None, True
         for note in connection.notes:
             self._say(note)

@@ -70,10 +70,10 @@ class Retention:
         self._lock = threading.Lock()
         self._next_s = self._set_s = clock()
         self._offset_s = utc() - clock()
-        self._booked_threads: dict[
-            Key, float
-        ] = {}  # by ``clock``: when it was finished, if not before
-        self._unsure: set[Key] | None = None  # of those found at the start; None: not looked yet
+        self._ended: dict[Key, float] = {}  # when it was finished, by ``clock``
+        self._unsure: set[Key] | None = (
+            None  # found at the start, age unknown; None: not looked yet
+        )
 
     def look(self) -> None:
         """Remove recordings over the limits, at most every 30 s; return at once in between."""
@@ -99,10 +99,8 @@ class Retention:
         self._count_ages(kept, now, utc_s)
         self._note_ages(kept, now, utc_s)
         total = sum(one.bytes for one in kept.values())
-        for key, born_s in sorted(
-            self._booked_threads.items(), key=lambda item: (item[1], item[0][1:])
-        ):
-            too_old = self._longest_s is not None and now - born_s > self._longest_s
+        for key, ended_s in sorted(self._ended.items(), key=lambda item: (item[1], item[0][1:])):
+            too_old = self._longest_s is not None and now - ended_s > self._longest_s
             too_much = self._gb is not None and total > self._gb * GB
             if (too_old or too_much) and self._remove(kept[key]):
                 total -= kept[key].bytes
@@ -112,15 +110,15 @@ class Retention:
         if self._unsure is None:
             self._unsure = {key for key, one in kept.items() if not one.recorded.partial}
         self._unsure &= kept.keys()
-        self._booked_threads = {
-            key: now if one.recorded.partial else self._booked_threads.get(key, now)
+        self._ended = {
+            key: now if one.recorded.partial else self._ended.get(key, now)
             for key, one in kept.items()
         }
         ages = {key: kept[key].age_s(utc_s) for key in self._unsure}
-        told = {key: age_s for key, age_s in ages.items() if age_s is not None}
-        if told and (self._longest_s is None or min(told.values()) <= self._longest_s):
-            self._booked_threads |= {key: now - age_s for key, age_s in told.items()}
-            self._unsure -= told.keys()
+        dated = {key: age_s for key, age_s in ages.items() if age_s is not None}
+        if dated and (self._longest_s is None or min(dated.values()) <= self._longest_s):
+            self._ended |= {key: now - age_s for key, age_s in dated.items()}
+            self._unsure -= dated.keys()
 
     def _note_ages(self, kept: Mapping[Key, _Kept], now: float, utc_s: float) -> None:
         """Set the file time if its dates would mislead the next run."""
@@ -131,8 +129,8 @@ class Retention:
             return
         longest_s = math.inf if self._longest_s is None else self._longest_s
         for key, one in kept.items():
-            told_s, age_s = one.age_s(utc_s), now - self._booked_threads[key]
-            if (told_s is None or told_s > longest_s >= age_s) and not one.recorded.partial:
+            dated_s, age_s = one.age_s(utc_s), now - self._ended[key]
+            if (dated_s is None or dated_s > longest_s >= age_s) and not one.recorded.partial:
                 with suppress(OSError):
                     os.utime(one.recorded.path, (utc_s - age_s,) * 2)
 
@@ -154,7 +152,7 @@ class Retention:
             if is_regular(car):  # first, because it is found by its recording
                 car.unlink()
             one.recorded.path.unlink()
-            del self._booked_threads[one.key]  # a clock that was set back may give the name again
+            del self._ended[one.key]  # the name may be reused if the clock was set back
         return True
 
 

@@ -53,7 +53,7 @@ Notice = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Caption:
     arrived_ns: int
     detections: Detections
     size: Size
@@ -73,7 +73,7 @@ class SideCars:
         self._writing = _Writing(style)
         self._keep_ns = round(before_s * NS) + LATEST_NS
         self._cars: list[_SideCar] = []
-        self._recent: deque[_Seen] = deque()
+        self._recent: deque[_Caption] = deque()
         self._recent_bytes = 0
         self._paused = False
 
@@ -102,13 +102,13 @@ class SideCars:
         if self._recent:
             interval_ns = abs(arrived_ns - self._recent[-1].arrived_ns)
             hold_ns = min(max(SHORTEST_NS, INTERVALS * interval_ns), LATEST_NS)
-        seen = _Seen(arrived_ns, detections, size, hold_ns)
+        seen = _Caption(arrived_ns, detections, size, hold_ns)
         self._remember(seen)
         for car in self._cars:
             car.see(seen)
         self._settle()
 
-    def _remember(self, seen: _Seen) -> None:
+    def _remember(self, seen: _Caption) -> None:
         self._recent.append(seen)
         self._recent_bytes += seen.bytes
         oldest_ns = seen.arrived_ns - self._keep_ns
@@ -146,7 +146,7 @@ class SideCars:
 
 class _SideCar:
     def __init__(
-        self, file: Mp4, size: Size | None, writing: _Writing, recent: deque[_Seen], keep_ns: int
+        self, file: Mp4, size: Size | None, writing: _Writing, recent: deque[_Caption], keep_ns: int
     ) -> None:
         self.file = file
         self.is_full = False  # its file has all pictures
@@ -162,7 +162,7 @@ class _SideCar:
         self._first_ns = self._first_dts_ns = 0  # arrival and dts of the first
         self._end_ns = 0  # end of the last picture
         self._video_bytes = self._own_bytes = 0
-        self._standing: tuple[_Seen, int, int] | None = None  # with its start and latest end
+        self._standing: tuple[_Caption, int, int] | None = None  # with its start and latest end
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
         self._fd = -1
         self._path = ""
@@ -182,7 +182,7 @@ class _SideCar:
         if len(self._arrived) > TRIMMED and self._arrived[half] < arrived_ns - self._keep_ns:
             del self._arrived[:half], self._at[:half], self._decoded[:half]
 
-    def see(self, seen: _Seen) -> None:
+    def see(self, seen: _Caption) -> None:
         if not self._passed:
             self._waiting.append(seen)
             self._advance()
@@ -201,7 +201,7 @@ class _SideCar:
         if self._passed and self._ended:
             self.close()
 
-    def _place(self, seen: _Seen) -> tuple[int, int] | None:
+    def _place(self, seen: _Caption) -> tuple[int, int] | None:
         """Return when the file shows this picture, and how long its boxes may stay."""
         number = bisect_right(self._arrived, seen.arrived_ns) - 1
         if number >= 0:
@@ -217,7 +217,7 @@ class _SideCar:
         rest_ns = seen.hold_ns - (self._first_ns - seen.arrived_ns)
         return (0, rest_ns) if rest_ns > 0 else None
 
-    def _stand(self, seen: _Seen, at_ns: int, hold_ns: int) -> None:
+    def _stand(self, seen: _Caption, at_ns: int, hold_ns: int) -> None:
         if self._standing is not None:
             standing, since_ns, _ = self._standing
             if at_ns < since_ns:
@@ -228,7 +228,7 @@ class _SideCar:
             self._write_standing(at_ns)
         self._standing = seen, at_ns, at_ns + hold_ns
 
-    def _may_stay(self, standing: _Seen, seen: _Seen) -> bool:
+    def _may_stay(self, standing: _Caption, seen: _Caption) -> bool:
         """Return whether lines stay for ``seen``: not if objects all left, or first came."""
         if not len(seen.detections.shown) or not len(standing.detections.shown):
             return False
@@ -324,7 +324,7 @@ class _Writing:
         script = ass.header(*size, *self._face, round(self._per_scale * 0.64, 1))
         return script.encode(errors="replace")
 
-    def lines(self, seen: _Seen, size: Size, begin: str, end: str) -> bytes:
+    def lines(self, seen: _Caption, size: Size, begin: str, end: str) -> bytes:
         """Return one picture's lines, for a video of ``size`` (width, height)."""
         width, height = size
         found = _scale(seen, size)
@@ -339,7 +339,7 @@ class _Writing:
         return "".join(lines).encode(errors="replace")
 
 
-def _same(before: _Seen, after: _Seen) -> bool:
+def _same(before: _Caption, after: _Caption) -> bool:
     if before.size != after.size:
         return False
     one, other = before.detections.shown, after.detections.shown
@@ -355,7 +355,7 @@ def _same(before: _Seen, after: _Seen) -> bool:
     return bool((np.abs(one.boxes - other.boxes) <= near).all())
 
 
-def _scale(seen: _Seen, size: Size) -> Detections:
+def _scale(seen: _Caption, size: Size) -> Detections:
     """Scale to the video's pixels; it may be another stream of the camera."""
     height, width = seen.size
     shown = seen.detections.shown

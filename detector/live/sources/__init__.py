@@ -14,8 +14,8 @@ from detector.core.sources.base import Source
 from detector.core.types import Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.run.reading import Reading
-    from detector.core.timeline import OffTrack, Track
+    from detector.core.run.reading import SourceReading
+    from detector.core.timeline import OffTrack, ThreadTrack
     from detector.live.sources.base import Terms
     from detector.live.sources.collect import Collector
 
@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 1920, 1080
 
 class LiveSource(Source):
     form = r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*|.*\.ya?ml"
-    order = -100  # asked first: an address is no file
+    order = -100  # first: an address is not a file
     arrives = True
 
     def __init__(self, collector: Collector, path: str) -> None:
@@ -48,7 +48,7 @@ class LiveSource(Source):
             return True
 
     @classmethod
-    def open_arriving(cls, spec: str, reading: Reading) -> LiveSource:
+    def open_arriving(cls, spec: str, reading: SourceReading) -> LiveSource:
         return cls.open(
             spec,
             terms=terms_of(reading),
@@ -105,7 +105,7 @@ class LiveSource(Source):
         if duration_s is not None:
             self.collector.end_after(float(duration_s))
 
-    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
+    def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
         return self.collector.arrive(track, index, row)
 
     def read(self, into: Image | None = None) -> Frame | None:
@@ -119,7 +119,7 @@ class LiveSource(Source):
         self.collector.stop()
 
 
-def terms_of(reading: Reading) -> Terms:
+def terms_of(reading: SourceReading) -> Terms:
     from detector.live.sources.base import Terms
 
     live = reading.live

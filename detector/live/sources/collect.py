@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from detector.core.timeline import WAIT_INPUT, OffTrack, Track
+from detector.core.timeline import WAIT_INPUT, OffTrack, ThreadTrack
 from detector.core.types import Arrival, Frame, Image, SourceInfo
 from detector.live.sources.base import (
     ENDED,
@@ -271,7 +271,7 @@ class Collector:
         with self._changed:
             self._changed.notify_all()
 
-    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
+    def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
         """Wait, for the first row up to SLICE_NS; return whether to call ``read``."""
         with self._changed:
             if row == 0:

@@ -36,7 +36,7 @@ def prepare(codec: Any) -> None:
     codec.flags |= Flags.copy_opaque
 
 
-class Decoder:
+class PacketDecoder:
     """Decodes one camera's packets. Each number leaves with a picture, or is dropped as corrupt."""
 
     def __init__(

@@ -73,13 +73,13 @@ class Ears:
         return any(level <= ERROR and _DAMAGE.search(message) for level, _, message in records)
 
 
-class Watch:
+class LogWatch:
     """For a thread that opens streams: ``tell`` gets FFmpeg's messages while FFmpeg waits."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> LogWatch:
         _begin()
         _watchers[threading.get_ident()] = self._tell
         return self

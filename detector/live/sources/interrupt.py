@@ -18,7 +18,7 @@ LEAP_S = 1e6  # longer than any timeout
 _stopped: set[int] = set()  # identities of threads
 
 
-class _Clock:
+class _LeapingClock:
     """The module ``time`` with leaps, for PyAV."""
 
     def __init__(self, real: ModuleType) -> None:
@@ -36,7 +36,7 @@ class _Clock:
         return getattr(self._real, name)
 
 
-av.container.core.time = _Clock(time)
+av.container.core.time = _LeapingClock(time)
 
 
 class Interrupt:

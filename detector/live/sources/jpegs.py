@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable
 
-from detector.core.sources._network.nested import Bytes
+from detector.core.sources._network.nested import NestedFile
 
 BEGIN, SIGN = b"\xff\xd8", b"\xff\xd8\xff"
 MOST_BYTES = 64 << 20  # of one picture
@@ -27,11 +27,11 @@ class Jpegs:
     """A file for PyAV's ``mpjpeg``. Requests at most every ``every_s``, until ``is_over``."""
 
     def __init__(
-        self, ask: Callable[[], Bytes | None], every_s: float, is_over: Callable[[], bool]
+        self, ask: Callable[[], NestedFile | None], every_s: float, is_over: Callable[[], bool]
     ) -> None:
         self._ask, self._every_s, self._is_over = ask, every_s, is_over
         self._next_s = 0.0
-        self._answer: Bytes | None = None
+        self._answer: NestedFile | None = None
         self._data = bytearray()
         self._rest = b""
         self._count = 0  # pictures in this response

@@ -12,7 +12,7 @@ import av
 from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, how_to_open
 from detector.core.sources._forms import is_web
-from detector.core.sources._network.meanings import NO_VIDEO, UNDECODED, Meaning, explain
+from detector.core.sources._network.meanings import NO_VIDEO, UNDECODED, ErrorMeaning, explain
 from detector.core.sources.video._container import probe
 from detector.core.sources.video._tracks import choose_track
 from detector.live.sources.decoding import prepare
@@ -38,8 +38,8 @@ class LoopedFeed(PacketFeed):
             self.wake()
             self.stopping.wait((next_try_ns - self.clock()) / SECOND)
 
-    def _play(self, epoch: int) -> Meaning:
-        pace = _Pace()
+    def _play(self, epoch: int) -> ErrorMeaning:
+        pace = _LoopPace()
         try:
             while True:
                 with self._opened() as container:
@@ -49,9 +49,9 @@ class LoopedFeed(PacketFeed):
                     if video.codec_context is None:
                         return UNDECODED
                     if not self._play_once(container, video, epoch, pace):
-                        return Meaning("it was stopped, or contains no frame")
+                        return ErrorMeaning("it was stopped, or contains no frame")
         except SourceError as error:  # from a web server
-            return Meaning(str(error))
+            return ErrorMeaning(str(error))
         except (av.error.FFmpegError, OSError, ValueError) as error:
             return explain(error)
 
@@ -61,7 +61,7 @@ class LoopedFeed(PacketFeed):
         with _held(self.camera.address.whole) as name, av.open(**how_to_open(name), **how) as found:
             yield found
 
-    def _play_once(self, container: Any, video: Any, epoch: int, pace: _Pace) -> bool:
+    def _play_once(self, container: Any, video: Any, epoch: int, pace: _LoopPace) -> bool:
         """Play the file; return False if stopped, or if there was nothing to play."""
         codec = video.codec_context
         prepare(codec)
@@ -84,7 +84,7 @@ class LoopedFeed(PacketFeed):
             self.packets.finish(End(epoch, codec))
         return played
 
-    def _wait_until(self, due_s: float, pace: _Pace) -> bool:
+    def _wait_until(self, due_s: float, pace: _LoopPace) -> bool:
         now_ns = self.clock()
         if pace.began_ns is None:
             pace.began_ns = now_ns - round(due_s * SECOND)
@@ -94,7 +94,7 @@ class LoopedFeed(PacketFeed):
         return not self.stopping.wait(wait_s) if wait_s > 0 else not self.stopping.is_set()
 
 
-class _Pace:
+class _LoopPace:
     def __init__(self) -> None:
         self.began_ns: int | None = None  # the feed's clock at the file's second 0
         self._shift_s = 0.0  # offset of this pass

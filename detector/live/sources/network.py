@@ -18,17 +18,17 @@ from detector.core.errors.parsing import quote
 from detector.core.errors.secrets import redact
 from detector.core.errors.text import printable
 from detector.core.sources._forms import is_web
-from detector.core.sources._network.addresses import SOUND, Opening, opening_of
+from detector.core.sources._network.addresses import SOUND, FFmpegOptions, opening_of
 from detector.core.sources._network.meanings import (
     ENDED,
     NO_VIDEO,
     NOT_NOW,
     UNDECODED,
-    Meaning,
+    ErrorMeaning,
     explain,
 )
 from detector.core.sources._network.nested import (
-    Bytes,
+    NestedFile,
     NestedOpener,
     is_named_playlist,
     is_redirect,
@@ -74,7 +74,7 @@ class NetworkFeed(PacketFeed):
     _look_up: LookUp | None = None
     _kept: Rest | None = None
     _led_to: str | None = None  # another host to which the camera redirects
-    _first: Bytes | None = None  # the first response of a guarded opening
+    _first: NestedFile | None = None  # the first response of a guarded opening
     _nested: NestedOpener | None = None
     _odd = ""  # FFmpeg's message about a malformed multipart
 
@@ -106,7 +106,7 @@ class NetworkFeed(PacketFeed):
             self._led_to = host or match[1]
             self.receiving.cut()
 
-    def _connection(self, epoch: int) -> Meaning:
+    def _connection(self, epoch: int) -> ErrorMeaning:
         if self._has_login and not self.watch.receives_messages():
             return NOT_NOW
         if (unknown := self._resolve()) is not None:
@@ -142,7 +142,7 @@ class NetworkFeed(PacketFeed):
         container.close()
         return self._open_with(self._opening, SOUND)
 
-    def _jpegs(self, epoch: int, is_odd: bool = False) -> Meaning | None:
+    def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
         """Read JPEGs by their markers; None if there are none. ``is_odd``: FFmpeg failed."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
@@ -159,7 +159,7 @@ class NetworkFeed(PacketFeed):
             with av.open(jpegs, format="mpjpeg", options=options) as container:
                 return self._receive_from(container, epoch)
 
-    def _ask(self) -> Bytes | None:
+    def _ask(self) -> NestedFile | None:
         options = self._options(self._opening, {})
         options.pop("format_whitelist", None)
         if self._has_login:
@@ -185,7 +185,7 @@ class NetworkFeed(PacketFeed):
         """Whether options identify the user; FFmpeg sends such options on after a redirect."""
         return not PERSONAL.isdisjoint(self.camera.options)
 
-    def _options(self, opening: Opening, probing: dict[str, str]) -> dict[str, str]:
+    def _options(self, opening: FFmpegOptions, probing: dict[str, str]) -> dict[str, str]:
         return {
             **opening.options,
             **probing,
@@ -196,7 +196,7 @@ class NetworkFeed(PacketFeed):
         }
 
     def _open_with(
-        self, opening: Opening, probing: dict[str, str], kept: Rest | None = None
+        self, opening: FFmpegOptions, probing: dict[str, str], kept: Rest | None = None
     ) -> Any:
         options = self._options(opening, probing)
         how: dict[str, Any] = {"file": kept or self.camera.address.whole}
@@ -251,7 +251,7 @@ class NetworkFeed(PacketFeed):
         # FFmpeg does not get the content type of our bytes, so name the format.
         return {"file": address, "format": "hls", "io_open": self._nested}
 
-    def _receive_from(self, container: Any, epoch: int) -> Meaning:
+    def _receive_from(self, container: Any, epoch: int) -> ErrorMeaning:
         video = container.streams.video[0]
         codec = video.codec_context
         if codec is None:
@@ -271,9 +271,9 @@ class NetworkFeed(PacketFeed):
             self.packets.finish(End(epoch, codec))
         return ENDED
 
-    def _explain(self, error: BaseException) -> Meaning:
+    def _explain(self, error: BaseException) -> ErrorMeaning:
         if self._led_to is not None:
-            return Meaning(
+            return ErrorMeaning(
                 f"the camera redirects to another host, {self._led_to}, to which we do not send "
                 "its password; give the address at that host"
             )
@@ -284,20 +284,20 @@ class NetworkFeed(PacketFeed):
         failure = None if self._nested is None else self._nested.failure
         return explain(failure or error, timed_out=self.was_cut)
 
-    def _denied(self) -> Meaning | None:
+    def _denied(self) -> ErrorMeaning | None:
         """Explain a refusal by another host, which got no secrets, or a missing segment."""
         nested = self._nested
         if nested is None or (nested.denied is None and not nested.given_up):
             return None
         if nested.denied is None:
-            return Meaning(f"of its playlist, {nested.given_up}")
-        return Meaning(
+            return ErrorMeaning(f"of its playlist, {nested.given_up}")
+        return ErrorMeaning(
             f"its playlist points to another host, {nested.denied}, which refused access: "
             "we do not send it the login, headers and cookies of this one; give the playlist at "
             "that host, with its own options"
         )
 
-    def _resolve(self) -> Meaning | None:
+    def _resolve(self) -> ErrorMeaning | None:
         """Return what is wrong with the host's name. A pending look-up thread may remain."""
         host = _host(self.camera.address.whole)
         if host is None:
@@ -308,9 +308,9 @@ class NetworkFeed(PacketFeed):
         while self._look_up.is_alive() and self.clock() < until_ns and not self.stopping.is_set():
             self._look_up.join(LOOK_UP_S)
         if self._look_up.is_alive():
-            return Meaning(f"looking up {host} timed out; check the name server")
+            return ErrorMeaning(f"looking up {host} timed out; check the name server")
         if not self._look_up.found:
-            return Meaning(f"host {host} not found; check the name")
+            return ErrorMeaning(f"host {host} not found; check the name")
         return None
 
 

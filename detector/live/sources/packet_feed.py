@@ -15,13 +15,13 @@ from typing import Any
 from detector.core.timeline import READ, WAIT_INPUT, WAIT_OUTPUT
 from detector.core.types import Image
 from detector.live.sources.base import STOPPED, UNDECODED, FeedFacts, Picture
-from detector.live.sources.decoding import Converter, Decoder
-from detector.live.sources.ffmpeg_log import Ears, Watch
+from detector.live.sources.decoding import Converter, PacketDecoder
+from detector.live.sources.ffmpeg_log import Ears, LogWatch
 from detector.live.sources.hardware import codec_name
 from detector.live.sources.interrupt import Interrupt
 from detector.live.sources.packets import End, PacketQueue, Received, Stamp
 from detector.live.sources.shedding import Shedding
-from detector.live.sources.threaded import TICK_S, ThreadedFeed, Track
+from detector.live.sources.threaded import TICK_S, SpanTrack, ThreadedFeed
 
 PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
 # Demuxers that detect a picture's end only by the start of the next.
@@ -47,7 +47,7 @@ class PacketFeed(ThreadedFeed):
         super().__init__(*arguments, **more)
         self.receiving = Interrupt()
         self.packets = PacketQueue(self.terms.max_age_s, not self.terms.every, self.status.drop)
-        self._decoder = Decoder(self.camera.name, self.status.drop, self.clock)
+        self._decoder = PacketDecoder(self.camera.name, self.status.drop, self.clock)
         self._converter = Converter(self.terms.grey)
         # A camera's ``rate`` needs evenly spaced pictures.
         sheds = self.may_shed and not self.terms.every and self.camera.rate is None
@@ -85,7 +85,7 @@ class PacketFeed(ThreadedFeed):
     # In the receiving thread.
 
     def _receive(self) -> None:
-        with self.receiving, Watch(self.handle_message) as self.watch:
+        with self.receiving, LogWatch(self.handle_message) as self.watch:
             self.receive_all()
 
     def handle_message(self, message: str) -> None:
@@ -136,7 +136,7 @@ class PacketFeed(ThreadedFeed):
                 elif item is not None:
                     self._hand_on(list(self._decoder.flush(item)), item.codec, track)
 
-    def _decode_or_leave(self, item: Received, ears: Ears, track: Track) -> None:
+    def _decode_or_leave(self, item: Received, ears: Ears, track: SpanTrack) -> None:
         """Decode a packet, or skip it; skip the rest of its group after the last one to decode."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
@@ -158,7 +158,7 @@ class PacketFeed(ThreadedFeed):
         before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
         self.terms.burden.add(self._cpu_ns - before)
 
-    def _hand_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: Track) -> None:
+    def _hand_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: SpanTrack) -> None:
         for place, (picture, frame) in enumerate(pictures):
             now_ns = self.clock()
             self.status.show(

@@ -18,7 +18,7 @@ from detector.live.sources.status import Status
 TICK_S = 0.2  # between checks for stalls
 
 
-class Track(Protocol):
+class SpanTrack(Protocol):
     def span(self, stage: str, index: int, kind: str = ...) -> AbstractContextManager[Any]: ...
 
 

@@ -22,7 +22,7 @@ AUTO = "auto"
 MOST = 1000  # frames from one inference to the next
 
 
-class _Place(NamedTuple):
+class _SourceTracking(NamedTuple):
     tracker: Tracker
     cuts: Cuts
     trails: Trails
@@ -106,7 +106,7 @@ class TrackStage(Stage):
         self._kind, self._conf, self._names = settings.kind, conf, tuple(names)
         # Pictures of a folder have no times: one step each.
         self._ordered = info.kind == "pictures"
-        self._by_camera: dict[str, _Place] = {}
+        self._by_camera: dict[str, _SourceTracking] = {}
         self._trails_s, self._smooth = settings.trails_s, settings.smooth
         every = settings.every
         self._auto = every is None
@@ -153,13 +153,13 @@ class TrackStage(Stage):
 
         return frame.index * STEP_S if self._ordered else frame.time_s
 
-    def _of(self, camera: str) -> _Place:
+    def _of(self, camera: str) -> _SourceTracking:
         from detector.tracks.cuts import Cuts
         from detector.tracks.steady import Steady
         from detector.tracks.trails import Trails
 
         if camera not in self._by_camera:
-            self._by_camera[camera] = _Place(
+            self._by_camera[camera] = _SourceTracking(
                 self._kind(self._conf), Cuts(), Trails(self._trails_s), Steady()
             )
         return self._by_camera[camera]

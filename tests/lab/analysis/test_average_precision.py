@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detector.core.analysis import matching
-from detector.core.analysis.matching import NEITHER, RIGHT, WRONG, Judged, Truth, judge
+from detector.core.analysis.matching import NEITHER, RIGHT, WRONG, Matches, Truth, judge
 from detector.core.config.schema import SelectionConfig
 from detector.lab.analysis.accuracy import average_precision as ap
 from detector.lab.evaluate.study import SURE
@@ -32,7 +32,7 @@ def outcomes(boxes, scores, labels, **more):
 
 def judged(outcomes, wanted, scores=None):
     scores = np.linspace(1, 0.5, len(outcomes)) if scores is None else np.array(scores, float)
-    return Judged(scores, np.array(outcomes, np.int8), wanted)
+    return Matches(scores, np.array(outcomes, np.int8), wanted)
 
 
 def test_overlap_is_shared_area_over_joint_area():

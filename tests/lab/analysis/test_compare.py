@@ -9,7 +9,7 @@ import pytest
 from detector.core.analysis.agreement import Agreement
 from detector.core.session.codec import from_json, to_builtins, to_json
 from detector.core.session.measured import Interval
-from detector.lab.analysis.compare import Look, Variant, compare_variants, is_decided, label
+from detector.lab.analysis.compare import RoundsLook, Variant, compare_variants, is_decided, label
 from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
 
 CPU = {"read": 1.0, "annotate": 0.5, "write": 2.0}
@@ -118,7 +118,7 @@ def test_difference_within_the_twins_noise_is_open():
     fast = [1.03 * one for one in base]
     alone = document(variant("a", *base), variant("b", *fast))
     beside = document(
-        variant("a", *base), variant("b", *fast), look=Look(twin=variant("a again", *fast))
+        variant("a", *base), variant("b", *fast), look=RoundsLook(twin=variant("a again", *fast))
     )
     outcomes = [one.rows[1].verdict["end_to_end"].outcome for one in (alone, beside)]
     assert outcomes == ["faster", "open"]

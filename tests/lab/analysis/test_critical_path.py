@@ -33,8 +33,8 @@ from detector.lab.analysis.loop.activities import (
 )
 from detector.lab.analysis.loop.critical_path import _steady, critical_path
 from detector.lab.analysis.loop.recorded import recorded_facts
-from detector.lab.analysis.loop.why import Explanation, Known
-from detector.lab.session.nsys import Recorded
+from detector.lab.analysis.loop.why import Explanation, KnownFacts
+from detector.lab.session.nsys import NsysRun
 from detector.lab.session.read import read_session
 from tests.lab.analysis.pipelines import load, run_of, shape, wall
 from tests.lab.report.sessions import ran
@@ -408,7 +408,7 @@ def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
         "kind_names": np.array(KINDS),
     }
     calls = [("writer", "futex", start, start + 3) for _, _, _, _, start, _ in spans]
-    facts = recorded_facts([Recorded(1, None, 0, 9, columns, loop, True, calls, [(0, 5), (3, 9)])])
+    facts = recorded_facts([NsysRun(1, None, 0, 9, columns, loop, True, calls, [(0, 5), (3, 9)])])
     path = facts.critical_path
     assert all(row.total >= 0 for row in facts.stages)
     assert all(s >= 0 for waits in facts.waits.values() for s in waits.values())
@@ -421,7 +421,7 @@ def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
     for curve in queue_curves(activities, whole):
         assert 0 <= curve.full <= 1
         assert len(curve.times_s) == len(curve.means)
-    explained = Explanation(activities, whole, Known())
+    explained = Explanation(activities, whole, KnownFacts())
     for frame in explained.frames:
         assert all(part.ms >= 0 for part in explained.explain(frame).parts)
     assert len(frame_times_ms(columns)) <= len(spans)

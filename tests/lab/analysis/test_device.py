@@ -8,37 +8,27 @@ from detector.lab.analysis.layers import LAUNCHING, UNASKED, WAITING, device_fac
 
 
 @pytest.mark.parametrize(
-    ("kernels", "host", "busy_ms", "idle", "launch_bound"),
+    ("kernels", "host", "waits", "busy_ms", "idle", "launch_bound"),
     [
-        ([(0, 10)], [(0, 2)], 10, {}, False),
-        ([(1, 3), (2, 4)], [(0, 4)], 3, {LAUNCHING: 1}, False),  # two streams at once count once
-        ([(2, 3), (8, 9)], [(0, 9)], 2, {LAUNCHING: 7}, True),
-        ([(0, 1), (9, 10)], [(0, 1)], 2, {UNASKED: 8}, False),  # idle, but nobody asked
-        ([(0, 4), (6, 10)], [(5, 6)], 8, {LAUNCHING: 1, UNASKED: 1}, False),
-        ([(2, 4)], [(0, 1), (5, 8)], 2, {LAUNCHING: 4, UNASKED: 2}, True),
-        ([(0, 2), (4, 5)], [(2, 4)], 3, {LAUNCHING: 2}, False),  # busy for most of the time
+        ([(0, 10)], [(0, 2)], [], 10, {}, False),
+        ([(1, 3), (2, 4)], [(0, 4)], [], 3, {LAUNCHING: 1}, False),  # two streams count once
+        ([(2, 3), (8, 9)], [(0, 9)], [], 2, {LAUNCHING: 7}, True),
+        ([(0, 1), (9, 10)], [(0, 1)], [], 2, {UNASKED: 8}, False),  # idle, but nobody asked
+        ([(0, 4), (6, 10)], [(5, 6)], [], 8, {LAUNCHING: 1, UNASKED: 1}, False),
+        ([(2, 4)], [(0, 1), (5, 8)], [], 2, {LAUNCHING: 4, UNASKED: 2}, True),
+        ([(0, 2), (4, 5)], [(2, 4)], [], 3, {LAUNCHING: 2}, False),  # busy for most of the time
+        # A host that waits launches nothing.
+        ([(1, 2)], [(0, 1)], [(2, 5)], 1, {LAUNCHING: 1, WAITING: 3}, False),
+        ([(4, 5)], [(0, 5)], [(1, 5)], 1, {LAUNCHING: 1, WAITING: 3}, False),  # within an operator
+        ([(0, 1)], [(1, 5)], [(8, 10)], 1, {LAUNCHING: 4, WAITING: 2, UNASKED: 3}, False),
     ],
 )
-def test_busy_and_idle(kernels, host, busy_ms, idle, launch_bound):
-    facts = device_facts(kernels, host, device="cuda:0", batches=1)
+def test_busy_and_idle(kernels, host, waits, busy_ms, idle, launch_bound):
+    facts = device_facts(kernels, host, device="cuda:0", batches=1, waits=waits)
     assert (facts.busy_ms, facts.idle_ms, facts.launch_bound) == (busy_ms, idle, launch_bound)
     assert facts.busy_ms + sum(idle.values()) == pytest.approx(facts.window_ms)
     assert facts.busy_share == pytest.approx(busy_ms / facts.window_ms)
-
-
-@pytest.mark.parametrize(
-    ("kernels", "host", "waits", "idle", "launch_bound"),
-    [
-        ([(1, 2)], [(0, 1)], [(2, 5)], {LAUNCHING: 1, WAITING: 3}, False),
-        ([(4, 5)], [(0, 5)], [(1, 5)], {LAUNCHING: 1, WAITING: 3}, False),  # within an operator
-        ([(0, 1)], [(1, 5)], [(8, 10)], {LAUNCHING: 4, WAITING: 2, UNASKED: 3}, False),
-    ],
-)
-def test_a_host_that_waits_launches_nothing(kernels, host, waits, idle, launch_bound):
-    facts = device_facts(kernels, host, device="cuda:0", batches=1, waits=waits)
-    assert (facts.idle_ms, facts.launch_bound) == (idle, launch_bound)
-    assert facts.busy_ms + sum(idle.values()) == pytest.approx(facts.window_ms)
-    assert facts.longest_gaps[0].cause in idle
+    assert {gap.cause for gap in facts.longest_gaps[:1]} <= set(idle)
 
 
 def test_merged():

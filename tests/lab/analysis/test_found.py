@@ -9,7 +9,7 @@ import pytest
 
 from detector.lab.analysis.found import BINS, CURVES, OTHERS, count_over_time
 from detector.lab.session import rows as rows_module
-from detector.lab.session.rows import FrameCounts, SessionRows, read_rows
+from detector.lab.session.rows import ClassCounts, SessionRows, read_rows
 
 
 def line(frame: int, *classes: str, source: str = "a.mp4") -> str:
@@ -22,7 +22,7 @@ def test_rows_are_counted_by_class(tmp_path):
     text = line(0, "car", "car", "dog") + line(1)
     (tmp_path / "detections.jsonl").write_text(text)
     assert read_rows(tmp_path) == SessionRows(
-        [FrameCounts("a.mp4", 0.0, {"car": 2, "dog": 1}), FrameCounts("a.mp4", 0.04, {})]
+        [ClassCounts("a.mp4", 0.0, {"car": 2, "dog": 1}), ClassCounts("a.mp4", 0.04, {})]
     )
 
 
@@ -66,8 +66,8 @@ def test_folder_or_pipe_as_rows_is_left_out_without_waiting(tmp_path, kind):
     assert read_rows(tmp_path).left_out is not None
 
 
-def frames(count: int, **by_class: int) -> list[FrameCounts]:
-    return [FrameCounts("a.mp4", at / 25, dict(by_class)) for at in range(count)]
+def frames(count: int, **by_class: int) -> list[ClassCounts]:
+    return [ClassCounts("a.mp4", at / 25, dict(by_class)) for at in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 7, BINS, BINS + 1, 1000])
@@ -83,7 +83,7 @@ def test_a_curve_is_the_mean_of_its_bins(count):
 
 
 def test_means_of_bins_add_up_to_the_detections():
-    rows = [FrameCounts("a.mp4", at / 25, {"car": at % 5}) for at in range(2 * BINS)]
+    rows = [ClassCounts("a.mp4", at / 25, {"car": at % 5}) for at in range(2 * BINS)]
     points = count_over_time(SessionRows(rows)).curves["car"]
     total = sum(row.by_class["car"] for row in rows)
     assert sum(value for _, value in points) * 2 == pytest.approx(total)
@@ -91,13 +91,13 @@ def test_means_of_bins_add_up_to_the_detections():
 
 def test_many_classes_share_a_curve():
     many = {f"class {at}": 1 for at in range(80)}
-    over = count_over_time(SessionRows([FrameCounts("a.mp4", 0.0, many)]))
+    over = count_over_time(SessionRows([ClassCounts("a.mp4", 0.0, many)]))
     assert len(over.curves) == CURVES + 1
     assert over.curves[OTHERS] == [(0.0, 80 - CURVES)]
 
 
 def test_sources_in_turn_are_counted_in_frames():
-    rows = frames(5, car=1) + [FrameCounts("b.mp4", at / 25, {"car": 1}) for at in range(5)]
+    rows = frames(5, car=1) + [ClassCounts("b.mp4", at / 25, {"car": 1}) for at in range(5)]
     over = count_over_time(SessionRows(rows))
     assert over.unit == "frame"
     assert [when for when, _ in over.curves["car"]] == [*map(float, range(10))]

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.lab.audit.numbers import Number, Writing, exact, shown, total
+from detector.lab.audit.numbers import DecimalMark, Number, exact, shown, total
 from tests.lab.audit.cases import of_text, rules_of
 from tests.properties import STEADY
 
-POINT = Writing(comma=False, point=True)
-COMMA = Writing(comma=True, point=False)
-UNPROVED = Writing(comma=False, point=False)
+POINT = DecimalMark(comma=False, point=True)
+COMMA = DecimalMark(comma=True, point=False)
+UNPROVED = DecimalMark(comma=False, point=False)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_text_without_a_number_reads_as_none(text) -> None:
 
 
 def test_two_commas_part_thousands_in_a_table_that_has_both() -> None:
-    assert Writing(comma=True, point=True).read("1,234,567").value == 1_234_567
+    assert DecimalMark(comma=True, point=True).read("1,234,567").value == 1_234_567
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_zero_with_a_huge_exponent_is_a_number() -> None:
 @STEADY
 @given(st.text("0123456789.,'e+-±[]()~<%x msE…–", max_size=24), st.booleans(), st.booleans())
 def test_any_text_is_read_or_is_none(text, comma, point) -> None:
-    found = Writing(comma, point).read(text)
+    found = DecimalMark(comma, point).read(text)
     assert found is None or found.low <= found.high
 
 
@@ -89,7 +89,7 @@ def test_any_text_is_read_or_is_none(text, comma, point) -> None:
     ],
 )
 def test_what_a_cell_proves(cells, comma, point) -> None:
-    assert Writing.of(cells) == Writing(comma, point)
+    assert DecimalMark.of(cells) == DecimalMark(comma, point)
 
 
 def test_a_number_of_two_readings_is_not_read() -> None:
@@ -98,7 +98,7 @@ def test_a_number_of_two_readings_is_not_read() -> None:
     assert POINT.read("1,234") == Number(1234, 1233.5, 1234.5)
     assert COMMA.read("1,234").value == pytest.approx(1.234)
     assert COMMA.read("1.234").value == 1234
-    both = Writing(comma=True, point=True)
+    both = DecimalMark(comma=True, point=True)
     assert both.read("1,234") is None
     assert both.read("1.234,5").value == pytest.approx(1234.5)
 

@@ -28,7 +28,7 @@ from detector.lab.compare.where import kinds
 from detector.lab.compare.where.difference import compare_tensors, tolerance_of
 from detector.lab.compare.where.graph import with_outputs
 from detector.lab.compare.where.picture import write_picture
-from detector.lab.compare.where.search import Found, Side, search
+from detector.lab.compare.where.search import Differences, Side, search
 from detector.lab.compare.where.words import describe, open_side, parse_words
 from detector.lab.session.where import StageDifference
 from tests.cli.command import assert_one_line_error, detect_video
@@ -410,8 +410,8 @@ def test_a_file_of_options_for_one_side_and_one_for_both():
 def test_description_names_what_could_not_be_compared():
     alike = StageDifference("nms", "boxes")
     absent = replace(alike, untold="no such tensor")
-    assert "no such tensor" in describe(Found([alike, absent]))
-    assert "could" not in describe(Found([alike]))
+    assert "no such tensor" in describe(Differences([alike, absent]))
+    assert "could" not in describe(Differences([alike]))
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from detector.lab.report.tables import csv_files
 from detector.lab.session.passes import PassRecord
 from detector.lab.session.read import read_session
 from tests.lab.report.sessions import CLIP, ran
+from tests.networks import need_engine
 
 SIDE = {"street": "128x128", "yolov5n.yaml": "64x64"}
 # What its authors publish, less the batch norms that are folded into the convolutions.
@@ -34,8 +35,7 @@ def short(monkeypatch):
 
 
 def occasion_of(place, model, batch, engine="torch", sheet=None):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     flags = {"engine": engine, "model": model, "size": SIDE[model], "frames": 4, "threads": 1}
     if model.endswith(".yaml"):
         flags["random_weights"] = 0

@@ -21,7 +21,7 @@ from detector.lab.analysis.energy import KEPT, SUMMED, Metered, energy_samples, 
 from detector.lab.profile import energy
 from detector.lab.profile.base import Occasion
 from detector.lab.profile.energy import (
-    Meter,
+    EnergyMeter,
     explain_absence,
     joules_between,
     open_gpu,
@@ -75,7 +75,7 @@ def test_a_package_that_is_there_twice_counts_once(tmp_path):
 def test_sockets_add_up_and_a_counter_may_wrap(tmp_path):
     first = domain(tmp_path, "intel-rapl:0", "package-0", 900_000)
     second = domain(tmp_path, "intel-rapl:1", "package-1", 100_000)
-    with Meter(rapl_counters(tmp_path), None) as meter:
+    with EnergyMeter(rapl_counters(tmp_path), None) as meter:
         write(first, 100_000)  # over its end: 0.2 J
         write(second, 600_000)  # 0.5 J
     assert meter.metered().whole() == {"package": pytest.approx(0.7)}
@@ -145,7 +145,7 @@ def powered(tmp_path, monkeypatch):
         tag: domain(root, place, tag + "-0" * (tag == "package"), 0, wraps[tag])
         for tag, place in places.items()
     }
-    read = energy.Counter.read
+    read = energy.RaplCounter.read
 
     def step(counter):
         write(
@@ -153,7 +153,7 @@ def powered(tmp_path, monkeypatch):
         )
         return read(counter)
 
-    monkeypatch.setattr(energy.Counter, "read", step)
+    monkeypatch.setattr(energy.RaplCounter, "read", step)
     gpu = itertools.count(1)
 
     def total(handle):
@@ -227,7 +227,7 @@ def test_a_gpu_alone_will_do(tmp_path, powered, monkeypatch):
 
 def test_vanished_energy_counter_raises_not_here(tmp_path):
     file = domain(tmp_path, "intel-rapl:0", "package-0", 5)
-    with Meter(rapl_counters(tmp_path), None) as meter:
+    with EnergyMeter(rapl_counters(tmp_path), None) as meter:
         file.unlink()
     with pytest.raises(NotHereError, match="a counter stopped answering"):
         meter.metered()

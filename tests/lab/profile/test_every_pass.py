@@ -10,13 +10,12 @@ import json
 
 import pytest
 
-from detector.core import engines
 from detector.lab.profile import choose_passes
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.lab.profile.budgets import with_short_budgets
 from tests.lab.profile.test_layers_pass import check
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 ENGINES = ["ort", "torch", "openvino"]
@@ -30,8 +29,7 @@ def profiled(place, engine, frames, *more):
     """On one thread: two that wait for each other take many times longer where others are at work
     too.
     """
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     done = detect_video(
         "profile",
         STREET,

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from detector.core.jobs.doctor.nvml import Gpu
-from detector.lab.profile.base import Sampler
+from detector.core.jobs.doctor.nvml import NvmlGpu
+from detector.lab.profile.base import PassSampler
 from detector.lab.profile.memory import KEPT, MB, add_encoder, fit_growth, gpu_memory, thin
 from tests.fakes.install import install
 
@@ -79,14 +79,14 @@ def test_the_card_is_the_one_that_runs(monkeypatch, device, handle):
     """By where it is plugged in: NVML's number 1 is not CUDA's."""
     install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
     nvml(monkeypatch, [])
-    assert Gpu(device)._handle == handle
+    assert NvmlGpu(device)._handle == handle
 
 
 @pytest.mark.parametrize("mine", [None, 7 * MB])
 def test_gpu_memory_is_the_highest_of_the_run(monkeypatch, mine):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     nvml(monkeypatch, [10 * MB, 30 * MB, 20 * MB], mine)
-    watch = Sampler(Gpu().memory, 1000, "GPU memory")
+    watch = PassSampler(NvmlGpu().memory, 1000, "GPU memory")
     for _ in range(3):
         watch._sample()
     facts = gpu_memory(watch, None)

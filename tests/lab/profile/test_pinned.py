@@ -19,7 +19,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors.machine import NotHereError
 from detector.core.run import measurements
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.session.measured import Interval, MeasuredCalibration
 from detector.core.session.store import Session
 from detector.lab import profile
@@ -29,7 +29,7 @@ from detector.lab.session.read import SavedSession
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 from tests.session.documents import document
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -126,14 +126,13 @@ def keep_tuned(place, engine, precision):
         model_input=SIZE,
         rounds=3,
         calibration=MeasuredCalibration(PACKAGED, "minmax", 128, 0.95),
-        input_kind=Reading.of(config).kind_of(str(STREET)),
+        input_kind=SourceReading.of(config).kind_of(str(STREET)),
     )
     measurements.keep(made, config)
 
 
 def run_profile(place, engine, precision, *passes):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     keep_tuned(place, engine, precision)
     done = detect_video(
         *("profile", STREET, "--frames", FRAMES, "--run-dir", "run", "--engines-dir", "engines"),

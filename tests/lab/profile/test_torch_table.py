@@ -18,14 +18,14 @@ from detector.lab.profile.torch import MB, explain_operators, operator_rows
 from detector.lab.report.parts.network import operators_table, torch_says
 from detector.lab.session.read import read_session
 from tests.lab.report.sessions import CLIP, ran
+from tests.networks import need_engine
 
 PASSES = 3
 FLAGS = {"engine": "torch", "size": "128x128", "frames": 4, "threads": 1, "device": "cpu"}
 
 
 def facts_of(place, batch):
-    if reason := engines.usable()["torch"]:
-        pytest.skip(f"machine: engine torch: {reason}")
+    need_engine("torch")
     session = ran(place, **FLAGS, batch=batch)
     config = resolve_config(None, {**FLAGS, "batch": batch})
     occasion = Occasion(str(CLIP), config, Session(session), read_session(session))

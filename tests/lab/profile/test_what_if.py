@@ -228,7 +228,7 @@ def test_a_stand_in_does_not_call_its_stage(stage):
 
 def test_nothing_is_drawn_or_written_by_the_last_two():
     parts = Parts(None, [], 1, None, None, None, annotate=print, sinks=(print,))
-    empty = stand_ins.Recorded()
+    empty = stand_ins.RecordedRows()
     assert stand_ins.replace_stage(parts, "write", empty, 1).sinks == ()
     assert stand_ins.replace_stage(parts, "annotate", empty, 1).annotate(None, None) is None
     assert stand_ins.replace_stage(parts, None, empty, 1) is parts

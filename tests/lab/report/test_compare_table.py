@@ -10,7 +10,7 @@ from rich.console import Console
 import detector.lab.compare
 from detector.core.analysis.agreement import Agreement
 from detector.core.config.schema import Config
-from detector.core.run.choose import Choice
+from detector.core.run.choose import EngineChoice
 from detector.lab.analysis.compare import Variant, compare_variants
 from detector.lab.compare import compare_command
 from detector.lab.session.comparison import (
@@ -114,7 +114,7 @@ def test_table_notes_noise_and_low_agreement():
 def test_the_budget_is_the_users_and_the_usual_row_says_why(monkeypatch):
     def choose(config, picture):
         calibration = replace(config.calibration, budget=0.99)  # that of the packaged int8
-        return Choice(replace(config, calibration=calibration), "measured 1.6x as fast")
+        return EngineChoice(replace(config, calibration=calibration), "measured 1.6x as fast")
 
     def compare(plan, watch):
         about = replace(ABOUT, usual="ort fp32", why_usual=plan.why_usual)

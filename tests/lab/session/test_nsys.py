@@ -16,7 +16,7 @@ from detector.core.errors import UsageError
 from detector.core.session.codec import from_builtins, to_json
 from detector.lab.analysis.loop.recorded import recorded_facts
 from detector.lab.session.nsys import read_nsys
-from detector.lab.session.profile import RecordingDocument
+from detector.lab.session.profile import NsysDocument
 from detector.lab.terminal.profile import print_recorded
 from tests.lab.analysis.pipelines import load, run_of, shape
 
@@ -99,7 +99,7 @@ def export(path, one, *, registered=True, mark=True, extras=True, domain="detect
 
 def recording(path):
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))
-    from_builtins(facts, RecordingDocument, path)
+    from_builtins(facts, NsysDocument, path)
     return facts
 
 

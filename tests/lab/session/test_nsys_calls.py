@@ -4,7 +4,6 @@ and without; and the walk along the path by hand.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 
@@ -12,13 +11,12 @@ import pytest
 
 from detector.core.cli.printing import terminal
 from detector.core.errors import UsageError
-from detector.core.session.codec import from_builtins, to_json
+from detector.core.session.codec import from_builtins
 from detector.lab.analysis.loop.calls import HAND_OVER, OTHER, PHASES, call_rows
-from detector.lab.analysis.loop.recorded import recorded_facts
 from detector.lab.session.nsys import CudaCall, DeviceWork, read_nsys
-from detector.lab.session.profile import RecordingDocument
+from detector.lab.session.profile import NsysDocument
 from detector.lab.terminal.profile import print_recorded
-from tests.lab.session.test_nsys import ONE, PROCESS, export
+from tests.lab.session.test_nsys import ONE, PROCESS, export, recording
 
 MS = 1_000_000
 THREAD = PROCESS + 1
@@ -160,12 +158,6 @@ def add_cuda(path, last, gpu=True):
     database.close()
 
 
-def recorded(path):
-    facts = json.loads(to_json(recorded_facts(read_nsys(path))))
-    from_builtins(facts, RecordingDocument, path)
-    return facts
-
-
 @pytest.fixture
 def made(tmp_path):
     def make(gpu):
@@ -179,7 +171,7 @@ def made(tmp_path):
 
 @pytest.mark.parametrize("gpu", [True, False])
 def test_an_export_with_cuda_calls(made, gpu, capsys):
-    facts = recorded(made(gpu))
+    facts = recording(made(gpu))
     rows = {(row["phase"], row["name"]): row for row in facts["calls"]}
     start = rows["start-up", "cudaMalloc"]
     assert start["critical_path_s"] == pytest.approx(0.04)
@@ -191,18 +183,16 @@ def test_an_export_with_cuda_calls(made, gpu, capsys):
     waits = rows["steady state", "cudaStreamSynchronize"]
     assert (waits["waiting_s"] > 0.015) is gpu  # 2 ms of each of the ten
     assert (("steady state", "conv_kernel") in rows) is gpu
-    print_recorded(
-        terminal(piped_width=100), from_builtins(facts, RecordingDocument, "the document")
-    )
+    print_recorded(terminal(piped_width=100), from_builtins(facts, NsysDocument, "the document"))
     printed = capsys.readouterr().out
     assert all(f"by CUDA call: {one}" in printed for one in ("start-up", "steady state"))
 
 
 def test_an_export_without_cuda_has_no_such_table(tmp_path, capsys):
     export(tmp_path / "a.sqlite", ONE)
-    facts = recorded(tmp_path / "a.sqlite")
+    facts = recording(tmp_path / "a.sqlite")
     assert facts["calls"] == []
-    print_recorded(terminal(piped_width=100), from_builtins(facts, RecordingDocument, "it"))
+    print_recorded(terminal(piped_width=100), from_builtins(facts, NsysDocument, "it"))
     assert "by call of CUDA" not in capsys.readouterr().out
 
 

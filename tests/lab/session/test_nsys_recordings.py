@@ -11,7 +11,7 @@ import pytest
 
 from detector.core.errors import UsageError
 from detector.lab.analysis.loop.recorded import recorded_facts
-from detector.lab.session.nsys import CAMERA, Recorded, read_nsys
+from detector.lab.session.nsys import CAMERA, NsysRun, read_nsys
 
 FOLDER = Path(__file__).with_name("nsys")
 NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.xz"))
@@ -19,13 +19,13 @@ NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.x
 WITHOUT_CALLS = ("2023-batch", "2024-no-osrt")  # recorded with -t nvtx alone
 
 
-def recording(name: str, tmp_path: Path) -> list[Recorded]:
+def recording(name: str, tmp_path: Path) -> list[NsysRun]:
     export = tmp_path / f"{name}.sqlite"
     export.write_bytes(lzma.decompress((FOLDER / f"{name}.sqlite.xz").read_bytes()))
     return read_nsys(export)
 
 
-def calls(run: Recorded) -> dict[str, int]:
+def calls(run: NsysRun) -> dict[str, int]:
     columns = run.columns
     work = columns["stage"][columns["kind"] == 0].tolist()
     names = columns["stage_names"].tolist()

@@ -39,7 +39,6 @@ def test_what_was_written_is_read(tmp_path):
 
 
 def test_written_document_keeps_key_order_and_omits_absent_keys():
-    """The keys in their order; what a run does not have is absent, and not null."""
     written = json.loads(to_json(document()))
     assert [key for key in written if key in DOCUMENT] == list(DOCUMENT)
     assert {key: written[key] for key in DOCUMENT}["frames"] == DOCUMENT["frames"]

@@ -16,14 +16,14 @@ from detector.core.config.cameras import EventsConfig
 from detector.core.errors import UsageError
 from detector.core.types import Detections
 from detector.live.base import Event
-from detector.live.camera_outputs import CameraEvents, _Recording
+from detector.live.camera_outputs import CameraEvents, _CameraRecording
 from detector.live.events.filters import CLIPS, SNAPSHOTS, WEBHOOK, EventFilters
 from detector.live.routing import Router
 from detector.live.sources.base import WEBCAM
 from detector.live.sources.cameras import read_cameras
 from detector.tracks.book import Book
 from detector.tracks.counting import Counter
-from detector.tracks.zones_file import Places, Shape
+from detector.tracks.zones_file import Shape, ZoneSet
 from tests.live.events.test_delivery import Subscriber, broker, needs_broker, receiver
 from tests.live.events.test_objects import followed
 from tests.live.events.test_rules import NAMES, START_S, frame
@@ -37,7 +37,7 @@ SEEN = replace(CROSSES, event="appears", zone=None)
 DOWN = Event("camera_down", "door", START_S, START_S)
 EVENTS = {"crosses": CROSSES, "leaves": LEAVES, "seen": SEEN, "down": DOWN}
 CARS, PASSERS = 91, 120
-ROAD = Places((Shape("road", ((0.5, 0.0), (0.5, 1.0)), True),), (1.0, 1.0))
+ROAD = ZoneSet((Shape("road", ((0.5, 0.0), (0.5, 1.0)), True),), (1.0, 1.0))
 
 
 def filters(folder: Path, text: str, zones=("gate", "yard"), **more) -> EventFilters:
@@ -135,7 +135,7 @@ def test_a_clip_lasts_while_somebody_is_there(tmp_path: Path) -> None:
     wanted: list[bool] = []
     recorder = SimpleNamespace(wants_pictures=True, write=lambda *given: wanted.append(given[2]))
     webcam = replace(camera(), kind=WEBCAM)
-    recording = _Recording(recorder, webcam, FakeFeed(webcam, print, Clock()))
+    recording = _CameraRecording(recorder, webcam, FakeFeed(webcam, print, Clock()))
     recording.wanted = partial(filters(tmp_path, "").passes, CLIPS)
     gone, entered = replace(SEEN, event="leaves"), replace(CROSSES, event="enters", zone="yard")
     for events in ([SEEN], [CROSSES], [entered], [gone], [entered], [], [LEAVES], [LEAVES]):

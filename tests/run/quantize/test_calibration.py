@@ -28,7 +28,7 @@ from detector.core.run.quantize.calibrate import (
     NARROW,
     SUFFIX,
     Calibration,
-    Result,
+    Int8Result,
     packaged,
 )
 from detector.core.run.quantize.frames import hold_out
@@ -358,7 +358,9 @@ def test_a_calibration_says_what_bf16_for_the_rest_loses_where_it_may_be_used(
 ) -> None:
     """And one of another CPU, or without OpenVINO, is not taken for it."""
 
-    def measured(_: Network, ranges: object, kind: str, found: Result, by: object) -> Result:
+    def measured(
+        _: Network, ranges: object, kind: str, found: Int8Result, by: object
+    ) -> Int8Result:
         return replace(found, agreement=agreement)
 
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset(flags))

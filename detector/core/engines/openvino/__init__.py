@@ -43,7 +43,7 @@ def _import_without(module: str, *names: str) -> Any:
 
 
 def _convert_model(*given: Any, **named: Any) -> Any:
-    """``openvino.convert_model``, imported for programs that use openvino themselves."""
+    """Do what ``openvino.convert_model`` does, for programs that use openvino themselves."""
     return _import_without(CONVERTER, TELEMETRY).convert_model(*given, **named)
 
 

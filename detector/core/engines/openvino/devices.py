@@ -14,7 +14,7 @@ THROUGH = ("no", "hetero", "auto", "batch")  # virtual devices; "no" is none of 
 EXPORTED = ("no", "hetero")  # those whose compiled models OpenVINO can write to a file
 CAPABILITIES = {"fp32": "FP32", "bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
 ASKING = "ask for its devices"
-# What identifies a device or its driver. Each device has some of them.
+# Properties that identify a device or its driver. Each device has some.
 IDENTITY = "FULL_DEVICE_NAME DEVICE_ARCHITECTURE DEVICE_UUID GPU_DRIVER_VERSION NPU_DRIVER_VERSION"
 
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import Engine, EngineOptions, LayerExecution, Request, translated
+from detector.core.engines.base import (
+    BaseRequest,
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    translated,
+)
 from detector.core.engines.openvino.compiled import read_compiled
 from detector.core.engines.openvino.compiling import (
     IN_FLOAT,
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     from detector.core.engines.openvino.layers import OpenvinoLayerProfiler
 
 
-class OpenvinoRequest(Request):
+class OpenvinoRequest(BaseRequest):
     """A request whose slot and outputs OpenVINO reads and writes in place."""
 
     def __init__(self, compiled: Any, network: Network) -> None:

@@ -11,7 +11,7 @@ DEV, SYS = Path("/dev"), Path("/sys")
 INTEL = "0x8086"  # PCI vendor
 
 
-class Kind(NamedTuple):
+class DeviceKind(NamedTuple):
     what: str
     files: str  # below /dev, as a pattern
     shown: str  # below /sys/class
@@ -21,7 +21,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "gpu": Kind(
+    "gpu": DeviceKind(
         "Intel GPU",
         "dri/renderD*",
         "drm",
@@ -29,7 +29,7 @@ KINDS = {
         "i915 or xe",
         "intel-opencl-icd (Debian, Ubuntu)",
     ),
-    "npu": Kind(
+    "npu": DeviceKind(
         "Intel NPU",
         "accel/accel*",
         "accel",
@@ -73,7 +73,7 @@ def why_missing(kind: str) -> str:
     )
 
 
-def _is_on_pci(about: Kind) -> bool:
+def _is_on_pci(about: DeviceKind) -> bool:
     return any(
         _read(device / "vendor") == INTEL and _read(device / "class").startswith(about.pci)
         for device in (SYS / "bus" / "pci" / "devices").glob("*")

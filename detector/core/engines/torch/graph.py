@@ -25,7 +25,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
     from onnx import numpy_helper
     from torch import fx, nn
 
-    from detector.core.engines.torch.operators import OPERATORS, Node
+    from detector.core.engines.torch.operators import OPERATORS, OnnxNode
 
     lacking = sorted({node.op_type for node in model.graph.node} - OPERATORS.keys())
     if lacking:
@@ -46,7 +46,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
     for proto in model.graph.node:
         if proto.output[0] in folded:
             continue
-        node = Node(proto, constants)
+        node = OnnxNode(proto, constants)
         operators[proto.name] = proto.op_type
         module, inputs = OPERATORS[proto.op_type](node)
         for name in inputs:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Made = tuple[nn.Module | list[nn.Module], list[str]]
 
 
-class Node:
+class OnnxNode:
     def __init__(self, proto: onnx.NodeProto, constants: Mapping[str, NDArray[Any]]) -> None:
         from onnx import helper
 
@@ -67,12 +67,12 @@ class Node:
                 raise self.error(f"{key}={self.attributes[key]!r} is not supported")
 
 
-def _plain(make: Callable[[], nn.Module]) -> Callable[[Node], Made]:
+def _plain(make: Callable[[], nn.Module]) -> Callable[[OnnxNode], Made]:
     """Return the function for an operator without settings that is a module."""
     return lambda node: (make(), node.inputs)
 
 
-def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[Node], Made]:
+def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[OnnxNode], Made]:
     """Return the function for an operator without settings that is a function of all its inputs."""
     return lambda node: (modules.Called(function), node.inputs)
 
@@ -80,11 +80,11 @@ def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[Node], Made]:
 # Layers
 
 
-def _conv(node: Node) -> Made:
+def _conv(node: OnnxNode) -> Made:
     return _convolution(node, nn.Conv2d)
 
 
-def _conv_transpose(node: Node) -> Made:
+def _conv_transpose(node: OnnxNode) -> Made:
     """Convert a transposed convolution, with which YOLOv6 enlarges its maps."""
     if "output_shape" in node.attributes:
         raise node.error("output_shape is not supported")
@@ -92,7 +92,9 @@ def _conv_transpose(node: Node) -> Made:
     return _convolution(node, nn.ConvTranspose2d, output_padding=padding)
 
 
-def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], **more: Any) -> Made:
+def _convolution(
+    node: OnnxNode, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], **more: Any
+) -> Made:
     weight, bias = node.constant(1), node.constant(2)
     if weight is None or weight.ndim != 4:
         raise node.error("only convolutions over pictures are supported")
@@ -121,7 +123,7 @@ def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], *
     return module, node.inputs[:1]
 
 
-def _pad(node: Node) -> Made:
+def _pad(node: OnnxNode) -> Made:
     """Add a border of one value around the named axes, or around all."""
     node.refuse(mode=(b"constant",))
     pads, value, axes = node.numbers(1), node.scalar(2) or 0.0, node.constant(3)
@@ -137,7 +139,7 @@ def _pad(node: Node) -> Made:
     return modules.Called(pad), node.inputs[:1]
 
 
-def _maxpool(node: Node) -> Made:
+def _maxpool(node: OnnxNode) -> Made:
     node.refuse(auto_pad=(b"NOTSET",), storage_order=(0,), dilations=([1, 1],))
     kernel = tuple(node.attributes["kernel_shape"])
     stride = tuple(node.attributes.get("strides", [1] * len(kernel)))
@@ -149,7 +151,7 @@ def _maxpool(node: Node) -> Made:
     return modules.PaddedMaxPool(kernel, stride, (left, right, top, bottom)), node.inputs
 
 
-def _resize(node: Node) -> Made:
+def _resize(node: OnnxNode) -> Made:
     node.refuse(
         mode=(b"nearest",),
         coordinate_transformation_mode=(b"asymmetric",),
@@ -165,7 +167,7 @@ def _resize(node: Node) -> Made:
     ), node.inputs[:1]
 
 
-def _slice(node: Node) -> Made:
+def _slice(node: OnnxNode) -> Made:
     starts, ends = (np.array(node.numbers(at), np.int64) for at in (1, 2))
     axes, steps = node.constant(3), node.constant(4)
     if steps is None:
@@ -182,7 +184,7 @@ def _slice(node: Node) -> Made:
     return modules.Narrow(ranges), node.inputs[:1]
 
 
-def _cast(node: Node) -> Made:
+def _cast(node: OnnxNode) -> Made:
     types = {
         1: torch.float32,
         6: torch.int32,
@@ -195,10 +197,10 @@ def _cast(node: Node) -> Made:
     return modules.ToType(types[node.attributes["to"]]), node.inputs
 
 
-def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[Node], Made]:
+def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[OnnxNode], Made]:
     """Return a converter of (de)quantizers of computed tensors; graph.py folds others."""
 
-    def made(node: Node) -> Made:
+    def made(node: OnnxNode) -> Made:
         scale, zero = node.constant(1), node.constant(2)
         if scale is None or scale.size != 1:
             raise node.error("only one scale for the whole tensor is supported")
@@ -210,7 +212,7 @@ def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable
     return made
 
 
-def _clip(node: Node) -> Made:
+def _clip(node: OnnxNode) -> Made:
     return modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]
 
 
@@ -220,7 +222,7 @@ def _clip(node: Node) -> Made:
 SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}
 
 
-def _split(node: Node) -> Made:
+def _split(node: OnnxNode) -> Made:
     """Split into the given sizes, or into equal ones, the last of which may be smaller."""
     axis, count = node.attributes.get("axis", 0), len(node.outputs)
     ends = list(accumulate(node.numbers(1))) if len(node.inputs) > 1 and node.inputs[1] else []
@@ -240,7 +242,7 @@ def _split(node: Node) -> Made:
     return [modules.Called(part(at)) for at in range(count)], node.inputs[:1]
 
 
-def _top(node: Node) -> Made:
+def _top(node: OnnxNode) -> Made:
     """Return the largest values and their positions; for ties the first, unlike torch.topk."""
     count, axis = node.constant(1), node.attributes.get("axis", -1)
     largest = bool(node.attributes.get("largest", 1))
@@ -256,12 +258,12 @@ def _top(node: Node) -> Made:
     return [modules.Called(part(at)) for at in range(len(node.outputs))], node.inputs[:1]
 
 
-def _gather_elements(node: Node) -> Made:
+def _gather_elements(node: OnnxNode) -> Made:
     axis = node.attributes.get("axis", 0)
     return modules.Called(lambda x, at: x.gather(axis, at.long() % x.shape[axis])), node.inputs
 
 
-def gather_computed(node: Node) -> Made:
+def gather_computed(node: OnnxNode) -> Made:
     """Gather with computed indexes. Indexes with several dimensions replace the axis."""
     axis = node.attributes.get("axis", 0)
 
@@ -273,17 +275,17 @@ def gather_computed(node: Node) -> Made:
     return modules.Called(gather), node.inputs
 
 
-def _gather_nd(node: Node) -> Made:
+def _gather_nd(node: OnnxNode) -> Made:
     node.refuse(batch_dims=(0,))
     return modules.Called(lambda x, at: x[tuple(at.long().unbind(-1))]), node.inputs
 
 
-def _tile(node: Node) -> Made:
+def _tile(node: OnnxNode) -> Made:
     repeats = node.numbers(1)
     return modules.Called(lambda x: x.repeat(repeats)), node.inputs[:1]
 
 
-def _expand(node: Node) -> Made:
+def _expand(node: OnnxNode) -> Made:
     """Broadcast both ways: either side may be repeated."""
     sides = node.numbers(1)
 
@@ -293,19 +295,19 @@ def _expand(node: Node) -> Made:
     return modules.Called(expand), node.inputs[:1]
 
 
-def _mod(node: Node) -> Made:
+def _mod(node: OnnxNode) -> Made:
     """Convert the remainder, with the divisor's sign, or with fmod the dividend's."""
     function = torch.fmod if node.attributes.get("fmod", 0) else torch.remainder
     return modules.Called(function), node.inputs
 
 
-def _arg_max(node: Node) -> Made:
+def _arg_max(node: OnnxNode) -> Made:
     node.refuse(select_last_index=(0,))
     axis, keep = node.attributes.get("axis", 0), bool(node.attributes.get("keepdims", 1))
     return modules.Called(lambda x: x.argmax(axis, keep)), node.inputs
 
 
-def _grid_sample(node: Node) -> Made:
+def _grid_sample(node: OnnxNode) -> Made:
     node.refuse(mode=tuple(SAMPLING), padding_mode=(b"zeros", b"border", b"reflection"))
     mode = SAMPLING[node.attributes.get("mode", b"linear")]
     padding = node.attributes.get("padding_mode", b"zeros").decode()
@@ -319,7 +321,7 @@ def _grid_sample(node: Node) -> Made:
     return modules.Called(sample), node.inputs
 
 
-SELECTION: dict[str, Callable[[Node], Any]] = {
+SELECTION: dict[str, Callable[[OnnxNode], Any]] = {
     "And": of_all_inputs(torch.logical_and),
     "ArgMax": _arg_max,
     "Equal": of_all_inputs(torch.eq),
@@ -345,19 +347,19 @@ SELECTION: dict[str, Callable[[Node], Any]] = {
 # Operators that decode boxes and build attention: reshapes, matrix products, reductions
 
 
-def _reshape(node: Node) -> Made:
+def _reshape(node: OnnxNode) -> Made:
     shape = node.numbers(1)
     if 0 in shape and node.attributes.get("allowzero", 0):
         raise node.error("empty tensors are not supported")
     return modules.Reshape(shape), node.inputs[:1]
 
 
-def _squeeze(node: Node) -> Made:
+def _squeeze(node: OnnxNode) -> Made:
     axes = tuple(node.numbers(1))
     return modules.Called(lambda x: x.squeeze(axes)), node.inputs[:1]
 
 
-def _unsqueeze(node: Node) -> Made:
+def _unsqueeze(node: OnnxNode) -> Made:
     axes = node.numbers(1)
     if min(axes) < 0 and len(axes) > 1:
         raise node.error("several axes that count from the end are not supported")
@@ -370,18 +372,18 @@ def _unsqueeze(node: Node) -> Made:
     return modules.Called(unsqueeze), node.inputs[:1]
 
 
-def _flatten(node: Node) -> Made:
+def _flatten(node: OnnxNode) -> Made:
     """Flatten to two axes: those before ``axis``, and the rest."""
     axis = node.attributes.get("axis", 1)
     return modules.Called(lambda x: x.reshape(math.prod(x.shape[:axis]), -1)), node.inputs
 
 
-def _softmax(node: Node) -> Made:
+def _softmax(node: OnnxNode) -> Made:
     return nn.Softmax(dim=node.attributes.get("axis", -1)), node.inputs
 
 
-def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[Node], Made]:
-    def make(node: Node) -> Made:
+def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[OnnxNode], Made]:
+    def make(node: OnnxNode) -> Made:
         given = node.attributes.get("axes") or (
             node.numbers(1) if len(node.inputs) > 1 and node.inputs[1] else None
         )
@@ -393,7 +395,7 @@ def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[
     return make
 
 
-def _gather(node: Node) -> Made:
+def _gather(node: OnnxNode) -> Made:
     """Gather with a constant list of indexes, or with one index, which removes the axis."""
     axis = node.attributes.get("axis", 0)
     indices = node.constant(1) if node.is_constant(1) else None
@@ -414,7 +416,7 @@ def _prelu(x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x < 0, x * slope, x)
 
 
-def _average_pool(node: Node) -> Made:
+def _average_pool(node: OnnxNode) -> Made:
     node.refuse(auto_pad=(b"NOTSET",), ceil_mode=(0,), dilations=([1, 1],))
     kernel = tuple(node.attributes["kernel_shape"])
     stride = tuple(node.attributes.get("strides", [1] * len(kernel)))
@@ -425,7 +427,7 @@ def _average_pool(node: Node) -> Made:
     return nn.AvgPool2d(kernel, stride, (top, left), count_include_pad=counts), node.inputs
 
 
-def _batch_norm(node: Node) -> Made:
+def _batch_norm(node: OnnxNode) -> Made:
     """Convert batch normalisation for inference: a factor and an offset for each channel."""
     node.refuse(training_mode=(0,))
     parts = [node.constant(at) for at in range(1, 5)]
@@ -446,11 +448,11 @@ def _batch_norm(node: Node) -> Made:
     return module, node.inputs[:1]
 
 
-def _gelu(node: Node) -> Made:
+def _gelu(node: OnnxNode) -> Made:
     return nn.GELU(approximate=node.attributes.get("approximate", b"none").decode()), node.inputs
 
 
-def _gemm(node: Node) -> Made:
+def _gemm(node: OnnxNode) -> Made:
     alpha, beta = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
     turned = [bool(node.attributes.get(key, 0)) for key in ("transA", "transB")]
 
@@ -464,7 +466,7 @@ def _gemm(node: Node) -> Made:
     return modules.Called(gemm), [name for name in node.inputs if name]
 
 
-def _layer_norm(node: Node) -> Made:
+def _layer_norm(node: OnnxNode) -> Made:
     node.refuse(stash_type=(1,))
     if len([name for name in node.outputs if name]) > 1:
         raise node.error("its mean and its deviation are not given out")
@@ -476,11 +478,11 @@ def _layer_norm(node: Node) -> Made:
     return modules.Called(norm), [name for name in node.inputs if name]
 
 
-def _global_max(node: Node) -> Made:
+def _global_max(node: OnnxNode) -> Made:
     return nn.AdaptiveMaxPool2d(1), node.inputs
 
 
-def _mish(node: Node) -> Made:
+def _mish(node: OnnxNode) -> Made:
     return nn.Mish(), node.inputs
 
 
@@ -500,7 +502,7 @@ def _amin(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     return x.amin(axes, keep)
 
 
-ARRAYS: dict[str, Callable[[Node], Any]] = {
+ARRAYS: dict[str, Callable[[OnnxNode], Any]] = {
     "Abs": of_all_inputs(torch.abs),
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
@@ -536,7 +538,7 @@ ARRAYS: dict[str, Callable[[Node], Any]] = {
 }
 
 
-OPERATORS: dict[str, Callable[[Node], Made]] = (
+OPERATORS: dict[str, Callable[[OnnxNode], Made]] = (
     ARRAYS
     | SELECTION
     | {

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from detector.core.engines.base import Request, translated
+from detector.core.engines.base import BaseRequest, translated
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
 
@@ -39,7 +39,7 @@ class CallingThreads(threading.local):
             self.ready = True
 
 
-class TorchRequest(Request):
+class TorchRequest(BaseRequest):
     """A request on the CPU. ``slot`` shares the input's memory; results are copied from torch's."""
 
     def __init__(self, run: Run, network: Network, threads: CallingThreads) -> None:
@@ -66,7 +66,7 @@ class TorchRequest(Request):
 WARM_UPS = 3  # before a capture: libraries choose kernels and allocate memory in the first runs
 
 
-class CudaRequest(Request):
+class CudaRequest(BaseRequest):
     """A GPU request with pinned ``slot`` and results. ``tf32``, ``benchmark``: for the process."""
 
     def __init__(
@@ -78,7 +78,7 @@ class CudaRequest(Request):
         finished: Callable[[float], None],
         benchmark: bool = False,
     ) -> None:
-        """``finished`` is called after each run with its milliseconds on the device."""
+        """Create it. ``finished`` is called after each run with its milliseconds on the GPU."""
         self._stream = torch.cuda.Stream(device)
         self._pinned = pinned(network.input_shape, torch.uint8)  # [B, H, W, 3] RGB
         self.slot = self._pinned.numpy()

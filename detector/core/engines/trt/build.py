@@ -16,7 +16,7 @@ from detector.core.engines.base import BuildProgress, EngineOptions, translated
 from detector.core.engines.trt.driver import Gpu
 from detector.core.engines.trt.edition import Edition, current
 from detector.core.engines.trt.plan_file import kept_log
-from detector.core.engines.trt.settings import Settings, read
+from detector.core.engines.trt.settings import TrtSettings, read
 from detector.core.errors import OutputError
 from detector.core.models.base import Network
 
@@ -187,7 +187,7 @@ OUT_OF_MEMORY = re.compile(
 OTHERS = "; use --engine ort or openvino"
 
 
-def graph_bytes(network: Network, settings: Settings) -> bytes:
+def graph_bytes(network: Network, settings: TrtSettings) -> bytes:
     """Return the ONNX file for TensorRT. For a range of batches its first dimension is open."""
     low, _, high = settings.batches
     model = network.graph if low == high else any_batch(network.graph)
@@ -290,7 +290,7 @@ def _culprits(error: Any, graph: onnx.GraphProto) -> str:
     return " at ".join(filter(None, (operator, error.node_name() or names)))
 
 
-def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> None:
+def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> None:
     if precision != "tf32":  # on by default, and fp32 would not be fp32
         config.clear_flag(trt.BuilderFlag.TF32)
     else:
@@ -304,7 +304,7 @@ def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> Non
     )
 
 
-def _profiles(trt: Any, builder: Any, definition: Any, settings: Settings) -> list[Any]:
+def _profiles(trt: Any, builder: Any, definition: Any, settings: TrtSettings) -> list[Any]:
     """Return optimisation profiles: none for a fixed batch; else for the smallest and for all."""
     low, best, high = settings.batches
     if low == high:

@@ -17,7 +17,7 @@ from typing import Any
 
 from detector.core.engines.trt import driver
 from detector.core.engines.trt.driver import Gpu
-from detector.core.engines.trt.settings import HARDWARE, TARGETS, Settings
+from detector.core.engines.trt.settings import HARDWARE, TARGETS, TrtSettings
 from detector.core.errors import EngineError
 
 AMPERE = (8, 0)  # the first with tf32 and bf16
@@ -77,7 +77,7 @@ class Edition:
     measures = False
     """Whether a build measures kernels, and so has a timing cache."""
     records_graphs = False
-    """Whether a context can run the network as a CUDA graph by itself."""
+    """Whether a context itself can run the network as a CUDA graph."""
 
     def unsupported(self, found: tuple[int, int]) -> str | None:
         """Return why no GPU of this compute capability can run it, or None."""
@@ -87,11 +87,11 @@ class Edition:
         """Return the GPU that a build uses; None if it needs none. Raises EngineError."""
         return self.require_gpu(device)
 
-    def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
+    def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
         """Return what of the machine requires another plan."""
         raise NotImplementedError
 
-    def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
+    def configure(self, config: Any, settings: TrtSettings, gpu: Gpu | None) -> None:
         raise NotImplementedError
 
     def describe(self, plan: bytes) -> str:
@@ -116,7 +116,7 @@ class Full(Edition):
     def unsupported(self, found: tuple[int, int]) -> str | None:
         return None if found >= (7, 5) else "TensorRT needs 7.5 (Turing) or newer"
 
-    def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
+    def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
         """Return the key: of the driver only the CUDA major counts."""
         assert gpu is not None
         names = {"gpu": gpu.name, "capability": capability(gpu)}
@@ -132,7 +132,7 @@ class Full(Edition):
             "level": settings.level,
         }
 
-    def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
+    def configure(self, config: Any, settings: TrtSettings, gpu: Gpu | None) -> None:
         trt = self.trt
         if settings.level is not None:
             config.builder_optimization_level = settings.level
@@ -172,13 +172,13 @@ class Rtx(Edition):
         """Return the GPU that will run the plan, if there is one; a build needs none."""
         return None if driver.absent() is not None else self.require_gpu(device)
 
-    def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
+    def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
         return {
             "tensorrt_rtx": str(self.trt.__version__),
             "capability": "+".join(self._targets(gpu, settings)) or PORTABLE,
         }
 
-    def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
+    def configure(self, config: Any, settings: TrtSettings, gpu: Gpu | None) -> None:
         targets = self._targets(gpu, settings)
         if targets:
             config.num_compute_capabilities = len(targets)
@@ -188,7 +188,7 @@ class Rtx(Edition):
                 raise self.error(f"{self.title} rejects the target {name}")
 
     @staticmethod
-    def _targets(gpu: Gpu | None, settings: Settings) -> tuple[str, ...]:
+    def _targets(gpu: Gpu | None, settings: TrtSettings) -> tuple[str, ...]:
         """Return the targets; by default none (8.0 and newer), or 7.5 on a GPU that has it."""
         if settings.targets or gpu is None or gpu.capability >= AMPERE:
             return settings.targets

@@ -16,7 +16,7 @@ from detector.core.engines.trt.plan_file import kept_log
 from detector.core.engines.trt.running import IN_FLIGHT, TrtRequest
 from detector.core.errors.writing import temporary_folder
 from detector.core.models.base import Network
-from detector.core.models.layouts.plans import Tensor
+from detector.core.models.layouts.plans import PlanTensor
 
 if TYPE_CHECKING:
     from detector.core.engines.trt.layers import TrtLayerProfiler
@@ -123,7 +123,7 @@ class OpenTrt(Engine):
         while len(self.requests) < options.requests:
             open_request(graphs)
 
-    def _check_outputs(self, tensors: list[Tensor]) -> list[str]:
+    def _check_outputs(self, tensors: list[PlanTensor]) -> list[str]:
         """Return the outputs' names in the network's order. Raises EngineError for others."""
         network, batch = self._network, self._network.batch
         given = [tensor for tensor in tensors if tensor.is_input]
@@ -243,5 +243,5 @@ def too_big(network: Network, options: EngineOptions, needed: int, free: int) ->
     return f"{text}; try --batch {1 << fits.bit_length() - 1}, or --concurrency 1"
 
 
-def at_batch(tensor: Tensor, batch: int) -> tuple[int, ...]:
+def at_batch(tensor: PlanTensor, batch: int) -> tuple[int, ...]:
     return tuple(batch if side < 0 and at == 0 else side for at, side in enumerate(tensor.shape))

@@ -57,7 +57,7 @@ def executed(
 def layers_of(
     information: Mapping[str, Any], known: Mapping[str, str] | None
 ) -> list[LayerExecution]:
-    """``known``: node of the graph -> its name before conversion. None: all nodes."""
+    """Return layers. ``known``: node of the graph -> name before conversion. None: all nodes."""
     listed = [
         {"Name": layer} if isinstance(layer, str) else layer
         for layer in information.get("Layers") or []

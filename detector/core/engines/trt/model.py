@@ -20,7 +20,7 @@ from detector.core.engines.trt.plan_file import (
 )
 from detector.core.errors import EngineError, ModelError
 from detector.core.models.base import FrontEnd, InputRules, ModelRequest, Network
-from detector.core.models.layouts.plans import ReadyMade, Tensor
+from detector.core.models.layouts.plans import PlanTensor, ReadyMade
 from detector.core.models.ready_made import (
     AS_ONNX,
     beside,
@@ -95,7 +95,7 @@ def _bytes(path: Path) -> bytes:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
 
 
-def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
+def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[PlanTensor]:
     """Read the tensors with the library that built the plan. Raises EngineError, ModelError."""
     edition = edition_of(plan)
     assert edition is not None  # ``split`` has checked it
@@ -125,7 +125,7 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
 
 
 def _input_size(
-    path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, metadata: Metadata
+    path: Path, found: Sequence[PlanTensor], size: tuple[int, int] | None, metadata: Metadata
 ) -> tuple[int, int]:
     """Return (height, width) of the only input. Raises ModelError unless it takes pictures."""
     given = [tensor for tensor in found if tensor.is_input]
@@ -156,7 +156,7 @@ def _input_size(
     return own
 
 
-def _check_batch(path: Path, found: Sequence[Tensor], batch: int) -> None:
+def _check_batch(path: Path, found: Sequence[PlanTensor], batch: int) -> None:
     given = next(tensor for tensor in found if tensor.is_input)
     fixed = given.shape[0]
     ranges = [(smallest[0], largest[0]) for smallest, _, largest in given.profiles] or [

@@ -13,7 +13,7 @@ from typing import Any
 
 from detector.core.engines.trt.driver import Gpu
 from detector.core.engines.trt.edition import EDITIONS, Edition
-from detector.core.models.layouts.plans import Tensor
+from detector.core.models.layouts.plans import PlanTensor
 
 HEAD_BYTES = 4
 KEPT = 40  # errors of TensorRT's log, and warnings
@@ -147,7 +147,7 @@ def _by_another(edition: Edition, built_by: Edition | None) -> str:
     return f"a plan of {built_by.title}, not of {edition.title}; use --engine {built_by.engine}"
 
 
-def tensors(trt: Any, engine: Any) -> list[Tensor]:
+def tensors(trt: Any, engine: Any) -> list[PlanTensor]:
     return [_tensor(trt, engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors)]
 
 
@@ -163,7 +163,7 @@ DTYPES = {
 }
 
 
-def _tensor(trt: Any, engine: Any, name: str) -> Tensor:
+def _tensor(trt: Any, engine: Any, name: str) -> PlanTensor:
     is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
     dtype = engine.get_tensor_dtype(name).name
     shape = tuple(int(side) for side in engine.get_tensor_shape(name))
@@ -174,7 +174,7 @@ def _tensor(trt: Any, engine: Any, name: str) -> Tensor:
         )
         for at in range(engine.num_optimization_profiles if is_input and -1 in shape else 0)
     )
-    return Tensor(name, is_input, DTYPES.get(dtype, dtype), shape, profiles)
+    return PlanTensor(name, is_input, DTYPES.get(dtype, dtype), shape, profiles)
 
 
 def _meaning(reason: str) -> str:

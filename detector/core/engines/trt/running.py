@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import Request, translated
+from detector.core.engines.base import BaseRequest, translated
 from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.memory import Buffer, DeviceMemory
-from detector.core.models.layouts.plans import Tensor
+from detector.core.models.layouts.plans import PlanTensor
 
 CHANNELS = 3
 IN_FLIGHT = 2  # the copies of one request overlap with the work of the other
 
 
-class TrtRequest(Request):
+class TrtRequest(BaseRequest):
     """A request. ``last_ms``: of all requests: the last run's device time, with copies."""
 
     def __init__(
@@ -32,7 +32,7 @@ class TrtRequest(Request):
     def prepare(
         self,
         make_context: Callable[[], Any],
-        tensors: Sequence[Tensor],
+        tensors: Sequence[PlanTensor],
         outputs: Sequence[str],
         batch: int,
         foreign: bool,
@@ -58,7 +58,7 @@ class TrtRequest(Request):
         self._owned.append(made)
         return made
 
-    def _take_batch(self, given: Tensor, batch: int) -> None:
+    def _take_batch(self, given: PlanTensor, batch: int) -> None:
         """Fix the shapes. The narrowest profile that allows the batch is tuned best for it."""
         if not given.profiles:
             return
@@ -77,7 +77,7 @@ class TrtRequest(Request):
         if missing := self._context.infer_shapes():
             raise self._edition.error(f"tensors without a shape: {', '.join(missing)}")
 
-    def _allocate(self, tensors: Sequence[Tensor]) -> None:
+    def _allocate(self, tensors: Sequence[PlanTensor]) -> None:
         for tensor in tensors:
             shape = tuple(int(side) for side in self._context.get_tensor_shape(tensor.name))
             if -1 in shape:

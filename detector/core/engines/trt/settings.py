@@ -22,7 +22,7 @@ TARGETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrtSettings:
     """Options of a plan. ``batches``: smallest, tuned, largest. ``targets``: compute capabilities,
     if any. ``graphs``: whether to use a CUDA graph; None: whichever is faster."""
 
@@ -37,7 +37,7 @@ class Settings:
     graphs: bool | None = None
 
 
-def read(options: EngineOptions) -> Settings:
+def read(options: EngineOptions) -> TrtSettings:
     """Parse and check ``--engine-options``. Raises UsageError."""
     own = options.own
     low = _number(own, "min_batch", options.batch, 1)
@@ -55,7 +55,7 @@ def read(options: EngineOptions) -> Settings:
     level = _number(own, "level", -1, 0) if "level" in own else None
     if level is not None and level not in LEVELS:
         raise UsageError(f"--engine-options level={level}: give 0 to {LEVELS[-1]}")
-    return Settings(
+    return TrtSettings(
         batches=(low, best, high),
         workspace_mb=_number(own, "workspace_mb", 0, 1),
         level=level,

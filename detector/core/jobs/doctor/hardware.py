@@ -108,10 +108,10 @@ def _list_gpus() -> tuple[list[dict[str, str]], str | None]:
 def energy_readable() -> bool | None:
     """Whether NVML reports the energy that the first GPU has used; None where NVML is absent."""
     from detector.core.errors.machine import NotHereError
-    from detector.core.jobs.doctor.nvml import Gpu
+    from detector.core.jobs.doctor.nvml import NvmlGpu
 
     try:
-        gpu = Gpu()
+        gpu = NvmlGpu()
     except NotHereError:
         return None
     try:

@@ -16,7 +16,7 @@ class GpuBytes(NamedTuple):
     total: int
 
 
-class Gpu:
+class NvmlGpu:
     """A handle of NVML. Its methods raise NVML's own errors where a card does not tell."""
 
     def __init__(self, device: str = "cpu") -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from detector.core.errors import ModelError
 from detector.core.models.base import START_BYTES, FrontEnd, ModelRequest, Network, mistaken_for
-from detector.core.models.formats.checkpoint.archive import DTYPES, Tensor, item_bytes
+from detector.core.models.formats.checkpoint.archive import DTYPES, StoredTensor, item_bytes
 from detector.core.models.formats.checkpoint.contents import Contents, contents_of_tensors
 
 SUFFIXES = (".safetensors",)
@@ -65,7 +65,7 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
     return contents_of_tensors(tensors, str(path)), digest
 
 
-def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> Tensor:
+def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> StoredTensor:
     try:
         kind, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         if not all(type(number) is int and 0 <= number < 2**48 for number in (*shape, first, last)):
@@ -82,7 +82,7 @@ def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> Tenso
     if start + last > length:
         raise _damage_error(path, f"{ascii(name)[:80]} reaches beyond its end")
     strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
-    return Tensor(
+    return StoredTensor(
         kind,
         shape,
         strides,

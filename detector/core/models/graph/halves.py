@@ -65,7 +65,7 @@ def convert_to_halves(network: Network, precision: str) -> Network:
         )
     if is_quantised(network.graph):
         raise ModelError(f"{network.name} cannot become {precision}: {QUANTISED}")
-    graph = _Writer(network.graph, precision).model()
+    graph = _HalvesWriter(network.graph, precision).model()
     return replace(network, graph=graph, precision=precision, path=None)
 
 
@@ -178,7 +178,7 @@ def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
 # The graph
 
 
-class _Writer:
+class _HalvesWriter:
     """``types``: each written float tensor -> "fp32" or the half. ``renamed``: outputs -> name."""
 
     def __init__(self, model: onnx.ModelProto, precision: str) -> None:

@@ -196,7 +196,7 @@ def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class FloatShare:
     """How much of the multiplying layers stays float."""
 
     layers: int
@@ -204,14 +204,16 @@ class Share:
     macs: float  # their share of all MACs, 0..1
 
 
-def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> Share:
+def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> FloatShare:
     """``kept``: nodes that stay float. Layers that cannot be int8 at all are counted with them."""
     wiring = Wiring(model)
     layers = [name for name in wiring.nodes if wiring.multiplies(name)]
     quantised = int8_nodes(wiring, set(kept))
     floats = [name for name in layers if name not in quantised]
     total = sum(map(wiring.macs, layers))
-    return Share(len(floats), len(layers), sum(map(wiring.macs, floats)) / total if total else 0.0)
+    return FloatShare(
+        len(floats), len(layers), sum(map(wiring.macs, floats)) / total if total else 0.0
+    )
 
 
 # The graph
@@ -246,7 +248,7 @@ def quantised_graph(
     """Return the graph with Q and DQ nodes. ``ranges``: of the ``tensors_to_measure``, and of the
     channels of ``depthwise_inputs``. ``kept``: nodes that stay float. ``kind``: of ``KINDS``, else
     ValueError. ``weight_top``: the largest weight, in steps."""
-    return _Writer(model, ranges, kept, kind, weight_top).model()
+    return _QdqWriter(model, ranges, kept, kind, weight_top).model()
 
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
@@ -283,7 +285,7 @@ def weight_scales(
     return result
 
 
-class _Writer:
+class _QdqWriter:
     """Rewrites the nodes. ``chosen``: int8 nodes. ``depthwise``: nodes that read a scale for each
     channel. ``quantised``: tensors followed by Q and DQ."""
 

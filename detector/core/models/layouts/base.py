@@ -51,7 +51,7 @@ class Decoder:
         raise NotImplementedError
 
 
-class Joined(NamedTuple):
+class JoinedOutput(NamedTuple):
     """An output [batch, rows, columns] joined from those of all strides, tables or maps."""
 
     levels: tuple[str, ...]
@@ -79,7 +79,7 @@ class Bound:
     given: Mapping[str, Any] = field(default_factory=dict)
     geometry: str | None = None
     pad_value: int | tuple[int, int, int] = 114
-    joined: Mapping[str, Joined] = field(default_factory=dict)
+    joined: Mapping[str, JoinedOutput] = field(default_factory=dict)
 
     def heads(self, classes: int) -> tuple[Head, Dense]:
         if self.decoder is not None:

@@ -11,7 +11,7 @@ from detector.core.stages.readings import Columns, Reading
 if TYPE_CHECKING:
     from detector.core.models.formats.onnx.evidence import Evidence
     from detector.core.models.layouts.plans import ReadyMade
-    from detector.core.models.layouts.seen import Seen
+    from detector.core.models.layouts.seen import OutputShapes
 
 
 def corners(height: int, width: int) -> Reading:
@@ -34,7 +34,7 @@ class Corners(Layout):
     def in_plan(self, seen: ReadyMade) -> Bound | None:
         return self._find(seen)
 
-    def _find(self, seen: Seen) -> Bound | None:
+    def _find(self, seen: OutputShapes) -> Bound | None:
         outputs, scores = seen.outputs(), list(seen.rank3_outputs())
         boxes = [name for name, dims in outputs.items() if dims[2:] == (1, 4)]
         if len(outputs) != 2 or len(boxes) != 1 or len(scores) != 1:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from detector.core.models.layouts.seen import Dims, Seen
+from detector.core.models.layouts.seen import Dims, OutputShapes
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class PlanTensor:
     """``shape``: -1 for a side that is chosen at run time. ``profiles``: an input's (smallest,
     best, largest) shapes. ``dtype``: numpy's name, or TensorRT's where numpy has none."""
 
@@ -26,11 +26,11 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyMade(Seen):
+class ReadyMade(OutputShapes):
     """``tensors``: the outputs. ``finished``: its header says that detections need no NMS."""
 
     path: Path
-    tensors: Sequence[Tensor]
+    tensors: Sequence[PlanTensor]
     height: int
     width: int
     batch: int

@@ -19,7 +19,7 @@ def count_cells(height: int, width: int, strides: tuple[int, ...]) -> int:
     return sum(-(-height // stride) * -(-width // stride) for stride in strides)
 
 
-class Seen:
+class OutputShapes:
     __slots__ = ()
     height: int
     width: int

@@ -41,7 +41,7 @@ UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, Overf
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Int8Result:
     """What one kind of int8 reaches. Agreements are with fp32, on the held-out frames."""
 
     kept: tuple[str, ...]  # nodes that stay float
@@ -64,7 +64,7 @@ class Calibration:
 
     source: str
     method: str
-    seen: int  # frames from which the ranges are measured
+    seen: int  # frames used to measure the ranges
     held_out: int  # frames that agreement was measured on
     apart: bool  # whether the held-out frames differ from those
     frames_sha256: str
@@ -72,7 +72,7 @@ class Calibration:
     searched: bool
     detections: int  # number of fp32's on the held-out frames
     ranges: Mapping[str, Range]
-    result: Mapping[str, Result]
+    result: Mapping[str, Int8Result]
 
     def form_of(self, kind: str) -> str:
         return kind if kind in self.result else KINDS[0]
@@ -136,7 +136,7 @@ class Calibration:
             name: (float(low), float(high)) for name, (low, high) in document.pop("ranges").items()
         }
         result = {
-            kind: Result(**{**entry, "kept": tuple(entry["kept"])})
+            kind: Int8Result(**{**entry, "kept": tuple(entry["kept"])})
             for kind, entry in document.pop("result").items()
         }
         return Calibration(**document, ranges=ranges, result=result)

@@ -25,8 +25,7 @@ HOLD_OUT = 2  # every second frame is held out
 @dataclass(frozen=True, slots=True)
 class Frames:
     """Frames of a calibration. ``seen``: those from which ranges are measured. ``held_out``: those
-    on which agreement is measured. With only one frame, both are the same, and ``apart`` is
-    False."""
+    on which agreement is measured. A single frame is in both, and ``apart`` is False."""
 
     seen: Slots
     held_out: Slots

@@ -33,7 +33,7 @@ from detector.core.run.quantize.calibrate import (
     FLOAT_IN_BF16,
     SUFFIX,
     Calibration,
-    Result,
+    Int8Result,
     file_stem,
     model_key,
 )
@@ -157,8 +157,12 @@ def bf16_can_be_measured() -> bool:
 
 
 def float_in_bf16(
-    network: Network, ranges: Mapping[str, Range], kind: str, found: Result, reference: Reference
-) -> Result | None:
+    network: Network,
+    ranges: Mapping[str, Range],
+    kind: str,
+    found: Int8Result,
+    reference: Reference,
+) -> Int8Result | None:
     """Measure a result with OpenVINO and its float layers in bf16; None if OpenVINO cannot run the
     graph (other engines may)."""
     graph = quantised_graph(network.graph, ranges, set(found.kept), kind, weight_top(kind))
@@ -181,10 +185,10 @@ def _search_kinds(
     reference: Reference,
     budget: float,
     progress: Progress,
-) -> dict[str, Result]:
+) -> dict[str, Int8Result]:
     """Search each kind, which keeps at least the float nodes of the one before."""
     units = int8_units(Wiring(network.graph))
-    results: dict[str, Result] = {}
+    results: dict[str, Int8Result] = {}
     ranking: list[Unit] | None = None
     kept: list[Unit] = []
     for kind in kinds:
@@ -227,7 +231,7 @@ def _graph_maker(
 
 def _result(
     network: Network, kept: Sequence[Unit], plain: float, reached: float, runs: int
-) -> Result:
+) -> Int8Result:
     nodes = tuple(name for unit in kept for name in unit.nodes)
     share = float_share(network.graph, nodes)
-    return Result(nodes, plain, reached, share.layers, share.all_layers, share.macs, runs)
+    return Int8Result(nodes, plain, reached, share.layers, share.all_layers, share.macs, runs)

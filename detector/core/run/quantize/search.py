@@ -37,7 +37,7 @@ RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
 TRIALS = 16  # units that step 3 tries at most
 SMALLEST_SHARE = 1e-3  # of all MACs: the least that any unit counts as when units are ranked
 ENGINE = "ort"  # runs the compared graphs
-OPENVINO = "openvino"  # runs those that ONNX Runtime refuses, and mixes int8 and bf16
+OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
 # The default thresholds, independent of a run's options: one calibration serves many runs.
 SELECTION = SelectionConfig()
 
@@ -159,7 +159,7 @@ def rank_units(
 
 
 @dataclass(slots=True)
-class Choice:
+class FloatChoice:
     """The result of a search. ``kept``: the units that stay float. ``plain``: the agreement with
     none of them kept; ``reached``: with all of them. ``agreements``: every measured choice in
     order, as number of float units and agreement."""
@@ -176,10 +176,9 @@ def choose_float_units(
     agreement: Score,
     budget: float,
     progress: Progress = lambda *_: None,
-) -> Choice:
-    """Return the units to keep float for an ``agreement`` of ``budget``. ``ranking``: worst
-    first."""
-    choice = Choice([], 0.0, 0.0)
+) -> FloatChoice:
+    """Return the units to keep float for an agreement of ``budget``. ``ranking``: worst first."""
+    choice = FloatChoice([], 0.0, 0.0)
     runs = 1 + len(ranking).bit_length() + TRIALS
 
     def measure(kept: Sequence[Unit]) -> float:
@@ -212,7 +211,7 @@ def _bisect(
 
 
 def _return_expensive_units(
-    choice: Choice, measure: Callable[[Sequence[Unit]], float], budget: float
+    choice: FloatChoice, measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> None:
     """Try the most expensive kept units in int8 again, and leave them so within the budget."""
     for unit in sorted(choice.kept, key=lambda unit: -unit.macs)[:TRIALS]:

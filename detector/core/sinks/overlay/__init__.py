@@ -74,7 +74,7 @@ class OverlaySink(Sink):
         self.check_options(self.path.suffix, {"only_detections": only_detections})
         self._style, self._remark, self._program = style, remark, program
         self._partial: Partial | None = None  # None before open, and after close or abort
-        self._file: _File | None = None
+        self._file: _OverlayFile | None = None
         self._source: SourceCopy | None = None
 
     def open(self, info: SourceInfo) -> None:
@@ -110,14 +110,14 @@ class OverlaySink(Sink):
                 self._file = self._start(frame, detections)
             self._file.add(frame, detections)
 
-    def _start(self, frame: Frame, detections: Detections) -> _File:
+    def _start(self, frame: Frame, detections: Detections) -> _OverlayFile:
         from detector.core.sinks.overlay.packets import UnfitError
         from detector.core.stages.annotate import Style
 
         assert self._partial is not None
         assert self._source is not None
         try:
-            return _File(
+            return _OverlayFile(
                 self._partial.path,
                 self._info,
                 self._source,
@@ -186,7 +186,7 @@ def _count_packets(path: Path) -> int:
         return sum(1 for packet in container.demux(video=0) if packet.size)
 
 
-class _File:
+class _OverlayFile:
     def __init__(
         self,
         path: Path,
@@ -259,10 +259,10 @@ class _File:
         return track
 
     def _describe(self, names: tuple[str, ...]) -> Any:
-        from detector.core.sinks.overlay.carried import Description
+        from detector.core.sinks.overlay.carried import OverlayHeader
 
         style = self._style
-        return Description(
+        return OverlayHeader(
             source=Path(self._info.path).name,
             time_base=(self._base.numerator, self._base.denominator),
             fps=(self._info.fps.numerator, self._info.fps.denominator),

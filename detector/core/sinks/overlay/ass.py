@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from detector.core.stages.annotate import INKS, PALETTE, Layout, PlacedLabel, dashes
+from detector.core.stages.annotate import INKS, PALETTE, DrawnLayout, PlacedLabel, dashes
 from detector.core.stages.labels import FONT_HEIGHT, MANY_SCRIPTS, Color
 from detector.core.types import Detections
 
@@ -77,7 +77,7 @@ def plain(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def boxes_text(layout: Layout, width: int, height: int) -> str:
+def boxes_text(layout: DrawnLayout, width: int, height: int) -> str:
     """Return outlines, dots and label backgrounds; "" if there are none."""
     upwards = range(len(layout.boxes) - 1, -1, -1)  # so that the best score's box is drawn last
     groups = [
@@ -121,7 +121,7 @@ def _by_color(shapes: Sequence[tuple[int, Points]]) -> list[tuple[int, list[int]
     return list(together.items())
 
 
-def _drawn(layout: Layout, i: int) -> Points:
+def _drawn(layout: DrawnLayout, i: int) -> Points:
     if i not in layout.dashed:
         return _outline(layout.boxes[i], layout.line)
     parts = dashes(layout.boxes[i], layout.line)
@@ -150,7 +150,7 @@ def _plate(placed: PlacedLabel, width: int, height: int) -> Points:
     return _corners(placed.x, placed.y, right, bottom)
 
 
-def _dot(layout: Layout, i: int) -> Points:
+def _dot(layout: DrawnLayout, i: int) -> Points:
     side = 2 * layout.line + 3
     x, y = layout.boxes[i][:2]
     return _corners(x, y, x + side, y + side)
@@ -161,7 +161,7 @@ def _color(bgr: Color) -> str:
     return "&H{:02X}{:02X}{:02X}&".format(*bgr)
 
 
-def label_texts(layout: Layout, detections: Detections, per_scale: float) -> Iterator[str]:
+def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -> Iterator[str]:
     """Yield the lines of labels; their rows never overlap. ``per_scale``: Fontsize at scale 1.0."""
     apart = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []

@@ -41,7 +41,7 @@ FIELDS_IN_FRONT = 8  # before a line's text: ReadOrder, Layer, Style, Name, thre
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class OverlayHeader:
     """Facts about the whole file. ``shift``: ticks of the source's ``time_base`` by which its times
     are earlier here. ``drawing``: how the run drew it, by names of ``Style``'s fields."""
 
@@ -61,7 +61,7 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OverlayRow:
     """The detections of one picture. ``ms``: its time in the overlay."""
 
     ms: int
@@ -80,7 +80,7 @@ def encode_row(index: int, pts: int, detections: Detections) -> str:
     return f"{{detect-video 1 {index} {pts} {detections.cut} {packed}}}"
 
 
-def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
+def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> OverlayRow | None:
     """Return the row in a subtitle line of Matroska, or None. Raises ValueError if damaged."""
     text = line.split(b",", FIELDS_IN_FRONT)[-1]
     if not text.startswith(b"{detect-video ") or len(text) > LONGEST_ROW:
@@ -102,7 +102,7 @@ def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
         raise ValueError("invalid numbers")
     if count and not 0 <= boxes.min() <= boxes.max() <= LARGEST_SIDE:
         raise ValueError("a box outside the picture")
-    return Row(ms, index, pts, Detections(boxes, scores, ids, names, cut))
+    return OverlayRow(ms, index, pts, Detections(boxes, scores, ids, names, cut))
 
 
 class Overlay:
@@ -128,7 +128,7 @@ class Overlay:
     def _refusal(self, why: str) -> SourceError:
         return SourceError(f"{self.path}: {why}; make one with: detect-video in.mp4 --save overlay")
 
-    def _read_description(self) -> Description:
+    def _read_description(self) -> OverlayHeader:
         found = [
             stream
             for stream in self._container.streams
@@ -150,7 +150,7 @@ class Overlay:
                 return stream
         raise self._refusal("its track of detections is missing")
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[OverlayRow]:
         """Yield all rows in order of time. Reads to the end, however damaged the rest is."""
         import av
 
@@ -173,7 +173,7 @@ class Overlay:
         self._container.close()
 
 
-def _describe(document: Any) -> Description:
+def _describe(document: Any) -> OverlayHeader:
     """Parse the description. Raises ValueError, TypeError or KeyError if it is not one."""
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']}, but this version reads {SCHEMA}")
@@ -183,7 +183,7 @@ def _describe(document: Any) -> Description:
     size, shift = (int(document["width"]), int(document["height"])), int(document["shift"])
     if not 0 < min(size) <= max(size) <= LARGEST_SIDE or abs(shift) > LARGEST_TICKS:
         raise ValueError("its size or its times are invalid")
-    return Description(
+    return OverlayHeader(
         source=str(document["source"]),
         time_base=_ratio(document["time_base"]),
         fps=_ratio(document["fps"]),

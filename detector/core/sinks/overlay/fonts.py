@@ -34,7 +34,7 @@ class Attachment(NamedTuple):
 
 
 class Typeface(NamedTuple):
-    """``family``, ``style``: names that players look up. ``larger``: scale against wide fonts."""
+    """A font. ``family``, ``style``: for players. ``larger``: its scale against wide fonts."""
 
     family: str
     files: tuple[Attachment, ...]

@@ -16,11 +16,11 @@ from detector.core.sinks.base import Sink
 from detector.core.types import Detections, Frame, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.sinks.video.clips import Clips
+    from detector.core.sinks.video.clips import ClipFilter
     from detector.core.sinks.video.file import VideoFile
 
 
-class Format(NamedTuple):
+class VideoFormat(NamedTuple):
     """A format. ``file``: module and class that writes it. ``muxer``: FFmpeg's name. ``largest``:
     pixels a side. ``worst_crf``: the highest --crf; None: neither crf nor presets."""
 
@@ -34,7 +34,7 @@ class Format(NamedTuple):
 
 WORST_CRF_AV1 = 63
 _IN_CHIPS = ("x264", "nvenc", "qsv")
-_H264 = Format("H.264", ("h264", "H264File"), "mp4", 16384, 51, (*_IN_CHIPS, "svtav1"))
+_H264 = VideoFormat("H.264", ("h264", "H264File"), "mp4", 16384, 51, (*_IN_CHIPS, "svtav1"))
 FORMATS = {
     ".mp4": _H264,
     ".m4v": _H264,
@@ -42,9 +42,9 @@ FORMATS = {
     ".mkv": _H264._replace(muxer="matroska"),
     ".ts": _H264._replace(muxer="mpegts", encoders=_IN_CHIPS),
     ".flv": _H264._replace(muxer="flv", encoders=_IN_CHIPS),
-    ".webm": Format("VP9", ("vp9", "Vp9File"), "webm", 16384, 63),
-    ".avi": Format("Motion JPEG", ("mjpeg", "MjpegFile"), "avi", 65500),
-    ".gif": Format("GIF", ("gif", "GifFile"), "gif", 65535),
+    ".webm": VideoFormat("VP9", ("vp9", "Vp9File"), "webm", 16384, 63),
+    ".avi": VideoFormat("Motion JPEG", ("mjpeg", "MjpegFile"), "avi", 65500),
+    ".gif": VideoFormat("GIF", ("gif", "GifFile"), "gif", 65535),
 }
 LEAD_S = 2.0  # default of --lead
 
@@ -108,7 +108,7 @@ class VideoSink(Sink):
         self._encoding, self._encoder = given, encoder
         self._audio = audio
         self._lead = Fraction(str(LEAD_S if lead is None else lead)) if only_detections else None
-        self._clips: Clips | None = None
+        self._clips: ClipFilter | None = None
         self._partial: Partial | None = None  # None before open, and after close or abort
         self._file: VideoFile
 
@@ -116,9 +116,9 @@ class VideoSink(Sink):
         kind = self._choose_file()
         self._partial = Partial(self.path, info.path)
         if self._lead is not None:
-            from detector.core.sinks.video.clips import Clips
+            from detector.core.sinks.video.clips import ClipFilter
 
-            self._clips = Clips(self._lead, info.time_base)
+            self._clips = ClipFilter(self._lead, info.time_base)
         self._file = kind(
             self._partial.path, self._format.muxer, info, **self._encoding, audio=self._audio
         )
@@ -194,7 +194,7 @@ class VideoSink(Sink):
         return None
 
 
-def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> None:
+def _check_encoder(suffix: str, format: VideoFormat, options: Mapping[str, Any]) -> None:
     """Raise UsageError if --encoder contradicts format or --preset, OutputError if it fails."""
     name = options.get("encoder")
     if name is None:

@@ -12,7 +12,7 @@ from detector.core.types import Frame
 MOST_WAITING = 512 << 20  # bytes of pictures: 2 s of 1920x1080 at 40 FPS
 
 
-class Clips:
+class ClipFilter:
     """Holds frames back until a detection follows within ``lead_s``, or none does."""
 
     def __init__(self, lead_s: Fraction, time_base: Fraction) -> None:
@@ -25,8 +25,7 @@ class Clips:
         self._gap = False  # a frame was omitted after the last one written
 
     def take(self, frame: Frame, found: bool) -> Iterator[tuple[Frame, bool]]:
-        """Yield the frames to write now, in order, and whether a gap precedes each. Copies
-        frames."""
+        """Yield the frames to write now (copies), in order, and whether a gap precedes each."""
         at_s = frame.pts * self._time_base
         self._forget_before(at_s)
         if found:

@@ -17,7 +17,7 @@ from detector.core.sinks.video.stamps import Stamps
 from detector.core.types import Colours, Frame, Planes, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.sinks.video.tracks import Tracks
+    from detector.core.sinks.video.tracks import CarriedTracks
 
 REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
 INT32 = 2**31 - 1
@@ -41,7 +41,7 @@ class VideoFile:
         crf: int | None,
         audio: bool,
     ) -> None:
-        """``quality``, ``preset``, ``crf``: as the user gave them; None: the default."""
+        """Prepare it. ``quality``, ``preset``, ``crf``: as the user gave them, or None."""
         self.sent = 0  # frames given to the encoder
         self.notes: list[str] = []
         self.muxer_options: dict[str, str] = {}
@@ -49,14 +49,14 @@ class VideoFile:
         self.quality, self.preset, self.crf = quality, preset, crf
         has_tracks = info.has_audio or info.has_subtitles or info.has_data
         wants_tracks = audio and has_tracks and info.kind == "video"
-        self._carry: type[Tracks] | None = None
+        self._carry: type[CarriedTracks] | None = None
         if wants_tracks and self.sound is None:
             what = "sound" if info.has_audio else "subtitles" if info.has_subtitles else "data"
             self.notes.append(f"{path.suffix} cannot hold {what}: it was omitted")
         elif wants_tracks:
-            from detector.core.sinks.video.tracks import Tracks
+            from detector.core.sinks.video.tracks import CarriedTracks
 
-            self._carry = Tracks
+            self._carry = CarriedTracks
             for track in info.tracks:
                 track.want()
         # A tick of more than a second (a damaged AVI) gives a timescale below 1, which MP4 lacks.
@@ -70,7 +70,7 @@ class VideoFile:
         self._said_tags = False
         self._rewinds = self._behind = 0  # of the last frame
         self._stream: Any = None
-        self._tracks: Tracks | None = None
+        self._tracks: CarriedTracks | None = None
 
     # ---- To override for a format
 

@@ -45,7 +45,7 @@ QUALITIES = {
         "crf": "22.5",
         "bf": "3",
         "b_strategy": "0",
-        # Without a look-ahead, its thread only adds a delay of four frames.
+        # Its thread only adds a delay of four frames if there is no look-ahead.
         "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4:sync-lookahead=0",
     },
     "small": {"preset": "veryfast", "crf": "23"},

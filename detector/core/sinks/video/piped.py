@@ -10,7 +10,7 @@ from typing import Any
 from detector.core.errors import OutputError
 from detector.core.sinks._stream import GONE, RowStream
 from detector.core.sinks.video import VideoSink
-from detector.core.sinks.video.clips import Clips
+from detector.core.sinks.video.clips import ClipFilter
 from detector.core.types import Detections, Frame, SourceInfo
 
 NAME = Path("-.mkv")  # its suffix selects the format
@@ -25,7 +25,7 @@ class PipedVideo(VideoSink):
 
     def open(self, info: SourceInfo) -> None:
         if self._lead is not None:
-            self._clips = Clips(self._lead, info.time_base)
+            self._clips = ClipFilter(self._lead, info.time_base)
         self._file = self._choose_file()(
             Path(f"pipe:{self._stream.descriptor}"),
             self._format.muxer,

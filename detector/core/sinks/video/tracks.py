@@ -30,7 +30,7 @@ STYLED = ("ass", "ssa")  # subtitle formats that use fonts of the file
 LAG_S = 2  # how long after its pictures sound may be stored
 
 
-class Tracks:
+class CarriedTracks:
     """The carried tracks of an output. ``notes`` name the omitted ones."""
 
     def __init__(

@@ -23,32 +23,32 @@ FORMATS = "mpjpeg,mjpeg,jpeg_pipe,hls,mpegts,flv,live_flv,mov,matroska,webm,h264
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class FFmpegOptions:
     protocols: str
     formats: str = ""
     options: dict[str, str] = field(default_factory=dict)
     probing: dict[str, str] = field(default_factory=lambda: SHORT)
 
 
-RTSP = Opening(
+RTSP = FFmpegOptions(
     "rtsp,rtsps,rtp,rtcp,srtp,udp,tcp,tls,http,https",
     "rtsp,rtp,sdp",
     # TCP first: lost UDP packets damage pictures, often without any sign.
     {"rtsp_flags": "prefer_tcp"},
     FAST,
 )
-RTMP = Opening("rtmp,rtmps,rtmpt,rtmpts,rtmpe,rtmpte,tcp,tls,http,https", "flv,live_flv")
+RTMP = FFmpegOptions("rtmp,rtmps,rtmpt,rtmpts,rtmpe,rtmpte,tcp,tls,http,https", "flv,live_flv")
 OPENINGS = {
     "rtsp": RTSP,
     "rtsps": RTSP,
-    "http": Opening(HTTP, FORMATS, {"http_persistent": "0"}),
-    "https": Opening(HTTP, FORMATS, {"http_persistent": "0"}),
+    "http": FFmpegOptions(HTTP, FORMATS, {"http_persistent": "0"}),
+    "https": FFmpegOptions(HTTP, FORMATS, {"http_persistent": "0"}),
     # The system's buffer, in bytes, and FFmpeg's, in packets of 188 bytes. A burst beyond them is a
     # loss, but does not end the stream.
-    "udp": Opening(
+    "udp": FFmpegOptions(
         "udp", "mpegts", {"overrun_nonfatal": "1", "fifo_size": "50000", "buffer_size": "1048576"}
     ),
-    "tcp": Opening("tcp", FORMATS),
+    "tcp": FFmpegOptions("tcp", FORMATS),
     "rtmp": RTMP,
     "rtmps": RTMP,
 }
@@ -61,7 +61,7 @@ def scheme_of(spec: str) -> str | None:
     return match[1].lower() if match else None
 
 
-def opening_of(spec: str) -> Opening:
+def opening_of(spec: str) -> FFmpegOptions:
     """Return how to open an address. Raises SourceError with a remedy if it cannot be read here."""
     scheme = scheme_of(spec)
     if scheme == "srt":

@@ -13,15 +13,15 @@ _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHO
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class ErrorMeaning:
     text: str
     login: bool = False  # wrong user or password
 
 
-def explain(error: BaseException, timed_out: bool = False) -> Meaning:
+def explain(error: BaseException, timed_out: bool = False) -> ErrorMeaning:
     """Explain an error. ``timed_out``: we ended the attempt because the camera took too long."""
     login = isinstance(error, av.error.HTTPUnauthorizedError | av.error.HTTPForbiddenError)
-    return Meaning(redact(_meaning(error, timed_out)), login and not timed_out)
+    return ErrorMeaning(redact(_meaning(error, timed_out)), login and not timed_out)
 
 
 def _meaning(error: BaseException, timed_out: bool) -> str:
@@ -52,10 +52,10 @@ def _meaning(error: BaseException, timed_out: bool) -> str:
     return f"it cannot be read ({said}); check the address"
 
 
-ENDED = Meaning("the stream has ended")
-UNDECODED = Meaning("its pictures cannot be decoded; set the camera to H.264, H.265 or MJPEG")
-NOT_NOW = Meaning(
+ENDED = ErrorMeaning("the stream has ended")
+UNDECODED = ErrorMeaning("its pictures cannot be decoded; set the camera to H.264, H.265 or MJPEG")
+NOT_NOW = ErrorMeaning(
     "FFmpeg's log cannot be watched now (this process also reads a file, or disabled logging), so "
     "the password might leak to another host unnoticed"
 )
-NO_VIDEO = Meaning("it has no video; check the path of the address")
+NO_VIDEO = ErrorMeaning("it has no video; check the path of the address")

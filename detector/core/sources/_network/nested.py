@@ -2,8 +2,8 @@
 
 FFmpeg passes a playlist's options on to everything that it names: variants, keys, ``EXT-X-MAP``,
 segments, on any host, at every refresh. So PyAV asks here for each of these addresses
-(``io_open``). FFmpeg's demuxer ``data``, which returns its input unchanged, reads them with options
-chosen for this one address.
+(``io_open``). FFmpeg's demuxer ``data``, which passes bytes on, reads them with options chosen for
+this one address.
 
 PyAV stores an exception in a callback until the next call in this thread, which may belong to
 another container. So we raise none there: what cannot be opened is empty, and ``denied`` says
@@ -80,13 +80,13 @@ def settle(url: str) -> tuple[str, dict[str, str]]:
         return url, {}
 
 
-class Bytes:
+class NestedFile:
     """A file for PyAV with the bytes at an address. Playlists are ASCII with %XX escapes."""
 
     def __init__(
         self, container: Any = None, arrived: Callable[[bool], None] = lambda _: None
     ) -> None:
-        """``arrived`` is called once when bytes arrive, with whether they are a segment's."""
+        """Open it. ``arrived`` is called when bytes arrive, with whether of a segment."""
         self._container, self._arrived = container, arrived
         self._packets = iter(()) if container is None else container.demux()
         self._rest = b""
@@ -140,7 +140,7 @@ class NestedOpener:
     ) -> None:
         self._address, self._options, self._timeout_s = address, options, timeout_s
         self._own, self._follows = origin_of(address), follows
-        self._first: Bytes | None = None
+        self._first: NestedFile | None = None
         self._containers: list[Any] = []
         self.denied: str | None = None
         self.failure: Exception | None = None
@@ -156,12 +156,12 @@ class NestedOpener:
         for container in self._containers:
             container.close()
 
-    def open_first(self) -> Bytes:
+    def open_first(self) -> NestedFile:
         """Return the address itself, which the first call then receives. Raises FFmpegError."""
         self._first = self._open(self._address, self._options)
         return self._first
 
-    def __call__(self, url: str, flags: int, options: Mapping[str, str]) -> Bytes | BytesIO:
+    def __call__(self, url: str, flags: int, options: Mapping[str, str]) -> NestedFile | BytesIO:
         first, self._first = self._first, None
         if first is not None and url == self._address:
             return first
@@ -185,18 +185,18 @@ class NestedOpener:
             if self._follows and is_redirect(error) and self._is_own(url):
                 return self._follow(url, options)
             # FFmpeg continues with the next segment, as it would on its own.
-        return Bytes()
+        return NestedFile()
 
     def _note_arrival(self, is_segment: bool) -> None:
         self._missing, self.failure = 0 if is_segment else max(0, self._missing - 1), None
 
-    def _follow(self, url: str, options: Mapping[str, str]) -> Bytes:
+    def _follow(self, url: str, options: Mapping[str, str]) -> NestedFile:
         plain = re.sub(r"^crypto[+:]", "", url)
         led, _ = settle(plain)
         with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):
             led = url.removesuffix(plain) + led
             return self._open(led, self.options_for(led, options))
-        return Bytes()
+        return NestedFile()
 
     def options_for(self, url: str, options: Mapping[str, str]) -> dict[str, str]:
         """Return FFmpeg's options for ``url``. ``options``: of the demuxer that asks for it."""
@@ -214,7 +214,7 @@ class NestedOpener:
     def _is_own(self, url: str) -> bool:
         return url == self._address or (self._own is not None and origin_of(url) == self._own)
 
-    def _open(self, url: str, options: Mapping[str, str]) -> Bytes:
+    def _open(self, url: str, options: Mapping[str, str]) -> NestedFile:
         limits = (self._timeout_s, self._timeout_s)
         container = av.open(url, format="data", options={**options, **RAW}, timeout=limits)
-        return Bytes(container, self._note_arrival)
+        return NestedFile(container, self._note_arrival)

@@ -11,7 +11,7 @@ from typing import Unpack
 from detector.core import wings
 from detector.core.errors.holding import hold
 from detector.core.sources._contents import PICTURE, kind_of_name
-from detector.core.sources.base import How, Source, check_file
+from detector.core.sources.base import OpenOptions, Source, check_file
 
 
 def decoders() -> list[str]:
@@ -32,14 +32,14 @@ class VideoSource(Source):
         return os.path.exists(spec) and not os.path.isdir(spec)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         check_file(spec)
         module = importlib.import_module(f"{__name__}.{how.pop('decoder', 'auto')}")
         if kind_of_name(spec) != PICTURE or spec.lower().endswith(".avif"):
             source: Source = module.open(spec, **how)
             return source
         with ExitStack() as stack:
-            # With its suffix FFmpeg would take some files for one picture.
+            # FFmpeg would take some files for one picture by their suffix.
             stack.enter_context(hold(spec, suffix=""))
             source = module.open(spec, **how)
             weakref.finalize(source, stack.pop_all().close)

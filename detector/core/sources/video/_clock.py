@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detector.core.errors.text import counted
-from detector.core.sources.video._container import Video
+from detector.core.sources.video._container import VideoInfo
 from detector.core.types import BACK_S, Frame, Picture
 
 # Ticks after which a format's clock starts again at 0: MPEG's after 26.5 hours, FLV's after 49
@@ -20,7 +20,7 @@ class Clock:
     small step back, stamps count again once they are ahead. ``places``: where that happened.
     """
 
-    def __init__(self, video: Video) -> None:
+    def __init__(self, video: VideoInfo) -> None:
         self._info, self._ticks = video.info, video.ticks
         self._round = ROUNDS.get(video.names_in_log[0], 0)
         self._back = round(BACK_S / self._info.time_base)

@@ -99,8 +99,7 @@ class _Log:
             if not self._lock.acquire(blocking=False):
                 return
             try:
-                # Another thread or the garbage collector may have swept and restored the log
-                # meanwhile.
+                # Another thread or the garbage collector may have swept and restored the log.
                 before = self._listeners
                 self._listeners = [one for one in before if not one.is_closed]
                 if before and not self._listeners:

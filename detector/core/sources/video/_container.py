@@ -49,7 +49,7 @@ SideDataType._missing_ = classmethod(_name_side_data)  # type: ignore[assignment
 
 
 @dataclass(frozen=True, slots=True)
-class Video:
+class VideoInfo:
     """A video file, opened once for its metadata and closed again."""
 
     path: str
@@ -109,7 +109,7 @@ def _open_standard_input() -> Any:
     return av.open(_standard_input(), **bad_tags(), options=options, buffer_size=PIPE_BYTES)
 
 
-def probe(path: str, choice: Choice = ANY) -> Video:
+def probe(path: str, choice: Choice = ANY) -> VideoInfo:
     """Read the container's metadata. Raises SourceError and UsageError."""
     with Complaints() as complaints, open_container(path) as container:
         demuxer = container.format.name
@@ -147,7 +147,7 @@ def probe(path: str, choice: Choice = ANY) -> Video:
         )
         factor = _find_factor(path, stream, first, choice)
         reduced = note_of_reduced("its pictures are", factor) if factor > 1 else ""
-        return Video(
+        return VideoInfo(
             path,
             stream.index,
             info,
@@ -328,7 +328,7 @@ def _first_bytes(path: str) -> bytes:
         return file.read(HEAD_BYTES)
 
 
-def no_frame(video: Video, refused: int) -> SourceError:
+def no_frame(video: VideoInfo, refused: int) -> SourceError:
     info = video.info
     if not video.decodable:
         return SourceError(

@@ -17,7 +17,7 @@ HIGH = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
 
 
 class Field(NamedTuple):
-    """``picture``: a number that both fields of a frame share, but mostly not its neighbours."""
+    """A field. ``picture``: a number shared by both fields of a frame, rarely by neighbours."""
 
     bottom: bool
     picture: int

@@ -13,7 +13,7 @@ from detector.core.sources._network.addresses import opening_of
 from detector.core.sources._network.meanings import explain
 from detector.core.sources._network.nested import NestedOpener, settle
 from detector.core.sources._web import SILENT_S, WebPlace
-from detector.core.sources.video._container import Video, no_frame, probe
+from detector.core.sources.video._container import VideoInfo, no_frame, probe
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
 
@@ -57,7 +57,7 @@ def _authorities() -> dict[str, str]:
     return {"tls_verify": "1", **({"ca_file": paths.cafile} if paths.cafile else {})}
 
 
-def _probe(name: str, opener: NestedOpener) -> Video:
+def _probe(name: str, opener: NestedOpener) -> VideoInfo:
     try:
         return probe(name)
     except SourceError as error:

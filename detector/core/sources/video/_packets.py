@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import av
 
 from detector.core.errors.text import counted
-from detector.core.sources.video._container import Video, demux, open_container
+from detector.core.sources.video._container import VideoInfo, demux, open_container
 from detector.core.sources.video._structure import Demuxed, find_damage
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Check:
         return f"{counted(self.lost, 'packet')} gave no frame" if self.lost else ""
 
 
-def check_packets(video: Video, frames: int, last_pts: int | None) -> Check:
+def check_packets(video: VideoInfo, frames: int, last_pts: int | None) -> Check:
     """Demux the file again and check the packets after the last of ``frames``, at ``last_pts``."""
     demuxed, must_show, later, undated, error = Demuxed(), 0, 0, 0, ""
     with open_container(video.path) as container:

@@ -27,7 +27,7 @@ class Stretch:
 
 
 class PartSource(Source):
-    """``first_digest``: of the part's first picture; ``behind_digest``: of the one after it."""
+    """One part. ``first_digest``: of its first picture; ``behind_digest``: of the one after."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
         """Take over ``source``, unread. Raises SourceError if the part has no frames."""

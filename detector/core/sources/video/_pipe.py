@@ -21,7 +21,7 @@ MOST_SOUND = 64 << 20  # bytes of waiting packets: five minutes of CD sound, an 
 SOUND_LAG_S = 2
 
 
-class PipedTrack:
+class TrackBuffer:
     """The packets of a sound or subtitle track, from the reader's to the writer's thread."""
 
     def __init__(self, stream: Any) -> None:
@@ -73,7 +73,7 @@ class PipedSource(AvSource):
         super().__init__(probe(STANDARD_INPUT, choice), stride, frames, pixels=pixels)
         streams = self._container.streams
         others = (*streams.audio, *streams.subtitles, *data_tracks(self._container))
-        self._tracks = tuple(map(PipedTrack, others))
+        self._tracks = tuple(map(TrackBuffer, others))
         self.info.tracks = self._tracks
         self._demuxing = self._demux_all()
         self._read_on = False

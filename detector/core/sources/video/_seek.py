@@ -19,7 +19,7 @@ from typing import Any
 import av
 
 from detector.core.sources.video._complaints import Complaints
-from detector.core.sources.video._container import Video, demux, open_container
+from detector.core.sources.video._container import VideoInfo, demux, open_container
 from detector.core.sources.video._keys import HEVC_BREAKS, KeyReader, Promise
 from detector.core.sources.video._packets import HEVC_SKIPPED_LEADING, PictureRule
 from detector.core.sources.video._structure import Demuxed, find_damage, find_damaged_bytes
@@ -31,7 +31,7 @@ KEYS_BEFORE = 16  # key frames before the target of a landing
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class LandingKey:
     """A usable key frame, whether it starts an open GOP, and what precedes it."""
 
     pts: int
@@ -53,7 +53,7 @@ class Landing:
     safe_pts: int
     first: int
     shown: tuple[int, ...]
-    fits: tuple[Fit, ...]
+    fits: tuple[LandingKey, ...]
 
     def count_before(self, pts: int) -> int:
         return bisect_left(self.shown, pts)
@@ -63,14 +63,14 @@ class Landing:
         at = self.count_before(pts)
         return self.first + at if self.shown[at : at + 1] == (pts,) else None
 
-    def find(self, pts: int) -> Fit | None:
+    def find(self, pts: int) -> LandingKey | None:
         """Return the key frame at this time; None if it is not usable."""
         return next((fit for fit in self.fits if fit.pts == pts), None)
 
 
 @dataclass(slots=True)
 class Key:
-    """``leads``: the first pts of all stored after it. ``at``: pictures stored before it."""
+    """A key frame. ``leads``: first pts of all stored after it. ``at``: pictures stored before."""
 
     pts: int
     dts: int
@@ -88,8 +88,7 @@ class DoubtError(Exception):
 class Survey:
     """The pictures of a file according to its packets: rising pts, and key frames.
 
-    ``stored``: the same pts in the file's order, and ``spare`` 1 if no other picture refers to
-    it.
+    ``stored``: the same pts in the file's order, ``spare`` 1 if no other refers to it.
     """
 
     shown: Sequence[int]
@@ -122,11 +121,11 @@ class Survey:
             min(unsafe, default=wanted + 1),
             first,
             tuple(self.shown[first : last + 1]),
-            tuple(Fit(one.pts, one.promise is Promise.OPEN, one.demuxed) for one in before),
+            tuple(LandingKey(one.pts, one.promise is Promise.OPEN, one.demuxed) for one in before),
         )
 
 
-def find_landing(video: Video, start_s: Fraction) -> Landing | None:
+def find_landing(video: VideoInfo, start_s: Fraction) -> Landing | None:
     """Return the last usable key frame before ``start_s``; None for the file's beginning."""
     start = start_s / video.info.time_base
     try:
@@ -140,7 +139,7 @@ def find_landing(video: Video, start_s: Fraction) -> Landing | None:
 
 
 def survey_packets(
-    video: Video, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
+    video: VideoInfo, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
 ) -> Survey:
     """Read the packets of a file, up to this time in ticks (None: all), calling ``watch`` for each.
     Raises DoubtError if packets do not tell, and what PyAV raises."""
@@ -157,7 +156,7 @@ def survey_packets(
         if damage := find_damaged_bytes(container):
             raise DoubtError(damage)
         stream = container.streams[video.stream]
-        seen, demuxed = _Seen(video.info.codec, stream.codec_context), Demuxed()
+        seen, demuxed = _PacketIndex(video.info.codec, stream.codec_context), Demuxed()
         for packet in demux(container, stream):
             if not packet.size:
                 break
@@ -176,7 +175,7 @@ def survey_packets(
     return Survey(shown, seen.keys, seen.shown, bytes(seen.spare), seen.packets)
 
 
-class _Seen:
+class _PacketIndex:
     """The pictures that packets show, and the key frames among them. Raises DoubtError."""
 
     def __init__(self, codec: str, context: Any) -> None:

@@ -19,14 +19,15 @@ from detector.core.sources.video._keys import Promise
 from detector.core.sources.video._seek import DoubtError, Survey, survey_packets
 
 if TYPE_CHECKING:
-    from detector.core.sources.video._container import Video
+    from detector.core.sources.video._container import VideoInfo
 
 MOST_DECODED = 0.9  # share of the frames from which the plan is not worth it
 
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """``shown``: pts, rising. ``fed``: packets to decode, as stored; ``decoded``: frames."""
+    """A plan. ``shown``: pts, rising. ``fed``: packets to decode, as stored. ``decoded``:
+    frames."""
 
     stride: int
     shown: Sequence[int]
@@ -45,7 +46,7 @@ class Sparse:
         )
 
 
-def plan_sparse(video: Video, stride: int) -> Sparse | None:
+def plan_sparse(video: VideoInfo, stride: int) -> Sparse | None:
     """What is to be decoded for every ``stride``-th frame, 2 or more; None: everything."""
     try:
         return choose_packets(survey_packets(video), stride)

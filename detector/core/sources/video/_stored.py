@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from detector.core.errors import SourceError
 from detector.core.sources._ranges import RangedObject, holding
 from detector.core.sources.base import ANY, Choice, SteppingSource
-from detector.core.sources.video._container import Video, no_frame, probe
+from detector.core.sources.video._container import VideoInfo, no_frame, probe
 from detector.core.sources.video._threaded import ThreadedSource
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
@@ -53,7 +53,7 @@ class StoredStepping(SteppingSource):
 
     _read_from: RangedObject
     _kept: ExitStack
-    video: Video
+    video: VideoInfo
 
     def keep(self, stored: RangedObject, kept: ExitStack) -> None:
         self._read_from, self._kept = stored, kept

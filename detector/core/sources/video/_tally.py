@@ -25,7 +25,7 @@ class _Sent:
     complained: bool = False  # the decoder refused it, or logged an error
 
 
-class Tally:
+class DecodeTally:
     """Follows each packet through the decoder, by a mark that its picture returns with.
 
     A packet is *bad* if it yields no picture although it must show one or the decoder complained. A

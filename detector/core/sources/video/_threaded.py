@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.text import counted
 from detector.core.sources._planes import PlanesReader
-from detector.core.sources.video._container import Video, open_container
+from detector.core.sources.video._container import VideoInfo, open_container
 from detector.core.sources.video._packets import PictureRule
 from detector.core.sources.video._structure import Demuxed
-from detector.core.sources.video._tally import Tally
+from detector.core.sources.video._tally import DecodeTally
 from detector.core.sources.video.av import AvSource, HandingOver
 from detector.core.types import Picture, ReadCounts
 
@@ -40,7 +40,7 @@ class ThreadedSource(HandingOver, AvSource):
     """Pictures from frame threads, then from ``AvSource`` after the first trouble."""
 
     def __init__(
-        self, video: Video, stride: int = 1, frames: int | None = None, pixels: str = "yuv420p"
+        self, video: VideoInfo, stride: int = 1, frames: int | None = None, pixels: str = "yuv420p"
     ) -> None:
         self._stored = 0  # packets, while some are not decoded
         self._whole = 0  # frames without trouble, up to the one grabbed last
@@ -54,13 +54,13 @@ class ThreadedSource(HandingOver, AvSource):
         if self._sparse is not None:
             self.notes.append(self._sparse.note)
 
-    def set_up(self, codec: Any) -> Tally:
+    def set_up(self, codec: Any) -> DecodeTally:
         codec.thread_type = "SLICE" if self.info.codec in RACING else "AUTO"
         codec.thread_count = min(MOST_THREADS, usable_cores() + AHEAD)
         # A thread that logs waits for the interpreter's lock, and freeing a decoder waits for its
         # threads while holding that lock. This waits for them without it.
         self._release = weakref.finalize(self, codec.flush_buffers)
-        return Trial(self.picture_rule(codec))
+        return TrialTally(self.picture_rule(codec))
 
     def grab(self) -> bool:
         if self._rest is not None:
@@ -170,7 +170,7 @@ class ThreadedSource(HandingOver, AvSource):
         super().close_container()
 
 
-class Trial(Tally):
+class TrialTally(DecodeTally):
     """Counts packets that must show a picture, and pictures; raises TroubleError otherwise."""
 
     def __init__(self, rule: PictureRule) -> None:

@@ -20,7 +20,7 @@ from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._clock import Clock
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._container import (
-    Video,
+    VideoInfo,
     decode_reduced,
     demux,
     no_frame,
@@ -30,11 +30,11 @@ from detector.core.sources.video._container import (
 )
 from detector.core.sources.video._packets import PictureRule
 from detector.core.sources.video._structure import Demuxed, find_damage
-from detector.core.sources.video._tally import Tally
+from detector.core.sources.video._tally import DecodeTally
 from detector.core.types import Frame, Image, Picture, Reduced
 
 if TYPE_CHECKING:
-    from detector.core.sources.video._seek import Fit, Landing
+    from detector.core.sources.video._seek import Landing, LandingKey
 
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
@@ -58,7 +58,7 @@ class AvSource(SteppingSource):
 
     def __init__(
         self,
-        video: Video,
+        video: VideoInfo,
         stride: int = 1,
         frames: int | None = None,
         size: tuple[int, int] | None = None,
@@ -195,12 +195,12 @@ class AvSource(SteppingSource):
         if damage := find_damage(self._container, self._stream, self._demuxed):
             self.note_damage(damage)
 
-    def set_up(self, codec: Any) -> Tally:
+    def set_up(self, codec: Any) -> DecodeTally:
         """Set the decoder's threads; return the tally of its packets."""
         # Frame threading would change which pictures survive an error; slices do not.
         self._stream.thread_type = "SLICE"
         codec.flags |= Flags.copy_opaque
-        return Tally(self.picture_rule(codec), self.counts)
+        return DecodeTally(self.picture_rule(codec), self.counts)
 
     def picture_rule(self, codec: Any) -> PictureRule:
         return PictureRule(self.info.codec, codec.extradata, at_open_gop=self._at_open_gop)
@@ -310,7 +310,7 @@ class AvSource(SteppingSource):
         self._container.close()
 
 
-def _land(container: Any, stream: Any, landing: Landing) -> Fit | None:
+def _land(container: Any, stream: Any, landing: Landing) -> LandingKey | None:
     """Move a container to before the key frame, or an earlier one; None if that fails."""
     reached: dict[int, int] = {}
     for target in (landing.key_dts, landing.key_pts):  # an index has one or the other

@@ -14,7 +14,7 @@ from detector.core.sources._cv2 import cv2, fits, upright
 from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._clock import Clock
 from detector.core.sources.video._complaints import Complaints
-from detector.core.sources.video._container import Video, probe
+from detector.core.sources.video._container import VideoInfo, probe
 from detector.core.sources.video._packets import Check, check_packets
 from detector.core.sources.video.av import AvSource, HandingOver
 from detector.core.types import Frame, Image
@@ -47,7 +47,7 @@ class OpenCVSource(SteppingSource):
     decoder = "opencv"
     landing: Landing | None = None  # result of ``seek``, if already known
 
-    def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
+    def __init__(self, video: VideoInfo, stride: int = 1, frames: int | None = None) -> None:
         super().__init__(stride, frames)
         self.video = video
         self.info = video.info

@@ -56,14 +56,14 @@ class Stage(ABC):
     by name. A stage that can skip inference for some frames has a ``schedule``: for skipped frames
     it gets no detections.
 
-    >>> class BestStage(Stage):
-    ...     what = "Keeping the best object"
-    ...     @classmethod
-    ...     def settings(cls, options):
-    ...         return True
-    ...     def __init__(self, settings, info, names, conf): ...
-    ...     def __call__(self, frame, detections):
-    ...         return detections[:1]
+        >>> class BestStage(Stage):
+        ...     what = "Keeping the best object"
+        ...     @classmethod
+        ...     def settings(cls, options):
+        ...         return True
+        ...     def __init__(self, settings, info, names, conf): ...
+        ...     def __call__(self, frame, detections):
+        ...         return detections[:1]
     """
 
     turned_on_by: ClassVar[tuple[str, str] | None] = None
@@ -136,7 +136,7 @@ def find(name: str) -> type[Stage]:
     return made
 
 
-class Wanted(NamedTuple):
+class ChosenStage(NamedTuple):
     """A stage of a run."""
 
     name: str
@@ -144,11 +144,11 @@ class Wanted(NamedTuple):
     settings: Any
 
 
-def wanted(options: Mapping[str, Any]) -> tuple[Wanted, ...]:
+def wanted(options: Mapping[str, Any]) -> tuple[ChosenStage, ...]:
     """Return the stages of a run in calling order. Raises UsageError."""
     asked = [name for name, place in places().items() if _is_turned_on(place, options)]
     kinds = sorted(((name, find(name)) for name in asked), key=lambda one: (one[1].order, one[0]))
-    found = (Wanted(name, kind, kind.settings(options)) for name, kind in kinds)
+    found = (ChosenStage(name, kind, kind.settings(options)) for name, kind in kinds)
     return tuple(one for one in found if one.settings is not None)
 
 

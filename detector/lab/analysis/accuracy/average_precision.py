@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.analysis.matching import RIGHT, WRONG, Judged, Truth, confusion, judge
+from detector.core.analysis.matching import RIGHT, WRONG, Matches, Truth, confusion, judge
 from detector.core.errors import UsageError
 from detector.core.types import Detections, LabelledPicture
 from detector.lab.session.evaluation import (
@@ -92,8 +92,8 @@ def difference(figures: AveragePrecision, first: AveragePrecision) -> AveragePre
 
 
 # The places of the pictures that count for a class, and what matching made of each.
-ClassOutcomes = tuple[NDArray[np.int64], list[Judged]]
-NOTHING = Judged(np.zeros(0), np.zeros(0, np.int8), 0)
+ClassOutcomes = tuple[NDArray[np.int64], list[Matches]]
+NOTHING = Matches(np.zeros(0), np.zeros(0, np.int8), 0)
 
 
 def _match_class(
@@ -106,7 +106,7 @@ def _match_class(
     return np.array(places, np.int64), rows
 
 
-def _match_picture(picture: LabelledPicture, found: Detections, class_id: int) -> Judged:
+def _match_picture(picture: LabelledPicture, found: Detections, class_id: int) -> Matches:
     mine, hits = picture.class_ids == class_id, found.class_ids == class_id
     if not hits.any() and not mine.any():
         return NOTHING
@@ -119,7 +119,7 @@ def _count_ignored(picture: LabelledPicture, class_id: int) -> int:
 
 
 def _class_accuracy(
-    table: NDArray[np.float64], rows: list[Judged], ignored_boxes: int
+    table: NDArray[np.float64], rows: list[Matches], ignored_boxes: int
 ) -> ClassAccuracy:
     """``table``: [10, 101, 4]: IoU threshold, recall, area (all, small, medium, large)."""
     return ClassAccuracy(
@@ -139,16 +139,16 @@ def _class_accuracy(
     )
 
 
-def _interval(rows: list[Judged]) -> Interval:
+def _interval(rows: list[Matches]) -> Interval:
     if not sum(row.wanted for row in rows):
         return None, None
-    pool = Pool.of(rows)
+    pool = Ranking.of(rows)
     return _percentiles([pool.average_precision(times) for times in samples(len(rows))])
 
 
 def _interval_of_mean(outcomes: list[ClassOutcomes], pictures: int) -> Interval:
     pools = [
-        (places, Pool.of(rows)) for places, rows in outcomes if sum(row.wanted for row in rows)
+        (places, Ranking.of(rows)) for places, rows in outcomes if sum(row.wanted for row in rows)
     ]
     if not pools:
         return None, None
@@ -180,24 +180,24 @@ def _plain(value: float) -> Figure:
 # Our own evaluator: one class, one IoU threshold.
 
 
-def average_precision(pictures: Sequence[Judged]) -> float:
+def average_precision(pictures: Sequence[Matches]) -> float:
     """Mean precision at 101 recalls, each the best at that recall or beyond; NaN without a box."""
-    return Pool.of(pictures).average_precision(np.ones(len(pictures), np.int64))
+    return Ranking.of(pictures).average_precision(np.ones(len(pictures), np.int64))
 
 
-def recall(pictures: Sequence[Judged], score: float = 0.0) -> float:
+def recall(pictures: Sequence[Matches], score: float = 0.0) -> float:
     """Share of the boxes that are detected with at least this score. NaN without a box to find."""
     wanted = sum(picture.wanted for picture in pictures)
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     return right / wanted if wanted else float("nan")
 
 
-def unmatched(pictures: Sequence[Judged], score: float = 0.0) -> int:
+def unmatched(pictures: Sequence[Matches], score: float = 0.0) -> int:
     """Count the detections with at least this score that match no label."""
     return sum(int(((p.outcomes == WRONG) & (p.scores >= score)).sum()) for p in pictures)
 
 
-def precision(pictures: Sequence[Judged], score: float = 0.0) -> float:
+def precision(pictures: Sequence[Matches], score: float = 0.0) -> float:
     """Share of right detections among those right or wrong with at least this score."""
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     judged = right + unmatched(pictures, score)
@@ -205,7 +205,7 @@ def precision(pictures: Sequence[Judged], score: float = 0.0) -> float:
 
 
 def interval(
-    pictures: Sequence[Judged], figure: Callable[[Sequence[Judged]], float]
+    pictures: Sequence[Matches], figure: Callable[[Sequence[Matches]], float]
 ) -> tuple[float, float]:
     """The 95 % bootstrap interval over pictures; too narrow if pictures resemble each other."""
     rng = np.random.default_rng(SEED)
@@ -216,7 +216,7 @@ def interval(
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class Ranking:
     """All detections of a class, best first. A sample only weighs them: nothing is sorted again."""
 
     right: NDArray[np.bool_]  # [m]
@@ -225,7 +225,7 @@ class Pool:
     wanted: NDArray[np.int64]  # [n] boxes of each picture
 
     @classmethod
-    def of(cls, pictures: Sequence[Judged]) -> Pool:
+    def of(cls, pictures: Sequence[Matches]) -> Ranking:
         scores = np.concatenate([NOTHING.scores, *(picture.scores for picture in pictures)])
         outcomes = np.concatenate([NOTHING.outcomes, *(picture.outcomes for picture in pictures)])
         places = np.repeat(np.arange(len(pictures)), [len(picture.scores) for picture in pictures])

@@ -30,7 +30,7 @@ EPSILON = float(np.finfo(float).eps)
 Numbers = NDArray[np.int64]
 
 
-class Moment(NamedTuple):
+class TrackedFrame(NamedTuple):
     """One frame: labelled objects and tracks as numbers from 0, and how their boxes overlap."""
 
     objects: Numbers  # [n]
@@ -62,7 +62,7 @@ def track_accuracy(
 
 def _moments(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections]
-) -> tuple[list[Moment], int, int]:
+) -> tuple[list[TrackedFrame], int, int]:
     objects: dict[tuple[int, int], int] = {}
     tracks: dict[int, int] = {}
     moments = []
@@ -82,7 +82,7 @@ def _moments(
         names = [(int(picture.class_ids[i]), int(picture.track_ids[i])) for i in kept]
         assert followed.track_ids is not None
         moments.append(
-            Moment(
+            TrackedFrame(
                 np.array([objects.setdefault(one, len(objects)) for one in names], np.int64),
                 np.array(
                     [
@@ -97,7 +97,7 @@ def _moments(
     return moments, len(objects), len(tracks)
 
 
-def _hota(moments: Sequence[Moment], objects: int, tracks: int) -> tuple[float, float, float]:
+def _hota(moments: Sequence[TrackedFrame], objects: int, tracks: int) -> tuple[float, float, float]:
     """HOTA, and the accuracies of detection and association, as means over ``ALPHAS``."""
     together = np.zeros((objects, tracks))
     of_object, of_track = np.zeros((objects, 1)), np.zeros((1, tracks))
@@ -121,7 +121,7 @@ def _hota(moments: Sequence[Moment], objects: int, tracks: int) -> tuple[float, 
     return float(hota.mean()), float(detection.mean()), float(association.mean())
 
 
-def _clear(moments: Sequence[Moment], objects: int) -> tuple[int, int, int]:
+def _clear(moments: Sequence[TrackedFrame], objects: int) -> tuple[int, int, int]:
     """Matches, switches and fragmentations. A match of the frame before is kept where it can be."""
     matches = switches = 0
     last, before = np.full(objects, -1), np.full(objects, -1)
@@ -141,7 +141,7 @@ def _clear(moments: Sequence[Moment], objects: int) -> tuple[int, int, int]:
     return matches, switches, int((parts[parts > 0] - 1).sum())
 
 
-def _identified(moments: Sequence[Moment], objects: int, tracks: int) -> int:
+def _identified(moments: Sequence[TrackedFrame], objects: int, tracks: int) -> int:
     """Boxes that lie on the object that their track stands for."""
     together = np.zeros((objects, tracks))
     for one in moments:

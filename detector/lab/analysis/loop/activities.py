@@ -57,7 +57,7 @@ class LoopShape:
         return cls(**sizes)
 
 
-class Spent(NamedTuple):
+class OffCpu(NamedTuple):
     """Time of a call's thread: ``off_cpu_ns`` without a core, of it ``ready_ns`` ready for one."""
 
     off_cpu_ns: int
@@ -73,7 +73,7 @@ class Activity(NamedTuple):
     thread: str
     start_ns: int
     end_ns: int
-    spent: Spent | None = None
+    spent: OffCpu | None = None
 
 
 class Edge(NamedTuple):
@@ -135,7 +135,7 @@ def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Act
     ):
         spent = None
         if off != NOT_KNOWN and ready != NOT_KNOWN:
-            spent = Spent(off, ready, None if library == NOT_KNOWN else library)
+            spent = OffCpu(off, ready, None if library == NOT_KNOWN else library)
         found.append(Activity(stages[s], i, threads[t], start, end, spent))
     found.sort(key=lambda one: (one.start_ns, one.end_ns))
     return _outermost(found)
@@ -151,7 +151,7 @@ def _outermost(found: list[Activity]) -> list[Activity]:
             kept.append(one)
         elif (outer := kept[at].spent) and one.spent:
             both = outer.off_cpu_ns + one.spent.off_cpu_ns, outer.ready_ns + one.spent.ready_ns
-            kept[at] = kept[at]._replace(spent=Spent(*both, outer.library_ns))
+            kept[at] = kept[at]._replace(spent=OffCpu(*both, outer.library_ns))
     return kept
 
 

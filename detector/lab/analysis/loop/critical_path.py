@@ -25,7 +25,7 @@ from detector.lab.session.passes import CriticalPathFacts, PathStage
 from detector.lab.session.read import SavedSession
 
 
-class Step(NamedTuple):
+class PathCall(NamedTuple):
     """One call on the path. ``wait_ns``: from the end of its ``cause`` to its start."""
 
     at: int
@@ -46,7 +46,7 @@ class StageOnPath:
 class CriticalPath:
     """The path of the steady state, from the first frame written to the last frame read."""
 
-    steps: Sequence[Step]
+    steps: Sequence[PathCall]
     stages: dict[str, StageOnPath]
     wall_ns: int
     startup_ns: int
@@ -126,7 +126,7 @@ def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
     return min(inside), max(inside)
 
 
-def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
+def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[PathCall]:
     """Return the steps from last to first, clipped to [start, end]. In a damaged recording whose
     calls wait in a circle, the rest is the wait of the call that repeats."""
     steps, at, until, seen = [], last, end, set()
@@ -137,7 +137,7 @@ def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
         seen.add(at)
         ready = start if edge is None else max(start, min(graph.when(edge), begins))
         steps.append(
-            Step(at, until - begins, begins - ready, PROGRAM if edge is None else edge.cause)
+            PathCall(at, until - begins, begins - ready, PROGRAM if edge is None else edge.cause)
         )
         if edge is None:
             break
@@ -145,7 +145,7 @@ def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
     return steps
 
 
-def _by_stage(graph: ActivityGraph, steps: Sequence[Step]) -> dict[str, StageOnPath]:
+def _by_stage(graph: ActivityGraph, steps: Sequence[PathCall]) -> dict[str, StageOnPath]:
     stages: dict[str, StageOnPath] = {}
     for step in steps:
         stage = stages.setdefault(graph.activities[step.at].stage, StageOnPath())

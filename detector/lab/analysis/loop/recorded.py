@@ -23,11 +23,11 @@ from detector.lab.analysis.loop.activities import (
 from detector.lab.analysis.loop.calls import call_rows
 from detector.lab.analysis.loop.critical_path import CriticalPath, critical_path
 from detector.lab.analysis.loop.dependency import dependency_rows
-from detector.lab.session.nsys import Recorded
-from detector.lab.session.profile import GpuBusy, RecordedRun, RecordingDocument
+from detector.lab.session.nsys import NsysRun
+from detector.lab.session.profile import GpuBusy, NsysDocument, RecordedRun
 
 
-def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> RecordingDocument:
+def recorded_facts(runs: Sequence[NsysRun], number: int | None = None) -> NsysDocument:
     """Return the facts of run ``number`` (from 1), or of the one with the most frames."""
     if number is None:
         number = 1 + max(range(len(runs)), key=lambda at: (not runs[at].outside, runs[at].frames))
@@ -42,7 +42,7 @@ def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> Recor
     )
     waits = wait_seconds(recorded.columns)
     blocked = blocked_seconds(activities, recorded.blocked)
-    return RecordingDocument(
+    return NsysDocument(
         run=number,
         runs=[
             RecordedRun(
@@ -71,7 +71,7 @@ def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> Recor
 
 
 def _phases(
-    recorded: Recorded, activities: Sequence[Activity], path: CriticalPath | None
+    recorded: NsysRun, activities: Sequence[Activity], path: CriticalPath | None
 ) -> list[int]:
     """Return the bounds of start-up, steady state (as of the critical path) and tear-down."""
     begin = min((one.start_ns for one in activities), default=recorded.start_ns)

@@ -40,7 +40,7 @@ LIBRARY = "library"  # its threads together, in MomentsFacts.threads
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFacts:
     moments: MomentsFacts | None = None
     boxes: Mapping[int, int] = field(default_factory=dict)
     keys: Collection[int] | None = None
@@ -57,11 +57,11 @@ class Took(NamedTuple):
 
 
 class Explanation:
-    def __init__(self, activities: Sequence[Activity], shape: LoopShape, known: Known) -> None:
+    def __init__(self, activities: Sequence[Activity], shape: LoopShape, known: KnownFacts) -> None:
         self.activities, self.shape, self.known = activities, shape, known
         self.graph = activity_graph(activities, shape)
         self._batches = Batches(activities, shape)
-        self._clock = _Clock(known.moments) if known.moments is not None else None
+        self._clock = _MomentIndex(known.moments) if known.moments is not None else None
         self._calls: dict[int, list[int]] = defaultdict(list)  # frame -> places of its calls
         durations: dict[str, list[float]] = defaultdict(list)
         computed: dict[str, list[float]] = defaultdict(list)
@@ -283,7 +283,7 @@ class Explanation:
         return self._usual_ready[one.stage]
 
     def _from_moments(
-        self, one: Activity, took: Took, clock: _Clock
+        self, one: Activity, took: Took, clock: _MomentIndex
     ) -> Iterator[tuple[str, float, str]]:
         """Causes that only moments show: no library ran or waited for a core, and the clock."""
         pauses, library = clock.collected(one)[0], clock.took(one, LIBRARY)
@@ -300,7 +300,7 @@ class Explanation:
             yield CLOCK, slower, f"core clock {mhz:.0f} MHz; the median is {usual:.0f}"
 
 
-class _Clock:
+class _MomentIndex:
     """Moments, looked up by time. Counts between two of them are spread evenly."""
 
     def __init__(self, moments: MomentsFacts) -> None:

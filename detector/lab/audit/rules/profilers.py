@@ -10,7 +10,7 @@ from detector.lab.audit.case import Case
 from detector.lab.audit.columns import BYTES, COUNT, ENERGY, NAME, SHARE, STAGE, TIME
 from detector.lab.audit.numbers import Number, shown
 from detector.lab.audit.rule import Hit, rule
-from detector.lab.audit.tables import Column, Table, ms, percent
+from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
 PROFILER = re.compile(r"profil|kineto|tracer|tracemalloc|_parse_|hook", re.IGNORECASE)
 START_UP = re.compile(
@@ -22,11 +22,11 @@ MOST_NAMES = 1000  # that are compared with each other
 WRAPPER = 0.1  # own time of a row that holds everything
 
 
-def _times(table: Table, *words: str, but: Sequence[str] = ()) -> Column | None:
+def _times(table: AuditTable, *words: str, but: Sequence[str] = ()) -> AuditColumn | None:
     return table.one(TIME, *words, but=but)
 
 
-def _total(table: Table) -> Column | None:
+def _total(table: AuditTable) -> AuditColumn | None:
     return _times(table, "total", "cumulative", but=("self", "cuda")) or _times(
         table, "time", but=("self", "waiting")
     )
@@ -46,7 +46,7 @@ def _root(name: str) -> str:
     bad="name,CPU total (ms),calls\nconv2d,8.908,60\nconvolution,8.656,60\ncat,0.69,20\n",
     clean="name,CPU total (ms),calls\nconvolution,8.656,60\ncat,0.69,20\n",
 )
-def container_with_children(table: Table) -> Iterator[Hit]:
+def container_with_children(table: AuditTable) -> Iterator[Hit]:
     if table.one(kinds.CONTAINS):
         yield from _declared(table)
         return
@@ -80,7 +80,7 @@ def container_with_children(table: Table) -> Iterator[Hit]:
         )
 
 
-def _declared(table: Table) -> Iterator[Hit]:
+def _declared(table: AuditTable) -> Iterator[Hit]:
     names = dict(table.named_rows(NAME))
     lower = {name.lower(): row for name, row in names.items()}
     column = table.one(kinds.CONTAINS)
@@ -114,7 +114,7 @@ def _declared(table: Table) -> Iterator[Hit]:
     bad="name,self CPU (ms),CPU total (ms),calls\nconv,9.0,8.0,60\n",
     clean="name,self CPU (ms),CPU total (ms),calls\nconv,7.0,8.0,60\n",
 )
-def self_above_total(table: Table) -> Iterator[Hit]:
+def self_above_total(table: AuditTable) -> Iterator[Hit]:
     for kind in (TIME, SHARE):
         own, whole = (
             table.one(kind, "self", but=("cuda",)),
@@ -130,7 +130,7 @@ def self_above_total(table: Table) -> Iterator[Hit]:
                 )
 
 
-def _negative(quantity: str, table: Table) -> Iterator[Hit]:
+def _negative(quantity: str, table: AuditTable) -> Iterator[Hit]:
     for column in table.all(quantity):
         if column.has("change", "diff*", "delta", "slope", "gain"):
             continue
@@ -149,7 +149,7 @@ def _negative(quantity: str, table: Table) -> Iterator[Hit]:
     bad="name,self CPU (ms),calls\nforward,-0.009,1\n",
     clean="name,self CPU (ms),calls\nforward,0.009,1\n",
 )
-def negative_time(table: Table) -> Iterator[Hit]:
+def negative_time(table: AuditTable) -> Iterator[Hit]:
     yield from _negative(TIME, table)
 
 
@@ -160,7 +160,7 @@ def negative_time(table: Table) -> Iterator[Hit]:
     bad="name,self CPU mem (MB),calls\nmax_pool2d,-113.28,300\n",
     clean="name,self CPU mem (MB),calls\nmax_pool2d,113.28,300\n",
 )
-def negative_memory(table: Table) -> Iterator[Hit]:
+def negative_memory(table: AuditTable) -> Iterator[Hit]:
     yield from _negative(BYTES, table)
 
 
@@ -172,7 +172,7 @@ def negative_memory(table: Table) -> Iterator[Hit]:
     "_parse_kineto_results,1,2.4,7.7\n",
     clean="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\nconv2d,6000,7.7,7.7\n",
 )
-def profiler_inside(table: Table) -> Iterator[Hit]:
+def profiler_inside(table: AuditTable) -> Iterator[Hit]:
     own, whole = _times(table, "self", but=("cuda",)), _total(table)
     names = list(table.named_rows(NAME, STAGE))
     if not names or whole is None:
@@ -204,7 +204,7 @@ def profiler_inside(table: Table) -> Iterator[Hit]:
             )
 
 
-def _nested_in(table: Table) -> bool:
+def _nested_in(table: AuditTable) -> bool:
     share = table.one(SHARE, "total")
     return share is not None and any(one.value > 0.9 for one in share.told)
 
@@ -216,7 +216,7 @@ def _nested_in(table: Table) -> bool:
     bad="stage,percent of time\nload model,84.0\ninference,10.0\nnms,6.0\n",
     clean="stage,percent of time\nread,14.0\ninference,80.0\nnms,6.0\n",
 )
-def start_up_inside(table: Table) -> Iterator[Hit]:
+def start_up_inside(table: AuditTable) -> Iterator[Hit]:
     share = next((one for one in table.all(SHARE) if not one.has("self", "util*")), None)
     if share is None:
         return
@@ -290,7 +290,7 @@ def _gpu_busy(case: Case) -> tuple[str, str] | None:
     bad="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0.000053\n",
     clean="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0\n",
 )
-def wait_in_asynchronous_call(table: Table) -> Iterator[Hit]:
+def wait_in_asynchronous_call(table: AuditTable) -> Iterator[Hit]:
     waits = _times(table, "wait*", "waiting")
     for name, row in table.named_rows(NAME) if waits else ():
         number = waits.numbers[row] if waits else None

@@ -10,7 +10,7 @@ from detector.lab.audit.case import Case
 from detector.lab.audit.columns import RATE, RATIO, TIME
 from detector.lab.audit.numbers import Number, exact, shown
 from detector.lab.audit.rule import Hit, rule
-from detector.lab.audit.tables import Column, Table, ms
+from detector.lab.audit.tables import AuditColumn, AuditTable, ms
 
 MOST_ROWS = 100  # that are compared with each other
 MOST_COLUMNS = 20  # that are compared with each other
@@ -38,13 +38,13 @@ NOT_LATENCY = (
 )
 
 
-def latency_of(table: Table) -> Column | None:
+def latency_of(table: AuditTable) -> AuditColumn | None:
     return table.one(TIME, "latency", "inference", but=NOT_LATENCY) or table.one(
         TIME, "time", "forward", "speed", but=NOT_LATENCY
     )
 
 
-def _pairs(table: Table) -> Iterator[tuple[int, Number, Number, Number]]:
+def _pairs(table: AuditTable) -> Iterator[tuple[int, Number, Number, Number]]:
     """(row, latency in s, frames a second, batch) of the rows that tell both times of one thing."""
     latency, fps = latency_of(table), table.one(RATE)
     if latency is None or fps is None or table.one(kinds.STAGE) is not None:
@@ -59,7 +59,7 @@ def _pairs(table: Table) -> Iterator[tuple[int, Number, Number, Number]]:
             yield row, time, rate, batch if batch and batch.value >= 1 else exact(1)
 
 
-def _times_of_many(table: Table) -> float | None:
+def _times_of_many(table: AuditTable) -> float | None:
     counts = [time * rate for _, time, rate, _ in _pairs(table)]
     if len(counts) < 2:
         return None
@@ -75,7 +75,7 @@ def _times_of_many(table: Table) -> float | None:
     bad="engine,time (s),FPS\npytorch,13.06,38\ntensorrt,1.46,342\n",
     clean="engine,time (ms),FPS\npytorch,26.1,38.3\ntensorrt,2.92,342\n",
 )
-def time_of_many_pictures(table: Table) -> Iterator[Hit]:
+def time_of_many_pictures(table: AuditTable) -> Iterator[Hit]:
     count, batches = _times_of_many(table), table.one(kinds.BATCH)
     if count is not None and 900 < count < 1100:
         return  # units-contradict says so
@@ -95,7 +95,7 @@ def time_of_many_pictures(table: Table) -> Iterator[Hit]:
     bad="model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n",
     clean="model,latency (ms),fps\na,14.1,70.9\nb,15.0,66.7\n",
 )
-def fps_against_latency(table: Table) -> Iterator[Hit]:
+def fps_against_latency(table: AuditTable) -> Iterator[Hit]:
     if _times_of_many(table) is not None:
         return
     found = []
@@ -123,7 +123,7 @@ def fps_against_latency(table: Table) -> Iterator[Hit]:
     bad="model,latency (ms),fps\na,10.0,400\nb,20,150\n",
     clean="model,batch,streams,latency (ms),fps\na,4,1,10.0,400\nb,8,2,20,790\n",
 )
-def fps_above_latency(table: Table) -> Iterator[Hit]:
+def fps_above_latency(table: AuditTable) -> Iterator[Hit]:
     if _times_of_many(table) is not None:
         return
     flights = table.one(kinds.IN_FLIGHT)
@@ -150,7 +150,7 @@ def fps_above_latency(table: Table) -> Iterator[Hit]:
     bad="model,latency (s),fps\na,14.1,70.9\nb,20.0,50.0\n",
     clean="model,latency (ms),latency (s)\na,14.1,0.0141\nb,20.0,0.0200\n",
 )
-def units_contradict(table: Table) -> Iterator[Hit]:
+def units_contradict(table: AuditTable) -> Iterator[Hit]:
     count = _times_of_many(table)
     if count is not None and 900 < count < 1100:
         yield Hit(
@@ -183,7 +183,7 @@ def units_contradict(table: Table) -> Iterator[Hit]:
     bad="model,latency (ms),FPS\na,10.0,100.0\nb,20.0,50.0\nc,25.0,40.0\n",
     clean="model,latency (ms),FPS\na,10.0,118\nb,20.0,61\nc,25.0,47\n",
 )
-def derived_column(table: Table) -> Iterator[Hit]:
+def derived_column(table: AuditTable) -> Iterator[Hit]:
     pairs = list(_pairs(table))
     if len(pairs) < 3 or not all(rate.meets(exact(1) / time) for _, time, rate, _ in pairs):
         return
@@ -200,7 +200,7 @@ def derived_column(table: Table) -> Iterator[Hit]:
     bad="model,inference FPS,end-to-end FPS\na,30.0,45.0\n",
     clean="model,inference FPS,end-to-end FPS\na,45.0,30.0\n",
 )
-def end_to_end_above_inference(table: Table) -> Iterator[Hit]:
+def end_to_end_above_inference(table: AuditTable) -> Iterator[Hit]:
     inner, outer = _two_rates(table)
     if inner is None or outer is None:
         return
@@ -212,7 +212,7 @@ def end_to_end_above_inference(table: Table) -> Iterator[Hit]:
             )
 
 
-def _two_rates(table: Table) -> tuple[Column | None, Column | None]:
+def _two_rates(table: AuditTable) -> tuple[AuditColumn | None, AuditColumn | None]:
     return table.one(RATE, "inference", "network", "model", but=ENDS), table.one(RATE, *ENDS)
 
 
@@ -223,7 +223,7 @@ def _two_rates(table: Table) -> tuple[Column | None, Column | None]:
     bad="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,4.99\n",
     clean="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,3.77\n",
 )
-def outside_time_differs(table: Table) -> Iterator[Hit]:
+def outside_time_differs(table: AuditTable) -> Iterator[Hit]:
     inner, outer = _two_rates(table)
     if inner is None or outer is None:
         return
@@ -257,7 +257,7 @@ def outside_time_differs(table: Table) -> Iterator[Hit]:
     bad="engine,FPS,speed-up (x)\npytorch,40,1.00\ntensorrt,90,4.50\n",
     clean="engine,FPS,speed-up (x)\npytorch,40,1.00\ntensorrt,90,2.25\n",
 )
-def speed_up_is_no_ratio(table: Table) -> Iterator[Hit]:
+def speed_up_is_no_ratio(table: AuditTable) -> Iterator[Hit]:
     """A speed-up that is the ratio of no two figures: of its row and another, or within its row."""
     ratios, values = table.one(RATIO, "speed*", "acceleration"), table.all(TIME, RATE)
     if ratios is None or not values or table.rows > MOST_ROWS:
@@ -301,7 +301,7 @@ FAMILY = re.compile(r"(.*?)[-_ ]?(n|s|m|l|x|nano|tiny|small|medium|large|xlarge|
 ORDER = ("n", "nano", "tiny", "s", "small", "m", "medium", "l", "large", "x", "xlarge", "huge")
 
 
-def _sizes(table: Table) -> list[float]:
+def _sizes(table: AuditTable) -> list[float]:
     for quantity in (kinds.WORK, kinds.PARAMS):
         column = table.one(quantity)
         if column is not None and len(column.told) == table.rows:
@@ -319,7 +319,7 @@ def _sizes(table: Table) -> list[float]:
     bad="model,fps\nnet-n,8.0\nnet-s,9.4\nnet-m,8.5\n",
     clean="model,fps\nnet-n,10.0\nnet-s,9.4\nnet-m,8.5\n",
 )
-def first_row_cold(table: Table) -> Iterator[Hit]:
+def first_row_cold(table: AuditTable) -> Iterator[Hit]:
     sizes = _sizes(table)
     if len(sizes) < 3 or sizes != sorted(sizes) or len(set(sizes)) < len(sizes):
         return
@@ -336,7 +336,7 @@ def first_row_cold(table: Table) -> Iterator[Hit]:
             )
 
 
-def _by_batch(table: Table, column: Column) -> Iterator[list[tuple[float, Number, int]]]:
+def _by_batch(table: AuditTable, column: AuditColumn) -> Iterator[list[tuple[float, Number, int]]]:
     """(batch, number, row) of each model and setting that has several batches."""
     batches = table.one(kinds.BATCH)
     groups: dict[tuple[str, ...], list[tuple[float, Number, int]]] = {}
@@ -383,7 +383,7 @@ def batch_without_effect(case: Case) -> Iterator[Hit]:
     bad="model,batch,latency (ms)\na,1,8.96\na,16,7.75\na,100,8.12\n",
     clean="model,batch,latency (ms)\na,1,8.96\na,16,91\na,100,560\n",
 )
-def latency_of_a_batch(table: Table) -> Iterator[Hit]:
+def latency_of_a_batch(table: AuditTable) -> Iterator[Hit]:
     column = table.one(TIME, "latency", but=NOT_LATENCY)
     for group in _by_batch(table, column) if column else ():
         (least, first, _), (most, last, _) = group[0], group[-1]

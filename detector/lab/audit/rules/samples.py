@@ -13,7 +13,7 @@ from detector.lab.audit.columns import COUNT, RATE, RATIO, SETTINGS, TIME
 from detector.lab.audit.numbers import Number, exact, shown
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.rules.rates import ENDS, NOT_LATENCY
-from detector.lab.audit.tables import Column, Table, ms, precision_of
+from detector.lab.audit.tables import AuditColumn, AuditTable, ms, precision_of
 
 SAMPLES = ("count", "calls", "samples", "n", "runs", "iterations", "frames", "iters")
 PERCENTILE = re.compile(r"^p(\d{2})(?:\.\d+)?$|^(\d{2})(?:th|%)$")
@@ -22,7 +22,7 @@ MOST = 300  # figures that are compared with each other
 MATERIAL = 0.1  # a spread below it is ordinary
 
 
-def _of_kind(column: Column) -> str:
+def _of_kind(column: AuditColumn) -> str:
     """``mean``, ``min``, ``p90`` ... of what the rest of the title names; "" of none."""
     for word in column.words:
         if found := PERCENTILE.search(word):
@@ -40,8 +40,8 @@ def _of_kind(column: Column) -> str:
     return ""
 
 
-def _families(table: Table) -> Iterator[dict[str, Column]]:
-    groups: dict[tuple[str, frozenset[str]], dict[str, Column]] = {}
+def _families(table: AuditTable) -> Iterator[dict[str, AuditColumn]]:
+    groups: dict[tuple[str, frozenset[str]], dict[str, AuditColumn]] = {}
     for column in table.all(TIME, RATE, kinds.BYTES):
         if kind := _of_kind(column):
             rest = frozenset(
@@ -67,7 +67,7 @@ UNIT_WORDS = frozenset(("ms", "s", "us", "fps", "mb", "sec"))
     bad="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.010174,0.010174\n",
     clean="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.009,0.013\n",
 )
-def not_a_sample(table: Table) -> Iterator[Hit]:
+def not_a_sample(table: AuditTable) -> Iterator[Hit]:
     count = table.one(COUNT)
     for family in _families(table):
         columns = [family.get(kind) for kind in ("min", "mean", "max")]
@@ -90,7 +90,7 @@ def not_a_sample(table: Table) -> Iterator[Hit]:
     bad="step,mean (ms),min (ms),max (ms)\ninfer,9.5,10.0,14.0\n",
     clean="step,mean (ms),min (ms),max (ms)\ninfer,11.5,10.0,14.0\n",
 )
-def statistic_outside_range(table: Table) -> Iterator[Hit]:
+def statistic_outside_range(table: AuditTable) -> Iterator[Hit]:
     for family in _families(table):
         for kind in ("mean", "p50", "p90", "p95", "p99"):
             for row in range(table.rows if kind in family else 0):
@@ -117,7 +117,7 @@ def statistic_outside_range(table: Table) -> Iterator[Hit]:
     bad="step,p50 (ms),p90 (ms)\ninfer,10.0,8.0\n",
     clean="step,p50 (ms),p90 (ms)\ninfer,10.0,12.0\n",
 )
-def percentiles_out_of_order(table: Table) -> Iterator[Hit]:
+def percentiles_out_of_order(table: AuditTable) -> Iterator[Hit]:
     for family in _families(table):
         order = sorted((kind for kind in family if kind[0] == "p"), key=lambda one: int(one[1:]))
         slower = table.all(TIME) and family[order[0]].quantity == TIME if order else False
@@ -138,7 +138,7 @@ def percentiles_out_of_order(table: Table) -> Iterator[Hit]:
     bad="step,count,p50 (ms),p99 (ms)\ninfer,30,10.0,12.0\n",
     clean="step,count,p50 (ms),p99 (ms)\ninfer,300,10.0,12.0\n",
 )
-def percentile_of_too_few(table: Table) -> Iterator[Hit]:
+def percentile_of_too_few(table: AuditTable) -> Iterator[Hit]:
     count = table.one(COUNT, *SAMPLES)
     for column in table.all(TIME) if count else ():
         kind = _of_kind(column)
@@ -159,7 +159,7 @@ def percentile_of_too_few(table: Table) -> Iterator[Hit]:
     bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",
     clean="run,latency (ms),images,runs\nprofiler,18.3,100,5\nplain,17.5,100,5\n",
 )
-def one_sample(table: Table) -> Iterator[Hit]:
+def one_sample(table: AuditTable) -> Iterator[Hit]:
     counts = [
         one for one in table.all(COUNT) if one.has("runs", "samples", "n", "rounds", "images")
     ]
@@ -184,7 +184,7 @@ def one_sample(table: Table) -> Iterator[Hit]:
     bad="model,FPS\na,40\nb,44\n",
     clean="model,FPS\na,40 [38..41]\nb,44 [43..46]\n",
 )
-def no_spread(table: Table) -> Iterator[Hit]:
+def no_spread(table: AuditTable) -> Iterator[Hit]:
     compared = [one for one in table.all(TIME, RATE) if len(one.told) > 1]
     if table.one(kinds.NAME, "layer", "name", "function"):
         return  # a profiler's rows
@@ -209,7 +209,7 @@ def no_spread(table: Table) -> Iterator[Hit]:
     bad="engine,FPS,speed-up (x)\na,40.0 ± 4.0,1.00\nb,43.0 ± 3.0,1.08\n",
     clean="engine,FPS,speed-up (x)\na,40.0 ± 1.0,1.00\nb,60.0 ± 3.0,1.50\n",
 )
-def claim_within_spread(table: Table) -> Iterator[Hit]:
+def claim_within_spread(table: AuditTable) -> Iterator[Hit]:
     ratios = table.one(RATIO)
     if ratios is None:
         return
@@ -237,7 +237,7 @@ class _Measured(NamedTuple):
     number: Number
 
 
-def _measured(table: Table) -> Iterator[_Measured]:
+def _measured(table: AuditTable) -> Iterator[_Measured]:
     """Every latency of a model; the numeric type may stand in the heading."""
     if any(one.quantity in (kinds.CHANGES, kinds.NAME, kinds.STAGE) for one in table.columns):
         return
@@ -282,7 +282,7 @@ def _repeats(case: Case) -> Iterator[list[_Measured]]:
             yield [each[n] for n in group]
 
 
-def _runs_of_one_setting(table: Table) -> Iterator[Hit]:
+def _runs_of_one_setting(table: AuditTable) -> Iterator[Hit]:
     groups: dict[str, list[int]] = {}
     for row in range(table.rows if table.rows <= MOST and table.one(kinds.NAME, "run") else 0):
         setting = table.setting(row)

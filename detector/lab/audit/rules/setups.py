@@ -11,7 +11,7 @@ from detector.lab.audit.columns import ACCURACY, BYTES, RATE, TIME
 from detector.lab.audit.numbers import shown
 from detector.lab.audit.rule import Hit, Rule, rule
 from detector.lab.audit.rules.rates import NOT_LATENCY, latency_of
-from detector.lab.audit.tables import Table, ms, precision_of
+from detector.lab.audit.tables import AuditTable, ms, precision_of
 
 LOW = ("fp16", "bf16", "int8", "fp8", "int4", "tf32")
 MOST_ROWS = 300  # that are compared with each other
@@ -19,14 +19,14 @@ SPLIT = re.compile(r"\s*[;,+&]\s*|\s+and\s+")
 QUANTISED = re.compile(r"int8|int4|quanti[sz]|prun", re.IGNORECASE)
 
 
-def _compares(table: Table) -> bool:
+def _compares(table: AuditTable) -> bool:
     if table.one(kinds.STAGE) or table.one(kinds.NAME, "name", "layer", "kernel", "function"):
         return False
     return table.rows > 1 and bool(table.all(TIME, RATE))
 
 
-def differs_with(setting: str) -> Callable[[Table], Iterator[Hit]]:
-    def find(table: Table) -> Iterator[Hit]:
+def differs_with(setting: str) -> Callable[[AuditTable], Iterator[Hit]]:
+    def find(table: AuditTable) -> Iterator[Hit]:
         if not _compares(table) or table.rows > MOST_ROWS:
             return
         # The size is a part of what a model is.
@@ -93,7 +93,7 @@ CLIP_DIFFERS = _differs(kinds.CLIP, ("people.mp4", "traffic.mp4"), "people.mp4")
     bad="model,precision,FPS\na,fp32,40\na,int8,90\n",
     clean="model,precision,FPS,mAP\na,fp32,40,0.374\na,int8,90,0.361\n",
 )
-def accuracy_not_checked(table: Table) -> Iterator[Hit]:
+def accuracy_not_checked(table: AuditTable) -> Iterator[Hit]:
     if not _compares(table) or table.all(ACCURACY):
         return
     precisions = [table.setting(row).get(kinds.PRECISION) for row in range(table.rows)]
@@ -120,7 +120,7 @@ def accuracy_not_checked(table: Table) -> Iterator[Hit]:
     bad="engine,precision,executed precision,FPS\nort,int8,fp32 100% of MACs,40\n",
     clean="engine,precision,executed precision,FPS\nort,int8,int8 97% of MACs,40\n",
 )
-def precision_not_executed(table: Table) -> Iterator[Hit]:
+def precision_not_executed(table: AuditTable) -> Iterator[Hit]:
     asked, ran = table.one(kinds.PRECISION), table.one(kinds.EXECUTED)
     for row in range(table.rows if asked and ran else 0):
         texts = [one.texts[row] for one in (asked, ran) if one]
@@ -136,7 +136,7 @@ def precision_not_executed(table: Table) -> Iterator[Hit]:
     bad="model,FPS,changes\na,40,batch; onnx; int8\n",
     clean="model,FPS,changes\na,40,batch\na,45,batch; onnx\n",
 )
-def several_changes_at_once(table: Table) -> Iterator[Hit]:
+def several_changes_at_once(table: AuditTable) -> Iterator[Hit]:
     for column in table.all(kinds.CHANGES):
         rows = [row for row, text in enumerate(column.texts) if len(SPLIT.split(text)) > 1]
         alone = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
@@ -147,7 +147,7 @@ def several_changes_at_once(table: Table) -> Iterator[Hit]:
             )
 
 
-def _before_and_after(case: Case) -> Iterator[tuple[Table, int, Table, int]]:
+def _before_and_after(case: Case) -> Iterator[tuple[AuditTable, int, AuditTable, int]]:
     for after in case.tables:
         if not after.all(kinds.CHANGES):
             continue
@@ -187,7 +187,7 @@ def unchanged_where_change_was_claimed(case: Case) -> Iterator[Hit]:
         yield from _same_memory(table)
 
 
-def _same_memory(table: Table) -> Iterator[Hit]:
+def _same_memory(table: AuditTable) -> Iterator[Hit]:
     size = table.one(BYTES)
     rows: dict[str, dict[str, int]] = {}
     for row in range(table.rows if size else 0):
@@ -240,7 +240,7 @@ def worse_not_said(case: Case) -> Iterator[Hit]:
     clean="name,input,CPU total (ms),calls\nforward,640x640,145.7,1\nforward,640x640,128.3,1\n"
     "forward,640x640,108.1,1\n",
 )
-def different_work_compared(table: Table) -> Iterator[Hit]:
+def different_work_compared(table: AuditTable) -> Iterator[Hit]:
     sizes, time = (
         table.one(kinds.SIZE),
         table.one(TIME, but=("self", *NOT_LATENCY)) or table.one(TIME, "total", but=("self",)),

@@ -11,7 +11,7 @@ from detector.lab.audit.case import Case
 from detector.lab.audit.columns import COUNT, SHARE, TIME
 from detector.lab.audit.numbers import Number, exact, shown, total
 from detector.lab.audit.rule import Hit, rule
-from detector.lab.audit.tables import Column, Table, ms, percent
+from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
 NO_PART = (
     "util*",
@@ -52,11 +52,11 @@ OF_TIME = ("time", "share", "percent", "total", "critical", "part", "fraction")
 OF_STAGES = ("load*", "read*", "preprocess*", "infer*", "postprocess*", "nms", "write", "decod*")
 
 
-def _parts(column: Column) -> bool:
+def _parts(column: AuditColumn) -> bool:
     return column.quantity == SHARE and column.has(*OF_TIME) and not column.has(*NO_PART)
 
 
-def _nested(table: Table) -> bool:
+def _nested(table: AuditTable) -> bool:
     return bool(table.one(COUNT, "calls") or table.one(kinds.CONTAINS))
 
 
@@ -67,7 +67,7 @@ def _nested(table: Table) -> bool:
     bad="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,16.6\n",
     clean="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,20.0\n",
 )
-def shares_do_not_sum(table: Table) -> Iterator[Hit]:
+def shares_do_not_sum(table: AuditTable) -> Iterator[Hit]:
     rows = [row for row in range(table.rows) if not table.is_whole(row)]
     for column in table.all(SHARE):
         told = [one for row in rows if (one := column.numbers[row])]
@@ -92,7 +92,7 @@ def shares_do_not_sum(table: Table) -> Iterator[Hit]:
             )
 
 
-def _groups(table: Table) -> bool:
+def _groups(table: AuditTable) -> bool:
     return any(len(set(one.texts)) > 1 for one in table.all(*kinds.SETTINGS))
 
 
@@ -103,7 +103,7 @@ def _groups(table: Table) -> bool:
     bad="layer,utilization (%)\na,121\nb,40\n",
     clean="layer,utilization (%)\na,97\nb,40\n",
 )
-def share_above_whole(table: Table) -> Iterator[Hit]:
+def share_above_whole(table: AuditTable) -> Iterator[Hit]:
     for column in table.all(SHARE):
         if column.has("cpu", "load", "change", "gain", "increase", "speed*", "overhead", "diff*"):
             continue
@@ -186,7 +186,7 @@ def shares_contradict(case: Case) -> Iterator[Hit]:
                 yield Hit(f"of these stages: {said}", (first.name, second.name))
 
 
-def _of_stages(table: Table, column: Column) -> dict[str, Number]:
+def _of_stages(table: AuditTable, column: AuditColumn) -> dict[str, Number]:
     stages: dict[str, Number] = {}
     for name, row in table.named_rows(kinds.STAGE):
         if (number := column.numbers[row]) is not None:
@@ -201,7 +201,7 @@ def _of_stages(table: Table, column: Column) -> dict[str, Number]:
     bad="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,400\n",
     clean="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,345\n",
 )
-def total_row_differs(table: Table) -> Iterator[Hit]:
+def total_row_differs(table: AuditTable) -> Iterator[Hit]:
     wholes = [row for row in range(table.rows) if table.is_whole(row)]
     if len(wholes) != 1 or _nested(table) or _groups(table):
         return
@@ -302,7 +302,7 @@ def totals_contradict(case: Case) -> Iterator[Hit]:
     bad="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,2499.2,ms\n",
     clean="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,112.3,ms\n",
 )
-def inference_above_its_layers(table: Table) -> Iterator[Hit]:
+def inference_above_its_layers(table: AuditTable) -> Iterator[Hit]:
     sums = [one for one in table.facts.items() if one[1][0] == TIME and "sum" in one[0]]
     wholes = [one for one in table.facts.items() if one[1][0] == TIME and FORWARD.search(one[0])]
     runs = [number.value for name, (_, number) in table.facts.items() if "runs" in name]
@@ -328,7 +328,7 @@ def inference_above_its_layers(table: Table) -> Iterator[Hit]:
     bad="step,total (s),count,avg (s)\nforward,4.85,10,0.585\n",
     clean="step,total (s),count,avg (s)\nforward,4.85,10,0.485\n",
 )
-def total_is_not_count_times_mean(table: Table) -> Iterator[Hit]:
+def total_is_not_count_times_mean(table: AuditTable) -> Iterator[Hit]:
     whole, count = table.one(TIME, "total"), table.one(COUNT)
     mean = table.one(TIME, "avg", "mean", "average")
     for row in range(table.rows if whole and count and mean else 0):
@@ -348,7 +348,7 @@ def total_is_not_count_times_mean(table: Table) -> Iterator[Hit]:
     bad="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,297,images\n",
     clean="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,2978,images\n",
 )
-def decimal_place_lost(table: Table) -> Iterator[Hit]:
+def decimal_place_lost(table: AuditTable) -> Iterator[Hit]:
     """One fact is the quotient of two others, but for a power of ten."""
     facts = list(table.facts.items())
     if not 3 <= len(facts) <= 8:

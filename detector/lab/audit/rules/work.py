@@ -13,7 +13,7 @@ from detector.lab.audit.numbers import Number, exact, shown
 from detector.lab.audit.published import find_published
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.rules.rates import latency_of
-from detector.lab.audit.tables import Table, percent
+from detector.lab.audit.tables import AuditTable, percent
 
 MACS = ("mac", "macs", "gmacs", "gmac", "mmacs", "madds", "fma")
 TWICE = (1.9, 2.1)
@@ -24,12 +24,12 @@ def is_twice(ratio: float) -> bool:
     return TWICE[0] <= ratio <= TWICE[1]
 
 
-def _side(table: Table, row: int) -> int | None:
+def _side(table: AuditTable, row: int) -> int | None:
     found = re.findall(r"\d+", table.setting(row).get(kinds.SIZE, ""))
     return int(found[0]) if found and len(set(found[:2])) == 1 else None
 
 
-def _flops_are_macs(table: Table) -> Iterator[tuple[int, Number, float]]:
+def _flops_are_macs(table: AuditTable) -> Iterator[tuple[int, Number, float]]:
     """(row, count, published FLOPs) where a count called FLOPs is half of what is published."""
     work, params = table.one(WORK, but=MACS), table.one(PARAMS)
     for row in range(table.rows if work else 0):
@@ -97,7 +97,7 @@ def _two_counts(case: Case) -> Iterator[Hit]:
                 )
 
 
-def _first_layer(table: Table, case: Case) -> Iterator[Hit]:
+def _first_layer(table: AuditTable, case: Case) -> Iterator[Hit]:
     """Yield the first convolution over three channels of a known input, by its parameters."""
     work, params, types = table.one(WORK, *MACS), table.one(PARAMS), table.one(kinds.NAME, "type")
     sizes = [text for one in case.tables for name, text in one.said.items() if name == "input"]
@@ -134,7 +134,7 @@ def _first_layer(table: Table, case: Case) -> Iterator[Hit]:
     bad="model,params (M),size (MB)\na,7.23,27.56\nb,86.71,330.75\n",
     clean="model,params (M),size (MB)\na,7.23,28.92\nb,86.71,346.84\n",
 )
-def mb_or_mib(table: Table) -> Iterator[Hit]:
+def mb_or_mib(table: AuditTable) -> Iterator[Hit]:
     params = table.one(PARAMS)
     size = table.one(BYTES, but=("memory", "vram", "ram", "peak", "mem", "mib"))
     if not params or not size or size.meaning.unit.lower() not in ("mb", "gb", "kb"):
@@ -202,7 +202,7 @@ def above_the_peak(case: Case) -> Iterator[Hit]:
                 )
 
 
-def _rates_above(table: Table, peak: float, origin: str) -> Iterator[Hit]:
+def _rates_above(table: AuditTable, peak: float, origin: str) -> Iterator[Hit]:
     rate, work, time = table.one(WORK_RATE), table.one(WORK), latency_of(table)
     fps = table.one(kinds.RATE)
     twice = exact(2 if work and work.has(*MACS) else 1)
@@ -349,7 +349,7 @@ def bound_without_test(case: Case) -> Iterator[Hit]:
                 yield Hit(said, (table.name,), tuple(table.labels[row] for row in rows))
 
 
-def _untested(table: Table, rows: list[int], word: str, case: Case) -> str:
+def _untested(table: AuditTable, rows: list[int], word: str, case: Case) -> str:
     used = table.one(SHARE, *USED)
     shares = [one.value for row in rows if used and (one := used.numbers[row])]
     if "comp" in word and shares and min(shares) < 0.5:

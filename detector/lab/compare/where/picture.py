@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detector.core.errors import UsageError
 from detector.core.errors.writing import write_whole
-from detector.lab.compare.where.search import Found
+from detector.lab.compare.where.search import Differences
 
 Array = NDArray[Any]
 LONGEST = 960  # pixels of the picture's longer side, about
@@ -26,7 +26,7 @@ def check_picture(path: str) -> None:
         raise UsageError(f"--picture {path}: the file name must end with .png")
 
 
-def write_picture(found: Found, path: str) -> Path | None:
+def write_picture(found: Differences, path: str) -> Path | None:
     first = found.first
     if first is None:
         return None

@@ -59,7 +59,7 @@ class Side:
 
 
 @dataclass
-class Found:
+class Differences:
     """``shown``: what a picture can show: two arrays, or two lists of boxes in ``scene``."""
 
     stages: list[StageDifference] = field(default_factory=list)
@@ -82,8 +82,8 @@ class Found:
 
 def search(
     a: Side, b: Side, count: int, step: Callable[[str], object] = lambda doing: None
-) -> Found:
-    found = Found()
+) -> Differences:
+    found = Differences()
     step("decode")
     frames, others = a.frames(count), b.frames(count)
     found.frames = len(frames)
@@ -124,7 +124,7 @@ def _worst(pairs: Iterator[tuple[int, Apart]]) -> tuple[int, Apart]:
     return max(seen, key=lambda one: one[1].rms or 0.0)
 
 
-def _compare_frames(found: Found, frames: Sequence[Frame], others: Sequence[Frame]) -> None:
+def _compare_frames(found: Differences, frames: Sequence[Frame], others: Sequence[Frame]) -> None:
     if len(frames) != len(others):
         text = f"{len(frames)} and {len(others)} frames"
         apart = Apart(True, None, None, None, None, 0.0)
@@ -138,7 +138,7 @@ def _compare_frames(found: Found, frames: Sequence[Frame], others: Sequence[Fram
     found.add(row, shown=pictures[at], scene=pictures[at][0])
 
 
-def _compare_slots(found: Found, a: Side, b: Side, frames: Sequence[Frame]) -> list[Image]:
+def _compare_slots(found: Differences, a: Side, b: Side, frames: Sequence[Frame]) -> list[Image]:
     mine, theirs = (np.zeros((*side.input_shape, 3), np.uint8) for side in (a, b))
     slots: list[Image] = []
     others, fits = [], []
@@ -169,7 +169,7 @@ def _with_fits(apart: Apart, a: Letterbox, b: Letterbox) -> Apart:
 
 
 def _compare_outputs(
-    found: Found, a: Side, b: Side, slots: Sequence[Image], step: Callable[[str], object]
+    found: Differences, a: Side, b: Side, slots: Sequence[Image], step: Callable[[str], object]
 ) -> list[list[Array]]:
     tolerance = tolerance_of(a.precision, b.precision)
     with np.errstate(all="ignore"):
@@ -245,7 +245,7 @@ class _Tensors:
 
     def __init__(
         self,
-        found: Found,
+        found: Differences,
         a: Side,
         b: Side,
         slots: Sequence[Image],
@@ -347,7 +347,7 @@ def _is_step(point: Point, apart: dict[str, float], coarse: float) -> bool:
 
 
 def _compare_boxes(
-    found: Found,
+    found: Differences,
     a: Side,
     b: Side,
     slots: Sequence[Image],
@@ -384,7 +384,7 @@ def _compare_boxes(
 
 
 def _compare_drawings(
-    found: Found,
+    found: Differences,
     a: Side,
     b: Side,
     frames: Sequence[Frame],

@@ -19,10 +19,10 @@ from detector.core.models.base import Network
 from detector.core.models.catalogue import known
 from detector.core.run.inputs import refuse_cameras
 from detector.core.run.loading import LoadedModel
-from detector.core.run.plan import Plan, resolve
+from detector.core.run.plan import RunPlan, resolve
 from detector.core.types import Frame
 from detector.lab.compare.where.picture import check_picture, write_picture
-from detector.lab.compare.where.search import Found, Side, search
+from detector.lab.compare.where.search import Differences, Side, search
 from detector.lab.session.where import StageDifference, Where
 
 FRAMES = 3  # a fault that depends on the frame before needs two; the third costs little
@@ -146,7 +146,7 @@ def open_side(text: str, config: Config, source: str) -> Side:
     )
 
 
-def _frames(plan: Plan, source: str, count: int) -> list[Frame]:
+def _frames(plan: RunPlan, source: str, count: int) -> list[Frame]:
     frames: list[Frame] = []
     with plan.reading.open(source, "yuv420p") as opened:
         while len(frames) < count and (frame := opened.read()) is not None:
@@ -168,7 +168,7 @@ def _left_open(engine: Engine) -> Any:
     yield engine
 
 
-def describe(found: Found) -> str:
+def describe(found: Differences) -> str:
     first = found.first
     if first is None:
         untold = [one for one in found.stages if one.untold is not None]

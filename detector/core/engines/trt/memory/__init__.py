@@ -23,7 +23,7 @@ class Stream(Protocol):
     def free(self) -> None: ...
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     def record(self, stream: Any) -> None:
         """Place the event after all work that the stream has now."""
 
@@ -62,7 +62,7 @@ class DeviceMemory(Protocol):
 
     def stream(self) -> Stream: ...
 
-    def event(self) -> Event: ...
+    def event(self) -> DeviceEvent: ...
 
     def close(self) -> None: ...
 
@@ -109,9 +109,9 @@ def choose_provider(asked: str) -> str:
 
 def open_memory(name: str, device: int) -> DeviceMemory:
     """Open a package from ``choose_provider`` on a GPU; raises whatever the package raises."""
-    make: Callable[[int], DeviceMemory] = importlib.import_module(
-        f"{__package__}.{PROVIDERS[name]}"
-    ).Memory
+    file = PROVIDERS[name]
+    module = importlib.import_module(f"{__package__}.{file}")
+    make: Callable[[int], DeviceMemory] = getattr(module, f"{file.title().replace('_', '')}Memory")
     return make(device)
 
 

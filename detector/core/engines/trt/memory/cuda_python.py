@@ -109,7 +109,7 @@ class CudaBuffer:
         self._runtime("cudaFree", self.address)
 
 
-class Memory:
+class CudaPythonMemory:
     name = "cuda-python"
 
     def __init__(self, device: int) -> None:

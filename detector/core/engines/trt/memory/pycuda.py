@@ -58,7 +58,7 @@ class PycudaBuffer:
         self._device.free()
 
 
-class Memory:
+class PycudaMemory:
     name = "pycuda"
 
     def __init__(self, device: int) -> None:

@@ -61,7 +61,7 @@ class TorchBuffer:
         self._device = self._pinned = None
 
 
-class Memory:
+class TorchMemory:
     name = "torch"
 
     def __init__(self, device: int) -> None:

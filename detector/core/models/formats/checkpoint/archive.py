@@ -38,7 +38,7 @@ DTYPES = {  # number type, called as in safetensors -> numpy's
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class StoredTensor:
     """A view of stored numbers; strides and offset count elements. Raises ValueError."""
 
     kind: str  # of DTYPES
@@ -87,12 +87,12 @@ class Tensor:
         return view.astype(view.dtype.newbyteorder("="), order="C")
 
 
-def _refuse_state(self: Tensor, state: Any) -> None:
+def _refuse_state(self: StoredTensor, state: Any) -> None:
     raise ValueError("state for a tensor")  # a pickle must not change what was checked
 
 
 # Not in the class: the dataclass of Python 3.11.2, which Debian 12 has, would replace it.
-setattr(Tensor, "__setstate__", _refuse_state)  # noqa: B010
+setattr(StoredTensor, "__setstate__", _refuse_state)  # noqa: B010
 
 
 def item_bytes(kind: str) -> int:

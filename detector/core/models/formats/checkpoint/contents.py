@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detector.core.errors import ModelError
-from detector.core.models.formats.checkpoint.archive import Tensor
+from detector.core.models.formats.checkpoint.archive import StoredTensor
 from detector.core.models.formats.checkpoint.unpickle import Instance
 
 MAX_MODULES = 20_000  # yolov7-e6e has 1,300
@@ -33,7 +33,7 @@ class Contents:
     file holds only tensors. ``description``: the network's YAML as stored."""
 
     origin: str  # path of the file, for messages
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, StoredTensor]
     modules: Mapping[str, Module] = field(default_factory=dict)
     description: Mapping[str, Any] | None = None
     names: tuple[str, ...] | None = None
@@ -47,7 +47,7 @@ def contents_of(loaded: Any, origin: str) -> Contents:
     if isinstance(model, Instance):
         return _contents_of_model(model, loaded, origin)
     if isinstance(model, dict) and model and all(isinstance(key, str) for key in model):
-        tensors = {key: value for key, value in model.items() if isinstance(value, Tensor)}
+        tensors = {key: value for key, value in model.items() if isinstance(value, StoredTensor)}
         if len(tensors) == len(model):
             return contents_of_tensors(tensors, origin)
     raise ModelError(
@@ -73,7 +73,7 @@ def _outline(loaded: Any) -> str:
     return loaded.path if isinstance(loaded, Instance) else f"a {type(loaded).__name__}"
 
 
-def contents_of_tensors(tensors: Mapping[str, Tensor], origin: str) -> Contents:
+def contents_of_tensors(tensors: Mapping[str, StoredTensor], origin: str) -> Contents:
     prefix = _prefix(tensors)
     if prefix is None:
         raise ModelError(
@@ -106,14 +106,14 @@ def _contents_of_model(model: Instance, loaded: Any, origin: str) -> Contents:
         if "yaml" in top.values or not isinstance(inside, Instance):
             break
         top = inside
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     modules: dict[str, Module] = {}
     parameters = 0
     for path, instance in _walk(top, origin):
         modules[path] = Module(instance.path, instance.values)
         for kind in ("_parameters", "_buffers"):
             for name, tensor in _items(instance, kind):
-                if isinstance(tensor, Tensor):
+                if isinstance(tensor, StoredTensor):
                     tensors[f"{path}.{name}" if path else name] = tensor
                     parameters += tensor.size if kind == "_parameters" else 0
     description = top.values.get("yaml")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from detector.core.errors import ModelError
-from detector.core.models.formats.checkpoint.archive import Archive, Tensor, item_bytes
+from detector.core.models.formats.checkpoint.archive import Archive, StoredTensor, item_bytes
 
 # Every name that may stand in a checkpoint's pickle: what YOLOv5, YOLOv7 and torch write. None is
 # ever imported: each has a stand-in here. Others are refused, even harmless ones.
@@ -241,13 +241,13 @@ class Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"storage {key} holds {max(found, 0)} bytes, not {wanted}")
         return Storage(kind.kind, key, stored)
 
-    def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
+    def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> StoredTensor:
         if not (
             isinstance(storage, Storage) and isinstance(shape, tuple) and isinstance(strides, tuple)
         ):
             raise pickle.UnpicklingError("a tensor without storage or shape")
         key, archive = storage.key, self._archive
-        return Tensor(
+        return StoredTensor(
             storage.kind,
             shape,
             strides,

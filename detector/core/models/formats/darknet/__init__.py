@@ -1,7 +1,7 @@
 """Front end for darknet: NAME.cfg describes the layers, NAME.weights holds their numbers.
 
 cfg.py      text -> sections with line numbers
-layers.py   sections -> an Architecture: the layers, checked, with their shapes
+layers.py   sections -> a CfgNetwork: the layers, checked, with their shapes
 weights.py  a .weights file, or random numbers, for the convolutions
 build.py    layers and numbers -> ONNX
 """
@@ -22,7 +22,7 @@ from detector.core.models.base import (
     with_graph,
 )
 from detector.core.models.formats.darknet.cfg import read_cfg
-from detector.core.models.formats.darknet.layers import Architecture, read_architecture
+from detector.core.models.formats.darknet.layers import CfgNetwork, read_architecture
 from detector.core.models.formats.darknet.weights import Filter, random_weights, read_weights
 from detector.core.models.names import find_names
 from detector.core.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense
@@ -77,17 +77,17 @@ def read(request: ModelRequest) -> Network:
 FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
-def input_geometry(architecture: Architecture) -> tuple[str, int]:
+def input_geometry(architecture: CfgNetwork) -> tuple[str, int]:
     """(geometry, pad value): darknet stretches; with letter_box=1 in [net] it pads with 0.5."""
     return ("centre", 128) if architecture.letter_box else ("stretch", 114)
 
 
-def head_layers(architecture: Architecture) -> list[YoloLayer]:
+def head_layers(architecture: CfgNetwork) -> list[YoloLayer]:
     """Return the facts that the head needs about each [yolo] layer."""
     return [_head_layer(architecture, index) for index in range(len(architecture.yolos))]
 
 
-def _numbers(request: ModelRequest, architecture: Architecture) -> tuple[list[Filter], bytes]:
+def _numbers(request: ModelRequest, architecture: CfgNetwork) -> tuple[list[Filter], bytes]:
     if request.random_seed is not None:
         filters = random_weights(architecture, request.random_seed)
         return filters, f"random {request.random_seed}".encode()
@@ -101,7 +101,7 @@ def _numbers(request: ModelRequest, architecture: Architecture) -> tuple[list[Fi
     return filters, hashlib.sha256(data).digest()
 
 
-def _head_layer(architecture: Architecture, index: int) -> YoloLayer:
+def _head_layer(architecture: CfgNetwork, index: int) -> YoloLayer:
     layer = architecture.yolos[index]
     return YoloLayer(
         anchors=layer.anchors,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from detector.core.models.formats.darknet.layers import (
-    Architecture,
     AveragePool,
+    CfgNetwork,
     Convolution,
     Dropout,
     Layer,
     MaxPool,
-    Product,
+    Multiplication,
     Route,
     Shortcut,
     Upsample,
@@ -30,7 +30,7 @@ PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
 
 class DarknetGraph:
     def __init__(
-        self, architecture: Architecture, filters: list[Filter], name: str, batch: int
+        self, architecture: CfgNetwork, filters: list[Filter], name: str, batch: int
     ) -> None:
         self.architecture = architecture
         self.builder = GraphBuilder(name)
@@ -69,7 +69,7 @@ class DarknetGraph:
             case Shortcut():
                 added = self._shortcut(layer)
                 return self.builder.activation(f"{layer.index}", layer.activation, added)
-            case Product():
+            case Multiplication():
                 product = self._node("Mul", layer, "product")
                 return self.builder.activation(f"{layer.index}", layer.activation, product)
             case Upsample():

@@ -22,7 +22,7 @@ REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(slots=True)
-class Section:
+class CfgSection:
     """One ``[name]`` with its values; every getter names file and line when it fails."""
 
     path: str
@@ -86,7 +86,7 @@ def quote(text: str) -> str:
     return short.encode("unicode_escape").decode("ascii")
 
 
-def read_cfg(path: Path) -> tuple[list[Section], list[str], bytes]:
+def read_cfg(path: Path) -> tuple[list[CfgSection], list[str], bytes]:
     data = read_bytes(
         path, "a darknet cfg", limit=MAX_BYTES, error=ModelError, cure="give --model FILE.cfg"
     )
@@ -94,9 +94,9 @@ def read_cfg(path: Path) -> tuple[list[Section], list[str], bytes]:
     return sections, warnings, data
 
 
-def parse_cfg(text: str, path: str) -> tuple[list[Section], list[str]]:
+def parse_cfg(text: str, path: str) -> tuple[list[CfgSection], list[str]]:
     """Return sections and warnings. If a key is repeated, the first counts, as in darknet."""
-    sections: list[Section] = []
+    sections: list[CfgSection] = []
     warnings: list[str] = []
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         line = re.sub(r"\s+", "", re.split("[#;]", raw, maxsplit=1)[0])
@@ -113,16 +113,16 @@ def parse_cfg(text: str, path: str) -> tuple[list[Section], list[str]]:
     return sections, warnings
 
 
-def _section(path: str, number: int, line: str) -> Section:
+def _section(path: str, number: int, line: str) -> CfgSection:
     match = re.fullmatch(r"\[(\w+)\]", line, re.ASCII)
     if not match:
         raise ModelError(
             f"{path}:{number}: {quote(line)} is not a section; write [name] on a line of its own"
         )
-    return Section(path, match[1], number)
+    return CfgSection(path, match[1], number)
 
 
-def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str]:
+def _key(path: str, number: int, line: str, sections: list[CfgSection]) -> list[str]:
     key, equals, value = line.partition("=")
     if not equals or not re.fullmatch(r"\w+", key, re.ASCII):
         raise ModelError(

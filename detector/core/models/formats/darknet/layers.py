@@ -11,7 +11,7 @@ from typing import NamedTuple, TypedDict
 
 from detector.core.errors import ModelError
 from detector.core.errors.limits import how_to_raise, raised
-from detector.core.models.formats.darknet.cfg import Section, quote
+from detector.core.models.formats.darknet.cfg import CfgSection, quote
 from detector.core.models.graph.operators import ACTIVATIONS
 
 MAX_SIDE = 16384  # pixels, of the input and of an anchor
@@ -106,8 +106,8 @@ class Shortcut(Layer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product(Layer):
-    """Product of two inputs; the second may have one value a channel, or one a place."""
+class Multiplication(Layer):
+    """Of two inputs; the second may have one value a channel, or one a place."""
 
     activation: str
 
@@ -132,7 +132,7 @@ class Yolo(Layer):
 
 
 @dataclass(slots=True)
-class Architecture:
+class CfgNetwork:
     path: str
     height: int
     width: int
@@ -167,8 +167,8 @@ class Architecture:
 
 
 def read_architecture(
-    sections: list[Section], *, size: tuple[int, int] | None = None, batch: int = 1
-) -> Architecture:
+    sections: list[CfgSection], *, size: tuple[int, int] | None = None, batch: int = 1
+) -> CfgNetwork:
     """At the cfg's input size, or at ``size`` (height, width). ``batch`` is for the limits only."""
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
@@ -192,7 +192,7 @@ def read_architecture(
     return architecture
 
 
-def _check_size(sections: list[Section], size: tuple[int, int]) -> None:
+def _check_size(sections: list[CfgSection], size: tuple[int, int]) -> None:
     """Check --size against the stride here: later, an error would be about a [route]."""
     try:
         stride = read_architecture(sections).stride
@@ -201,7 +201,7 @@ def _check_size(sections: list[Section], size: tuple[int, int]) -> None:
     _check_stride(sections[0], stride, size, "--size")
 
 
-def _read_net(net: Section, size: tuple[int, int] | None) -> Architecture:
+def _read_net(net: CfgSection, size: tuple[int, int] | None) -> CfgNetwork:
     channels = net.integer("channels", 3)
     if channels != 3:
         raise net.error(
@@ -216,10 +216,10 @@ def _read_net(net: Section, size: tuple[int, int] | None) -> Architecture:
                 f"{net.path}: input size {width}x{height} is out of range: "
                 f"--size takes 1 to {MAX_SIDE}"
             )
-    return Architecture(net.path, height, width, letter_box=net.flag("letter_box"))
+    return CfgNetwork(net.path, height, width, letter_box=net.flag("letter_box"))
 
 
-def _kind(section: Section) -> SectionKind:
+def _kind(section: CfgSection) -> SectionKind:
     name = ALIASES.get(section.name, section.name)
     if name not in SECTIONS:
         raise section.error(
@@ -228,7 +228,7 @@ def _kind(section: Section) -> SectionKind:
     return SECTIONS[name]
 
 
-def _check_limits(section: Section, layer: Layer, floats: int, batch: int) -> None:
+def _check_limits(section: CfgSection, layer: Layer, floats: int, batch: int) -> None:
     channels, numbers = raised(MAX_CHANNELS), raised(MAX_TENSOR)
     if layer.channels > channels or layer.channels * layer.height * layer.width * batch > numbers:
         raise section.error(
@@ -243,7 +243,7 @@ def _check_limits(section: Section, layer: Layer, floats: int, batch: int) -> No
         )
 
 
-def _warn_of_unknown_keys(section: Section, kind: SectionKind, architecture: Architecture) -> None:
+def _warn_of_unknown_keys(section: CfgSection, kind: SectionKind, architecture: CfgNetwork) -> None:
     known = kind.keys | TRAINING_KEYS
     for key, (_, line) in section.values.items():
         if key not in known:
@@ -254,7 +254,7 @@ def _warn_of_unknown_keys(section: Section, kind: SectionKind, architecture: Arc
             )
 
 
-def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | None) -> None:
+def _check_stride(net: CfgSection, stride: int, size: tuple[int, int], flag: str | None) -> None:
     for key, value in zip(("height", "width"), size, strict=True):
         if value % stride == 0:
             continue
@@ -271,16 +271,16 @@ def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | 
         )
 
 
-class Place(TypedDict):
+class LayerOrigin(TypedDict):
     index: int
     line: int
 
 
-def _place(section: Section, architecture: Architecture) -> Place:
+def _place(section: CfgSection, architecture: CfgNetwork) -> LayerOrigin:
     return {"index": len(architecture.layers), "line": section.line}
 
 
-def _layer_before(architecture: Architecture) -> Layer:
+def _layer_before(architecture: CfgNetwork) -> Layer:
     if architecture.layers:
         return architecture.layers[-1]
     one = Fraction(1)
@@ -295,7 +295,7 @@ def _layer_before(architecture: Architecture) -> Layer:
     )
 
 
-def _input(section: Section, architecture: Architecture) -> Layer:
+def _input(section: CfgSection, architecture: CfgNetwork) -> Layer:
     source = _layer_before(architecture)
     if isinstance(source, Yolo):
         raise section.error(
@@ -304,7 +304,7 @@ def _input(section: Section, architecture: Architecture) -> Layer:
     return source
 
 
-def _layers_named(section: Section, architecture: Architecture, key: str) -> list[Layer]:
+def _layers_named(section: CfgSection, architecture: CfgNetwork, key: str) -> list[Layer]:
     """The layers of ``layers=`` or ``from=``; a negative number counts back from this layer."""
     here = len(architecture.layers)
     numbers = section.integers(key)
@@ -327,7 +327,7 @@ def _layers_named(section: Section, architecture: Architecture, key: str) -> lis
     return found
 
 
-def _activation(section: Section, default: str) -> str:
+def _activation(section: CfgSection, default: str) -> str:
     name = section.text("activation", default).lower()
     if name not in ACTIVATIONS:
         raise section.error(
@@ -337,7 +337,7 @@ def _activation(section: Section, default: str) -> str:
     return name
 
 
-def _refuse(section: Section, *keys: str) -> None:
+def _refuse(section: CfgSection, *keys: str) -> None:
     for key in keys:
         if section.text(key, "0") not in ("0", "none"):
             raise section.error(
@@ -345,7 +345,7 @@ def _refuse(section: Section, *keys: str) -> None:
             )
 
 
-def _strides(section: Section) -> tuple[int, int]:
+def _strides(section: CfgSection) -> tuple[int, int]:
     stride = section.integer("stride", 1, low=1, high=64)
     return (
         section.integer("stride_y", stride, low=1, high=64),
@@ -353,7 +353,7 @@ def _strides(section: Section) -> tuple[int, int]:
     )
 
 
-def _check_fits(section: Section, source: Layer, height: int, width: int) -> None:
+def _check_fits(section: CfgSection, source: Layer, height: int, width: int) -> None:
     if height < 1 or width < 1:
         raise section.error(
             f"[{section.name}] makes an empty map from its {source.size} input; check size, stride "
@@ -361,7 +361,7 @@ def _check_fits(section: Section, source: Layer, height: int, width: int) -> Non
         )
 
 
-def _convolution(section: Section, architecture: Architecture) -> Convolution:
+def _convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
     source = _input(section, architecture)
     _refuse(
         section, "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform"
@@ -401,7 +401,7 @@ def _convolution(section: Section, architecture: Architecture) -> Convolution:
     )
 
 
-def _maxpool(section: Section, architecture: Architecture) -> MaxPool:
+def _maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
     """darknet's ``padding`` is the sum of both sides; half, rounded down, comes first."""
     source = _input(section, architecture)
     _refuse(section, "maxpool_depth", "antialiasing")
@@ -439,7 +439,7 @@ def _pool_side(length: int, kernel: int, stride: int, padding: int) -> tuple[int
     return cells, max(0, (cells - 1) * stride + kernel - length - padding // 2)
 
 
-def _avgpool(section: Section, architecture: Architecture) -> AveragePool:
+def _avgpool(section: CfgSection, architecture: CfgNetwork) -> AveragePool:
     source = _input(section, architecture)
     return AveragePool(
         **_place(section, architecture),
@@ -451,7 +451,7 @@ def _avgpool(section: Section, architecture: Architecture) -> AveragePool:
     )
 
 
-def _route(section: Section, architecture: Architecture) -> Route:
+def _route(section: CfgSection, architecture: CfgNetwork) -> Route:
     sources = _layers_named(section, architecture, "layers")
     _refuse(section, "stream")
     groups = section.integer("groups", 1, low=1, high=raised(MAX_CHANNELS))
@@ -486,7 +486,7 @@ def _route(section: Section, architecture: Architecture) -> Route:
     )
 
 
-def _shortcut(section: Section, architecture: Architecture) -> Shortcut:
+def _shortcut(section: CfgSection, architecture: CfgNetwork) -> Shortcut:
     _refuse(section, "weights_type", "weights_normalization")
     here = _input(section, architecture)
     sources = [here, *_layers_named(section, architecture, "from")]
@@ -508,7 +508,7 @@ def _shortcut(section: Section, architecture: Architecture) -> Shortcut:
     )
 
 
-def _scale_channels(section: Section, architecture: Architecture) -> Product:
+def _scale_channels(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
     """The layer ``from`` times the layer before: a factor a channel, or a place (``scale_wh``)."""
     factors, source = _factors(section, architecture)
     by_place = section.flag("scale_wh")
@@ -516,13 +516,13 @@ def _scale_channels(section: Section, architecture: Architecture) -> Product:
     return _product(section, architecture, source, factors, wanted)
 
 
-def _sam(section: Section, architecture: Architecture) -> Product:
+def _sam(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
     factors, source = _factors(section, architecture)
     wanted = (source.channels, source.height, source.width)
     return _product(section, architecture, source, factors, wanted)
 
 
-def _factors(section: Section, architecture: Architecture) -> tuple[Layer, Layer]:
+def _factors(section: CfgSection, architecture: CfgNetwork) -> tuple[Layer, Layer]:
     factors, named = _input(section, architecture), _layers_named(section, architecture, "from")
     if len(named) != 1:
         raise section.error(f"[{section.name}] takes from=NUMBER, one layer", "from")
@@ -530,12 +530,12 @@ def _factors(section: Section, architecture: Architecture) -> tuple[Layer, Layer
 
 
 def _product(
-    section: Section,
-    architecture: Architecture,
+    section: CfgSection,
+    architecture: CfgNetwork,
     source: Layer,
     factors: Layer,
     wanted: tuple[int, int, int],
-) -> Product:
+) -> Multiplication:
     """``wanted``: channels, height and width of the factors."""
     if (factors.channels, factors.height, factors.width) != wanted:
         channels, height, width = wanted
@@ -545,7 +545,7 @@ def _product(
             f"{width}x{height}x{channels}",
             "from",
         )
-    return Product(
+    return Multiplication(
         **_place(section, architecture),
         inputs=(source.index, factors.index),
         channels=source.channels,
@@ -556,7 +556,7 @@ def _product(
     )
 
 
-def _upsample(section: Section, architecture: Architecture) -> Upsample:
+def _upsample(section: CfgSection, architecture: CfgNetwork) -> Upsample:
     source = _input(section, architecture)
     stride = section.integer("stride", 2, low=1, high=64)
     return Upsample(
@@ -571,7 +571,7 @@ def _upsample(section: Section, architecture: Architecture) -> Upsample:
     )
 
 
-def _dropout(section: Section, architecture: Architecture) -> Dropout:
+def _dropout(section: CfgSection, architecture: CfgNetwork) -> Dropout:
     source = _input(section, architecture)
     return Dropout(
         **_place(section, architecture),
@@ -583,7 +583,7 @@ def _dropout(section: Section, architecture: Architecture) -> Dropout:
     )
 
 
-def _yolo(section: Section, architecture: Architecture) -> Yolo:
+def _yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
     source = _input(section, architecture)
     classes = section.integer("classes", 20, low=1, high=raised(MAX_CLASSES))  # darknet's default
     anchors = _anchors(section)
@@ -612,7 +612,7 @@ def _yolo(section: Section, architecture: Architecture) -> Yolo:
     )
 
 
-def _anchors(section: Section) -> tuple[tuple[float, float], ...]:
+def _anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
     """Width and height of the anchors that ``mask`` selects; all of them without a mask."""
     values = section.reals("anchors")
     if not values or len(values) % 2:
@@ -639,7 +639,7 @@ def _anchors(section: Section) -> tuple[tuple[float, float], ...]:
 class SectionKind(NamedTuple):
     """How a section is read, and its allowed keys besides those of training."""
 
-    read: Callable[[Section, Architecture], Layer]
+    read: Callable[[CfgSection, CfgNetwork], Layer]
     keys: frozenset[str]
 
 

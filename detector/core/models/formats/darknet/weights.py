@@ -14,7 +14,7 @@ from detector.core.errors import ModelError
 from detector.core.errors.text import counted
 from detector.core.models.base import START_BYTES, mistaken_for
 from detector.core.models.catalogue import absent_model
-from detector.core.models.formats.darknet.layers import Architecture, Convolution
+from detector.core.models.formats.darknet.layers import CfgNetwork, Convolution
 
 HALF_SUFFIX = ".f16"
 BATCH_NORM_EPSILON = 1e-5  # AlexeyAB's darknet; the one of 2016 had 1e-6
@@ -31,7 +31,7 @@ class Filter:
     variances: NDArray[np.float32] | None = None
 
 
-def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], bytes]:
+def read_weights(path: Path, architecture: CfgNetwork) -> tuple[list[Filter], bytes]:
     number = np.dtype("<f2" if path.suffix.lower() == HALF_SUFFIX else "<f4")
     wanted = architecture.floats * number.itemsize
     try:
@@ -70,7 +70,7 @@ def _header_bytes(path: Path, data: bytes) -> int:
     return 20 if major * 10 + minor >= 2 else 16
 
 
-def _cut(floats: NDArray[np.float32], architecture: Architecture) -> Iterator[Filter]:
+def _cut(floats: NDArray[np.float32], architecture: CfgNetwork) -> Iterator[Filter]:
     at = 0
 
     def take(count: int) -> NDArray[np.float32]:
@@ -86,7 +86,7 @@ def _cut(floats: NDArray[np.float32], architecture: Architecture) -> Iterator[Fi
         yield Filter(biases, weights, *norm)
 
 
-def random_weights(architecture: Architecture, seed: int) -> list[Filter]:
+def random_weights(architecture: CfgNetwork, seed: int) -> list[Filter]:
     """Random numbers that keep activations of order 1; everywhere equal (numpy's legacy stream)."""
     if not 0 <= seed < 2**32:
         raise ModelError(
@@ -117,7 +117,7 @@ def _f32(values: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def fold(
-    architecture: Architecture, layer: Convolution, stored: Filter, input_scale: float = 1.0
+    architecture: CfgNetwork, layer: Convolution, stored: Filter, input_scale: float = 1.0
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Weights and biases with batch norm and input scale folded in, computed in float64: scales *
     (conv(x) - means) / sqrt(variances + eps) + biases."""

@@ -79,7 +79,7 @@ def measure_bytes(path: Path, data: bytes) -> None:
 
 
 @dataclass(slots=True)
-class _Sum:
+class _Totals:
     fields: int = 0
     structure: int = 0  # bytes
     packed: int = 0  # bytes
@@ -96,7 +96,7 @@ class _Sum:
 
 def _excess(data: bytes) -> str | None:
     """Return what there is too much of; None where nothing is."""
-    total, most_fields = _Sum(), raised(MAX_FIELDS)
+    total, most_fields = _Totals(), raised(MAX_FIELDS)
     parts = [("model", 0, len(data))]
     while parts:
         message, start, end = parts.pop()

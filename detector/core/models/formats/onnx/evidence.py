@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from detector.core import __address__
 from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of
-from detector.core.models.layouts.seen import MAX_DETECTIONS, Dims, Seen
+from detector.core.models.layouts.seen import MAX_DETECTIONS, Dims, OutputShapes
 from detector.core.models.probed import draw, is_dark, measure_spread
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Inside:
 
 
 @dataclass(slots=True)
-class Evidence(Seen):
+class Evidence(OutputShapes):
     graph: ForeignGraph
     metadata: Metadata
     height: int

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 HEIGHT, WIDTH, ONE = "height", "width", "1"
 
 
-class Meaning(NamedTuple):
+class ExtraInput(NamedTuple):
     """``forms``: the values of an input's last axis, by its length; () for a mask of pixels."""
 
     maker: str
     forms: tuple[tuple[str, ...], ...]
 
 
-TORCH_SIZES = Meaning("RT-DETR, D-FINE and DEIM", ((WIDTH, HEIGHT),))
-KERAS_SIZES = Meaning("YOLOv3 of Keras and of the ONNX zoo", ((HEIGHT, WIDTH),))
-PADDLE_SIZES = Meaning("PaddleDetection", ((HEIGHT, WIDTH),))
-SCALES = Meaning("PaddleDetection or mmdetection", ((ONE, ONE), (ONE, ONE, ONE, ONE)))
-SIZE_AND_SCALE = Meaning(
+TORCH_SIZES = ExtraInput("RT-DETR, D-FINE and DEIM", ((WIDTH, HEIGHT),))
+KERAS_SIZES = ExtraInput("YOLOv3 of Keras and of the ONNX zoo", ((HEIGHT, WIDTH),))
+PADDLE_SIZES = ExtraInput("PaddleDetection", ((HEIGHT, WIDTH),))
+SCALES = ExtraInput("PaddleDetection or mmdetection", ((ONE, ONE), (ONE, ONE, ONE, ONE)))
+SIZE_AND_SCALE = ExtraInput(
     "Faster R-CNN of Caffe2, Paddle and OpenVINO",
     ((HEIGHT, WIDTH, ONE), (HEIGHT, WIDTH, ONE, ONE, ONE, ONE)),
 )
@@ -49,15 +49,15 @@ MEANINGS = {
     "im_shape": PADDLE_SIZES,
     "im_size": PADDLE_SIZES,
     "image_shape": KERAS_SIZES,
-    "img_shape": Meaning("mmdetection", ((HEIGHT, WIDTH), (HEIGHT, WIDTH, "3"))),
+    "img_shape": ExtraInput("mmdetection", ((HEIGHT, WIDTH), (HEIGHT, WIDTH, "3"))),
     "scale_factor": SCALES,
     "im_info": SIZE_AND_SCALE,
     "image_info": SIZE_AND_SCALE,
-    "pixel_mask": Meaning("DETR of transformers", ()),
+    "pixel_mask": ExtraInput("DETR of transformers", ()),
 }
 
 
-def meaning_of(name: str) -> Meaning | None:
+def meaning_of(name: str) -> ExtraInput | None:
     """What an input of that name says: ``image_shape:0`` and ``serving_default_im_shape`` too."""
     plain = re.sub(r"(:\d+|_\d+)$", "", name.lower().rpartition("/")[2])
     return MEANINGS.get(plain.removeprefix("serving_default_"))

@@ -11,7 +11,7 @@ from detector.core.models.formats.onnx.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Pixels:
     """``factor`` x pixel (0..255) + ``offset``, for all or for each of the graph's channels."""
 
     bgr: bool = False
@@ -27,7 +27,7 @@ def input_of(evidence: Evidence, description: Description) -> InputDescription:
     return msgspec.structs.replace(description.input, **evidence.stated)
 
 
-def wanted_pixels(evidence: Evidence, description: Description, *, described: bool) -> Wanted:
+def wanted_pixels(evidence: Evidence, description: Description, *, described: bool) -> Pixels:
     """Return the family's pixel steps that the graph lacks. ``described``: by the user."""
     from onnx import TensorProto
 
@@ -36,16 +36,16 @@ def wanted_pixels(evidence: Evidence, description: Description, *, described: bo
     # A graph that turns the channels takes the other order than its family's networks.
     bgr = (given.colour == "bgr") != (inside.turned and not described)
     if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
-        return Wanted(bgr)  # the graph does the rest
+        return Pixels(bgr)  # the graph does the rest
     scale = 1.0 if inside.scales else pixel_scale(given)
     if inside.subtracts or (given.mean is None and given.deviation is None):
-        return Wanted(bgr, (scale,))
+        return Pixels(bgr, (scale,))
     # With a scale inside, a mean that comes after it is subtracted before it.
     ahead = pixel_scale(given) if inside.scales else 1.0
     mean, deviation = given.mean or (0.0,) * 3, given.deviation or (1.0,) * 3
     if inside.divides:  # and leaves the mean to us
         deviation = (1.0,) * 3
-    return Wanted(
+    return Pixels(
         bgr,
         tuple(scale / one for one in deviation),
         tuple(-m / ahead / d for m, d in zip(mean, deviation, strict=True)),

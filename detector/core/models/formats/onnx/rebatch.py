@@ -47,7 +47,7 @@ class _UnprovenError(Exception):
 
 
 @dataclass(slots=True)
-class _Walk:
+class _BatchAxes:
     graph: ForeignGraph
     old: int
     new: int
@@ -85,7 +85,7 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
             "picture without a batch; use --batch 1, or export it with a dynamic batch"
         )
     old = int(dims[0].dim_value)
-    walk = _Walk(graph, old, new, {graph.input.name: 0})
+    walk = _BatchAxes(graph, old, new, {graph.input.name: 0})
     before = dict(graph.dims)
     for node in graph.nodes:
         try:
@@ -101,7 +101,7 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
     _check(walk, before)
 
 
-def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
+def _follow(walk: _BatchAxes, node: onnx.NodeProto) -> None:
     if not walk.carried(node):
         return
     if node.op_type in UNARY:
@@ -122,7 +122,7 @@ def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
     walk.axes |= {name: axis for name in node.output if name}
 
 
-def _check(walk: _Walk, before: dict[str, tuple[int | None, ...]]) -> None:
+def _check(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -> None:
     """Check the result: every shape is the old one with the new batch in its place."""
     graph = walk.graph
     for name, axis in walk.axes.items():
@@ -142,7 +142,7 @@ def _check(walk: _Walk, before: dict[str, tuple[int | None, ...]]) -> None:
             )
 
 
-def _broadcast(walk: _Walk, node: onnx.NodeProto) -> int:
+def _broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     """Shapes are aligned at their ends; constants must be the same for all pictures."""
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.carried(node)}
@@ -170,7 +170,7 @@ def _apart(axis: int, used: int, rank: int) -> int:
     return axis
 
 
-def _along(walk: _Walk, node: onnx.NodeProto) -> int:
+def _along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis = walk.alone(node)
     return _apart(axis, attributes_of(node).get("axis", -1), len(walk.shape(node.input[0])))
 
@@ -183,7 +183,7 @@ def _axis_without(axis: int, gone: Sequence[int], rank: int) -> int:
     return axis - sum(other < axis for other in positive)
 
 
-def _reduction(walk: _Walk, node: onnx.NodeProto) -> int:
+def _reduction(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, attributes = walk.alone(node), attributes_of(node)
     rank = len(walk.shape(node.input[0]))
     gone = attributes.get("axes") or (
@@ -193,20 +193,20 @@ def _reduction(walk: _Walk, node: onnx.NodeProto) -> int:
     return axis if attributes.get("keepdims", 1) else after
 
 
-def _arg(walk: _Walk, node: onnx.NodeProto) -> int:
+def _arg(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, attributes = walk.alone(node), attributes_of(node)
     after = _axis_without(axis, [attributes.get("axis", 0)], len(walk.shape(node.input[0])))
     return axis if attributes.get("keepdims", 1) else after
 
 
-def _layer_normalization(walk: _Walk, node: onnx.NodeProto) -> int:
+def _layer_normalization(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     if _positive(attributes_of(node).get("axis", -1), rank) <= axis:
         raise _UnprovenError("it works along the batch axis")
     return axis
 
 
-def _concat(walk: _Walk, node: onnx.NodeProto) -> int:
+def _concat(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     if len(walk.carried(node)) != len(node.input):
         raise _UnprovenError("one of its inputs is the same for all pictures")
     axes = {walk.axes[name] for name in node.input}
@@ -215,12 +215,12 @@ def _concat(walk: _Walk, node: onnx.NodeProto) -> int:
     return _apart(axes.pop(), attributes_of(node)["axis"], len(walk.shape(node.input[0])))
 
 
-def _transpose(walk: _Walk, node: onnx.NodeProto) -> int:
+def _transpose(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     return list(attributes_of(node).get("perm", range(rank)[::-1])).index(axis)
 
 
-def _slice(walk: _Walk, node: onnx.NodeProto) -> int:
+def _slice(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     starts = walk.numbers(node.input[1])
     used = (
@@ -233,33 +233,33 @@ def _slice(walk: _Walk, node: onnx.NodeProto) -> int:
     return axis
 
 
-def _split(walk: _Walk, node: onnx.NodeProto) -> int:
+def _split(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return _apart(
         walk.alone(node), attributes_of(node).get("axis", 0), len(walk.shape(node.input[0]))
     )
 
 
-def _gather(walk: _Walk, node: onnx.NodeProto) -> int:
+def _gather(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     used = _positive(attributes_of(node).get("axis", 0), rank)
     _apart(axis, used, rank)
     return axis if axis < used else axis + len(walk.shape(node.input[1])) - 1
 
 
-def _gather_elements(walk: _Walk, node: onnx.NodeProto) -> int:
+def _gather_elements(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     data, indices = node.input[0], node.input[1]
     if walk.axes.get(data) is None or walk.axes.get(data) != walk.axes.get(indices):
         raise _UnprovenError("one of its inputs is the same for all pictures")
     return _apart(walk.axes[data], attributes_of(node).get("axis", 0), len(walk.shape(data)))
 
 
-def _grid_sample(walk: _Walk, node: onnx.NodeProto) -> int:
+def _grid_sample(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     if [walk.axes.get(name) for name in node.input] != [0, 0]:
         raise _UnprovenError("its inputs do not both have the batch as their first axis")
     return 0
 
 
-def _matmul(walk: _Walk, node: onnx.NodeProto) -> int:
+def _matmul(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     ranks = [len(walk.shape(name)) for name in node.input]
     if node.input[0] in walk.axes and node.input[1] not in walk.axes and ranks[1] == 2:
         axis = walk.axes[node.input[0]]
@@ -271,7 +271,7 @@ def _matmul(walk: _Walk, node: onnx.NodeProto) -> int:
     return _broadcast(walk, node)
 
 
-def _gemm(walk: _Walk, node: onnx.NodeProto) -> int:
+def _gemm(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     attributes = attributes_of(node)
     if walk.alone(node) != 0 or attributes.get("transA"):
         raise _UnprovenError("it multiplies along the batch axis")
@@ -284,30 +284,30 @@ def _gemm(walk: _Walk, node: onnx.NodeProto) -> int:
     return 0
 
 
-def _axes_of(walk: _Walk, node: onnx.NodeProto) -> list[int]:
+def _axes_of(walk: _BatchAxes, node: onnx.NodeProto) -> list[int]:
     if len(node.input) < 2 or not node.input[1]:
         raise _UnprovenError("it names no axes")
     return walk.numbers(node.input[1])
 
 
-def _squeeze(walk: _Walk, node: onnx.NodeProto) -> int:
+def _squeeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return _axis_without(walk.alone(node), _axes_of(walk, node), len(walk.shape(node.input[0])))
 
 
-def _unsqueeze(walk: _Walk, node: onnx.NodeProto) -> int:
+def _unsqueeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, added = walk.alone(node), _axes_of(walk, node)
     rank = len(walk.shape(node.input[0])) + len(added)
     positions = {_positive(other, rank) for other in added}
     return [at for at in range(rank) if at not in positions][axis]
 
 
-def _flatten(walk: _Walk, node: onnx.NodeProto) -> int:
+def _flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     if walk.alone(node) != 0 or attributes_of(node).get("axis", 1) != 1:
         raise _UnprovenError("it mixes the batch axis with others")
     return 0
 
 
-def _reshape(walk: _Walk, node: onnx.NodeProto) -> int:
+def _reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     """The batch axis is neither merged nor split; what lies before it stays as large."""
     axis, source, target = walk.alone(node), walk.shape(node.input[0]), walk.shape(node.output[0])
     before, after = math.prod(source[:axis]), math.prod(source[axis + 1 :])
@@ -328,7 +328,7 @@ def _reshape(walk: _Walk, node: onnx.NodeProto) -> int:
     return place
 
 
-def _expand(walk: _Walk, node: onnx.NodeProto) -> int:
+def _expand(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     asked = walk.numbers(node.input[1])
     at = len(asked) - (rank - axis)
@@ -340,14 +340,14 @@ def _expand(walk: _Walk, node: onnx.NodeProto) -> int:
     return max(rank, len(asked)) - (rank - axis)
 
 
-def _tile(walk: _Walk, node: onnx.NodeProto) -> int:
+def _tile(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis = walk.alone(node)
     if walk.numbers(node.input[1])[axis] != 1:
         raise _UnprovenError("it repeats the batch axis")
     return axis
 
 
-def _pad(walk: _Walk, node: onnx.NodeProto) -> int:
+def _pad(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     pads = walk.numbers(node.input[1])
     if len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
@@ -355,7 +355,7 @@ def _pad(walk: _Walk, node: onnx.NodeProto) -> int:
     return axis
 
 
-def _resize(walk: _Walk, node: onnx.NodeProto) -> int:
+def _resize(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     if walk.alone(node) != 0:
         raise _UnprovenError("the batch is not its first axis")
     if len(node.input) > 3 and node.input[3]:
@@ -375,7 +375,7 @@ def _resize(walk: _Walk, node: onnx.NodeProto) -> int:
 
 
 # Operator -> a function that returns where the batch axis of its outputs lies.
-RULES: dict[str, Callable[[_Walk, onnx.NodeProto], int]] = {
+RULES: dict[str, Callable[[_BatchAxes, onnx.NodeProto], int]] = {
     "ArgMax": _arg,
     "ArgMin": _arg,
     "Concat": _concat,

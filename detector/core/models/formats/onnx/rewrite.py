@@ -21,14 +21,14 @@ import numpy as np
 
 from detector.core.errors import ModelError
 from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of, type_name
-from detector.core.models.formats.onnx.pixels import Wanted
+from detector.core.models.formats.onnx.pixels import Pixels
 from detector.core.models.formats.onnx.shapes import drop_unused
 from detector.core.models.graph.build import INPUT
 
 if TYPE_CHECKING:
     import onnx
 
-    from detector.core.models.layouts.base import Joined
+    from detector.core.models.layouts.base import JoinedOutput
 
 MAX_PARTS = 24  # of a name; the deepest modules have ten
 # The rows of a list of unknown length. NMS may sort it by class (YOLO-NAS), so a shorter one would
@@ -57,7 +57,7 @@ OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose",
 # Outputs
 
 
-def join_levels(graph: ForeignGraph, joined: Mapping[str, Joined]) -> None:
+def join_levels(graph: ForeignGraph, joined: Mapping[str, JoinedOutput]) -> None:
     """Join the outputs of all strides in place. Each keeps its rows' order."""
     from onnx import helper
 
@@ -275,7 +275,7 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
 # Input
 
 
-def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:
+def put_prefix(graph: ForeignGraph, wanted: Pixels, *, planar: bool) -> None:
     """Put our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
 
     ``planar``: the graph reads NCHW. Order and scale are folded into the first convolutions, except
@@ -316,7 +316,7 @@ def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:
 
 
 def _prepare(
-    graph: ForeignGraph, before: list[onnx.NodeProto], wanted: Wanted, planar: bool
+    graph: ForeignGraph, before: list[onnx.NodeProto], wanted: Pixels, planar: bool
 ) -> list[onnx.NodeProto]:
     nodes: list[onnx.NodeProto] = []
     if wanted.bgr:

@@ -77,7 +77,7 @@ def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProt
 # Other files
 
 
-class _Place(NamedTuple):
+class _ExternalData(NamedTuple):
     tensor: onnx.TensorProto
     file: Path
     offset: int
@@ -119,7 +119,7 @@ def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
     return list(sizes)
 
 
-def _place(path: Path, tensor: onnx.TensorProto) -> _Place:
+def _place(path: Path, tensor: onnx.TensorProto) -> _ExternalData:
     said = {entry.key: entry.value for entry in tensor.external_data}
     location = said.get("location", "")
     pure = PurePosixPath(location)
@@ -150,7 +150,7 @@ def _place(path: Path, tensor: onnx.TensorProto) -> _Place:
             f"{path}: {_name_of(tensor)} has {numbers['length']:,} bytes in {location}, but its "
             f"shape needs {size:,}; it is damaged: export it again"
         )
-    return _Place(tensor, file, numbers["offset"] or 0, size)
+    return _ExternalData(tensor, file, numbers["offset"] or 0, size)
 
 
 def _is_inside(path: Path, file: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from detector.core.models.formats.checkpoint.contents import Module
-from detector.core.models.formats.yolo.description import LINEAR, Activation, Row, activation_of
+from detector.core.models.formats.yolo.description import LINEAR, Activation, YamlRow, activation_of
 
 # Limits against files that only look like a network; the largest published ones stay far below.
 MAX_TENSOR = 1 << 28  # numbers of one picture in one value, 1 GiB
@@ -30,14 +30,14 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class NetStep:
     path: str  # module path of the block it belongs to: model.6.m.0.cv2
     inputs: tuple[Value, ...]
     out: Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convolution(Step):
+class ConvStep(NetStep):
     """A convolution and its activation. ``form``: how its numbers are stored.
 
     normed    path.conv and path.bn
@@ -99,24 +99,24 @@ class Convolution(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxPool(Step):
+class PoolStep(NetStep):
     kernel: int
     stride: int
     padding: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upsample(Step):
+class UpsampleStep(NetStep):
     scale: int  # nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Concat(Step):
+class ConcatStep(NetStep):
     """Along the channels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Add(Step):
+class Add(NetStep):
     """Two values of one shape."""
 
 
@@ -134,12 +134,12 @@ class Architecture:
     width: int
     classes: int
     anchors: list[tuple[tuple[float, float], ...]] | None
-    steps: list[Step] = field(default_factory=list)
+    steps: list[NetStep] = field(default_factory=list)
     head: DetectionLayers | None = None
     blocks: set[str] = field(default_factory=set)
 
     @property
-    def needed(self) -> list[Step]:
+    def needed(self) -> list[NetStep]:
         """The steps that lead to an output; the rest only trains (yolov7-w6's auxiliary layers)."""
         wanted = {value.name for value in self.head.outputs} if self.head else set()
         found = []
@@ -150,8 +150,8 @@ class Architecture:
         return found[::-1]
 
     @property
-    def convolutions(self) -> list[Convolution]:
-        return [step for step in self.steps if isinstance(step, Convolution)]
+    def convolutions(self) -> list[ConvStep]:
+        return [step for step in self.steps if isinstance(step, ConvStep)]
 
     @property
     def parameters(self) -> int:
@@ -160,12 +160,12 @@ class Architecture:
 
     @property
     def parameters_fused(self) -> int:
-        return sum(step.parameters_fused for step in self.needed if isinstance(step, Convolution))
+        return sum(step.parameters_fused for step in self.needed if isinstance(step, ConvStep))
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the graph's convolutions for one picture."""
-        return sum(step.macs for step in self.needed if isinstance(step, Convolution))
+        return sum(step.macs for step in self.needed if isinstance(step, ConvStep))
 
     @property
     def stride(self) -> int:
@@ -181,7 +181,7 @@ class ArchitectureBuilder:
     architecture: Architecture
     activation: Activation
     modules: Mapping[str, Module] = field(default_factory=dict)
-    row: Row | None = None  # the row that is being added, for messages
+    row: YamlRow | None = None  # the row that is being added, for messages
     parameters: int = 0
 
     def conv(
@@ -222,7 +222,7 @@ class ArchitectureBuilder:
             )
         node = {"normed": f"{path}.conv", "rep": f"{path}.rbr_reparam"}.get(form, path)
         height, width = (_side(side, kernel, stride, padding) for side in (x.height, x.width))
-        step = Convolution(
+        step = ConvStep(
             path=path,
             inputs=(x,),
             out=self._value(
@@ -253,7 +253,7 @@ class ArchitectureBuilder:
         height, width = (_side(side, kernel, stride, padding) for side in (x.height, x.width))
         out = self._value(path, x.channels, height, width)
         return self._add(
-            MaxPool(path=path, inputs=(x,), out=out, kernel=kernel, stride=stride, padding=padding)
+            PoolStep(path=path, inputs=(x,), out=out, kernel=kernel, stride=stride, padding=padding)
         )
 
     def concat(self, path: str, parts: Sequence[Value]) -> Value:
@@ -267,7 +267,7 @@ class ArchitectureBuilder:
         out = self._value(
             path, sum(part.channels for part in parts), parts[0].height, parts[0].width
         )
-        return self._add(Concat(path=path, inputs=tuple(parts), out=out))
+        return self._add(ConcatStep(path=path, inputs=tuple(parts), out=out))
 
     def add(self, path: str, a: Value, b: Value) -> Value:
         assert self.row is not None
@@ -281,7 +281,7 @@ class ArchitectureBuilder:
 
     def upsample(self, path: str, x: Value, scale: int) -> Value:
         out = self._value(path, x.channels, x.height * scale, x.width * scale)
-        return self._add(Upsample(path=path, inputs=(x,), out=out, scale=scale))
+        return self._add(UpsampleStep(path=path, inputs=(x,), out=out, scale=scale))
 
     def every_second_pixel(self, path: str, x: Value) -> Value:
         """2x2 pixels as 4 times the channels, for a convolution alone, which reads ``x`` itself."""
@@ -320,13 +320,13 @@ class ArchitectureBuilder:
             )
         return Value(name, channels, height, width)
 
-    def _add(self, step: Step) -> Value:
+    def _add(self, step: NetStep) -> Value:
         assert self.row is not None
         for value in step.inputs:
             first = value.name == "images" or (
                 value.folded is not None and value.folded.name == "images"
             )
-            if (value.folded or first) and not isinstance(step, Convolution):
+            if (value.folded or first) and not isinstance(step, ConvStep):
                 what = "the picture" if first else f"the output of {value.name}"
                 raise self.row.error(f"reads {what}; only a convolution can")
         if len(self.architecture.steps) >= MAX_STEPS:

@@ -28,7 +28,7 @@ from detector.core.models.formats.yolo.architecture import (
     DetectionLayers,
     Value,
 )
-from detector.core.models.formats.yolo.description import Description, Row
+from detector.core.models.formats.yolo.description import YamlNetwork, YamlRow
 from detector.core.models.graph.build import INPUT
 
 PROBE = 2048  # an input side that every published stride divides
@@ -39,7 +39,7 @@ CHANNEL_STEP = 8  # scaled channels are rounded up to it
 class Wanted(NamedTuple):
     """A row with its multiples applied: ``channels`` of the output, ``repeats``."""
 
-    row: Row
+    row: YamlRow
     channels: int
     repeats: int
 
@@ -128,7 +128,7 @@ def detect(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted:
     return outputs[0]
 
 
-def anchors_a_layer(builder: ArchitectureBuilder, inputs: list[Value], row: Row) -> int:
+def anchors_a_layer(builder: ArchitectureBuilder, inputs: list[Value], row: YamlRow) -> int:
     """How many anchors each detection layer has; checks that the description's fit the layers."""
     layers, anchors = len(inputs), builder.architecture.anchors
     if anchors is None:
@@ -370,7 +370,7 @@ Anchors = list[tuple[tuple[float, float], ...]]
 class Design:
     """The source of an architecture. ``anchors``: anchors in the weights, if any."""
 
-    description: Description
+    description: YamlNetwork
     modules: Mapping[str, Module] = field(default_factory=dict)
     anchors: Anchors | None = None
 
@@ -429,7 +429,9 @@ def check_size(size: tuple[int, int], stride: int, origin: str) -> None:
             )
 
 
-def _row(builder: ArchitectureBuilder, row: Row, inputs: list[Value], one: Description) -> Value:
+def _row(
+    builder: ArchitectureBuilder, row: YamlRow, inputs: list[Value], one: YamlNetwork
+) -> Value:
     entry = BLOCKS.get(row.block)
     if entry is None:
         raise row.error(
@@ -450,7 +452,7 @@ def _scale(channels: int, width: float) -> int:
     return math.ceil(channels * width / CHANNEL_STEP) * CHANNEL_STEP
 
 
-def _check_last(one: Description) -> None:
+def _check_last(one: YamlNetwork) -> None:
     """Refuse layers after a detection layer: they are unused, or read a raw map."""
     heads = [row.index for row in one.rows if row.block in ("Detect", "IDetect", "IAuxDetect")]
     if heads != [len(one.rows) - 1]:

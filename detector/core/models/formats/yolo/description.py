@@ -51,7 +51,7 @@ SILU, LINEAR = Activation("silu"), Activation("linear")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class YamlRow:
     """One line of a description; the getters name file and row when they fail."""
 
     origin: str
@@ -93,7 +93,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Description:
+class YamlNetwork:
     origin: str
     classes: int
     depth: float
@@ -101,7 +101,7 @@ class Description:
     # Width, height in pixels, by detection layer; None where only the weights hold them.
     anchors: list[tuple[tuple[float, float], ...]] | None
     activation: Activation
-    rows: list[Row]
+    rows: list[YamlRow]
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -113,7 +113,7 @@ class Description:
         return ModelError(f"{self.origin}: {text}")
 
 
-def read_description(path: Path) -> tuple[Description, bytes]:
+def read_description(path: Path) -> tuple[YamlNetwork, bytes]:
     import hashlib
 
     data = read_bytes(
@@ -123,7 +123,7 @@ def read_description(path: Path) -> tuple[Description, bytes]:
     return parse_description(values, str(path)), hashlib.sha256(data).digest()
 
 
-def parse_description(values: Any, origin: str) -> Description:
+def parse_description(values: Any, origin: str) -> YamlNetwork:
     """``values``: what the YAML holds, or what a checkpoint holds instead. Neither is trusted."""
     if not isinstance(values, Mapping) or not {"nc", "backbone", "head"} <= values.keys():
         raise ModelError(
@@ -140,7 +140,7 @@ def parse_description(values: Any, origin: str) -> Description:
             f"{origin}: nc must be a whole number from 1 to {MAX_CLASSES}, not {quote(classes)}"
         )
     unknown = [str(key) for key in values if key not in KNOWN]
-    return Description(
+    return YamlNetwork(
         origin,
         classes,
         _multiple(values, "depth_multiple", origin),
@@ -220,7 +220,7 @@ def _anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
     )
 
 
-def _rows(values: Mapping[str, Any], origin: str) -> list[Row]:
+def _rows(values: Mapping[str, Any], origin: str) -> list[YamlRow]:
     parts = [values["backbone"], values["head"]]
     if not all(isinstance(part, (list, tuple)) for part in parts):
         raise ModelError(
@@ -232,7 +232,7 @@ def _rows(values: Mapping[str, Any], origin: str) -> list[Row]:
     return [_row(row, index, origin) for index, row in enumerate(stored)]
 
 
-def _row(stored: Any, index: int, origin: str) -> Row:
+def _row(stored: Any, index: int, origin: str) -> YamlRow:
     where = f"{origin}: layer {index}"
     if not isinstance(stored, (list, tuple)) or len(stored) != 4:
         raise ModelError(
@@ -250,7 +250,9 @@ def _row(stored: Any, index: int, origin: str) -> Row:
     plain = tuple(
         WORDS.get(value, value) if isinstance(value, str) else value for value in arguments
     )
-    return Row(origin, index, _sources(sources, index, f"{where} ({block})"), repeats, block, plain)
+    return YamlRow(
+        origin, index, _sources(sources, index, f"{where} ({block})"), repeats, block, plain
+    )
 
 
 def _sources(stored: Any, index: int, where: str) -> tuple[int, ...]:

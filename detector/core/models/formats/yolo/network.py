@@ -24,16 +24,16 @@ from detector.core.models.formats.checkpoint.contents import Contents
 from detector.core.models.formats.yolo.architecture import (
     Add,
     Architecture,
-    Concat,
-    Convolution,
-    MaxPool,
-    Step,
-    Upsample,
+    ConcatStep,
+    ConvStep,
+    NetStep,
+    PoolStep,
+    UpsampleStep,
     Value,
 )
 from detector.core.models.formats.yolo.blocks import PROBE, Design, family_of
 from detector.core.models.formats.yolo.description import (
-    Description,
+    YamlNetwork,
     parse_description,
     read_description,
 )
@@ -66,7 +66,7 @@ def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest
 
 
 def build_network(
-    description: Description, contents: Contents | None, digest: bytes, request: ModelRequest
+    description: YamlNetwork, contents: Contents | None, digest: bytes, request: ModelRequest
 ) -> Network:
     stored = stored_anchors(contents, description.head_path) if contents else None
     design = Design(
@@ -106,7 +106,7 @@ def build_network(
     return with_graph(network, request, build)
 
 
-def recognise(contents: Contents) -> Description:
+def recognise(contents: Contents) -> YamlNetwork:
     """The packaged description whose convolutions fit the tensors. Raises ModelError for none."""
     shapes = {name: tensor.shape for name, tensor in contents.tensors.items()}
     for path in sorted((catalogue.folder() / "yolo").glob("*.yaml")):
@@ -124,7 +124,7 @@ def recognise(contents: Contents) -> Description:
     )
 
 
-def _classes(contents: Contents, description: Description) -> int | None:
+def _classes(contents: Contents, description: YamlNetwork) -> int | None:
     """Count classes by the first detection layer's channels: anchors x (5 + classes)."""
     bias = contents.tensors.get(f"{description.head_path}.m.0.bias")
     if bias is None or description.anchors is None or bias.size % len(description.anchors[0]):
@@ -201,19 +201,19 @@ class YoloGraph:
         assert self.architecture.head is not None
         return self.builder.model([value.name for value in self.architecture.head.outputs])
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: NetStep) -> None:
         inputs = [self._tensor(value) for value in step.inputs]
         name = step.out.name
         match step:
-            case Convolution():
+            case ConvStep():
                 self._convolution(step)
-            case MaxPool():
+            case PoolStep():
                 self.builder.max_pool(
                     name, inputs[0], step.kernel, [step.stride] * 2, [step.padding] * 4
                 )
-            case Upsample():
+            case UpsampleStep():
                 self.builder.upsample(name, inputs[0], step.scale)
-            case Concat():
+            case ConcatStep():
                 self.builder.add("Concat", name, inputs, axis=1)
             case Add():
                 self.builder.add("Add", name, inputs)
@@ -222,7 +222,7 @@ class YoloGraph:
         real = value.folded or value
         return self._picture if real.name == INPUT else real.name
 
-    def _convolution(self, step: Convolution) -> None:
+    def _convolution(self, step: ConvStep) -> None:
         x = step.inputs[0]
         weight, bias = self.numbers.filter(step)
         times = 1

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from detector.core.models.formats.yolo.architecture import (
     Add,
     Architecture,
-    Concat,
-    Convolution,
-    MaxPool,
-    Step,
-    Upsample,
+    ConcatStep,
+    ConvStep,
+    NetStep,
+    PoolStep,
+    UpsampleStep,
     Value,
 )
-from detector.core.models.formats.yolo.weights import Filter
+from detector.core.models.formats.yolo.weights import FoldedConv
 from detector.core.models.graph.build import INPUT
 
 PROBE_CELLS = 4  # sides of the coarsest map on the picture that is carried along
@@ -50,7 +50,7 @@ class RandomNumbers:
         self._values = {INPUT: self._picture(probe.height, probe.width)}
         self._filters = self._walk()
 
-    def filter(self, step: Convolution) -> Filter:
+    def filter(self, step: ConvStep) -> FoldedConv:
         node, made = next(self._filters)
         assert node == step.node, "filters are asked for in the order of the architecture"
         return made
@@ -61,10 +61,10 @@ class RandomNumbers:
         large = patches.repeat(16, axis=1).repeat(16, axis=2)[:, :height, :width]
         return (0.75 * large + 0.25 * self._stream.random_sample(large.shape)).astype(np.float32)
 
-    def _walk(self) -> Iterator[tuple[str, Filter]]:
+    def _walk(self) -> Iterator[tuple[str, FoldedConv]]:
         for step in self._probe.needed:
             inputs = [self._value(value) for value in step.inputs]
-            if isinstance(step, Convolution):
+            if isinstance(step, ConvStep):
                 made, raw = self._draw(step, inputs[0])
                 kind = step.activation.kind
                 self._values[step.out.name] = (
@@ -82,7 +82,7 @@ class RandomNumbers:
             [x[:, row::2, column::2] for row, column in ((0, 0), (1, 0), (0, 1), (1, 1))]
         )
 
-    def _draw(self, step: Convolution, x: Floats) -> tuple[Filter, Floats]:
+    def _draw(self, step: ConvStep, x: Floats) -> tuple[FoldedConv, Floats]:
         shape = step.stored_shape
         weight = self._stream.standard_normal(shape) / math.sqrt(math.prod(shape[1:]))
         bias = 0.05 * self._stream.standard_normal(shape[0])
@@ -95,14 +95,14 @@ class RandomNumbers:
         else:
             factor = _round(SIZE / max(float(np.sqrt(np.square(raw).mean())), 1e-6))
         scaled = raw * factor + bias[:, None, None]
-        return Filter(weight * factor, bias), scaled.astype(np.float32)
+        return FoldedConv(weight * factor, bias), scaled.astype(np.float32)
 
 
 def _round(factor: float) -> float:
     return float(2.0 ** (round(FACTOR_STEPS * math.log2(factor)) / FACTOR_STEPS))
 
 
-def convolve(x: Floats, weight: Floats, step: Convolution) -> Floats:
+def convolve(x: Floats, weight: Floats, step: ConvStep) -> Floats:
     """x [c, h, w], weight [n, c / groups, k, k] -> [n, h', w']."""
     padding, groups = step.padding, step.groups
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))
@@ -115,9 +115,9 @@ def convolve(x: Floats, weight: Floats, step: Convolution) -> Floats:
     return np.concatenate(parts)
 
 
-def _run(step: Step, inputs: list[Floats]) -> Floats:
+def _run(step: NetStep, inputs: list[Floats]) -> Floats:
     match step:
-        case MaxPool():
+        case PoolStep():
             padding = step.padding
             around = ((0, 0), (padding, padding), (padding, padding))
             x = np.pad(inputs[0], around, constant_values=-np.inf)
@@ -126,9 +126,9 @@ def _run(step: Step, inputs: list[Floats]) -> Floats:
             )
             pooled: Floats = windows[:, :: step.stride, :: step.stride].max(axis=(3, 4))
             return pooled
-        case Upsample():
+        case UpsampleStep():
             return inputs[0].repeat(step.scale, axis=1).repeat(step.scale, axis=2)
-        case Concat():
+        case ConcatStep():
             return np.concatenate(inputs)
         case Add():
             return inputs[0] + inputs[1]

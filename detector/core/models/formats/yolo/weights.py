@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint.contents import BUFFERS, Contents
-from detector.core.models.formats.yolo.architecture import Architecture, Convolution
+from detector.core.models.formats.yolo.architecture import Architecture, ConvStep
 
 EPSILON = 1e-3  # of batch normalisation in both families; a whole model states its own
 
 Floats = NDArray[np.float64]
 
 
-class Filter(NamedTuple):
+class FoldedConv(NamedTuple):
     weight: Floats  # [out, in / groups, k, k]
     bias: Floats  # [out]
 
 
 class Numbers(Protocol):
-    def filter(self, step: Convolution) -> Filter: ...
+    def filter(self, step: ConvStep) -> FoldedConv: ...
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class StoredNumbers:
     contents: Contents
     read: set[str] = field(default_factory=set)
 
-    def filter(self, step: Convolution) -> Filter:
+    def filter(self, step: ConvStep) -> FoldedConv:
         with np.errstate(all="ignore"):  # checked below
             made = self._fold(step)
         if not (np.isfinite(made.weight).all() and np.isfinite(made.bias).all()):
@@ -42,7 +42,7 @@ class StoredNumbers:
             )
         return made
 
-    def _fold(self, step: Convolution) -> Filter:
+    def _fold(self, step: ConvStep) -> FoldedConv:
         match step.form:
             case "normed":
                 self._check_settings(f"{step.path}.conv", step, step.kernel, step.padding)
@@ -54,7 +54,7 @@ class StoredNumbers:
             case _:
                 return self._plain(step.path, step.stored_shape)
 
-    def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> Filter:
+    def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> FoldedConv:
         """Fold batch normalisation into a convolution; if folded already, it has a bias."""
         if (
             f"{norm}.weight" not in self.contents.tensors
@@ -65,7 +65,7 @@ class StoredNumbers:
         factor, bias = self._scale_and_shift(norm, shape[0])
         if f"{conv}.bias" in self.contents.tensors:
             bias = bias + factor * self._numbers(f"{conv}.bias", shape[:1])
-        return Filter(weight * factor[:, None, None, None], bias)
+        return FoldedConv(weight * factor[:, None, None, None], bias)
 
     def _scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
         """Return factor and shift of bn(x) = factor * x + shift."""
@@ -86,12 +86,12 @@ class StoredNumbers:
             )
         return epsilon
 
-    def _plain(self, path: str, shape: tuple[int, ...]) -> Filter:
-        return Filter(
+    def _plain(self, path: str, shape: tuple[int, ...]) -> FoldedConv:
+        return FoldedConv(
             self._numbers(f"{path}.weight", shape), self._numbers(f"{path}.bias", shape[:1])
         )
 
-    def _rep(self, step: Convolution) -> Filter:
+    def _rep(self, step: ConvStep) -> FoldedConv:
         """Add up the 3x3 branch, the 1x1 branch in its middle, and the input as a 1x1 of ones."""
         shape = step.stored_shape
         if f"{step.node}.weight" in self.contents.tensors:  # added up before it was saved
@@ -109,18 +109,18 @@ class StoredNumbers:
             # Within its group, output i reads input i.
             weight[outs, outs % shape[1], 1, 1] += factor
             bias = bias + shift
-        return Filter(weight, bias)
+        return FoldedConv(weight, bias)
 
-    def _implicit(self, step: Convolution) -> Filter:
+    def _implicit(self, step: ConvStep) -> FoldedConv:
         """Fold multiply * (W (x + add) + b): exact, since the convolution is 1x1."""
         weight, bias = self._plain(step.path, step.stored_shape)
         if step.add not in self.contents.tensors:
-            return Filter(weight, bias)
+            return FoldedConv(weight, bias)
         outs, ins = step.stored_shape[:2]
         add = self._numbers(step.add, (1, ins, 1, 1)).reshape(ins)
         multiply = self._numbers(step.multiply, (1, outs, 1, 1)).reshape(outs)
         bias = (bias + weight[:, :, 0, 0] @ add) * multiply
-        return Filter(weight * multiply[:, None, None, None], bias)
+        return FoldedConv(weight * multiply[:, None, None, None], bias)
 
     def _numbers(self, name: str, shape: tuple[int, ...]) -> Floats:
         origin = self.contents.origin
@@ -142,7 +142,7 @@ class StoredNumbers:
                 f"{origin}: tensor {name} is damaged: {exc}; download the file again"
             ) from exc
 
-    def _check_settings(self, path: str, step: Convolution, kernel: int, padding: int) -> None:
+    def _check_settings(self, path: str, step: ConvStep, kernel: int, padding: int) -> None:
         """Compare the checkpoint's own module with the settings that our block assumes."""
         module = self.contents.modules.get(path)
         if module is None:
