@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -237,9 +236,8 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What all runs of the job found. ``classes``: name -> detections. ``filled``: number of items
-    with any; ``empty``, ``damaged``: names of those without, and of those whose source lost a part.
-    ``unknown``: items done by an older version, which kept no counts."""
+    """What all runs of the job found. ``classes``: name -> detections. ``filled``: items with any,
+    ``empty``: without, ``damaged``: with a part lost, ``unknown``: of a version without counts."""
 
     classes: dict[str, Count] = field(default_factory=dict)
     filled: Count = 0
@@ -248,10 +246,10 @@ class Found:
     unknown: Count = 0
 
     @classmethod
-    def of(cls, items: Mapping[str, tuple[int, str | None]]) -> Found:
-        """Sum what ``Manifest.found`` returns."""
-        known = {name: json.loads(one) for name, (_, one) in items.items() if one is not None}
-        empty = sorted(name for name, classes in known.items() if not classes)
+    def of(cls, items: Mapping[str, tuple[bool, dict[str, int] | None]]) -> Found:
+        """Sum what ``Manifest.found`` returns: damaged or not, and name -> detections if known."""
+        known = {name: classes for name, (_, classes) in items.items() if classes is not None}
+        empty = sorted(name for name in known if not known[name])
         return cls(
             classes=sum(map(Counter, known.values()), Counter()),
             filled=len(known) - len(empty),

@@ -453,7 +453,7 @@ class Job:
         failures = self.manifest.failures()
         if self._ends is None or self._ends.code not in STOPPED_CODES:
             self._write_failures(failures)
-        tally = self.tally
+        tally, found = self.tally, Found.of(self.manifest.found())
         seconds = self._total_s
         if (more := self._not_split - MOST_NOTES) > 0:
             self.notes.append(
@@ -474,15 +474,12 @@ class Job:
             frames=tally.frames,
             fps=tally.frames / seconds if tally.frames and seconds > 0 else None,
             workers=len(report.workers),
-            exit=self._ends or exit_of(tally.done + tally.skipped, failures, self._damaged()),
+            exit=self._ends or exit_of(tally.done + tally.skipped, failures, len(found.damaged)),
             settings=self.settings,
             report=report,
-            found=Found.of(self.manifest.found()),
+            found=found,
             notes=[*self.settings.notes, *self.notes],
         )
-
-    def _damaged(self) -> int:
-        return self.manifest.counts().damaged
 
 
 def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:

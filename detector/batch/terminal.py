@@ -94,9 +94,12 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
         console.print(Text(_settings(result.settings)))
     if result.running and result.progress is not None:
         console.print(Text(line(result.progress)))
-    _print_failures(console, result)
-    if items.done or items.skipped:
-        _print_found(console, result.found)
+    if result.failures:
+        console.print(draw_table(console, _failures(result)))
+        if (more := len(result.failures) - MOST_FAILURES) > 0:
+            console.print(Text(f"... and {more} more: see {result.output}/failures.jsonl"))
+        console.print(Text("All other items were unaffected. --resume tries these again."))
+    _print_found(console, result.found)
     if result.report is not None:
         print_report(console, result.report)
     if not result.running and result.frames:
@@ -124,19 +127,6 @@ def _settings(settings: JobSettings) -> str:
     )
 
 
-def _print_failures(console: SafeConsole, result: BatchResult) -> None:
-    if result.failures:
-        console.print(draw_table(console, _failures(result)))
-        if (more := len(result.failures) - MOST_FAILURES) > 0:
-            console.print(Text(f"... and {more} more: see {result.output}/failures.jsonl"))
-        console.print(Text("All other items were unaffected. --resume tries these again."))
-    if damaged := result.found.damaged:
-        table = Table("damaged", DAMAGED, damaged[:MOST_FAILURES])
-        console.print(draw_table(console, table))
-        if (more := len(damaged) - MOST_FAILURES) > 0:
-            console.print(Text(f"... and {more} more: see --status --json"))
-
-
 def _failures(result: BatchResult) -> Table:
     columns = (
         Column("failed", value=lambda one: one.name or one.source),
@@ -146,10 +136,11 @@ def _failures(result: BatchResult) -> Table:
     return Table("failures", columns, result.failures[:MOST_FAILURES])
 
 
-DAMAGED = (Column("damaged", "done, but a part is lost", value=lambda name: name),)
-
-
 def _print_found(console: SafeConsole, found: Found) -> None:
+    if found.damaged:
+        names = ", ".join(found.damaged[:MOST_FAILURES])
+        rest = ", ..." if len(found.damaged) > MOST_FAILURES else ""
+        console.print(Text(f"damaged, so a part is lost: {names}{rest}"))
     ordered = sorted(found.classes.items(), key=lambda one: -one[1])
     parts = [f"{objects:,} {name}" for name, objects in ordered[:MOST_CLASSES]]
     more = [f"{len(ordered) - MOST_CLASSES} more classes"] if len(ordered) > MOST_CLASSES else []

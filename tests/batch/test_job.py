@@ -70,15 +70,6 @@ def test_every_item_once_the_largest_first(job, tmp_path):
     assert sorted(os.listdir(tmp_path / "out/files")) == sorted(pool.tried)
 
 
-def test_resume_skips_what_is_done(job):
-    job()
-    result, pool = job(resume=True)
-    assert pool.tried == []
-    assert result.items == ItemCounts(skipped=4)
-    assert result.exit.code == 0
-    assert pool.resolved == [False]
-
-
 def test_resume_takes_sources_and_options_of_the_job(job):
     job(flags={"conf": 0.4})
     result, pool = job(resume=True, sources=[])
@@ -192,8 +183,9 @@ def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
     result, _ = job(answers)
     assert result.items == ItemCounts(done=4, damaged=1)
     assert result.exit.code == 7
-    resumed = job(resume=True)[0]
-    assert resumed.exit.code == 7
+    resumed, pool = job(resume=True)
+    assert (resumed.items, resumed.exit.code) == (ItemCounts(skipped=4), 7)
+    assert (pool.tried, pool.resolved) == ([], [False])
     for one in (result, resumed, look(str(tmp_path / "out"))):
         assert one.found == Found(classes={"person": 4}, filled=4, damaged=["bb.mp4"])
         out = io.StringIO()
@@ -203,7 +195,7 @@ def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
 
 
 def test_items_without_objects_are_named():
-    items = {"a": (0, "{}"), "b": (1, '{"car": 2}'), "c": (0, None)}
+    items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
     sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
     assert Found.of(items) == sums
 

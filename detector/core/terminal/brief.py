@@ -85,11 +85,10 @@ def _found(summary: Summary) -> Iterator[str]:
         if len(each) > SOURCES_SHOWN:
             yield f"  and {counted(len(each) - SOURCES_SHOWN, 'more source')}"
     else:
-        exit = each[0].exit
-        if summary.frames.read or exit.code in (EXIT_DONE, *SAID_HERE):
+        if summary.frames.read or each[0].exit.code in (EXIT_DONE, *SAID_HERE):
             yield f"{_name(each[0])}{BESIDE}{_frames(summary)}{BESIDE}{_detections(summary)}"
-        if exit.code in SAID_HERE:
-            yield f"exit {exit.code}: {exit.reason}"
+        if each[0].exit.code in SAID_HERE:
+            yield f"exit {each[0].exit.code}: {each[0].exit.reason}"
     yield from zone_lines(summary)
     for source in each:
         yield from (f"kept from the failed run: {path}" for path in source.partial_outputs)
@@ -139,6 +138,8 @@ def _detections(summary: Summary) -> str:
         text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
     elif classes:
         text = f"{text}: {classes[0][0]}"
+    if found.empty:
+        text += f"; {_many(found.empty, 'image')} without any"
     if found.cut_by_max_det:
         text += f"; {found.cut_by_max_det:,} more cut by --max-det"
     return text
@@ -186,10 +187,9 @@ def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     limit = summary.verdict.bottleneck
     limiting = None if limit is None else group_of(limit)
     rows = list(_busy(summary))
-    shares = {group: share for group, _, share in rows}
+    most = max((share for *_, share in rows), default=0.0)
     # The verdict is by gain, without waits for a core, which a busy share includes.
-    is_busiest = shares.get(limiting or "", 1.0) >= max(shares.values(), default=0.0)
-    why = "" if is_busiest else " (most to gain)"
+    why = "" if (limiting, most) in [(row[0], row[2]) for row in rows] else " (most to gain)"
     label = max((cell_len(name) for _, name, _ in rows), default=0)
     letters = FULL if "utf" in (console.encoding or "").lower() else EMPTY
     room = console.width - label - len(f"  100% busy   <- preprocess limits this run{why}") - 4

@@ -70,8 +70,7 @@ def compare_command(
     if engines is None and precisions is None and not plan.models:
         plan = _with_usual(plan)
     document, variants = compare(plan, watch)
-    document = replace(document, video=video, budget=config.calibration.budget)
-    return document, _exit_code(variants)
+    return replace(document, video=video, budget=config.calibration.budget), _exit_code(variants)
 
 
 def _with_usual(plan: Rounds) -> Rounds:
@@ -82,12 +81,9 @@ def _with_usual(plan: Rounds) -> Rounds:
     except DetectVideoError:
         return plan
     usual = choice.config
-    return replace(
-        plan,
-        usual=(usual.runtime.engine, usual.runtime.precision),
-        why_usual=choice.reason,
-        config=replace(plan.config, calibration=usual.calibration),
-    )
+    taken = usual.runtime.engine, usual.runtime.precision
+    config = replace(plan.config, calibration=usual.calibration)
+    return replace(plan, usual=taken, why_usual=choice.reason, config=config)
 
 
 def record_comparison(document: Comparison, config: Config) -> Comparison:
