@@ -219,8 +219,7 @@ class BatchReport:
     ``ledger``: of all items. ``between_s``: seconds of workers on an item outside its run (placing
     results, messages). ``stragglers``: the last items, or parts of items, that ran while other
     workers were idle. ``forecasts``: the effect of more workers; ``limit``: where scaling stops, in
-    words. ``cpu_share``: share of the workers' cores that the items used.
-    """
+    words. ``cpu_share``: share of the workers' cores that the items used."""
 
     ledger: Ledger
     workers: list[WorkerReport]

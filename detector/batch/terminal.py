@@ -138,16 +138,15 @@ def _failures(result: BatchResult) -> Table:
 
 def _print_found(console: SafeConsole, found: Found) -> None:
     if found.damaged:
-        names = ", ".join(found.damaged[:MOST_FAILURES])
-        rest = ", ..." if len(found.damaged) > MOST_FAILURES else ""
-        console.print(Text(f"damaged, so a part is lost: {names}{rest}"))
+        names = found.damaged[:MOST_FAILURES] + ["..."] * (len(found.damaged) > MOST_FAILURES)
+        console.print(Text(f"damaged, so a part is lost: {', '.join(names)}"))
     ordered = sorted(found.classes.items(), key=lambda one: -one[1])
     parts = [f"{objects:,} {name}" for name, objects in ordered[:MOST_CLASSES]]
     more = [f"{len(ordered) - MOST_CLASSES} more classes"] if len(ordered) > MOST_CLASSES else []
     console.print(Text(f"found: {', '.join([*parts, *more]) or 'nothing'}"))
-    older = f", {found.unknown} of an older version, not counted" if found.unknown else ""
-    files = f"{counted(found.filled, 'file')} with objects, {len(found.empty)} empty"
-    console.print(Text(files + older))
+    old = f", {found.unknown} of an older version, not counted" if found.unknown else ""
+    filled = counted(found.filled, "file")
+    console.print(Text(f"{filled} with objects, {len(found.empty)} empty{old}"))
 
 
 def print_report(console: SafeConsole, report: BatchReport) -> None:

@@ -92,7 +92,7 @@ class _TranslatedLine:
             self._sources.append(word)
 
     def _add(self, option: str, value: str) -> None:
-        if option in SOURCES:
+        if option in SOURCES or (self._command, option) == ("eval", "--data"):
             self._sources.append(value)
             self._output_follows = option == "-i"  # as in ffmpeg
         elif option in PLACES and option not in self._known:
@@ -111,9 +111,6 @@ class _TranslatedLine:
 
     def _add_theirs(self, option: str, value: str) -> None:
         answer = HABITS.get(option)
-        if option == "--data" and self._command == "eval":
-            self._sources.append(value)
-            return
         if answer is None or option == "--data":  # a dataset, which only eval has
             self.left_out.append(option.lstrip("-"))
             return

@@ -36,8 +36,7 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditDocument:
-    """``runs``: how many of ``audited`` are runs. ``machine``: the facts that were given.
-    ``counts``: findings of each severity."""
+    """``runs``: of ``audited``. ``machine``: the facts given. ``counts``: findings by severity."""
 
     schema: int = SCHEMA
     audited: tuple[Audited, ...]

@@ -88,12 +88,5 @@ def test_no_name_in_common():
         bind(None, ("cat",), ("dog",))
     with pytest.raises(UsageError, match=r"--mapping person-vehicle$"):
         bind(None, ("car", "person"), ("pedestrian", "static person"))
-
-
-def test_a_packaged_mapping_by_its_name():
-    bound = bind(
-        read_mapping("person-vehicle", folder() / "mappings"), MODEL, ("pedestrian", "car", "bike")
-    )
-    assert (bound.targets, bound.ignored_ids) == (("person", "vehicle"), {2: 1})
     with pytest.raises(UsageError, match=r"nowhere: .* person-vehicle"):
         read_mapping("nowhere", folder() / "mappings")
