@@ -16,7 +16,7 @@ from detector.batch.layout import FILES, ROWS, SORTED, output_errors
 from detector.batch.manifest import ManifestRow
 from detector.batch.places import Outputs
 from detector.core.errors import OutputError, UsageError
-from detector.core.errors.unknown_names import refuse_unknown
+from detector.core.errors.parsing import refuse_unknown
 from detector.core.sources._addresses import is_address
 
 EMPTY, OTHER = "empty", "other"

@@ -109,7 +109,6 @@ def commands() -> Mapping[str, str]:
 
 
 def default_tracker() -> str:
-    """ "" if no wing has one."""
     return "".join(adds.tracker for adds in additions())
 
 

@@ -314,7 +314,7 @@ class _LiveRun:
             self._plan = replace(self._plan, wanted=wanted, as_asked=config)
             with suppress(UsageError):  # a filter for a removed line stays
                 self._filters.take([one for one in self.roster.listed if one.name == camera])
-            if isinstance(running := parts.between.get("zones"), between.Stage):
+            if isinstance(running := parts.between.get("zones"), kind):
                 running.change(camera, settings)
             else:
                 made = self._plan.parts(self._source)

@@ -42,6 +42,4 @@ def keep(
         centres = (boxes[:, :2] + boxes[:, 2:]) / (2 * np.array([width, height], np.float32))
         for mask in masks:
             kept &= ~inside(centres, mask)
-    if kept.all():
-        return detections
-    return detections.only(kept)
+    return detections if kept.all() else detections.only(kept)

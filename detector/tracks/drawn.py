@@ -9,8 +9,8 @@ from functools import partial
 import yaml
 
 from detector.core.errors import UsageError
+from detector.core.errors.parsing import refuse_unknown
 from detector.core.errors.reading import read_text
-from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.tracks.zones_file import ZoneSet, ZonesFile, mapping, read_zones
 

@@ -77,7 +77,7 @@ class Looks:
         waits: Callable[[], AbstractContextManager[Any]],
         check: Callable[[], None],
     ) -> bool:
-        """Return whether to infer this frame (``core.stages.between.Schedule``)."""
+        """Return whether to infer this frame (``core.stages.between.base.Schedule``)."""
         name, epoch = (frame.arrival.camera, frame.arrival.epoch) if frame.arrival else ("", 0)
         with self._changed:
             place = self._places.setdefault(name, _CameraLooks())

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from detector.core.errors import UsageError
-from detector.core.errors.parsing import quote
+from detector.core.errors.parsing import quote, refuse_unknown
 from detector.core.errors.reading import read_text
-from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 
 Point = tuple[float, float]

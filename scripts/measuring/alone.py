@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from detector.core import engines
 from detector.core.config.schema import CalibrationConfig, Config, RuntimeConfig
-from detector.core.engines.base import BaseRequest, Engine
+from detector.core.engines.base import Engine, RawRequest
 from detector.core.models.base import Network
 from detector.core.run import prepare as variants
 
@@ -49,7 +49,7 @@ def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
 def turn(engine: Engine, picture: NDArray[np.uint8], runs: int) -> float:
     """Return milliseconds per picture, for ``runs`` pictures through all requests concurrently."""
 
-    def serve(request: BaseRequest, count: int) -> None:
+    def serve(request: RawRequest, count: int) -> None:
         for _ in range(count):
             request.infer(1)
 

@@ -23,31 +23,18 @@ package = os.path.join({checkout!r}, "detector", "")
 # They hold, check, show or copy whole trees.
 aside = tuple(package + name for name in ("core/config/", "core/commands/config.py"))
 
-def tell_of(name, frame):
-    reader = frame.f_code.co_filename
-    if name not in told and reader.startswith(package) and not reader.startswith(aside):
-        told.add(name)
-        file = os.open({file!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(file, (name + "\\n").encode())
-        os.close(file)
-
 def tell(self, name, plain=object.__getattribute__):
     if name not in told and name in type(self).__dataclass_fields__:
         frame = sys._getframe(1)
-        tell_of(name, frame.f_back if frame.f_code is schema.Config.value.__code__ else frame)
+        if frame.f_code is schema.Config.value.__code__:
+            frame = frame.f_back
+        reader = frame.f_code.co_filename
+        if reader.startswith(package) and not reader.startswith(aside):
+            told.add(name)
+            file = os.open({file!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.write(file, (name + "\\n").encode())
+            os.close(file)
     return plain(self, name)
-
-class Telling(dict):  # what stages get
-    def __getitem__(self, name):
-        frame = sys._getframe(1)
-        if os.sep + "stages" + os.sep in frame.f_code.co_filename:
-            tell_of(name, frame)
-        return super().__getitem__(name)
-
-plain = schema.Config.as_dict
-schema.Config.as_dict = lambda self: {{
-    group: Telling(leaves) for group, leaves in plain(self).items()
-}}
 
 for group in dataclasses.fields(schema.Config):
     type(group.default).__getattribute__ = tell

@@ -6,6 +6,7 @@ To read an option is not yet to obey it. What obeys is tested where it is writte
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 from detector.core import sinks, wings
 from detector.core.cli.help import GroupedOption
 from detector.core.config import schema
+from detector.core.stages.between import places
 from tests.cli.command import detect_video_anew
 from tests.config.tell_reads import told, with_telling
 from tests.engines.quantised import CFG
@@ -31,17 +33,16 @@ MODEL = (
 )
 INT8 = ("--calibrate", "in.mp4", "--calibrate-frames", "2", "--budget", "0")
 RUN = ("--model", "small.cfg", *MODEL, *INT8, "--precision", "int8")
-TRACKED = (*RUN, "--infer-every", "1")
 # A command line each. Between them, whatever a command may read is asked for.
 COMMANDS = {
-    "batch": ("in.mp4", "-o", "out", "--workers", "1", *TRACKED),
+    "batch": ("in.mp4", "-o", "out", "--workers", "1", *RUN),
     "build": ("small.cfg", *MODEL, *INT8, "--precision", "int8"),
     "burn": ("overlay.mkv",),
     "compare": (
         *("in.mp4", "--model", "small.cfg", *MODEL, *INT8, "--precision", "fp32,int8"),
         *("--rounds", "1", "--frames", "4"),
     ),
-    "detect": ("in.mp4", *TRACKED, "--serve", "0"),
+    "detect": ("in.mp4", *RUN, "--serve", "0"),
     "eval": ("labels.json", "--images", "in.mp4", *RUN),
     "infer-raw": (
         *("small.cfg", *MODEL, *INT8, "--precision", "int8"),
@@ -49,11 +50,10 @@ COMMANDS = {
     ),
     "models describe": ("dots.onnx",),
     "models show": ("dots.onnx",),
-    "profile": ("in.mp4", *TRACKED, "--only", "critical_path"),
+    "profile": ("in.mp4", *RUN, "--only", "critical_path"),
     "tune": ("in.mp4", *RUN, "--seconds", "3"),
     "zones": ("in.mp4",),
 }
-OF_TRACKS = {"eval": {"infer_every"}}  # read where labels have tracks, which these have not
 SHOWS_ALL = {"config show"}  # and runs nothing
 
 
@@ -72,10 +72,12 @@ def offered(command: click.Command) -> set[str]:
 
 
 def ignored(offers: set[str], read: set[str]) -> list[str]:
-    """``read``: as processes told. The group of outputs goes to the sinks as one mapping, of which
-    each takes what it declares."""
+    """``read``: as processes told. Sinks and stages get groups as one mapping: a sink takes what it
+    declares, and a stage that is turned on what its file names."""
     if "save" in read:
         read = read.union(*(sink.options for sink in sinks.find_all()))
+    stages = "".join(inspect.getsource(importlib.import_module(one)) for one in places().values())
+    read = read | {name for name in LEAVES if f'["{name}"]' in stages}
     return sorted(offers - read)
 
 
@@ -105,6 +107,6 @@ def test_a_command_ignores_no_option_that_it_offers(tmp_path: Path, name: str) -
     words = (*name.split(), *COMMANDS[name])
     done = detect_video_anew(*words, cwd=tmp_path, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
-    offers = offered(dict(commands())[name]) - OF_TRACKS.get(name, set())
+    offers = offered(dict(commands())[name])
     assert ignored(offers, told(tmp_path)) == []
     assert ignored({*offers, "planted"}, told(tmp_path)) == ["planted"]

@@ -20,7 +20,7 @@ from detector.core.loop.parts import Progress
 from detector.core.run.detect import detect
 from detector.core.run.plan import resolve
 from detector.core.stages import between
-from detector.core.stages.between import Stage
+from detector.core.stages.between.base import Stage
 from detector.core.timeline import Timeline
 from detector.core.timeline.order import NAME, grouped, in_order
 from detector.core.timeline.spans import STAGES

@@ -499,7 +499,9 @@ def found_for(monkeypatch, use: bool, speed=by_rules):
     job = Job(speed)
     monkeypatch.setattr(module, "run_defaults", lambda source, config: (PLAIN, config))
     monkeypatch.setattr(module, "take_turns", lambda source, config: job.turns)
-    monkeypatch.setattr("detector.core.run.reading.Reading.kind_of", lambda *_: "1280x720 h264")
+    monkeypatch.setattr(
+        "detector.core.run.reading.SourceReading.kind_of", lambda *_: "1280x720 h264"
+    )
     kept = []
     monkeypatch.setattr(module, "keep", lambda *given: kept.append(given) or "m.json")
     watch, clock = (lambda *_: None), (lambda: job.now)

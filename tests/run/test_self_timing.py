@@ -14,6 +14,7 @@ import pytest
 from detector.core import engines
 from detector.core.api import Detector
 from detector.core.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
+from detector.core.engines import base
 from detector.core.errors import EngineError, machine
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.graph.int8 import FRONT
@@ -95,7 +96,7 @@ def ticks(monkeypatch) -> Ticks:
 
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(self_timing, "_open", opened)
-    set_driver(monkeypatch, Path("/no/driver"))
+    monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
@@ -104,11 +105,6 @@ def ticks(monkeypatch) -> Ticks:
     monkeypatch.setattr(measurements, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
     monkeypatch.setattr(self_timing, "make", partial(MAKE, clock=clock))
     return clock
-
-
-def set_driver(monkeypatch, path: Path) -> None:
-    for module in (measurements, self_timing):
-        monkeypatch.setattr(module, "NVIDIA_DRIVER", path)
 
 
 def settings(folder, model="street-1", **runtime) -> Config:
@@ -284,7 +280,7 @@ def test_a_timing_takes_a_twentieth_of_its_run(foreign, ticks, tmp_path, frames)
 def test_on_a_gpu_only_what_builds_no_plan_is_timed(foreign, ticks, tmp_path, monkeypatch, engine):
     speeds = {(engine, "fp32"): 0.010, (engine, "tf32"): 0.006, (engine, "fp16"): 0.004}
     monkeypatch.setattr("tests.run.test_self_timing.SPEEDS", speeds)
-    set_driver(monkeypatch, tmp_path)
+    monkeypatch.setattr(base, "NVIDIA_DRIVER", tmp_path)
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: (engine, "by rank"))
     runtime = foreign(Ahead(None), settings(tmp_path, "somebody.onnx")).config.runtime
     assert runtime.precision == ("fp16" if engine == "ort" else "fp32")
@@ -512,7 +508,7 @@ def test_the_package_has_a_calibration_of_its_own_weights(street):
 def test_the_command_takes_it_and_python_where_auto_is_asked_for(tmp_path, monkeypatch):
     """Real engines: which of them is the fastest depends on the machine."""
     monkeypatch.setenv(SWITCH, "1")
-    set_driver(monkeypatch, Path("/no/driver"))
+    monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.chdir(tmp_path)
     config = settings(tmp_path / "engines")
     config = replace(
@@ -539,7 +535,7 @@ def test_a_long_run_of_somebodys_model_times_it_and_python_reads_that(
     shared, tmp_path, monkeypatch
 ):
     monkeypatch.setenv(SWITCH, "1")
-    set_driver(monkeypatch, Path("/no/driver"))
+    monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # the machine may be busy, the clip is short
     monkeypatch.setattr(losses, "SHARE", 100.0)
     monkeypatch.setattr(measurements, "WORTH", 0.0)

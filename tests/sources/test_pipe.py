@@ -29,7 +29,6 @@ from detector.core.sources import _standard_input
 from detector.core.sources._standard_input import StandardInput
 from tests.cli.command import (
     assert_one_line_error,
-    decoded,
     detect_video,
     heeds_signals,
     rows_of,
@@ -39,7 +38,7 @@ from tests.cli.command import (
 from tests.conftest import CHECKOUT
 from tests.waiting import PATIENCE_S, wait_for
 
-from .clips import cut, write_sound, write_video
+from .clips import cut, pts_of, write_sound, write_video
 from .nasty import make
 
 STREET = CHECKOUT / "videos" / "street.mp4"
@@ -332,7 +331,7 @@ def test_a_run(tmp_path: Path) -> None:
     of_file = rows_of(tmp_path / "in-null-detected.jsonl")
     of_pipe = rows_of(tmp_path / second["jsonl"])
     assert [{**row, "source": "-"} for row in of_file] == of_pipe
-    assert decoded(tmp_path / second["video"]) == decoded(tmp_path / "in-null-detected.mp4")
+    assert pts_of(tmp_path / second["video"]) == pts_of(tmp_path / "in-null-detected.mp4")
     session = json.loads((tmp_path / "runs/stdin-null-2/session.json").read_text())
     assert session["clip_sha256"] == {"-": hashlib.sha256(path.read_bytes()).hexdigest()}
 

@@ -11,12 +11,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from detector.core import __version__, wings
-from detector.core.cli.habits import (
-    answer_habits,
-    refuse_assignments,
-    refuse_model_name,
-    takes_values,
-)
 from detector.core.cli.help import (
     ALL,
     FLAGS,
@@ -67,19 +61,28 @@ class DefaultGroup(click.Group):
             args = [*args[1:], "--help"] if of_command else ["--help", *args[1:]]
         if args[0] in FLAGS:
             args = self._detect().take_topic(ctx, args)
-        if args and args[0] not in command_names() and not args[0].startswith("-"):
+        is_there = bool(args) and os.path.lexists(args[0])
+        if args and not (is_there or args[0] in command_names() or args[0].startswith("-")):
+            from detector.core.cli.habits import answer_habits
+
             args[0] = answer_habits(args, ctx, self._options_of(ctx)) or args[0]
         if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
-            _refuse_misspelt(args[0], ctx)
-            check_threads(blas_threads())  # the next line imports numpy
-            refuse_model_name(args[0], ctx)
+            check_threads(blas_threads())  # what follows imports numpy
+            if not is_there:
+                from detector.core.cli.habits import refuse_model_name
+
+                _refuse_misspelt(args[0], ctx)
+                refuse_model_name(args[0], ctx)
             args.insert(0, DEFAULT)
-        if args[0] == DEFAULT:
+        if args[0] == DEFAULT and any("=" in word for word in args[1:]):
+            from detector.core.cli.habits import refuse_assignments
+
             refuse_assignments(args[1:], ctx, self._options_of(ctx))
         return super().parse_args(ctx, args)
 
     def _options_of(self, ctx: click.Context) -> Callable[[str], dict[str, bool]]:
         """Return a function that lists a command's options; it imports the command when called."""
+        from detector.core.cli.habits import takes_values
 
         def known(name: str) -> dict[str, bool]:
             command = self.get_command(ctx, name)
@@ -144,7 +147,7 @@ def _words_before(args: list[str]) -> list[str]:
 def _refuse_misspelt(word: str, ctx: click.Context) -> None:
     """Refuse ``profle in.mp4``, which is not two sources: those have a path or a suffix."""
     close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
-    if close and word.isidentifier() and not os.path.lexists(word):
+    if close and word.isidentifier():
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)
 
 

@@ -32,8 +32,6 @@ def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str
     """Return our command for another program's first word, if any. Raises UsageError for ``train``,
     ``conf=0.3`` and ``yolo predict``, with our way to write it."""
     word = words[0]
-    if os.path.lexists(word):
-        return None
     from detector.core.config.elsewhere import ABSENT, WORDS
 
     is_solution = word == "solutions" and len(words) > 1
@@ -120,8 +118,8 @@ def _may_be_camera(source: str) -> bool:
 
 
 def refuse_model_name(word: str, ctx: click.Context) -> None:
-    """Raise UsageError for a missing source whose name reads like a model's: ``yolov5nn``."""
-    if os.path.lexists(word) or os.sep in word or "." in word:
+    """Raise UsageError for a source that is no file but reads like a model: ``yolov5nn``."""
+    if os.sep in word or "." in word:
         return
     from detector.core.models.catalogue import known
 

@@ -15,8 +15,6 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from detector.core.cli.habits import answer_option, our_option, refuse_split_lists
-
 SUMMARY = """\
 detect-video SOURCE...       find objects; write SOURCE-detected.mp4 and .jsonl
 detect-video profile SOURCE  see where each millisecond goes and what to change
@@ -106,10 +104,14 @@ class HelpfulCommand(click.Command):
         try:
             rest = super().parse_args(ctx, [*args])
         except click.NoSuchOption as error:
+            from detector.core.cli.habits import answer_option
+
             if answer := answer_option(error.option_name, args, ctx):
                 raise click.UsageError(answer, ctx) from None
             raise
-        if not ctx.resilient_parsing:
+        if not ctx.resilient_parsing and any(word[2:] in OF_CLASSES for word in args):
+            from detector.core.cli.habits import refuse_split_lists
+
             refuse_split_lists(args, ctx.params.get("sources") or (), ctx)
         return rest
 
@@ -166,6 +168,8 @@ class HelpfulCommand(click.Command):
         groups = self._grouped(ctx)
         if topic == ALL:
             return groups
+        from detector.core.cli.habits import our_option
+
         name = topic.lower().lstrip("-").replace("_", "-")
         chosen = {title: ones for title, ones in groups.items() if key_of(title) == name}
         if chosen:

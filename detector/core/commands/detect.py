@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -68,12 +68,12 @@ def command(
     from detector.core.run.inputs import gather_sources
 
     config = resolve_config(config_file, flags)
-    guest: Guest | None = wings.guest()
     owners = {"--output -": config.output.output == "-", "--events -": config.events.events == "-"}
     check_standard_output({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)
         on_line = {name for name, value in flags.items() if value is not None}
+        guest: Guest | None = wings.guest() if _concerns_wings(specs, config, on_line) else None
         taken = guest is not None and guest.takes(specs, config, on_line)
     rows_to = take_standard_output() if owners["--output -"] and not taken else None
     if owners["--events -"]:
@@ -123,6 +123,19 @@ def command(
     for error in result.errors:
         complain(error)
     return result.exit_code
+
+
+def _concerns_wings(specs: Sequence[str], config: Config, on_line: Container[str]) -> bool:
+    """Not a run of plain files without an option of cameras or of the page."""
+    from detector.core.config.schema import CAMERA_GROUPS, options
+    from detector.core.run.inputs import is_camera
+
+    groups = {name: getattr(config, name) for name in (*CAMERA_GROUPS, "page")}
+    return (
+        any(group != type(group)() for group in groups.values())
+        or any(name in groups and leaf.name in on_line for name, leaf in options())
+        or any(not os.path.isfile(spec) or is_camera(spec) for spec in specs)
+    )
 
 
 def _detect_files(

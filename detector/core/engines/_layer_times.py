@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from detector.core.engines.base import BaseRequest, LayerExecution, LayerProfiler
+from detector.core.engines.base import LayerExecution, LayerProfiler, RawRequest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ class LayerTimes(NamedTuple):
 
 
 def measure_layers(
-    plain: BaseRequest,
+    plain: RawRequest,
     profiler: LayerProfiler,
     slots: Sequence[NDArray[np.uint8]],
     runs: int,

@@ -32,7 +32,7 @@ BuildProgress = Callable[[str, int, int], bool]
 """(what is being done, steps done, steps in all) -> whether to go on."""
 
 
-class BaseRequest:
+class RawRequest:
     """A slot for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows 0..n-1.
     ``device_ms``: of the last ``infer``, with upload and read-back; None if not reported."""
 
@@ -183,7 +183,7 @@ class Engine:
     """The reason to give if it has no ``layer_profiler``."""
 
     # ---- Facts about an open engine
-    requests: Sequence[BaseRequest]
+    requests: Sequence[RawRequest]
     """The requested number of requests; each holds a slot."""
     concurrency: int = 1
     """How many requests may be inside ``infer`` at once, each in its own thread."""

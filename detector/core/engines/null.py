@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detector.core.engines.base import PRECISIONS, BaseRequest, Engine, EngineOptions
+from detector.core.engines.base import PRECISIONS, Engine, EngineOptions, RawRequest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NOTHING_HERE = -100.0
 
 
-class NullRequest(BaseRequest):
+class NullRequest(RawRequest):
     def __init__(self, network: Network) -> None:
         import numpy as np
 

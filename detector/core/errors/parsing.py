@@ -7,9 +7,11 @@ file and line number. Values are None, booleans, 64-bit integers, floats, text, 
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import reprlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from detector.core.errors import DetectVideoError, UsageError
@@ -125,3 +127,14 @@ def is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def refuse_unknown(where: object, what: str, given: Iterable[object], known: Sequence[str]) -> None:
+    """Raise UsageError for the first unknown name. ``what``: such as "key"."""
+    for name in given:
+        if name not in known:
+            text = str(name)[:100]
+            near = difflib.get_close_matches(text, known, 1, 0.5)
+            hint = f"did you mean {near[0]}? " if near else ""
+            names = ", ".join(known)
+            raise UsageError(f"{where}: unknown {what} {quote(text)}; {hint}known: {names}")

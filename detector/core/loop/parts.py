@@ -21,7 +21,7 @@ from detector.core.timeline.order import longest_batch
 from detector.core.types import AnyPicture, Detections, Fit, Frame, FrameTimes, Image, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.stages.between import Schedule
+    from detector.core.stages.between.base import Schedule
     from detector.core.stages.still import Stillness
 
 Outputs = list[NDArray[np.float32]]

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 
 Head = Callable[["list[NDArray[np.float32]]", float], "Candidates"]
-"""(outputs of one picture, confidence threshold) -> candidates in network pixels.
-
-Each output has a leading axis of 1.
-"""
+"""(outputs of one picture, confidence threshold) -> candidates in network pixels. Each output has a
+leading axis of 1."""
 
 Dense = Callable[["list[NDArray[np.float32]]"], "NDArray[np.float32]"]
 """Every row of one picture's outputs, decoded: ``Network.dense``."""

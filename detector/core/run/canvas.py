@@ -7,7 +7,7 @@
                      takes the shape of the source, at about the area of its own
 
 ``find_canvas`` decides. ``open_network``, the cameras and the batches call it with the picture that
-counts (``reading.Reading.picture_size``), or with None to keep the model's own input.
+counts (``SourceReading.picture_size``), or with None to keep the model's own input.
 """
 
 from __future__ import annotations

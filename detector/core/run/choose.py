@@ -104,8 +104,7 @@ def find_timing(
     ahead: tuple[SourceReading, Sequence[str]] | None = None,
     progress: BuildProgress = silent,
 ) -> Timing | None:
-    """The timing of this network on this machine, kept or made; None if it is not timed. ``ahead``
-    and ``progress``: as of ``self_timing.make``."""
+    """The timing of this network on this machine, kept or made; None if it is not timed."""
     if not measurements.may_time(config, network):
         return None
     kept = measurements.find(config, network, ["self-timing"], own_canvas(network, config))

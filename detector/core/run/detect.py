@@ -199,12 +199,11 @@ def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
 
 
 def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
-    """Imports what sources, stages, loop and outputs need, so that it is in no run's seconds."""
+    """Import what sources, stages, loop and outputs need, so that no run's seconds include it."""
     modules = {
         f"detector.core.loop.{loop}",
         "detector.core.sinks.jsonl",  # of every session
         "detector.core.stages.annotate",
-        "detector.core.stages.between",
         "detector.core.stages.nms",
     }
     for spec in specs:
@@ -232,7 +231,7 @@ def _refuse_being_written(
 
 
 def _refuse_missing(specs: Sequence[str]) -> None:
-    """Raises SourceError if no source exists, UsageError if one can never be read; opens none."""
+    """Raise SourceError if no source exists, UsageError if one can never be read. Opens none."""
     if list(specs).count(STANDARD_INPUT) > 1:
         raise UsageError("-: standard input can be read only once; give - once")
     missing = []
@@ -332,15 +331,14 @@ def _text_of(spec: str) -> str:
 
 @contextmanager
 def _held(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput | None]:
-    """What knows the digest of the source, once it is read; None where nothing does."""
+    """Yield an object that knows the source's digest once it is read; None if there is none."""
     if spec != STANDARD_INPUT:
         with ExitStack() as stack:
             if is_web(spec):
                 from detector.core.sources import _web
 
                 stack.enter_context(_web.cut_when(job.stop.is_set))
-            # A picture is decoded at once: only its digest needs the file again.
-            once = not job.hashes and kind_of(spec) == PICTURE
+            once = not job.hashes and kind_of(spec) == PICTURE  # it is decoded at once
             yield None if once else stack.enter_context(hold(spec))
         return
     from detector.core.sources._standard_input import standard_input

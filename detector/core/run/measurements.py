@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config
+from detector.core.engines import base
 from detector.core.engines._built import store
-from detector.core.engines.base import NVIDIA_DRIVER
 from detector.core.errors import EngineError, UsageError
 from detector.core.errors.writing import set_aside
 from detector.core.run.environment import describe_cpu, gpu_driver
@@ -51,7 +51,7 @@ WORTH = 1.2  # times as fast: what a timing that nobody asked for must find to c
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``note``: a line for the user where it was made just now; None where it was kept."""
+    """A timing. ``note``: a line for the user if it was just made; None if it was saved."""
 
     measurement: Measurement
     note: str | None = None
@@ -175,7 +175,7 @@ def may_time(config: Config, network: Network) -> bool:
         return False
     if runtime.device not in ("auto", "cpu"):
         return False
-    timed = ON_GPU if NVIDIA_DRIVER.exists() else TIMED
+    timed = ON_GPU if base.NVIDIA_DRIVER.exists() else TIMED
     with suppress(EngineError, UsageError):
         return engines.choose_by_rank("fp32", runtime.device)[0] in timed
     return False

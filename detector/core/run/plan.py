@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
-    from detector.core.stages.between import ChosenStage, Spared, Stage
+    from detector.core.stages.between import ChosenStage
+    from detector.core.stages.between.base import Spared, Stage
     from detector.core.types import AnyPicture, Candidates, Detections, Image, Letterbox, SourceInfo
 
     Preprocess = Callable[[AnyPicture, Image], Letterbox]
@@ -331,9 +332,9 @@ class RunPlan:
             piped = PipedVideo(stream, **{key: self.writing[key] for key in PipedVideo.options})
             piped.open(info)
             return piped
-        from detector.core.sinks._only import only_detections
         from detector.core.sinks._rows import RowsSink
         from detector.core.sinks._stream import StreamedRows
+        from detector.core.sinks.base import only_detections
 
         options = {**self.writing, "remark": self.drawing.remark}
         rows = sinks.open(

@@ -174,7 +174,7 @@ class SourceReading:
         return None
 
     def kind_of(self, spec: str) -> str | None:
-        """What decides how fast a source is read: "1280x720 h264", "pictures"; or None."""
+        """Return what decides how fast a source is read: "1280x720 h264", "pictures"; or None."""
         if spec == STANDARD_INPUT:
             return None
         with suppress(DetectVideoError), self.whole.open(spec) as source:

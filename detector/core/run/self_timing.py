@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config, RuntimeConfig
-from detector.core.engines.base import NVIDIA_DRIVER, BuildProgress
+from detector.core.engines import base
+from detector.core.engines.base import BuildProgress
 from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.errors.machine import usable_cores
 from detector.core.run import measurements
@@ -66,7 +67,7 @@ def make(
     calibration = packaged(network, config.network.model)
     losses: Losses | None = None
     about = None
-    if calibration is not None and not NVIDIA_DRIVER.exists():
+    if calibration is not None and not base.NVIDIA_DRIVER.exists():
         losses = KnownLosses.of(calibration)
         about = MeasuredCalibration(
             PACKAGED, calibration.method, calibration.seen, calibration.budget
@@ -74,7 +75,9 @@ def make(
         if shape != (network.input.height, network.input.width):
             network = open_network(_at(config, shape))
     elif ahead is not None:
-        losses = MeasuredLosses.at(network, Ahead(*ahead), NVIDIA_DRIVER.exists(), usable_cores())
+        losses = MeasuredLosses.at(
+            network, Ahead(*ahead), base.NVIDIA_DRIVER.exists(), usable_cores()
+        )
     if losses is None or not _leaves_a_choice(losses, config.runtime):
         return None
     timed = _bare(config) if about is not None else config
@@ -197,7 +200,7 @@ def _order(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple
     first = runtime.engine
     if first == "auto":
         first = engines.choose_by_rank("fp32", runtime.device)[0]
-    timed = (first,) if NVIDIA_DRIVER.exists() else measurements.TIMED
+    timed = (first,) if base.NVIDIA_DRIVER.exists() else measurements.TIMED
     there = [name for name in timed if usable.get(name, "") is None]
     pairs = [(name, precision) for precision in PRECISIONS for name in there]
     speed = {("openvino", "int8"): 0, ("ort", "int8"): 1, ("openvino", "bf16"): 2}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.config.schema import Config
-from detector.core.engines.base import BaseRequest
+from detector.core.engines.base import RawRequest
 from detector.core.errors import EngineError
 from detector.core.errors.machine import too_much
 from detector.core.errors.text import counted
@@ -50,14 +50,14 @@ def _most_that_fit(network: Network) -> int:
     return most
 
 
-class ShapedRequest(BaseRequest):
+class ShapedRequest(RawRequest):
     """A request of the model that its picture needs. ``shape``: of that model."""
 
-    def __init__(self, number: int, shape: Size, request: BaseRequest) -> None:
+    def __init__(self, number: int, shape: Size, request: RawRequest) -> None:
         self.number = number
         self.take(shape, request)
 
-    def take(self, shape: Size, request: BaseRequest) -> None:
+    def take(self, shape: Size, request: RawRequest) -> None:
         """Switch to another model's request. Call it only between two batches."""
         self.shape, self._request, self.slot = shape, request, request.slot
 

@@ -58,6 +58,8 @@ def open(name: str, path: Path, **options: Any) -> Sink:
 
 def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, Any]) -> list[Sink]:
     """Open the sinks of ``paths`` (name -> path) in order. If one fails, the others are aborted."""
+    from detector.core.sinks.base import only_detections
+
     kinds = {name: find(name) for name in paths}
     if any("names" in kind.options for kind in kinds.values()):
         from detector.core.sinks._naming import FrameNames
@@ -69,8 +71,6 @@ def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, 
             kind = kinds[name]
             given = {key: options[key] for key in kind.options if key in options}
             if options.get("only_detections") and "only_detections" not in kind.options:
-                from detector.core.sinks._only import only_detections
-
                 kind = only_detections(kind)
             sink = kind(path, **given)
             sink.open(info)

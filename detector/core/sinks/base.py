@@ -26,9 +26,8 @@ class Sink:
         (['jsonl', 'video'], '.coco.json')
     """
 
-    name: ClassVar[
-        str
-    ]  # "video", "jsonl", ...: in --save, in the summary, and as the file's name here
+    # "video", "jsonl", ...: in --save, in the summary, and as the file's name here
+    name: ClassVar[str]
     # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. An -o
     # file that ends in any of them belongs to this sink.
     suffixes: ClassVar[tuple[str, ...]]
@@ -39,10 +38,7 @@ class Sink:
     pictures: ClassVar[str] = "none"
     one_picture: ClassVar[tuple[str, ...]] = ()  # the ``suffixes`` that hold only one picture
     ending: ClassVar[str] = "-detected"  # default name: IN + ending + suffix
-    kinds: ClassVar[tuple[str, ...]] = (
-        "video",
-        "pictures",
-    )  # the SourceInfo.kind that it can write
+    kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # of sources that it can write
     alone: ClassVar[bool] = True  # whether -o FILE with its suffix writes only FILE
     # Sinks are opened, written and closed by ascending ``order``. Cheap rows come first: if the
     # video fills the disk, the rows of all its frames are already there.
@@ -98,3 +94,20 @@ class Sink:
     def abort(self) -> Path | None:
         """Keep what is whole after a failure, under the temporary name; return that, if any."""
         raise NotImplementedError
+
+
+class _OnlyDetections(Sink):
+    """--only-detections, for sinks that have no rule of their own: they get those frames alone."""
+
+    def see(self, image: Image, detections: Detections) -> None:
+        if len(detections):
+            super().see(image, detections)
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        if len(detections):
+            super().write(frame, detections)
+
+
+def only_detections(sink: type[Sink]) -> type[Sink]:
+    """Return a subclass of the sink that skips frames without detections."""
+    return type(sink.__name__, (_OnlyDetections, sink), {})

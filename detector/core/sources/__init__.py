@@ -42,13 +42,13 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Source]:
-    """The class of a source: ``VideoSource`` of ``video``."""
+    """Return a source's class: ``VideoSource`` for ``video``."""
     source: type[Source] = wings.load(_places(*__path__)[name])
     return source
 
 
 def find_claiming(spec: str) -> type[Source]:
-    """The source that reads ``spec``. Raises SourceError, with the cure, where none does."""
+    """Return the source that reads ``spec``. Raises SourceError with a remedy if none does."""
     for name, form in _in_order(*__path__):
         if form.fullmatch(spec) and (source := find(name)).claims(spec):
             return source
@@ -168,7 +168,7 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
 
 
 def note_of(spec: str) -> str:
-    """What ``gather`` left out of the folder or pattern that this is of; "" where nothing was."""
+    """Return what ``gather`` omitted from this spec's folder or pattern; "" if nothing."""
     return spec.note if isinstance(spec, Gathered) else ""
 
 
@@ -182,7 +182,7 @@ def files_of(spec: str) -> list[str]:
 
 
 def pictures_of(spec: str) -> list[str] | None:
-    """The pictures that ``spec`` names, in order; None when it is a video. Raises SourceError."""
+    """Return the pictures of ``spec``, in order; None if it is a video. Raises SourceError."""
     source = find_claiming(spec)
     if is_web(spec) and not source.arrives:
         from detector.core.sources.web import picture_of

@@ -6,12 +6,14 @@ import os
 import re
 from collections.abc import Sequence
 
+from detector.core.sources._contents import natural_key
+
 STANDARD_INPUT = "-"
 _LIVE = re.compile(r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
 
 
 def is_live(spec: str) -> bool:
-    """True for a webcam (its number or device) or an address on the network. ``./0`` is a file."""
+    """Return whether it is a webcam (number or device) or a network address. ``./0`` is a file."""
     return _LIVE.fullmatch(spec) is not None
 
 
@@ -25,8 +27,6 @@ class NamedPictures(str):
     paths: tuple[str, ...]
 
     def __new__(cls, paths: Sequence[str]) -> NamedPictures:
-        from detector.core.sources._contents import natural_key
-
         folders = {os.path.dirname(path) for path in paths}
         if len(folders) == 1:
             common = folders.pop() or os.curdir
@@ -38,7 +38,7 @@ class NamedPictures(str):
 
 
 class Gathered(str):
-    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
+    """A folder's or pattern's spec once all its files are accounted for; ``note``: omissions."""
 
     note: str
 

@@ -103,7 +103,7 @@ def _select_pictures(spec: str, contents: Folder) -> list[str]:
 
 
 def refusal(spec: str) -> SourceError:
-    """The error for a spec that no source claims: what is wrong with it, and the cure."""
+    """Return the error for a spec that no source claims: what is wrong with it, and the remedy."""
     if is_live(spec):  # what reads cameras was left out of this installation
         why = "is a camera, but this installation cannot read cameras; reinstall detect-video"
     elif os.path.islink(spec):

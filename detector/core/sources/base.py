@@ -137,10 +137,9 @@ class Source:
     gives: ClassVar[tuple[str, ...]] = ("bgr",)
     # Whether ``open`` takes ``choice``: the track, the rate, and which grey is black and white.
     has_tracks: ClassVar[bool] = False
-    # Sources are asked in ascending order whether they claim a spec. Video files come last: that
-    # source takes every file that nobody else knows. A source is only imported, and asked, for
-    # specs that match the whole of ``form``, a regular expression without regard to case; both are
-    # read as literals of its file.
+    # Sources are asked in ascending order whether they claim a spec; video files come last, as that
+    # source takes every file that nobody else knows. A spec that ``form`` does not match as a whole
+    # (a regular expression, case does not count) imports no source. Both are literals.
     order: ClassVar[int] = 0
     form: ClassVar[str] = ".*"
 
@@ -180,7 +179,7 @@ class Source:
 
     @classmethod
     def open_arriving(cls, spec: str, reading: Any) -> Source:
-        """Open a source that ``arrives``, with a ``reading.Reading``. Raises as ``open``."""
+        """Open a source that ``arrives``, with a ``SourceReading``. Raises as ``open``."""
         raise NotImplementedError
 
     def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -22,41 +23,46 @@ WIDEST_BAR, NARROWEST_BAR = 24, 6  # columns
 INTERVAL_S = 0.25  # often enough to look alive; reading the counters costs some 50 us
 
 
-class LiveLine:
-    """Reads the run's counters from a thread of its own: watching costs the loop nothing."""
+class Redrawn:
+    """Draws something anew until it is stopped, from a thread of its own."""
 
     def __init__(self, console: SafeConsole) -> None:
-        self._console = console
+        self.console = console
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, info: Any, progress: Any, timeline: Any, frames: int | None) -> None:
-        self._over = threading.Event()
-        declared = info.frames_declared
-        total = min(frames, declared) if frames and declared else frames or declared
+    def begin(self, name: str, interval_s: float, draw: Callable[[], RenderableType]) -> None:
+        self._over.clear()
         self._thread = threading.Thread(
-            target=self._watch,
-            args=(info.path, progress, timeline, total),
-            name="detect-video live",
-            daemon=True,
+            target=self._redraw, args=(interval_s, draw), name=f"detect-video {name}", daemon=True
         )
         self._thread.start()
 
     def stop(self) -> None:
+        """May be called twice."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
-    def _watch(self, path: str, progress: Any, timeline: Any, total: int | None) -> None:
-        started = time.perf_counter()
-        with RichLive(console=self._console, auto_refresh=False, transient=True) as live:
-            while not self._over.wait(INTERVAL_S):
-                elapsed = time.perf_counter() - started
-                shown = line(
-                    path, progress.written, total, elapsed, timeline, self._console.width - 1
-                )
-                live.update(shown.draw(), refresh=True)
+    def _redraw(self, interval_s: float, draw: Callable[[], RenderableType]) -> None:
+        with RichLive(console=self.console, auto_refresh=False, transient=True) as live:
+            while not self._over.wait(interval_s):
+                live.update(draw(), refresh=True)
+
+
+class LiveLine(Redrawn):
+    """Reads the run's counters from a thread of its own: watching costs the loop nothing."""
+
+    def start(self, info: Any, progress: Any, timeline: Any, frames: int | None) -> None:
+        declared, started = info.frames_declared, time.perf_counter()
+        total = min(frames, declared) if frames and declared else frames or declared
+
+        def draw() -> RenderableType:
+            elapsed_s, width = time.perf_counter() - started, self.console.width - 1
+            return line(info.path, progress.written, total, elapsed_s, timeline, width).draw()
+
+        self.begin("live", INTERVAL_S, draw)
 
 
 class ProgressLine(NamedTuple):

@@ -218,7 +218,7 @@ def _where(
 ) -> int:
     from detector.core.terminal.models import progress_bar
     from detector.lab.compare.where.words import where_command
-    from detector.lab.terminal.where import print_where
+    from detector.lab.terminal.compare import print_where
 
     errors = error_terminal()
     with progress_bar(errors, not quiet and errors.is_terminal) as watch:

@@ -10,7 +10,7 @@ from itertools import cycle, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import BaseRequest
+from detector.core.engines.base import RawRequest
 from detector.core.run.loading import LoadedModel
 from detector.core.run.plan import resolve
 from detector.core.run.tiling import Tiling
@@ -43,7 +43,7 @@ def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     ]
 
 
-def time_batches(request: BaseRequest, batches: Sequence[Batch], count: int) -> Iterator[float]:
+def time_batches(request: RawRequest, batches: Sequence[Batch], count: int) -> Iterator[float]:
     for batch in islice(cycle(batches), count):
         np.copyto(request.slot, batch)
         start = time.perf_counter()

@@ -1,4 +1,5 @@
-"""The tables of a comparison: speeds with intervals and agreement, then what each row costs."""
+"""The tables of a comparison: speeds with intervals and agreement, then what each row costs; and
+of ``compare --where``: every stage, and the first that differs."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from detector.lab.analysis.statistics import fewest_rounds
 from detector.lab.report.side_by_side import side_by_side
 from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison, Decision, Row
 from detector.lab.session.evaluation import Figure
+from detector.lab.session.where import StageDifference, Where
 
 WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
 FEW_CLASSES = 4  # up to so many have a column each
@@ -276,3 +278,32 @@ def _fps(value: float) -> str:
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
+
+
+def _says(one: StageDifference) -> str:
+    if one.untold is not None:
+        return "not compared"
+    return "DIFFERS" if one.differs else "agrees"
+
+
+STAGES = (
+    Column("stage"),
+    Column("what", "compared", longest=40, out=3),
+    Column("says", "", value=_says, whole=True),
+    Column("max", "largest", ".4g", out=2),
+    Column("rms", form=".4g", out=4),
+    Column("relative", "relative to A", ".2%", out=1),
+    Column("beyond", "beyond rounding", ".1%", out=5),
+    Column("kind", value=lambda one: one.kind or "", whole=True),
+)
+
+
+def print_where(console: SafeConsole, document: Where) -> None:
+    title = f"A: {document.a}; B: {document.b}; each stage with the same input on both sides"
+    rows = Table("where", STAGES, document.stages, title)
+    lines = [f"note: {one.stage}: {one.untold}" for one in document.stages if one.untold]
+    if document.probes:
+        lines.append(f"checked {len(document.probes)} tensors inside the network")
+    if document.picture is not None:
+        lines.append(f"picture: {document.picture}")
+    print_pieces(console, [rows, *lines, document.verdict])

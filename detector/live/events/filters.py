@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from detector.core.config.field import option
 from detector.core.config.levels import read_value
 from detector.core.errors import UsageError
-from detector.core.errors.parsing import quote
-from detector.core.errors.unknown_names import refuse_unknown
+from detector.core.errors.parsing import quote, refuse_unknown
 from detector.core.run.selection import class_ids
 from detector.live import base
 from detector.live.base import Event, moment_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -33,17 +33,20 @@ class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
     side: str | msgspec.UnsetType = msgspec.UNSET  # the line's name for the direction
 
 
+FIELDS = msgspec.structs.fields(EventDocument)
+NULLABLE = {one.name for one in FIELDS if type(None) in get_args(one.type)}
+
+
 def as_document(event: Event) -> dict[str, Any]:
     document = asdict(event)
     for name in ("time", "since"):
         document[f"{name}_utc"] = utc_text(document.pop(f"{name}_s"))
     for name in ("class_name", "reason"):
         document[name] = None if document[name] is None else redact(document[name])
-    if event.side is None:
-        del document["side"]
-    if event.track is None:
-        document = {name: value for name, value in document.items() if name not in OF_OBJECTS}
-    return dict(msgspec.to_builtins(EventDocument(**document)))
+    absent = OF_OBJECTS if event.track is None else ()
+    given = [name for name, value in document.items() if value is not None or name in NULLABLE]
+    told = {name: document[name] for name in given if name not in absent}
+    return dict(msgspec.to_builtins(EventDocument(**told)))
 
 
 def as_json(event: Event) -> str:

@@ -27,7 +27,6 @@ from detector.live.sources.base import (
     FeedFacts,
     Picture,
 )
-from detector.live.sources.stamps import SteadyStamps
 
 AUTO, EVERY, FRESHEST = "auto", "every", "freshest"
 CAMERA = "camera"  # cause of the reader's waits, in the ledger
@@ -42,8 +41,37 @@ LOOK_NS = SECOND // 4  # between checks of all feeds
 # Busy share of inference above which waiting for a fuller batch pays.
 BUSY = 0.8
 SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
+BACK_S = 1.0  # a larger step back is a clock that was set; a smaller one is disorder
+AHEAD_S = 10.0  # by which stamps may run ahead of arrival: servers send the last seconds at once
 GAVE_UP = "; use --wait to keep trying"
 SPARE_PICTURES = 32  # most buffers of other sizes kept for reuse
+
+
+class SteadyStamps:
+    """The time of a camera's pictures, which goes on through new connections and jumps of a clock.
+    Where stamps begin anew, fall back (MPEG-TS wraps after 26.5 hours) or run ahead, arrival
+    counts. For one thread."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._last_s = self._shift_s = 0.0
+        self._last_ns = 0
+        self._lead_s = 0.0  # of the stamps before arrival, when they were believed last
+
+    def move(self, picture: Picture) -> int:
+        """Return the picture's continuous pts; as stored until the first jump."""
+        arrival, base = picture.arrival, picture.time_base
+        time_s = float(picture.pts * base) + self._shift_s
+        lead_s = time_s - arrival.arrived_ns / 1e9
+        is_new = arrival.epoch != self._epoch
+        if is_new or time_s < self._last_s - BACK_S or lead_s > self._lead_s + AHEAD_S:
+            if self._epoch is not None:
+                passed_s = max(0, arrival.arrived_ns - self._last_ns) / 1e9
+                self._shift_s += self._last_s + passed_s - time_s
+                time_s = self._last_s + passed_s
+            self._epoch, self._lead_s = arrival.epoch, time_s - arrival.arrived_ns / 1e9
+        self._last_s, self._last_ns = time_s, arrival.arrived_ns
+        return picture.pts + round(self._shift_s / base)
 
 
 @dataclass(slots=True)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
-from rich.live import Live as RichLive
 from rich.table import Table
 from rich.text import Text
 
 from detector.core.errors.text import counted, printable
-from detector.core.terminal.console import SafeConsole
-from detector.core.terminal.progress import shorten
+from detector.core.terminal.progress import Redrawn, shorten
 from detector.core.terminal.run import number
 from detector.live.base import LiveFigures, StreamFigures, ZoneFigures
 
@@ -22,32 +19,14 @@ NAME_COLUMNS = 20
 MARKS = {"live": "green", "stalled": "yellow", "waiting": "red", "connecting": "cyan"}
 
 
-class CameraTable:
-    """Draws the figures of a live run twice a second, from its own thread."""
-
-    def __init__(self, console: SafeConsole) -> None:
-        self._console = console
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+class CameraTable(Redrawn):
+    """Draws the figures of a live run twice a second."""
 
     def start(self, figures: Callable[[], LiveFigures]) -> None:
-        self._over.clear()
-        self._thread = threading.Thread(
-            target=self._watch, args=(figures,), name="detect-video table", daemon=True
-        )
-        self._thread.start()
+        def draw_now() -> RenderableType:
+            return draw(figures(), self.console.width - 1, self.console.height - 2)
 
-    def stop(self) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _watch(self, figures: Callable[[], LiveFigures]) -> None:
-        with RichLive(console=self._console, auto_refresh=False, transient=True) as live:
-            while not self._over.wait(INTERVAL_S):
-                width = self._console.width - 1
-                live.update(draw(figures(), width, self._console.height - 2), refresh=True)
+        self.begin("table", INTERVAL_S, draw_now)
 
 
 def draw(figures: LiveFigures, width: int, height: int = 40) -> RenderableType:

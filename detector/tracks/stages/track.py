@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.core.errors import UsageError
-from detector.core.stages.between import Spared, Stage
+from detector.core.stages.between.base import Spared, Stage
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
@@ -51,7 +51,7 @@ def _trail_seconds(text: str) -> float:
 
 
 def parse_every(text: str | None) -> int | None:
-    """Of --infer-every: every how many frames; None for auto; 1 by default. Raises UsageError."""
+    """Parse --infer-every, in frames; None for auto; 1 by default. Raises UsageError."""
     if text is None:
         return 1
     if text.strip() == AUTO:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from detector.core.errors.guard import keep
-from detector.core.stages.between import Stage
+from detector.core.stages.between.base import Stage
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo

@@ -33,7 +33,7 @@ from detector.lab.analysis.loop.activities import (
 )
 from detector.lab.analysis.loop.critical_path import _steady, critical_path
 from detector.lab.analysis.loop.recorded import recorded_facts
-from detector.lab.analysis.loop.why import Explanation, KnownFacts
+from detector.lab.analysis.loop.why import Explanation, Known
 from detector.lab.session.nsys import NsysRun
 from detector.lab.session.read import read_session
 from tests.lab.analysis.pipelines import load, run_of, shape, wall
@@ -421,7 +421,7 @@ def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
     for curve in queue_curves(activities, whole):
         assert 0 <= curve.full <= 1
         assert len(curve.times_s) == len(curve.means)
-    explained = Explanation(activities, whole, KnownFacts())
+    explained = Explanation(activities, whole, Known())
     for frame in explained.frames:
         assert all(part.ms >= 0 for part in explained.explain(frame).parts)
     assert len(frame_times_ms(columns)) <= len(spans)

@@ -25,7 +25,7 @@ class Door:
         )
         binding = Binding(None, "127.0.0.1", 1, token, None, frozenset())
         self.access = Access(token)
-        self.guard = guard.Guard(self.app, binding, self.access, connections, self.said.append)
+        self.guard = guard.Gate(self.app, binding, self.access, connections, self.said.append)
 
     async def app(self, scope, receive, send):
         if self.raises is not None:

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import (
-    BaseRequest,
-    Engine,
-    EngineOptions,
-    LayerExecution,
-    translated,
-)
+from detector.core.engines.base import Engine, EngineOptions, LayerExecution, RawRequest, translated
 from detector.core.engines.openvino.compiled import read_compiled
 from detector.core.engines.openvino.compiling import (
     IN_FLOAT,
@@ -33,7 +27,7 @@ if TYPE_CHECKING:
     from detector.core.engines.openvino.layers import OpenvinoLayerProfiler
 
 
-class OpenvinoRequest(BaseRequest):
+class OpenvinoRequest(RawRequest):
     """A request whose slot and outputs OpenVINO reads and writes in place."""
 
     def __init__(self, compiled: Any, network: Network) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import BaseRequest, EngineOptions
+from detector.core.engines.base import EngineOptions, RawRequest
 from detector.core.models.base import Network
 from detector.core.models.graph.build import is_quantised
 from detector.core.models.probed import draw
@@ -133,7 +133,7 @@ def expect(network: Network) -> list[NDArray[np.float32]]:
 def is_unlike(
     network: Network,
     expected: list[NDArray[np.float32]],
-    requests: Sequence[BaseRequest],
+    requests: Sequence[RawRequest],
     limits: tuple[float, float] = LIMITS,
 ) -> bool:
     """Return whether any of the concurrent requests finds other boxes or scores in the picture."""

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from detector.core.engines.base import (
     NVIDIA_DRIVER,
-    BaseRequest,
     Engine,
     EngineOptions,
     LayerExecution,
+    RawRequest,
     cpu_threads,
     translated,
 )
@@ -38,7 +38,7 @@ SILENT = 4
 UNWANTED = {"WeightBiasQuantization"}
 
 
-class OrtRequest(BaseRequest):
+class OrtRequest(RawRequest):
     """A request whose slot and outputs are bound once. On a GPU, the slot is copied as u8."""
 
     def __init__(self, session: Any, run_options: Any, network: Network, device: str) -> None:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from detector.core.engines.base import BaseRequest, translated
+from detector.core.engines.base import RawRequest, translated
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
 
@@ -39,7 +39,7 @@ class CallingThreads(threading.local):
             self.ready = True
 
 
-class TorchRequest(BaseRequest):
+class TorchRequest(RawRequest):
     """A request on the CPU. ``slot`` shares the input's memory; results are copied from torch's."""
 
     def __init__(self, run: Run, network: Network, threads: CallingThreads) -> None:
@@ -66,7 +66,7 @@ class TorchRequest(BaseRequest):
 WARM_UPS = 3  # before a capture: libraries choose kernels and allocate memory in the first runs
 
 
-class CudaRequest(BaseRequest):
+class CudaRequest(RawRequest):
     """A GPU request with pinned ``slot`` and results. ``tf32``, ``benchmark``: for the process."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import BaseRequest, translated
+from detector.core.engines.base import RawRequest, translated
 from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.memory import Buffer, DeviceMemory
 from detector.core.models.layouts.plans import PlanTensor
@@ -17,7 +17,7 @@ CHANNELS = 3
 IN_FLIGHT = 2  # the copies of one request overlap with the work of the other
 
 
-class TrtRequest(BaseRequest):
+class TrtRequest(RawRequest):
     """A request. ``last_ms``: of all requests: the last run's device time, with copies."""
 
     def __init__(

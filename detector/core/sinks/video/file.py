@@ -125,7 +125,7 @@ class VideoFile:
         return round(pts * self.info.time_base / self.time_base)
 
     def _start(self, frame: Frame) -> None:
-        """Open encoder, muxer and tracks; if the tracks are what fails, with one, then without."""
+        """Open encoder, muxer and tracks; if the tracks fail, retry with one, then without."""
         tries: list[int | None] = [None, 1, 0] if self._carry else [0]
         for most in tries:
             try:

@@ -20,8 +20,8 @@ BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what damaged or mi
 
 @dataclass(frozen=True, slots=True)
 class SoundRules:
-    """``copied``: codecs that stay; others are encoded by ``encoder``. ``rates``: samples/s.
-    ``gapless``: no stamps, so that gaps are filled with silence. ``most``: tracks, if limited."""
+    """What a format allows. ``copied``: codecs kept; ``encoder`` encodes others. ``rates``:
+    samples/s. ``gapless``: no stamps, so gaps are filled with silence. ``most``: tracks."""
 
     copied: tuple[str, ...]
     encoder: str

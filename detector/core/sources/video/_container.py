@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import av
 from av.sidedata.sidedata import Type as SideDataType
 
-from detector.core.errors import SourceError
+from detector.core.errors import SourceError, UsageError
 from detector.core.errors.holding import bad_tags, how_to_open, open_object
 from detector.core.errors.text import counted
 from detector.core.sources._bgr import TRANSFERS, is_deep_grey, is_plain, nearest_matrix
@@ -21,7 +21,6 @@ from detector.core.sources._forms import STANDARD_INPUT
 from detector.core.sources._planes import why_no_planes
 from detector.core.sources.base import ANY, Choice, GreyRange, note_of_reduced
 from detector.core.sources.video._complaints import Complaints
-from detector.core.sources.video._rates import is_raw, rate_of, time_base_for
 from detector.core.sources.video._tracks import choose_track, data_tracks, kept_tags, read_timecode
 from detector.core.types import LONGEST_GAP_S, SourceInfo
 
@@ -34,6 +33,11 @@ UNKNOWN_DURATION_S = 30 * 3600.0
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
 FIRST_PICTURE_PACKETS = 64  # packets to search for the first picture
 GREY_LOOKS = 8  # pictures used to choose the range of grey
+DEFAULT_FPS = Fraction(25)  # if nothing is known; FFmpeg's own default for raw streams
+# AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX: what FFmpeg's demuxers of raw streams have in common.
+RAW_FLAGS = 0x0180
+PICTURES_IN_A_ROW = "_pipe"  # ends the names of demuxers such as that of JPEG after JPEG
+MOST_FPS = 1000  # more is the resolution of a clock, as DV's 60000
 HEAD_BYTES = 512  # of a file, to describe its format in a message
 PIPE_BYTES = 1 << 16  # per read of a pipe, which returns what it has
 
@@ -345,3 +349,51 @@ def no_frame(video: VideoInfo, refused: int) -> SourceError:
         f"{info.path}: opens ({what}), but no frame can be decoded ({counted(refused, 'packet')} "
         "refused); the file is damaged: copy or record it again"
     )
+
+
+# How many pictures a second a video has, by what it says of itself. FFmpeg calls all raw streams 25
+# a second; H.264's and HEVC's VUI and MPEG-2's sequence header may state the rate.
+
+
+def is_raw(container: Any) -> bool:
+    """Return whether its pictures have no time stamps, so that they are counted."""
+    format = container.format
+    return int(format.flags) & RAW_FLAGS == RAW_FLAGS or format.name.endswith(PICTURES_IN_A_ROW)
+
+
+def rate_of(
+    path: str, container: Any, stream: Any, wanted: Fraction | None
+) -> tuple[Fraction, str]:
+    """Return the frame rate, and a sentence if it is a guess. Raises UsageError for a ``wanted``
+    rate if the file has a clock."""
+    if not is_raw(container):
+        if wanted is not None:
+            raise UsageError(
+                f"{path}: --rate is for raw streams without a clock; this file "
+                f"({container.format.name.split(',')[0]}) has one, so omit --rate"
+            )
+        return _rate_by_clock(stream), ""
+    if wanted is not None:
+        return wanted, ""
+    codec = stream.codec_context
+    stated = None if codec is None else codec.framerate
+    if stated and stated > MOST_FPS:
+        stated = stream.guessed_rate  # MPEG-4 states ticks, and in each picture how many passed
+    if stated and stated <= MOST_FPS:
+        return Fraction(stated), ""
+    return DEFAULT_FPS, (
+        f"the stream states no frame rate, so {DEFAULT_FPS} frames per second are assumed; give "
+        "the right rate with --rate N"
+    )
+
+
+def time_base_for(fps: Fraction, own: Fraction) -> Fraction:
+    """Return a raw stream's time base: its own, if a frame lasts whole ticks of it."""
+    return own if (1 / (fps * own)).denominator == 1 else 1 / fps
+
+
+def _rate_by_clock(stream: Any) -> Fraction:
+    for rate in (stream.average_rate, stream.guessed_rate, stream.base_rate):
+        if rate and rate <= MOST_FPS:
+            return Fraction(rate)
+    return Fraction(stream.average_rate or stream.guessed_rate or stream.base_rate or DEFAULT_FPS)

@@ -88,11 +88,8 @@ def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:
     is_piped = container.file is not None and open_object(container.name) is None
     if not is_piped and _size_of(container) <= 0:
         return ""
-    found = []
-    if is_piped:
-        pass  # data already read from it is gone, and an index at its end was never read
-    else:
-        found.append(find_damaged_bytes(container, demuxed))
+    # What a pipe has sent is gone, and an index at its end was never read.
+    found = [] if is_piped else [find_damaged_bytes(container, demuxed)]
     if "mov" in container.format.name and _is_disordered(stream, demuxed):
         found.append("its pictures are stored in an impossible order")
     if demuxed.gaps:

@@ -334,7 +334,7 @@ class HandingOver(SteppingSource):
     _rest: AvSource | None = None
 
     def hand_over(self, rest: AvSource, whole: int, last_pts: int | None) -> bool:
-        """``rest`` reads on behind ``whole`` frames, the last at ``last_pts``. False at the end."""
+        """Let ``rest`` go on after ``whole`` frames, the last at ``last_pts``. False at the end."""
         self._rest = rest
         for _ in range(whole):
             if not rest.grab():
@@ -346,7 +346,7 @@ class HandingOver(SteppingSource):
         return found
 
     def note_handing_over(self, stopped: str, found: bool, how: str = "") -> None:
-        """``stopped``: why the first reader ended. ``how``: the way in which PyAV reads."""
+        """Note it. ``stopped``: why the first reader ended. ``how``: the way PyAV reads."""
         if found:
             self.notes.append(f"{stopped}; PyAV continues from there{how}")
         else:

@@ -97,7 +97,7 @@ class OpenCVSource(SteppingSource):
         return True
 
     def seek(self, start_s: Fraction) -> int | None:
-        """cv2 goes to a key frame, and grabs up to about the frame that it is asked for."""
+        """Seek to a key frame with cv2, which grabs pictures up to about the requested frame."""
         from detector.core.sources.video._seek import find_landing
 
         landing = None if self._ended else self.landing or find_landing(self.video, start_s)
@@ -280,7 +280,7 @@ class CheckedSource(HandingOver, OpenCVSource):
         return bool(reason) and self._take_over(self.grabbed, reason, last_pts)
 
     def _take_over(self, whole: int, reason: str, last_pts: int | None = None) -> bool:
-        """PyAV reads on behind cv2's ``whole`` frames, the last at ``last_pts``. False: the end."""
+        """Let PyAV go on after cv2's ``whole`` frames, the last at ``last_pts``. False: the end."""
         self._capture.release()
         rest = AvSource(self.video, size=(self.info.width, self.info.height) if whole else None)
         rest.counts, rest.notes = self.counts, self.notes

@@ -40,7 +40,7 @@ LIBRARY = "library"  # its threads together, in MomentsFacts.threads
 
 
 @dataclass(frozen=True, slots=True)
-class KnownFacts:
+class Known:
     moments: MomentsFacts | None = None
     boxes: Mapping[int, int] = field(default_factory=dict)
     keys: Collection[int] | None = None
@@ -57,7 +57,7 @@ class Took(NamedTuple):
 
 
 class Explanation:
-    def __init__(self, activities: Sequence[Activity], shape: LoopShape, known: KnownFacts) -> None:
+    def __init__(self, activities: Sequence[Activity], shape: LoopShape, known: Known) -> None:
         self.activities, self.shape, self.known = activities, shape, known
         self.graph = activity_graph(activities, shape)
         self._batches = Batches(activities, shape)
