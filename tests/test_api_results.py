@@ -137,7 +137,8 @@ def test_a_table_for_pandas(monkeypatch):
     assert table["class"].tolist() == [row["class"] for row in rows]
     assert table[["x1", "y1", "x2", "y2"]].values.tolist() == [row["box"] for row in rows]
     assert tracked.to_df()["track"].isna().tolist() == [False, True, False]
-    assert len(none().to_df()) == 0
+    both = pandas.concat([table, none().to_df()])
+    assert [*both.dtypes] == [*table.dtypes]
     assert isinstance(table, pandas.DataFrame)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -217,9 +219,7 @@ class BatchReport:
     ``ledger``: of all items. ``between_s``: seconds of workers on an item outside its run (placing
     results, messages). ``stragglers``: the last items, or parts of items, that ran while other
     workers were idle. ``forecasts``: the effect of more workers; ``limit``: where scaling stops, in
-    words. ``cpu_share``: share of the workers' cores that the items used. ``found``: class ->
-    detections; ``filled`` and ``empty``: items with and without any.
-    """
+    words. ``cpu_share``: share of the workers' cores that the items used."""
 
     ledger: Ledger
     workers: list[WorkerReport]
@@ -231,9 +231,31 @@ class BatchReport:
     forecasts: list[Forecast]
     limit: str
     core_hours: Amount
-    found: dict[str, Count] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What all runs of the job found. ``classes``: name -> detections. ``filled``: items with any,
+    ``empty``: without, ``damaged``: with a part lost, ``unknown``: of a version without counts."""
+
+    classes: dict[str, Count] = field(default_factory=dict)
     filled: Count = 0
-    empty: Count = 0
+    empty: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    unknown: Count = 0
+
+    @classmethod
+    def of(cls, items: Mapping[str, tuple[bool, dict[str, int] | None]]) -> Found:
+        """Sum what ``Manifest.found`` returns: damaged or not, and name -> detections if known."""
+        known = {name: classes for name, (_, classes) in items.items() if classes is not None}
+        empty = sorted(name for name in known if not known[name])
+        return cls(
+            classes=sum(map(Counter, known.values()), Counter()),
+            filled=len(known) - len(empty),
+            empty=empty,
+            damaged=sorted(name for name, (damaged, _) in items.items() if damaged),
+            unknown=len(items) - len(known),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +276,7 @@ class BatchResult:
     settings: JobSettings | None = None
     progress: BatchProgress | None = None
     report: BatchReport | None = None
+    found: Found = field(default_factory=Found)
     notes: list[str] = field(default_factory=list)
 
 

@@ -48,9 +48,6 @@ def report_on(facts: RunFacts) -> BatchReport:
         forecasts=forecasts,
         limit=limit,
         core_hours=held / 3600,
-        found=tally.found,
-        filled=tally.done - tally.empty,
-        empty=tally.empty,
     )
 
 

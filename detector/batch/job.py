@@ -17,6 +17,7 @@ from detector.batch.documents import (
     BatchReport,
     BatchResult,
     Failure,
+    Found,
     ItemCounts,
     ItemRecord,
     JobSettings,
@@ -320,7 +321,6 @@ class Job:
         self._take_back_parts(task)  # where they did not fit
         self._note_not_split(record)
         slow = _slow(record)
-        self.tally.count_found(record)
         self.tally.finish(slow, record.ledger, record.exit.code != EXIT_DONE)
         if self._dry is not None:
             self._stragglers.append(slow)
@@ -352,7 +352,6 @@ class Job:
             )
             return
         rest = self._long.finish_joined(task, wall_s)
-        self.tally.count_found(record)
         self.tally.finish_joined(_slow(record), record.exit.code != EXIT_DONE, rest)
         self.manifest.finish(record, task.tries)
 
@@ -454,7 +453,7 @@ class Job:
         failures = self.manifest.failures()
         if self._ends is None or self._ends.code not in STOPPED_CODES:
             self._write_failures(failures)
-        tally = self.tally
+        tally, found = self.tally, Found.of(self.manifest.found())
         seconds = self._total_s
         if (more := self._not_split - MOST_NOTES) > 0:
             self.notes.append(
@@ -475,14 +474,12 @@ class Job:
             frames=tally.frames,
             fps=tally.frames / seconds if tally.frames and seconds > 0 else None,
             workers=len(report.workers),
-            exit=self._ends or exit_of(tally.done + tally.skipped, failures, self._damaged()),
+            exit=self._ends or exit_of(tally.done + tally.skipped, failures, len(found.damaged)),
             settings=self.settings,
             report=report,
+            found=found,
             notes=[*self.settings.notes, *self.notes],
         )
-
-    def _damaged(self) -> int:
-        return self.manifest.counts().damaged
 
 
 def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:

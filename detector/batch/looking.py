@@ -10,6 +10,7 @@ from detector.batch.documents import (
     BatchResult,
     DryRun,
     Failure,
+    Found,
     ItemCounts,
 )
 from detector.batch.job import Request, exit_of
@@ -35,24 +36,25 @@ def look(place: str) -> BatchResult:
     failures: dict[str, Failure] = {}
     progress: list[BatchProgress] = []
     reports: list[BatchReport] = []
-    frames, damaged, seconds, refused = 0, 0, 0.0, 0
+    items: dict[str, tuple[bool, dict[str, int] | None]] = {}
+    frames, seconds = 0, 0.0
     for path in paths:
         with Manifest.reading(path) as manifest:
             for row in manifest.rows():
                 states[row.name] = _later(states.get(row.name), row)
-            counts = manifest.counts()
-            frames, damaged = frames + counts.frames, damaged + counts.damaged
-            seconds += counts.seconds
+            more, more_s = manifest.work()
+            frames, seconds = frames + more, seconds + more_s
             for failure in manifest.failures():
-                refused += failure.name is None
                 failures[failure.name or failure.source] = failure
             progress += [found] if (found := manifest.read_progress()) is not None else []
+            items |= manifest.found()
             reports += [report] if (report := manifest.read_report()) is not None else []
     standing = [one for key, one in failures.items() if states.get(key, FAILED) == FAILED]
+    in_all = Found.of(items)
+    damaged = len(in_all.damaged)
     done = sum(state == DONE for state in states.values())
     left = sum(state not in (DONE, FAILED) for state in states.values())
     running = is_running(home)
-    latest = max(progress, key=lambda one: one.time, default=None)
     return BatchResult(
         output=place,
         items=ItemCounts(done=done, failed=len(standing), damaged=damaged, left=left),
@@ -65,17 +67,15 @@ def look(place: str) -> BatchResult:
         running=running,
         shards=[path.stem.removeprefix("manifest-") for path in paths if "-of-" in path.stem],
         settings=settings,
-        progress=latest,
+        progress=max(progress, key=lambda one: one.time, default=None),
         report=reports[0] if len(reports) == 1 else None,
+        found=in_all,
     )
 
 
 def _later(known: str | None, row: ManifestRow) -> str:
     """Two manifests know an item if a job went on with other shards: what is done is done."""
-    rank = (FAILED, DONE)
-    if known is None or (known not in rank) or (row.state == DONE):
-        return row.state
-    return known
+    return known if known in (FAILED, DONE) and row.state != DONE else row.state
 
 
 def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], damaged: int) -> Exit:

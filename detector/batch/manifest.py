@@ -7,6 +7,7 @@ nothing. One process writes it. Each shard has a database of its own: no two mac
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sqlite3
 import stat
@@ -21,12 +22,14 @@ from detector.batch.documents import BatchProgress, BatchReport, Failure, ItemRe
 from detector.batch.layout import named
 from detector.batch.listing import Item, Shard
 from detector.core.errors import OutputError, UsageError
-from detector.core.session.codec import from_json, to_json
+from detector.core.session.codec import decode, from_json, to_json
+from detector.core.session.document import Count
 from detector.core.sinks._partial import explain
 
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
+FOUND = "found/"  # begins the names of the facts that hold the classes of an item
 BUSY_S = 60.0  # how long a reader or the writer waits for the other
 BLOCK = 1000  # rows of a statement's batch
 
@@ -82,15 +85,6 @@ class ManifestRow(NamedTuple):
     path: str
     key: str
     state: str
-
-
-class StateCounts(NamedTuple):
-    todo: int
-    done: int
-    failed: int
-    damaged: int
-    frames: int
-    seconds: float
 
 
 class Manifest:
@@ -234,6 +228,7 @@ class Manifest:
                     record.name,
                 ),
             )
+        self._write_fact(f"{FOUND}{record.name}", json.dumps(record.classes))
 
     def set_aside(self, name: str, error: str, exit_code: int, tries: int) -> None:
         with self._errors():
@@ -245,17 +240,13 @@ class Manifest:
 
     # ---- what is known as a whole
 
-    def counts(self) -> StateCounts:
+    def work(self) -> tuple[int, float]:
+        """Return the frames and seconds of what is done."""
         with self._errors():
-            rows = self._connection.execute(
-                "SELECT state, COUNT(*), SUM(damaged), SUM(frames), SUM(seconds) FROM items "
-                "GROUP BY state"
-            ).fetchall()
-            (refused,) = self._connection.execute("SELECT COUNT(*) FROM refused").fetchone()
-        by_state = {row[0]: row for row in rows}
-        done = by_state.get(DONE, (DONE, 0, 0, 0, 0.0))
-        todo, failed = (by_state[state][1] if state in by_state else 0 for state in (TODO, FAILED))
-        return StateCounts(todo, done[1], failed + refused, done[2], done[3], done[4])
+            frames, seconds = self._connection.execute(
+                f"SELECT TOTAL(frames), TOTAL(seconds) FROM items WHERE state = '{DONE}'"
+            ).fetchone()
+        return int(frames), float(seconds)
 
     def failures(self) -> list[Failure]:
         """List failures of all runs, refused items first, then the earliest first."""
@@ -274,6 +265,18 @@ class Manifest:
                 for row in failed
             ),
         ]
+
+    def found(self) -> dict[str, tuple[bool, dict[str, int] | None]]:
+        """Return what was found in each item that is done, by its name."""
+        with self._errors():
+            rows = self._connection.execute(
+                "SELECT items.name, damaged, value FROM items LEFT JOIN facts "
+                f"ON facts.name = '{FOUND}' || items.name WHERE state = '{DONE}'"
+            ).fetchall()
+        return {
+            name: (bool(damaged), text and decode(text.encode(), dict[str, Count], self.path))
+            for name, damaged, text in rows
+        }
 
     def write_settings(self, settings: JobSettings) -> None:
         """Store the settings of all workers, so that the manifest alone explains its items."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -39,8 +39,6 @@ class Tally:
     cpu_s: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
     slowest: list[SlowItem] = field(default_factory=list)
-    found: Counter[str] = field(default_factory=Counter)
-    empty: int = 0
     started: float = 0.0
     parts: int = 0
     parts_done: int = 0
@@ -71,10 +69,6 @@ class Tally:
         """Uncount parts that are of no use. Their cost stays in the ledger."""
         self.frames -= frames
         self._move(-size)
-
-    def count_found(self, record: ItemRecord) -> None:
-        self.empty += not record.detections
-        self.found.update(record.classes)
 
     def set_aside(self, size: int) -> None:
         self.failed += 1

@@ -16,6 +16,7 @@ from detector.batch.documents import (
     BatchReport,
     BatchResult,
     DryRun,
+    Found,
     JobSettings,
 )
 from detector.core.errors.text import counted
@@ -98,6 +99,7 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
         if (more := len(result.failures) - MOST_FAILURES) > 0:
             console.print(Text(f"... and {more} more: see {result.output}/failures.jsonl"))
         console.print(Text("All other items were unaffected. --resume tries these again."))
+    _print_found(console, result.found)
     if result.report is not None:
         print_report(console, result.report)
     if not result.running and result.frames:
@@ -134,12 +136,20 @@ def _failures(result: BatchResult) -> Table:
     return Table("failures", columns, result.failures[:MOST_FAILURES])
 
 
-def print_report(console: SafeConsole, report: BatchReport) -> None:
-    found = sorted(report.found.items(), key=lambda one: -one[1])
-    parts = [f"{objects:,} {name}" for name, objects in found[:MOST_CLASSES]]
-    more = [f"{len(found) - MOST_CLASSES} more classes"] if len(found) > MOST_CLASSES else []
+def _print_found(console: SafeConsole, found: Found) -> None:
+    if found.damaged:
+        names = found.damaged[:MOST_FAILURES] + ["..."] * (len(found.damaged) > MOST_FAILURES)
+        console.print(Text(f"damaged, so a part is lost: {', '.join(names)}"))
+    ordered = sorted(found.classes.items(), key=lambda one: -one[1])
+    parts = [f"{objects:,} {name}" for name, objects in ordered[:MOST_CLASSES]]
+    more = [f"{len(ordered) - MOST_CLASSES} more classes"] if len(ordered) > MOST_CLASSES else []
     console.print(Text(f"found: {', '.join([*parts, *more]) or 'nothing'}"))
-    console.print(Text(f"{counted(report.filled, 'file')} with objects, {report.empty} empty"))
+    old = f", {found.unknown} of an older version, not counted" if found.unknown else ""
+    filled = counted(found.filled, "file")
+    console.print(Text(f"{filled} with objects, {len(found.empty)} empty{old}"))
+
+
+def print_report(console: SafeConsole, report: BatchReport) -> None:
     if report.slowest:
         console.print(draw_table(console, Table("files", SLOWEST, report.slowest)))
     console.print(Text(f"More workers: {report.limit}."))

@@ -57,6 +57,7 @@ def record_of(task: Task, digest: str, frames: int = 1, code: int = 0) -> ItemRe
         seconds=0.5,
         exit=Exit(code=code, reason=""),
         outputs={"jsonl": "detections.jsonl"},
+        classes={"person": 1},
         ledger=Ledger(infer_s=0.25, cpu_s=0.5),
         finished=1.0,
     )

@@ -426,11 +426,12 @@ def manifest_version(harm: Harm) -> None:
 
 
 def manifest_facts(harm: Harm) -> None:
+    names = ("settings", "progress", "report", "found/a.mp4")
     values = ("{", "[]", "null", '{"a": 1}', "[" * 5000, b"\xff", "", 5, "9" * 400, '"\\ud800"')
     harm.sql(
         (
             "INSERT OR REPLACE INTO facts VALUES (?, ?)",
-            (harm.random.choice(("settings", "progress", "report")), harm.random.choice(values)),
+            (harm.random.choice(names), harm.random.choice(values)),
         )
     )
 

@@ -52,8 +52,9 @@ def test_a_job_from_its_first_line_to_its_last(place):
     assert report["ledger"]["stages"]["infer"]["calls"] == 24
     assert sum(worker["items"] for worker in report["workers"]) == 2
     table = (place / "out/detections.csv").read_text().splitlines()
-    assert len(table) - 1 == report["found"]["class0"] > 0
-    assert (report["filled"], report["empty"]) == (2, 0)
+    found = result["found"]
+    assert len(table) - 1 == found["classes"]["class0"] > 0
+    assert (found["filled"], found["empty"], found["damaged"]) == (2, [], [])
     for name in ("a.mp4", "sub/b.mp4"):
         folder = place / "out/files" / name
         assert sorted(path.name for path in folder.iterdir()) == [
@@ -86,7 +87,7 @@ def test_a_job_from_its_first_line_to_its_last(place):
     assert (status["items"]["done"], status["running"]) == (2, False)
     told = detect_video("batch", "-o", "out", "--status", cwd=place)
     assert "2 done" in told.stdout
-    assert "found: 21 class0" in told.stdout
+    assert "found: 57 class0\n2 files with objects, 0 empty" in told.stdout
     (place / "in/sub/b.mp4").unlink()
     write_video(place / "in/c.mp4", 3)
     dry = detect_video("batch", "-o", "out", "--resume", "--dry-run", "--json", cwd=place)

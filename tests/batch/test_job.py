@@ -3,6 +3,7 @@ processes."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from detector.batch.documents import ItemCounts
+from detector.batch.documents import Found, ItemCounts
 from detector.batch.job import Request, Watch
 from detector.batch.layout import locked
 from detector.batch.listing import Shard
@@ -20,8 +21,10 @@ from detector.batch.manifest import Manifest
 from detector.batch.places import LocalOutputs
 from detector.batch.settings import read_settings
 from detector.batch.start import default_workers, prune_batch, run_batch
+from detector.batch.terminal import print_result
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, UsageError
+from detector.core.terminal.console import SafeConsole
 from tests.batch.pools import FACTS, FakePool, lost, make_sources, place_results, refused
 
 
@@ -65,15 +68,6 @@ def test_every_item_once_the_largest_first(job, tmp_path):
     assert failures(tmp_path) == []
     assert pool.closed
     assert sorted(os.listdir(tmp_path / "out/files")) == sorted(pool.tried)
-
-
-def test_resume_skips_what_is_done(job):
-    job()
-    result, pool = job(resume=True)
-    assert pool.tried == []
-    assert result.items == ItemCounts(skipped=4)
-    assert result.exit.code == 0
-    assert pool.resolved == [False]
 
 
 def test_resume_takes_sources_and_options_of_the_job(job):
@@ -189,7 +183,21 @@ def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
     result, _ = job(answers)
     assert result.items == ItemCounts(done=4, damaged=1)
     assert result.exit.code == 7
-    assert job(resume=True)[0].exit.code == 7
+    resumed, pool = job(resume=True)
+    assert (resumed.items, resumed.exit.code) == (ItemCounts(skipped=4), 7)
+    assert (pool.tried, pool.resolved) == ([], [False])
+    for one in (result, resumed, look(str(tmp_path / "out"))):
+        assert one.found == Found(classes={"person": 4}, filled=4, damaged=["bb.mp4"])
+        out = io.StringIO()
+        print_result(SafeConsole(file=out, width=80), one)
+        assert {"bb.mp4"} < {*out.getvalue().split()}
+        assert "found: 4 person\n4 files with objects, 0 empty" in out.getvalue()
+
+
+def test_items_without_objects_are_named():
+    items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
+    sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
+    assert Found.of(items) == sums
 
 
 def test_results_placed_before_a_worker_died_are_kept(job):

@@ -85,6 +85,7 @@ ERRORS = [
     ({"save": ["vidoe"]}, ["output.save", "did you mean video?"]),
     ({"decoder": "ffmpeg"}, ["input.decoder", "'ffmpeg'", "auto", "opencv", "av"]),
     ({"precision": "fp61"}, ["runtime.precision", "did you mean fp16?"]),
+    ({"precision": "half"}, ["runtime.precision", "did you mean fp16?"]),
     ({"batch": float("inf")}, ["runtime.batch", "a whole number"]),
     ({"engine": None}, ["runtime.engine", "needs a value"]),
 ]

@@ -10,6 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 from detector.core import sources
 from detector.core.analysis.agreement import agreement
@@ -56,6 +57,8 @@ def test_names_that_a_shell_spread_are_one_source() -> None:
     assert written("P-null-detected") == ["img1.png", "img10.png", "img2.png"]
     rows = Path("P-null-detected.jsonl").read_text().splitlines()
     assert [row.split('"')[3] for row in rows] == ["P/img1.png", "P/img2.png", "P/img10.png"]
+    assert run(*typed, conf=1.0, no_video=True).summary.detections.empty == 3
+    assert run(str(CLIP), conf=1.0, no_video=True).summary.detections.empty is UNSET
 
 
 GATHERED = [

@@ -247,10 +247,12 @@ def _detections(facts: RunSettings, runs: Sequence[SourceRun]) -> DetectionCount
             known = class_id < len(facts.class_names)
             name = facts.class_names[class_id] if known else str(class_id)
             counts[name] = counts.get(name, 0) + count
+    of_pictures = all(run.info is not None and run.info.kind == "pictures" for run in runs)
     return DetectionCounts(
         total=sum(counts.values()),
         by_class=dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
         cut_by_max_det=sum(run.cut for run in runs),
+        empty=sum(run.empty for run in runs) if of_pictures else UNSET,
     )
 
 

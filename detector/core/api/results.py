@@ -112,6 +112,8 @@ class Detections(AnswersAttributes, types.Detections):
             [(name, id, score, *box) for name, id, score, box in _plain_values(self)],
             columns=COLUMNS[COLUMNS.index("class") :],
         )
+        numbers = dict.fromkeys(table.columns[2:], "float64")  # also if empty, for pandas.concat
+        table = table.astype({"class": str, "class_id": "int64", **numbers})
         if self.track_ids is not None:
             table["track"] = pandas.array(self.track_list(), dtype="Int64")
         return table

@@ -23,6 +23,8 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
     option = theirs.replace("_", "-")
     if (ours := HABITS.get(option)) is not None:
         return f"use {ours}" if ours.startswith("-") else ours
+    if option == "--frames" and "--duration" in known:
+        return "use --duration"
     return f"use {option}" if option in known else None
 
 

@@ -96,7 +96,7 @@ class _TranslatedLine:
             self._sources.append(word)
 
     def _add(self, option: str, value: str) -> None:
-        if option in SOURCES:
+        if option in SOURCES or (self._command, option) == ("eval", "--data"):
             self._sources.append(value)
             self._output_follows = option == "-i"  # as in ffmpeg
         elif option in PLACES and option not in self._known:

@@ -27,6 +27,7 @@ from detector.core.errors.yaml_parsing import parse_yaml
 FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options that name files
 MAX_TEXT = 4096  # characters of a value: the longest path that the system accepts
 COMMAND_LINE = "command line"  # origin of this level: messages name the flag, not the path
+OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # that users of other programs give to our choices
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
 _GROUPS = tuple(group.name for group in dataclasses.fields(Config))
@@ -218,7 +219,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:
-            near = difflib.get_close_matches(str(item), choices, 1)
+            near = difflib.get_close_matches(OTHER_NAMES.get(item, str(item)), choices, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"{where}: {item!r} is not one of {', '.join(choices)}{hint}")
     return value

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress, Engine, EngineOptions
     from detector.core.loop.parts import Outputs
     from detector.core.models.base import Network
+    from detector.core.run.choose import EngineChoice
     from detector.core.run.reading import SourceReading
     from detector.core.run.shapes import Shapes
     from detector.core.session.outcome import ExecutedLayer, SourceRun
@@ -224,12 +225,12 @@ def load_model(
     return loaded
 
 
-def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> Config:
-    """Return ``config`` with ``auto`` replaced by a run's engine, precision and calibration."""
+def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> EngineChoice:
+    """Return a run's choice for ``auto``: engine, precision and calibration."""
     from detector.core.run.choose import choose
 
     config, _ = _with_engine_of_the_file(config)
-    return choose(open_network(config, picture), config, timed=True).config
+    return choose(open_network(config, picture), config, timed=True)
 
 
 def _nan_warning(network: Network, outputs: Outputs) -> list[str]:

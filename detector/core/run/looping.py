@@ -99,7 +99,9 @@ class Loop:
         try:
             with closing(self.marked(parts, run.timeline, progress)) as frames:
                 for frame, detections in frames:
-                    run.by_class.update(detections.found().class_ids.tolist())
+                    class_ids = detections.found().class_ids.tolist()
+                    run.by_class.update(class_ids)
+                    run.empty += not class_ids
                     run.cut += detections.cut
                     seen(frame, detections)
                     if progress.written == 1:

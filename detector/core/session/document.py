@@ -214,6 +214,7 @@ class DetectionCounts:
     total: Annotated[Count, statistic("detections", "1")]
     by_class: dict[str, Count]  # the most frequent first
     cut_by_max_det: Annotated[Count, statistic("detections cut by --max-det", "1")]
+    empty: Annotated[Count | UnsetType, statistic("pictures without detections", "1")] = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

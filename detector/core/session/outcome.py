@@ -45,6 +45,7 @@ class SourceRun:
     by_class: Counter[int] = field(default_factory=Counter)
     loop: LoopSizes = field(default_factory=dict)  # type: ignore[assignment]
     cut: int = 0
+    empty: int = 0  # frames without detections
     outputs: dict[str, str] = field(default_factory=dict)
     partial: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from detector.core.analysis.summary import input_text, live_memory_text, stage_rows
 from detector.core.analysis.verdict import describe_others
-from detector.core.errors import EXIT_DAMAGED, STOPPED_CODES
+from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, STOPPED_CODES
 from detector.core.errors.text import counted
 from detector.core.session.document import LiveMemory, SourceSummary, Summary
 from detector.core.terminal.console import SafeConsole
@@ -86,7 +86,8 @@ def _found(summary: Summary) -> Iterator[str]:
         if len(each) > SOURCES_SHOWN:
             yield f"  and {counted(len(each) - SOURCES_SHOWN, 'more source')}"
     else:
-        yield f"{_name(each[0])}{BESIDE}{_frames(summary)}{BESIDE}{_detections(summary)}"
+        if summary.frames.read or each[0].exit.code in (EXIT_DONE, *SAID_HERE):
+            yield f"{_name(each[0])}{BESIDE}{_frames(summary)}{BESIDE}{_detections(summary)}"
         if each[0].exit.code in SAID_HERE:
             yield f"exit {each[0].exit.code}: {each[0].exit.reason}"
     yield from zone_lines(summary)
@@ -139,6 +140,8 @@ def _detections(summary: Summary) -> str:
         text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
     elif classes:
         text = f"{text}: {classes[0][0]}"
+    if found.empty:
+        text += f"; {_many(found.empty, 'image')} without any"
     if found.cut_by_max_det:
         text += f"; {found.cut_by_max_det:,} more cut by --max-det"
     return text
@@ -186,14 +189,17 @@ def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     limit = summary.verdict.bottleneck
     limiting = None if limit is None else group_of(limit)
     rows = list(_busy(summary))
+    most = max((share for *_, share in rows), default=0.0)
+    # The verdict is by gain, without waits for a core, which a busy share includes.
+    why = "" if (limiting, most) in [(row[0], row[2]) for row in rows] else " (most to gain)"
     label = max((cell_len(name) for _, name, _ in rows), default=0)
     letters = FULL if "utf" in (console.encoding or "").lower() else EMPTY
-    room = console.width - label - len("  100% busy   <- preprocess limits this run") - 4
+    room = console.width - label - len(f"  100% busy   <- preprocess limits this run{why}") - 4
     size = max(LEAST_BAR, min(BAR, room))
     for group, name, share in rows:
         full = round(share * size)
         bar = letters[0] * full + letters[1] * (size - full)
-        mark = f"   <- {limit} limits this run" if group == limiting else ""
+        mark = f"   <- {limit} limits this run{why}" if group == limiting else ""
         yield Text.assemble(
             f"  {name:<{label}}  {bar}  {share:.0%} busy", (mark, "bold" if mark else "")
         )

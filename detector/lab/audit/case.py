@@ -41,6 +41,7 @@ def audit(case: Case) -> AuditDocument:
     findings.sort(key=lambda one: SEVERITIES.index(one.severity))
     return AuditDocument(
         audited=(*map(_audited, case.tables), *(Audited(name, 1, {}, ()) for name in case.runs)),
+        runs=len(case.runs),
         machine=case.machine.given,
         rules=len(rules),
         counts={

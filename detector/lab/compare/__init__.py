@@ -70,18 +70,20 @@ def compare_command(
     if engines is None and precisions is None and not plan.models:
         plan = _with_usual(plan)
     document, variants = compare(plan, watch)
-    return replace(document, video=video), _exit_code(variants)
+    return replace(document, video=video, budget=config.calibration.budget), _exit_code(variants)
 
 
 def _with_usual(plan: Rounds) -> Rounds:
     try:
-        usual = choose_as_a_run(
+        choice = choose_as_a_run(
             plan.config, SourceReading.of(plan.config).picture_size([plan.source])
         )
     except DetectVideoError:
         return plan
+    usual = choice.config
     taken = usual.runtime.engine, usual.runtime.precision
-    return replace(plan, usual=taken, config=replace(plan.config, calibration=usual.calibration))
+    config = replace(plan.config, calibration=usual.calibration)
+    return replace(plan, usual=taken, why_usual=choice.reason, config=config)
 
 
 def record_comparison(document: Comparison, config: Config) -> Comparison:

@@ -70,6 +70,7 @@ class Rounds:
     models: Sequence[str] = ()
     dataset: JudgedData | None = None
     usual: tuple[str, str] | None = None
+    why_usual: str | None = None
     seconds: float = 300.0
     dice: random.Random = field(default_factory=random.Random)
 
@@ -407,4 +408,5 @@ def _about(plan: Rounds, variants: Sequence[Variant], reference: str | None) -> 
         budget=plan.config.calibration.budget,
         labels=judged.describe() if judged is not None else None,
         usual=None if plan.usual is None else label(*plan.usual, plan.batches[0]),
+        why_usual=plan.why_usual,
     )

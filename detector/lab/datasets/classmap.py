@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.parsing import refuse_unknown
 from detector.core.errors.reading import read_text
 from detector.core.errors.yaml_parsing import parse_yaml
+from detector.core.models.catalogue import folder
 
 EXAMPLE = "classes: {vehicle: [car, truck, bus, motorcycle]}"
 
@@ -90,6 +92,7 @@ def _names(path: str, group: str, table: Any, optional: set[str]) -> dict[str, t
         raise UsageError(f"{path}: {group} must hold classes, each with a list of names: {EXAMPLE}")
     found: dict[str, tuple[str, ...]] = {}
     for target, names in table.items():
+        names = [names] if isinstance(names, str) else names
         if not isinstance(names, list) or not all(isinstance(name, (str, int)) for name in names):
             raise UsageError(f"{path}: {group}.{target} must be a list of names: [car, truck]")
         plain = []
@@ -157,7 +160,7 @@ def _by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
     if not targets:
         raise UsageError(
             f"the model's classes ({_some(model)}) and the labels' classes ({_some(labels)}) "
-            "have no name in common; map them with --mapping FILE"
+            f"have no name in common; map them with --mapping {_find_fitting(model, labels)}"
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
     notes = [f"not scored, since the model does not have it: {', '.join(absent)}"] if absent else []
@@ -168,6 +171,15 @@ def _by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
         {},
         tuple(notes),
     )
+
+
+def _find_fitting(model: Sequence[str], labels: Sequence[str]) -> str:
+    """Return the built-in mapping that fits both sides, or FILE."""
+    for path in sorted((folder() / "mappings").glob("*.yaml")):
+        with suppress(UsageError):
+            bind(read_mapping(str(path), path.parent), model, labels)
+            return path.stem
+    return "FILE"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -110,7 +110,7 @@ def with_usual(config: Config) -> list[Config]:
     asked = config.runtime
     if config.output.run_dir is not None or (asked.engine, asked.precision) != ("auto", "auto"):
         return [config]
-    usual = choose_as_a_run(config)
+    usual = choose_as_a_run(config).config
     taken = usual.runtime.engine, usual.runtime.precision
     if taken == (engines.choose_by_rank("fp32", asked.device)[0], "fp32"):
         return [config]

@@ -36,10 +36,11 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditDocument:
-    """``machine``: the facts that were given. ``counts``: findings of each severity."""
+    """``runs``: of ``audited``. ``machine``: the facts given. ``counts``: findings by severity."""
 
     schema: int = SCHEMA
     audited: tuple[Audited, ...]
+    runs: int
     machine: dict[str, float | str]
     rules: int
     counts: dict[Severity, int]

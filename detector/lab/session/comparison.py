@@ -161,7 +161,7 @@ class ComparedVideo:
 class About:
     """What is the same for all rows; of several ``models``, the first is ``model``. ``budget``: the
     least agreement that ``auto`` accepts. ``usual``: the row that a run uses by default, if asked
-    for."""
+    for, and ``why_usual``."""
 
     schema: int = SCHEMA
     source: str
@@ -176,6 +176,7 @@ class About:
     budget: float
     labels: ComparedLabels | None = None
     usual: str | None = None
+    why_usual: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,8 @@ def print_audit(console: SafeConsole, document: AuditDocument) -> None:
         for line in audited.unread:
             console.print(Text(f"not read: {audited.name}: {line} (use --columns to name it)"))
     counts = [counted(count, severity) for severity, count in document.counts.items() if count]
-    what = f"{len(document.audited)} tables and runs, {document.rules} rules"
+    tables = counted(len(document.audited) - document.runs, "table")
+    what = f"{tables} and {counted(document.runs, 'run')}, {document.rules} rules"
     console.print(Text(f"{what}: {', '.join(counts) or 'no finding'}", style="bold"))
 
 

@@ -45,7 +45,8 @@ def print_comparison(
     for line in last:
         console.print(Text(line, style="bold"))
     if document.usual is not None:
-        console.print(Text(f"a plain run uses: {document.usual}"))
+        why = f" ({document.why_usual})" if document.why_usual else ""
+        console.print(Text(f"a plain run uses: {document.usual}{why}"))
     if would_take is not None:
         console.print(Text(f"auto would use: {would_take.partition(':')[0]}"))
 
@@ -209,7 +210,11 @@ def _decisions(document: Comparison) -> list[str]:
         "most": ", the maximum of --rounds auto",
         "time": ", until time ran out",
     }[noise.stopped]
-    lines.append(f"noise {max(floors):.1%} ({how}); {rounds}{why}{sees}")
+    share = max(floors)
+    rates = [row.fps[metric] for row in document.rows for metric in METRICS]
+    wider = any(one and one.high - one.low > share * one.median for one in rates)
+    noise_text = f"noise {share:.1%} ({how}); " if noise.measured or not wider else ""
+    lines.append(f"{noise_text}{rounds}{why}{sees}")
     return lines
 
 
@@ -249,7 +254,7 @@ def _sentence(document: Comparison, metric: Metric) -> str:
         text += f", {ratio:.2f}x [{low:.2f} .. {high:.2f}] of {document.baseline}"
     matched = row.agreement.matched if row.agreement is not None else None
     if matched is not None and matched < document.budget:
-        text += f", but its agreement {matched:.2f} is below the budget of {document.budget:g}"
+        text += f", but its agreement {matched:.3f} is below the --budget of {document.budget:g}"
     return text
 
 

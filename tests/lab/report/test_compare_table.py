@@ -7,8 +7,12 @@ from dataclasses import replace
 
 from rich.console import Console
 
+import detector.lab.compare
 from detector.core.analysis.agreement import Agreement
+from detector.core.config.schema import Config
+from detector.core.run.choose import EngineChoice
 from detector.lab.analysis.compare import Variant, compare_variants
+from detector.lab.compare import compare_command
 from detector.lab.session.comparison import (
     About,
     ComparedLabels,
@@ -18,6 +22,7 @@ from detector.lab.session.comparison import (
 )
 from detector.lab.session.evaluation import ClassAccuracy, MeanAccuracy
 from detector.lab.terminal.compare import print_comparison
+from tests.conftest import CHECKOUT
 
 SHARES = {
     "int8": {"layers": 0.9, "macs": 0.96, "bytes": 0.8},
@@ -56,9 +61,13 @@ def variant(engine, precision, *fps, share=0.99, **facts):
 
 
 def printed(*variants, **about):
+    document = compare_variants(variants, replace(ABOUT, **about))
+    return printed_document(replace(document, video=VIDEO))
+
+
+def printed_document(document, width=100):
     out = io.StringIO()
-    document = replace(compare_variants(variants, replace(ABOUT, **about)), video=VIDEO)
-    print_comparison(Console(file=out, width=100), document)
+    print_comparison(Console(file=out, width=width), document)
     return out.getvalue()
 
 
@@ -97,22 +106,37 @@ def test_table_notes_noise_and_low_agreement():
     assert "a fp32, b fp32" in text
     busy = replace(variant("b", "fp32", 11, 12, 10), frames_digest="other")
     told = [line for line in printed(variant("a", "fp32", 10, 11, 12), busy).splitlines() if line]
-    assert [line.split(":")[0] for line in told[-2:]] == [
-        "noise 1.0% (assumed, not measured); 3 rounds",
-        "no winner",
-    ]
+    assert [line.split(":")[0] for line in told[-2:]] == ["3 rounds", "no winner"]
+    alike = [variant(name, "fp32", 10, 10, 10) for name in "ab"]
+    assert "\nnoise 1.0% (assumed, not measured); 3 rounds" in printed(*alike)
     six = (10, 11, 12, 10, 11, 12)
     doubled = [2 * rate for rate in six]
     text = printed(variant("a", "fp32", *six), variant("b", "int8", *doubled, share=0.8))
-    assert "agreement 0.80 is below" in " ".join(text.split())
+    assert "agreement 0.800 is below the --budget of 0.95" in " ".join(text.split())
+
+
+def test_the_budget_is_the_users_and_the_usual_row_says_why(monkeypatch):
+    def choose(config, picture):
+        packaged = replace(config.calibration, budget=0.99)
+        return EngineChoice(replace(config, calibration=packaged), "measured 1.6x as fast")
+
+    def compare(plan, watch):
+        about = replace(ABOUT, usual="a fp32", why_usual=plan.why_usual)
+        about = replace(about, budget=plan.config.calibration.budget)
+        return compare_variants([variant("a", "fp32", 10)], about), [variant("a", "fp32", 10)]
+
+    monkeypatch.setattr(detector.lab.compare, "choose_as_a_run", choose)
+    monkeypatch.setattr(detector.lab.compare, "compare", compare)
+    words = str(CHECKOUT / "videos/street.mp4"), Config(), None, None, "1"
+    document, _ = compare_command(*words, rounds=3, watch=print)
+    assert document.budget == 0.95
+    assert "a plain run uses: a fp32 (measured 1.6x as fast)" in printed_document(document)
 
 
 def test_eighty_columns_break_no_word():
-    out = io.StringIO()
     rows = [variant("openvino", "int8", 1000, 1100, 1200), variant("torch", "fp32", 10, 11, 12)]
     document = replace(compare_variants(rows, ABOUT), video=VIDEO)
-    print_comparison(Console(file=out, width=80), document)
-    lines = out.getvalue().splitlines()
+    lines = printed_document(document, width=80).splitlines()
     assert max(map(len, lines)) <= 80
     for word in ("openvino", "int8", "torch", "fp32", "ratio"):
         assert any(word in line.split() for line in lines)

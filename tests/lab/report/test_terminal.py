@@ -96,6 +96,21 @@ def test_the_most_wanted_comes_first():
         assert hidden not in text
 
 
+def test_a_limit_that_is_not_the_busiest_says_why():
+    assert "(most to gain)" not in brief()
+    reader = {**DOCUMENT["threads"]["reader"], "busy_s": 0.7}
+    lines = brief(threads={**DOCUMENT["threads"], "reader": reader}).splitlines()
+    assert any(line.endswith("<- infer limits this run (most to gain)") for line in lines)
+
+
+def test_nothing_found_is_told_and_a_refused_run_prints_no_frames():
+    frames = {**DOCUMENT["frames"], "read": 0, "written": 0}
+    assert "0 frames" in brief(frames=frames)
+    assert "0 frames" not in brief(frames=frames, exit={"code": 2, "reason": "refused"})
+    found = {**DOCUMENT["detections"], "empty": 8}
+    assert "; 8 images without any" in brief(detections=found)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_it_is_short_and_no_word_is_broken(width):
     notes = [
