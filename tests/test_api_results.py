@@ -29,7 +29,7 @@ from detector.core.session.store import Session
 from detector.core.sinks.base import Sink
 from detector.core.sources import open as open_source
 from detector.core.sources.base import Source
-from detector.core.stages.between import Stage
+from detector.core.stages.between.base import Stage
 from tests.conftest import CHECKOUT
 from tests.fakes import supervision_module
 
