@@ -217,7 +217,9 @@ def test_the_words_of_the_command_in_python(said, python):
     [
         ({"conf": "x"}, "conf=x: a confidence threshold must be a number"),
         ({"conf": float("nan")}, "conf=nan: "),
-        ({"classes": 5}, "classes=5: give a list"),
+        ({"classes": 5}, "classes 5: unknown class"),
+        ({"classes": "car"}, "did you mean vehicle?"),
+        ({"classes": "dog"}, "detect-video models"),
     ],
     ids=str,
 )
@@ -405,6 +407,9 @@ def test_the_example_file_runs(tmp_path):
         (lambda one: one(PICTURE).boxes.xyxy, r"found\.boxes"),
         (lambda one: one(PICTURE).confidence, r"found\.scores"),
         (lambda one: one(PICTURE).show(), r"found\.plot\(\)"),
+        (lambda one: one(source=PICTURE), r"detector\(picture\)"),
+        (lambda one: next(one.stream(CLIP)).boxes, "for frame, found in"),
+        (lambda one: one(PICTURE).orig_img, "what you passed"),
         (lambda one: one(PICTURE).absent, "no attribute 'absent'$"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -43,6 +44,16 @@ def test_hooks_run_the_checks_of_scripts_test():
     [repo] = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"]
     checks = re.findall(r'^step "[^"]+" "\$python" (-m .+)$', text_of("scripts/test"), re.M)
     assert [f".venv/bin/python {one}" for one in checks] == [one["entry"] for one in repo["hooks"]]
+
+
+def test_options_of_scripts_test_count_behind_a_path_too(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(CHECKOUT / "scripts/test", tmp_path / "scripts")
+    stubs = 'apt-get() { :; }; make_venv() { echo "$part ${rest[*]} ${fast[*]}"; exit; }'
+    (tmp_path / "scripts/set_up.sh").write_text(stubs)
+    typed = ["bash", tmp_path / "scripts/test", "tests/x.py", "-k", "a b", "--fast", "-n0"]
+    done = subprocess.run(typed, capture_output=True, text=True)
+    assert done.stdout.split() == "fast tests/x.py -k a b -n0 -m not slow".split(), done.stderr
 
 
 def test_version_and_address_are_the_same_everywhere():

@@ -41,8 +41,8 @@ detector/core/models/layouts/edges.py < detector/core/models/layouts/corners.py
     name = "corners" => name = "edges"
     class Corners => class Edges
     LAYOUT = Corners => LAYOUT = Edges
-    "boxes [batch, rows, 1, 4] beside scores [batch, rows, classes]" => ""
-    usual_family = "yolov4" => usual_family = ""
+cfg/families/yolov4.yaml
+    [corners] => [corners, edges]
 detector/tracks/trackers/nearest.py < detector/tracks/trackers/sort.py
     class SortTracker => class NearestTracker
 detector/live/base.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from detector.core import wings
+from detector.core.cli.exits import end
 from tests.conftest import CHECKOUT
 from tests.test_house import PACKAGE, WINGS
 
@@ -40,6 +42,16 @@ def run(copied: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_what_wings_add_is_read_without_importing_them() -> None:
     imported = [importlib.import_module(f"detector.{name}.wing").ADDS for name in sorted(WINGS)]
     assert list(wings.additions()) == imported
+
+
+def test_a_file_without_the_class_of_its_recipe_is_named_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(wings.MissingPartError) as caught:
+        wings.load("detector.core.sinks.csv:CSVSink")
+    assert end(caught.value) == 1
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"detect-video: \S+/sinks/csv\.py: has no CSVSink; .+\n", said)
 
 
 @pytest.mark.slow

@@ -42,6 +42,10 @@ class Adds:
     tracker: str = ""
 
 
+class MissingPartError(ImportError):
+    """A file in the right folder, without the class or object of its recipe in CONTRIBUTING.md."""
+
+
 @cache
 def names() -> tuple[str, ...]:
     return tuple(sorted(file.parent.name for file in ROOT.glob("*/wing.py")))
@@ -61,9 +65,12 @@ def _read_adds(file: Path) -> Adds:
 
 @cache
 def load(place: str) -> Any:
-    """Import and return what "MODULE:NAME" names."""
+    """Import and return what "MODULE:NAME" names. Raises MissingPartError."""
     module, name = place.split(":")
-    return getattr(importlib.import_module(module), name)
+    loaded = importlib.import_module(module)
+    if not hasattr(loaded, name):
+        raise MissingPartError(f"{loaded.__file__}: has no {name}; CONTRIBUTING.md has its recipe")
+    return getattr(loaded, name)
 
 
 @cache

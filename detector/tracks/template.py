@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,8 +81,8 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
     height, width = picture.shape[:2]
     yaml, still, page = paths
     text = TEMPLATE.format(
-        **{"name": name, "file": yaml.name, "page": page.name, "still": still.name},
-        **{"width": width, "height": height},
+        **{"name": shlex.quote(name), "file": shlex.quote(yaml.name)},
+        **{"page": page.name, "still": still.name, "width": width, "height": height},
         **{"x1": width // 4, "x2": 3 * width // 4},
         **{"y1": height // 4, "y2": height // 2, "y3": 3 * height // 4},
     )

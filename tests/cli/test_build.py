@@ -160,6 +160,7 @@ def test_the_default_name_says_what_it_is(tmp_path):
         (["street", "--to", "onnx", "--batch", "1..4"], 2, ["one batch"]),
         (["street", "--to", "onnx", "-o", "/proc/x.onnx"], 6, ["/proc/x.onnx"]),
         (["street", "--to", "onnx", "-o", "."], 6, ["folder"]),
+        (["street", "--to", "onnx", "--precision", "fp16", "--engine", "openvino"], 2, ["omit"]),
     ],
 )
 def test_wrong_arguments(tmp_path, arguments, code, words):

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -207,9 +206,6 @@ def test_what_no_pipe_of_video_holds_is_refused() -> None:
     wanted = OutputConfig(output="-", save=("video",))
     with pytest.raises(UsageError, match="2 videos"):
         OutputPlan(wanted, ["a.mp4", "b.mp4"], streams=True)
-    picture = SourceInfo("a.jpg", "pictures", 8, 8, Fraction(1), Fraction(1))
-    with pytest.raises(UsageError, match="needs a video"):
-        OutputPlan(wanted, ["a.jpg"], streams=True).paths("a.jpg", picture)
 
 
 def test_an_output_that_no_source_can_have_is_refused_and_one_that_some_can_is_not(tmp_path):
@@ -220,6 +216,8 @@ def test_an_output_that_no_source_can_have_is_refused_and_one_that_some_can_is_n
         OutputPlan(wanted, [pictures, pictures]).check_sources(None)
     OutputPlan(wanted, [pictures, clip]).check_sources(None)  # said of the one that has none
     OutputPlan(wanted, [clip]).check_sources(None)
+    with pytest.raises(UsageError, match=r"is pictures; use --save pictures,yolo$"):
+        OutputPlan(OutputConfig(save=("video", "yolo")), [pictures]).check_sources(None)
 
 
 def test_what_ends_a_run_is_a_document_where_one_was_asked_for(tmp_path):

@@ -182,11 +182,6 @@ def test_a_plan_on_another_engine_ends_with_the_cure(monkeypatch, place):
         one_line(result, 5, f"engine {engine}: x.trt is a TensorRT plan", "use --engine trt")
 
 
-def test_missing_tensorrt_or_driver_exits_5(place):
-    result = cli_runner().invoke(cli, [str(STREET), "--engine", "trt"])
-    one_line(result, 5, "engine trt: ")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
 def test_a_call_on_pictures_equals_onnx_runtimes(monkeypatch, place, major):

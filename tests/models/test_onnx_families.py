@@ -7,6 +7,7 @@ import pytest
 
 from detector import Detector
 from detector.core.errors import ModelError
+from detector.core.models.layouts import layouts
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, SIDE, STATED
@@ -305,6 +306,13 @@ def test_a_dynamic_export_takes_the_batch_asked_for_and_the_size_of_its_metadata
     given = np.stack([picture((51 * at, 0, 0))[..., ::-1] for at in range(3)])
     [output] = run_once(network, given)
     np.testing.assert_allclose(output[:, 4, 0], [0, 0.2, 0.4], atol=1e-6)
+
+
+def test_a_layout_that_names_no_family_is_told_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(layouts()["anchor-free"], "usual_family", "")
+    path = exports.anchor_free().save(tmp_path / "m.onnx", STATED)
+    with pytest.raises(ModelError, match="anchor-free has no usual_family"):
+        open_network(path)
 
 
 def test_a_size_can_be_asked_of_a_dynamic_export(tmp_path):

@@ -16,7 +16,6 @@ from detector import Detector
 from detector.core import sources
 from detector.core.config.levels import resolve_config
 from detector.core.errors import SourceError
-from detector.core.errors.writing import is_output
 from detector.core.run.detect import detect
 from detector.core.run.inputs import gather_sources
 from detector.core.run.outputs import SETTINGS
@@ -44,12 +43,6 @@ def notes(*specs: str) -> list[str]:
 def counted(said: str) -> list[str]:
     """What a note counts, and what it says to type: ``["1 skipped", "1 .txt", "'P/**'"]``."""
     return re.findall(r"\d+ \.?\w+|'.*'", said)
-
-
-def test_every_suffix_is_written_once_and_in_lower_case() -> None:
-    every = [*PICTURES, *VIDEOS]
-    assert len(set(every)) == len(every)
-    assert all(suffix == suffix.lower() and suffix[0] == "." for suffix in every)
 
 
 LEFT_OUT = [
@@ -108,13 +101,39 @@ def test_a_pattern_names_the_folders_that_it_matches() -> None:
 
 def test_what_runs_wrote_is_not_left_out() -> None:
     make("P/a.jpg", "P/a-ort-detected.jsonl", "P/a-ort-detected/a.jpg", "P/a-ort-detected.mp4")
-    try:
-        for name in ("a-ort-detected.jsonl", "a-ort-detected", "a-ort-detected.mp4"):
-            os.setxattr(f"P/{name}", SETTINGS, b"x")
-    except OSError:
-        pytest.skip("machine: the folder for tests has no extended attributes")
+    mark("P/a-ort-detected.jsonl", "P/a-ort-detected", "P/a-ort-detected.mp4")
     assert notes("P") == []
     assert sources.pictures_of("P/**") == ["P/a.jpg"]
+
+
+def test_a_source_that_is_missing_among_others() -> None:
+    make("a.mp4", "c d.mp4")
+    for typed, said in (("a.mp4 b.mp4", "-o b.mp4"), ("c d.mp4", "use c d"), ("a.mp4 b", "path")):
+        with pytest.raises(SourceError, match=said):
+            gather_sources(typed.split())
+
+
+def mark(*names: str) -> None:
+    try:
+        for name in names:
+            os.setxattr(name, SETTINGS, b"x")
+    except OSError:
+        pytest.skip("machine: the folder for tests has no extended attributes")
+
+
+def test_outputs_that_an_unquoted_pattern_names_again_are_skipped() -> None:
+    make("a.mp4", "a-detected.mp4", "a-detected-detected.mp4", "b.mp4", "c-detected.mp4")
+    mark("a-detected.mp4", "a-detected-detected.mp4", "c-detected.mp4")
+    typed = sorted(map(str, Path().glob("*.mp4")))
+    assert gather_sources(typed) == ["a.mp4", "b.mp4", "c-detected.mp4"]
+    assert list(map(counted, notes(*typed))) == [["2 earlier"]]
+    make("p.jpg", "q.jpg", "p-detected.jpg")
+    mark("p-detected.jpg")
+    (pictures,) = gather_sources(["p-detected.jpg", "p.jpg", "q.jpg"])
+    assert sources.pictures_of(pictures) == ["p.jpg", "q.jpg"]
+    assert gather_sources(["a-detected.mp4"]) == ["a-detected.mp4"]
+    with pytest.raises(SourceError, match="all 3 videos are earlier outputs"):
+        sources.check("*-detected.mp4")
 
 
 @pytest.mark.parametrize(
@@ -173,12 +192,6 @@ def test_an_avif_that_moves_is_a_video() -> None:
     Path("b.avif").write_bytes(b"\0\0\0\x18ftypavif\0\0\0\0")
     assert (is_picture("a.avif"), is_video("a.avif")) == (False, True)
     assert (is_picture("b.avif"), is_video("b.avif")) == (True, False)
-
-
-def test_nothing_is_an_output_that_no_run_wrote() -> None:
-    make("a.jpg")
-    assert not is_output("a.jpg")
-    assert not is_output("absent")
 
 
 def test_the_documents_list_the_suffixes() -> None:

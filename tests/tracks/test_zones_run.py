@@ -168,8 +168,11 @@ def test_zones_template_is_inert_and_replaces_no_file(tmp_path: Path) -> None:
     assert still is not None
     assert still.shape == (540, 960, 3)
     kept = (tmp_path / "street-zones.yaml").read_bytes()
-    for given, code in (("street-zones.yaml", 6), ("x.txt", 2), ("gone/x.yaml", 0)):
-        assert detect_video("zones", STREET, "-o", given, cwd=tmp_path).returncode == code
+    for given, code in (("street-zones.yaml", 6), ("x.txt", 2), ("gone/x y.yaml", 0)):
+        done = detect_video("zones", STREET, "-o", given, cwd=tmp_path)
+        assert done.returncode == code
+    assert "--zones 'gone/x y.yaml'" in done.stdout
+    assert "--zones 'x y.yaml'\n" in (tmp_path / "gone/x y.yaml").read_text()
     assert (tmp_path / "street-zones.yaml").read_bytes() == kept
     assert detect_video("zones", "gone.mp4", cwd=tmp_path).returncode == 3
 

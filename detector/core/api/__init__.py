@@ -190,7 +190,7 @@ class Detector(AnswersAttributes):
 
     def __call__(
         self,
-        pictures: Picture | list[Picture] | tuple[Picture, ...],
+        pictures: Picture | list[Picture] | tuple[Picture, ...] = None,  # type: ignore[assignment]
         *,
         conf: float | None = None,
         classes: Classes = None,
@@ -246,7 +246,7 @@ class Detector(AnswersAttributes):
 
     def stream(
         self,
-        sources: Path | int | list[Path] | tuple[Path, ...],
+        sources: Path | int | list[Path] | tuple[Path, ...] = None,  # type: ignore[assignment]
         *,
         conf: float | None = None,
         classes: Classes = None,
@@ -290,7 +290,7 @@ class Detector(AnswersAttributes):
     def _stream_one(
         self, source: str, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
-        from detector.core.api.results import Detections
+        from detector.core.api.results import Detections, Pair
         from detector.core.sources._forms import STANDARD_INPUT, is_web
         from detector.core.stages.annotate import pixelate
 
@@ -328,7 +328,7 @@ class Detector(AnswersAttributes):
                         pixelate(shown, found, plan.drawing.blurred)
                         of = frame.source or opened.info
                         kept = replace(frame, picture=shown, source=of)
-                        yield kept, Detections.wrap(found, shown)
+                        yield Pair((kept, Detections.wrap(found, shown)))
                     return True
                 finally:
                     progress.stop.set()  # otherwise a silent pipe would block the reader

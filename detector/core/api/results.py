@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from detector.core import types
-from detector.core.config.elsewhere import AnswersAttributes
+from detector.core.config.elsewhere import OF_STREAMS, AnswersAttributes
 from detector.core.errors import DetectVideoError, UsageError
 
 if TYPE_CHECKING:
     import pandas
 
     from detector.core.api.pictures import Picture
-    from detector.core.types import Image
+    from detector.core.types import Frame, Image
 
 WIDEST = 1280  # pixels; a notebook stores every picture that it shows
 
@@ -205,6 +205,13 @@ class Detections(AnswersAttributes, types.Detections):
             for name, _, score, box in _plain_values(self)
         )
         return f"<table><tr><th>class</th><th>score</th><th>box</th></tr>{rows}</table>"
+
+
+class Pair(AnswersAttributes, tuple["Frame", Detections]):
+    """What a stream yields: a frame, and what was found in it."""
+
+    __slots__ = ()
+    answers = OF_STREAMS
 
 
 def _plain_values(found: types.Detections) -> Iterator[tuple[str, int, float, list[float]]]:

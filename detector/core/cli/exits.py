@@ -23,6 +23,7 @@ from detector.core.errors.private import user_cache
 from detector.core.errors.secrets import redact
 from detector.core.errors.writing import write_whole
 from detector.core.run.signals import Stopped, raise_on_signals, raise_swallowed
+from detector.core.wings import MissingPartError
 
 LOG = "detect-video-error.log"
 WRITING = "stopped at once; unfinished output stays under *.partial.*"
@@ -58,6 +59,9 @@ def end(error: BaseException) -> int:
         else:
             _say(f"{_sentence(error.format_message())} See {_help_of(error)}.")
         return error.exit_code
+    if isinstance(error, MissingPartError):
+        _say(str(error))
+        return EXIT_INTERNAL
     if isinstance(error, KeyboardInterrupt | click.Abort):
         _say("interrupted")
         return EXIT_INTERRUPTED

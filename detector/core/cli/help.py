@@ -15,6 +15,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from detector.core.wings import commands
+
 SUMMARY = """\
 detect-video SOURCE...       find objects; write SOURCE-detected.mp4 and .jsonl
 detect-video profile SOURCE  see where each millisecond goes and what to change
@@ -130,10 +132,15 @@ class HelpfulCommand(click.Command):
             if one is None or following in values:
                 given.append(word)
                 continue
-            near = get_close_matches(following, values, 1)
-            if near and not os.path.lexists(following):
-                said = f"{word} {following}: unknown value; did you mean {word} {near[0]}?"
-                raise click.UsageError(said, ctx)
+            if following and not os.path.lexists(following):
+                from detector.core.cli.habits import our_option
+
+                answer = our_option(f"{word} {following.lower()}", ())
+                for near in () if answer else get_close_matches(following, values, 1):
+                    answer = f"did you mean {word} {near}?"
+                if answer:
+                    said = f"{word} {following}: unknown value; {answer}"
+                    raise click.UsageError(said, ctx)
             given.append(f"{word}={one.bare}")
         return given
 
@@ -148,6 +155,8 @@ class HelpfulCommand(click.Command):
         if self._shown_for(ctx, word) is None:
             groups = ", ".join([ALL, *map(key_of, self._grouped(ctx))])
             said = f"--help {word}: unknown group or option; groups: {groups}."
+            if word in commands():
+                said = f"use detect-video {word} --help."
             raise click.UsageError(said, ctx)
         ctx.meta[TOPIC] = word
         return [*args[: at + 1], *args[at + 2 :]]

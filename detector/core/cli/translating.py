@@ -12,12 +12,15 @@ from pathlib import Path
 import click
 
 from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
+from detector.core.sources._contents import PICTURE, kind_of_name
 
 # Options of other programs that take no value if written like --half.
 SWITCHES = frozenset(
     "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "
-    "--hide-conf --show --view-img --cuda --gpu --cpu -y".split()
+    "--hide-conf --show --view-img --cuda --gpu --cpu --augment --dynamic --simplify -y".split()
 )
+NEGATED = {"--save": "--no-video", "--show-labels": "--hide-labels", "--show-conf": "--hide-scores"}
+FORMATS = {"engine": "trt", "openvino": "openvino"}  # files that build makes for an engine
 SOURCES = ("--source", "--input", "-i")
 PLACES = ("--project", "--name")  # together they name a folder
 COUNTING = ("count", "queue", "trackzone")  # of ultralytics' solutions
@@ -33,8 +36,8 @@ def write_ours(
     rest = [*words]
     while rest:
         line.take(rest.pop(0), rest)
-    left = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
     words = shlex.join(line.words())
+    left = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
     return f"use {line.before}{words}.{left}"
 
 
@@ -57,19 +60,20 @@ class _TranslatedLine:
     def take(self, word: str, rest: list[str]) -> None:
         """Translate one word; its values are taken from ``rest``."""
         name, equals, value = word.partition("=")
-        if word.startswith("-") and word != "-":
-            option = name.replace("_", "-")
-            follows = self._known.get(option, option not in SWITCHES)
+        dashed = word.startswith("-") and word != "-"
+        option = ("" if dashed else "--") + name.replace("_", "-")
+        follows = self._known.get(option, option not in SWITCHES)
+        # ``save_txt``, without a value; other words alone may name a file
+        is_on = not follows and (option in SWITCHES or "_" in name) and not os.path.lexists(word)
+        assigned = equals and name.isidentifier() and not os.path.lexists(word)
+        if assigned and name in ("mode", "task"):
+            self._take_task(value)
+        elif assigned and (self._command, name) in (("eval", "data"), ("build", "model")):
+            self._sources.append(value)
+        elif dashed or assigned or is_on:
             if not equals:
-                value = _values(option, rest) if follows and rest else "true"
-            self._add(option, value)
-        elif equals and name.isidentifier() and not os.path.lexists(word):
-            if name in ("mode", "task"):
-                self._take_task(value)
-            elif (self._command, name) in (("eval", "data"), ("build", "model")):
-                self._sources.append(value)
-            else:
-                self._add(f"--{name.replace('_', '-')}", value)
+                value = _take_values(option, rest) if follows and rest else "true"
+            self._add(option, _ours(option, value))
         elif word == "solutions":
             solution = rest.pop(0) if rest else ""
             self._counts = solution in COUNTING
@@ -98,10 +102,16 @@ class _TranslatedLine:
         elif option in PLACES and option not in self._known:
             self._folder = [*self._folder, value] if option == "--name" else [value, *self._folder]
         elif value.lower() == "false":
-            if option == "--save":
-                self._options["--no-video"] = None
-        elif (option, value.lower()) == ("--save", "true") or option == "--format":
-            pass  # our default, or implied by the command
+            if option in NEGATED:
+                self._options[NEGATED[option]] = None
+        elif value.lower() == "none" or (option in NEGATED and value.lower() == "true"):
+            pass  # our default
+        elif option == "--format" and self._command == "build":
+            if value in FORMATS:
+                self._options["--engine"] = FORMATS[value]
+                self._options.pop("--to", None)
+            elif value != "onnx":
+                self.left_out.append(f"format={value}")
         elif option == "--save":
             self._saves += value.split(",")
         elif option in self._known:
@@ -117,10 +127,11 @@ class _TranslatedLine:
         ours, _, own = re.split(r"[,;:]| \(| for | or ", answer)[0].partition(" ")
         if ours == "--save":
             self._saves.append(own)
-        elif option == "--tracker":
-            self._options[ours] = value.removesuffix(".yaml") if "bytetrack" in value else own
         elif ours.startswith("--"):
-            self._options[ours] = own or (None if value == "true" else value)
+            bare = value.lower() == "true" or not self._known.get(ours, True)
+            self._options[ours] = own or (None if bare else value)
+        if ours == "give" or (option == "--tracker" and not value.startswith("bytetrack")):
+            self.left_out.append(f"{option.lstrip('-')}={value}")
 
     def words(self) -> list[str]:
         options = dict(self._options)
@@ -131,9 +142,15 @@ class _TranslatedLine:
             self.before = f"{shlex.join(['detect-video', 'zones', name])}, draw on its page, then "
             options["--zones"] = f"{Path(name).stem}-zones.yaml"
         if self._saves:
-            drawn = () if "--no-video" in options else ("video",)
+            of_pictures = any(kind_of_name(s) == PICTURE or os.path.isdir(s) for s in self._sources)
+            drawn = () if "--no-video" in options else ("pictures" if of_pictures else "video",)
             options["--save"] = ",".join(dict.fromkeys((*drawn, *self._saves)))
             options.pop("--no-video", None)
+        if "yolo" not in self._saves:
+            options.pop("--save-conf", None)
+        if "--to" in options and options.get("--precision") == "fp16":
+            del options["--precision"]
+            self.left_out.append("half for ONNX files, which serve every precision")
         if "--model" not in options and (options.get("--weights") or "").endswith(".pt"):
             options["--model"] = options.pop("--weights")  # YOLOv5's word for it
         if self._folder:
@@ -143,12 +160,20 @@ class _TranslatedLine:
         return ["detect-video", *command, *self._sources, *itertools.chain(*given)]
 
 
-def _values(option: str, rest: list[str]) -> str:
-    """Return an option's value; both values of --imgsz 480 640 (height, width), --classes 0 2."""
-    value = rest.pop(0)
-    if option == "--classes":
-        while rest and rest[0].isdecimal():
-            value += f",{rest.pop(0)}"
-    elif HABITS.get(option) == "--size" and rest and value.isdecimal() and rest[0].isdecimal():
-        value = f"{rest.pop(0)}x{value}"
+def _take_values(option: str, rest: list[str]) -> str:
+    """Take the value behind an option; of --imgsz 480 640 and --classes 0 2 both, as a list."""
+    values = [rest.pop(0)]
+    several = option == "--classes" or HABITS.get(option) == "--size"
+    while several and rest and values[0].isdecimal() and rest[0].isdecimal():
+        values.append(rest.pop(0))
+    return ",".join(values)
+
+
+def _ours(option: str, value: str) -> str:
+    """Return a value as ours: ``[2, 7]`` is 2,7, and a size of height, width is WIDTHxHEIGHT."""
+    if value[:1] in ("[", "("):
+        value = re.sub(r"[][() '\"]", "", value).strip(",")
+    if HABITS.get(option) == "--size" and "," in value:
+        height, width = value.split(",", 1)
+        return f"{width}x{height}"
     return value

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 HABITS = {
-    "--source": "name the source without an option: detect-video in.mp4",
-    "--imgsz": "--size",
-    "--img": "--size",
-    "--img-size": "--size",
+    **dict.fromkeys(
+        ("--source", "--input", "-i"), "name the source without an option: detect-video in.mp4"
+    ),
+    **dict.fromkeys(("--imgsz", "--img", "--img-size"), "--size"),
     "--half": "--precision fp16, or bf16 if fp16 does not run here (detect-video doctor)",
     "--fp16": "--precision fp16, or bf16 if fp16 does not run here (detect-video doctor)",
     "--int8": "--precision int8",
@@ -26,34 +26,32 @@ HABITS = {
     "--tracker": "--track bytetrack",
     "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
     "--name": "-o FILE or -o DIR/",
-    "--exist-ok": "not needed; a complete new file replaces the old one",
+    **dict.fromkeys(("--exist-ok", "-y"), "not needed; a complete new file replaces the old one"),
     "--hide-conf": "--hide-scores",
     "--line-thickness": "--line-width",
     "--show": "--serve 8080, for a page that shows the run; or open the written video",
     "--view-img": "--serve 8080, for a page that shows the run; or open the written video",
     "--data": "--names FILE for class names, or eval DATASET",
     "--task": "give a command: detect, eval, build, compare",
-    "--cuda": "--device cuda",
-    "--gpu": "--device cuda",
+    **dict.fromkeys(("--cuda", "--gpu"), "--device cuda"),
     "--cpu": "--device cpu",
-    "--input": "name the source without an option: detect-video in.mp4",
-    "-i": "name the source without an option: detect-video in.mp4",
-    "-y": "not needed; a complete new file replaces the old one",
+    "--end": "give the length instead: --duration SECONDS (from --start)",
+    "--fps": "give --stride N to read every Nth frame",
+    "--count": "give lines or zones: detect-video zones in.mp4, then --zones FILE",
+    "--list-models": "give the command: detect-video models",
+    "--track true": "--track",
+    "--track botsort": "--track bytetrack or ocsort; no tracker compares appearances",
 }
 # The first word that people type -> our command.
 WORDS = {
     "predict": "detect",
     "track": "detect --track",
-    "val": "eval",
-    "validate": "eval",
-    "test": "eval",
+    **dict.fromkeys(("val", "validate", "test"), "eval"),
     "export": "build --to onnx",
-    "benchmark": "compare",
-    "bench": "compare",
+    **dict.fromkeys(("benchmark", "bench"), "compare"),
     "info": "models show",
     "checks": "doctor",
-    "what-if": "profile --only what_if",
-    "what_if": "profile --only what_if",
+    **dict.fromkeys(("what-if", "what_if"), "profile --only what_if"),
     "layers": "profile --only layers",
     "cfg": "config",
 }
@@ -72,7 +70,7 @@ ABSENT = {
 IN_PYTHON = {
     "source": "pass it to detector(picture) or detector.stream(source)",
     "input": "pass it to detector(picture) or detector.stream(source)",
-    "save": "use found.save(path), which writes the picture with its boxes",
+    "save": "use detector.process(source, save=[...]), or found.save(path) for one picture",
     "show": "use found.plot(), which returns the picture with its boxes",
     "verbose": "not needed; Detector prints nothing",
     "stream": "use detector.stream(source) for videos and cameras",
@@ -84,12 +82,19 @@ OF_DETECTORS = {
     **ABSENT,
     "predict": "call it: detector(picture), or detector.stream(source) for videos and cameras",
     "track": 'use Detector(track="bytetrack") and detector.stream(source)',
+    "to": 'use Detector(device="cuda")',
+    **dict.fromkeys(("fuse", "model"), "the model is open and fused; see detector.names"),
 }
 OF_RESULTS = {
     "xyxy": "use found.boxes (x1, y1, x2, y2), or one.box in a loop",
     **dict.fromkeys(("conf", "confidence"), "use found.scores, or one.score in a loop"),
     **dict.fromkeys(("cls", "class_id"), "use found.class_ids; one.class_id, one.name in a loop"),
-    **dict.fromkeys(("id", "tracker_id"), "use found.track_ids"),
+    **dict.fromkeys(("id", "tracker_id", "track_id"), "use found.track_ids"),
+    **dict.fromkeys(("xywh", "xyxyn", "xywhn"), "compute it from found.boxes (x1, y1, x2, y2)"),
+    **dict.fromkeys(("orig_img", "orig_shape", "path"), "use what you passed to detector(picture)"),
+    **dict.fromkeys(("cpu", "numpy"), "not needed; found.boxes is a NumPy array"),
+    **dict.fromkeys(("save_txt", "summary"), "use found.to_dict() or found.to_df()"),
+    "speed": "use detect-video profile",
     **dict.fromkeys(("boxes", "plot"), "what detector(picture) returns has it: use found.NAME"),
     "show": 'use found.save("out.jpg"), or cv2.imshow("found", found.plot())',
     **dict.fromkeys(("tojson", "to_json"), "use found.to_dict()"),
@@ -97,6 +102,10 @@ OF_RESULTS = {
     "masks": ABSENT["segment"],
     "keypoints": ABSENT["pose"],
 }
+OF_STREAMS = dict.fromkeys(
+    (*OF_RESULTS, "names", "save", "scores", "class_ids", "track_ids"),
+    "a stream gives pairs: for frame, found in detector.stream(source)",
+)
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
 

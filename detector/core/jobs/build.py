@@ -65,6 +65,9 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     if output is not None:
         refuse_kept(output)  # before anything is read
     wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
+    if wanted != runtime.precision:
+        why = f"engine {runtime.engine} runs it from the {wanted} graph; omit it, or --to onnx"
+        raise UsageError(f"--precision {runtime.precision}: {why}")
     network = _open_with_graph(config)
     graph, notes = convert_network(network, wanted, config)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")

@@ -3,6 +3,8 @@ from being overwritten (``errors.guard``)."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,6 +15,7 @@ from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.guard import keep_listed
 from detector.core.errors.secrets import Address
 from detector.core.errors.writing import is_output
+from detector.core.sources._contents import VIDEO, kind_of_name
 from detector.core.sources._forms import is_live, is_web
 
 
@@ -20,8 +23,16 @@ def gather_sources(specs: Sequence[str]) -> list[str]:
     """List sources like ``sources.gather``, without videos that runs wrote. Raises SourceError."""
     gathered = sources.gather(specs, is_output)
     for spec in gathered if len(gathered) > 1 else ():
-        if not (is_live(spec) or is_web(spec)):  # opening these checks them
+        if is_live(spec) or is_web(spec):  # opening these checks them
+            continue
+        try:
             sources.find_claiming(spec)
+        except SourceError as error:
+            if os.path.exists(whole := " ".join(specs)):
+                raise SourceError(f"{error}; to use {whole}, add quotes") from None
+            if tuple(specs[1:]) == (spec,) and kind_of_name(spec) == VIDEO:
+                raise SourceError(f"{error} (to write it: -o {shlex.quote(spec)})") from None
+            raise
     return gathered
 
 

@@ -264,19 +264,38 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs with the source's own pixels for ``blur``, or unfit for the source."""
-        for name in self._save or ():
-            sink = sinks.find(name)
-            if not sink.untouched:
-                continue
-            if blur:
-                raise UsageError(
-                    f"--blur and --save {name} contradict each other: it shows the source's own "
-                    "pictures; use --save video"
-                )
-            unfit = [str(why) for spec in self._specs if (why := _why_unfit(sink, spec))]
-            if unfit and len(unfit) == len(self._specs):
-                raise UsageError("; ".join(unfit))
+        """Refuse outputs that no source fits, and the source's own pixels with ``blur``."""
+        own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
+        if blur and own:
+            raise UsageError(
+                f"--blur and --save {own[0].name} contradict each other: it shows the source's own "
+                "pictures; use --save video"
+            )
+        unfit = [str(why) for spec in self._specs if (why := self._why_unfit(own, spec))]
+        if unfit and len(unfit) == len(self._specs):
+            raise UsageError("; ".join(unfit))
+
+    def _why_unfit(self, own: Sequence[type[Sink]], spec: str) -> UsageError | None:
+        """Return why the source cannot have an output; None if it can, or is unreadable. ``own``:
+        outputs with the source's own pixels."""
+        needs = f"--save {own[0].name}: needs a" if own else ""
+        if needs and spec == STANDARD_INPUT:
+            return UsageError(
+                f"{needs} file, but standard input can be read only once; "
+                "save it first: ffmpeg -i IN -c copy clip.mkv"
+            )
+        if is_live(spec):
+            what = f"{needs} local file; download the address first (curl -O), or use --save video"
+            return UsageError(what) if needs else None
+        try:
+            self._choose_sinks("video" if sources.pictures_of(spec) is None else "pictures", spec)
+            for sink in own:
+                sink.check_source(spec)
+        except UsageError as error:
+            return error
+        except DetectVideoError:  # opening it reports the error
+            pass
+        return None
 
     @property
     def beside_stream(self) -> bool:
@@ -414,28 +433,23 @@ class OutputPlan:
 
     def pixels(self, spec: str) -> str:
         """Return the format wanted of a source: "bgr" if an output needs it, else "yuv420p"."""
-        try:
-            chosen = self._choose_sinks("video", spec)
-        except UsageError:  # reported when its outputs are named
-            return "bgr"
-        return "bgr" if any(sink.pictures == "bgr" for sink in chosen) else "yuv420p"
+        needs = any(sink.pictures == "bgr" for sink in self._list_sinks("video", spec))
+        return "bgr" if needs else "yuv420p"
 
     def shows(self, spec: str) -> bool:
-        chosen: list[type[Sink]] = []
-        for kind in ("pictures", "video"):
-            with suppress(UsageError):  # reported when its outputs are named
-                chosen += self._choose_sinks(kind, spec)
+        chosen = [*self._list_sinks("pictures", spec), *self._list_sinks("video", spec)]
         return self.streamed == "video" or any(sink.pictures != "none" for sink in chosen)
 
     def imports(self, kind: str, spec: str) -> list[str]:
         """Return the modules that the outputs of a video, or of pictures, will import."""
-        try:
-            chosen = self._choose_sinks(kind, spec)
-        except UsageError:  # reported when its outputs are named
-            return []
         if self.streamed == "video":
             return [*sinks.find("video").imports, "detector.core.sinks.video.piped"]
-        return [module for sink in chosen for module in sink.imports]
+        return [module for sink in self._list_sinks(kind, spec) for module in sink.imports]
+
+    def _list_sinks(self, kind: str, path: str) -> list[type[Sink]]:
+        with suppress(UsageError):  # reported when its outputs are named
+            return self._choose_sinks(kind, path)
+        return []
 
     def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
         """Return the sinks of --save, else the defaults of this kind, in opening order."""
@@ -449,10 +463,11 @@ class OutputPlan:
         streamed = () if self.streamed is None else (sinks.find(self.streamed),)
         for sink in (*chosen, *streamed):
             if kind not in sink.kinds:
-                fitting = ",".join(one.name for one in sinks.defaults(kind))
+                others = [one.name for one in chosen if kind in one.kinds]
+                instead = [one.name for one in sinks.defaults(kind) if one.pictures in DRAWN]
                 raise UsageError(
                     f"--save {sink.name} needs a {' or '.join(sink.kinds)}, but {path} is "
-                    f"{kind}; use --save {fitting}"
+                    f"{kind}; use --save {','.join(dict.fromkeys([*instead, *others]))}"
                 )
         return [sink for sink in chosen if drawn or sink.pictures not in DRAWN]
 
@@ -505,29 +520,6 @@ def _plain_name(sink: type[Sink], suffix: str) -> str:
         return suffix.removeprefix("-") or sink.name
     of_rows = sink.pictures == "none" and not sink.untouched
     return f"{'detections' if of_rows else sink.name}{suffix}"
-
-
-def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
-    """Return why the source cannot have such an output; None if it can, or is unreadable."""
-    if spec == STANDARD_INPUT:
-        return UsageError(
-            f"--save {sink.name}: needs a file, but standard input can be read only once; "
-            "save it first: ffmpeg -i IN -c copy clip.mkv"
-        )
-    if is_live(spec):
-        return UsageError(
-            f"--save {sink.name}: needs a local file; download the address first (curl -O), "
-            "or use --save video"
-        )
-    try:
-        if sources.pictures_of(spec) is not None:
-            return UsageError(f"--save {sink.name} needs a video, but {spec} contains pictures")
-        sink.check_source(spec)
-    except UsageError as error:
-        return error
-    except DetectVideoError:  # opening it reports the error
-        pass
-    return None
 
 
 def _suffix_for(sink: type[Sink], spec: str) -> str:

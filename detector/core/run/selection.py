@@ -11,6 +11,8 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.text import join_list
 
+KIND_OF = {"car": "vehicle", "truck": "vehicle", "bus": "vehicle", "van": "vehicle"}
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -46,9 +48,8 @@ class Selection:
                 )
             changed = replace(changed, conf=conf)
         if classes is not None:
-            if not isinstance(classes, Iterable):
-                raise UsageError(f"classes={classes}: give a list of class names or ids")
-            wanted = [classes] if isinstance(classes, str) else [str(one) for one in classes]
+            listed = classes if isinstance(classes, Iterable) else [classes]
+            wanted = [classes] if isinstance(classes, str) else [str(one) for one in listed]
             changed = replace(changed, classes=class_ids("classes", wanted, names))
         return changed
 
@@ -66,15 +67,16 @@ def class_ids(
         elif item.isdecimal() and int(item) < len(names):
             ids.append(int(item))
         else:
-            near = difflib.get_close_matches(item, names, 3, 0.5)
+            kinds = (item, KIND_OF.get(item, ""))
+            near = [name for one in kinds for name in difflib.get_close_matches(one, names, 3, 0.5)]
             near = [name for name in names if _begins(name, item)][:3] or near
             hint = (
                 f"did you mean {' or '.join(map(_typed, near))}?"
                 if near
                 else f"the model has {len(names)}: {', '.join(names[:10])}"
             )
-            more = "..." if not near and len(names) > 10 else ""
-            raise UsageError(f"{flag} {item}: unknown class; {hint}{more}")
+            others = "..." if len(names) > 10 else "; other models: detect-video models"
+            raise UsageError(f"{flag} {item}: unknown class; {hint}{'' if near else others}")
     return tuple(ids)
 
 

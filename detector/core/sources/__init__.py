@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from detector.core import wings
 from detector.core.errors import SourceError, UsageError
+from detector.core.errors.text import counted
 from detector.core.sources._forms import STANDARD_INPUT, Gathered, NamedPictures, is_web
 
 if TYPE_CHECKING:
@@ -130,9 +131,16 @@ def open(
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     """Return the sources of a command line, each with its own outputs. Pictures named one by one,
-    or in one folder or pattern, are one source; videos that ``skip`` selects are omitted."""
+    or in one folder or pattern, are one source; videos that ``skip`` selects are omitted, and so
+    are the outputs of one source that are named as another (``*.mp4`` typed again)."""
     from detector.core.sources._contents import PICTURE, kind_of
 
+    earlier: set[str] = set()
+    if len(specs) > 1:
+        from detector.core.sources._left_out import find_earlier
+
+        earlier = find_earlier(specs, skip)
+        specs = [spec for spec in specs if spec not in earlier]
     files = filter(os.path.isfile, specs)
     named = [spec for spec in files if kind_of(spec, closely=True) == PICTURE]
     together = [NamedPictures(named)] if len(named) > 1 else []
@@ -143,6 +151,13 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
         else:
             gathered += together
             together = []
+    if earlier:
+        count = counted(len(earlier), "earlier output")
+        note = f"{count} skipped, such as {min(earlier)}; to use one, name it alone"
+        if isinstance(first := gathered[0], NamedPictures):
+            first.note = note
+        else:
+            gathered[0] = Gathered(first, "; ".join(filter(None, [note, note_of(first)])))
     return gathered
 
 
@@ -169,7 +184,7 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
 
 def note_of(spec: str) -> str:
     """Return what ``gather`` omitted from this spec's folder or pattern; "" if nothing."""
-    return spec.note if isinstance(spec, Gathered) else ""
+    return spec.note if isinstance(spec, (Gathered, NamedPictures)) else ""
 
 
 def files_of(spec: str) -> list[str]:

@@ -25,6 +25,7 @@ class NamedPictures(str):
     """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
 
     paths: tuple[str, ...]
+    note = ""
 
     def __new__(cls, paths: Sequence[str]) -> NamedPictures:
         folders = {os.path.dirname(path) for path in paths}

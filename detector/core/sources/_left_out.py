@@ -6,7 +6,7 @@ import glob
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from detector.core.errors.text import counted
 from detector.core.errors.writing import is_output
@@ -39,6 +39,14 @@ def describe_left_out(spec: str, contents: Folder, *, videos: bool = False) -> s
     if below := _describe_below(spec, contents.folders):
         said.append(below)
     return "; ".join(said)
+
+
+def find_earlier(specs: Sequence[str], skip: Callable[[str], bool]) -> set[str]:
+    """Return the outputs among the specs (``skip``) that are named after another spec."""
+    written = {spec for spec in specs if skip(spec)}
+    stems = (os.path.splitext(os.path.basename(spec))[0] for spec in {*specs} - written)
+    begins = tuple(f"{stem}-" for stem in stems if stem)
+    return {spec for spec in written if os.path.basename(spec).startswith(begins)}
 
 
 def suffix_of(path: str) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 
 from detector.core.errors import SourceError
+from detector.core.errors.writing import is_output
 from detector.core.sources._contents import PICTURES, Folder, list_folder, walk_files
 from detector.core.sources._forms import NamedPictures, is_live
 from detector.core.sources._left_out import describe_left_out
@@ -93,6 +94,8 @@ def _select_pictures(spec: str, contents: Folder) -> list[str]:
         return pictures
     what = "the folder" if os.path.isdir(spec) else "the pattern"
     if videos := contents.videos:
+        if all(map(is_output, videos)):
+            raise SourceError(f"{spec}: all {len(videos)} videos are earlier outputs; name one")
         by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
         several = len(videos) > 1
         what = f"{what} has no picture but {len(videos)} video{'s'[:several]}"

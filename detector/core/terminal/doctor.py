@@ -32,7 +32,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
     verdict = (
         "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
     )
-    parts.append(Text(f"{verdict}: {findings['exit']['reason']}", style="bold"))
+    parts.insert(0, Text(f"{verdict}: {findings['exit']['reason']}\n", style="bold"))
     console.print(Group(*parts))
 
 

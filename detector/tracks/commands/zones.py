@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -72,5 +73,5 @@ def command(source: str, output: str | None, **flags: Any) -> None:
         echo(f"-> {path}")
     echo(
         f"draw in {written[-1]}, save, move the saved file to {written[0]} (or edit that one), "
-        f"then run with --zones {written[0]}"
+        f"then run with --zones {shlex.quote(str(written[0]))}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 
 from detector.core import wings
@@ -14,6 +13,5 @@ def names() -> Sequence[str]:
 
 
 def find(name: str) -> type[Tracker]:
-    module = importlib.import_module(f"{__name__}.{name}")
-    kind: type[Tracker] = getattr(module, f"{name.capitalize()}Tracker")
+    kind: type[Tracker] = wings.load(f"{__name__}.{name}:{name.capitalize()}Tracker")
     return kind

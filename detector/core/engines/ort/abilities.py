@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detector.core.engines.base import EngineOptions, best_streams
+from detector.core.engines.base import NVIDIA_DRIVER, EngineOptions, best_streams
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 WITH_CUDA = "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
@@ -17,7 +17,8 @@ ON_GPU_ONLY = {
 
 def refusal(precision: str, device: str) -> str | None:
     if device.startswith("cuda") and not has_cuda():
-        return f"--device {device}: {no_cuda()}"
+        absent = "" if NVIDIA_DRIVER.exists() else "found no NVIDIA driver; use --device cpu; "
+        return f"--device {device}: {absent}{no_cuda()}"
     if precision == "int8" and device.startswith("cuda"):
         return (
             "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; "

@@ -298,7 +298,8 @@ def _coco_document(
         {"id": at, "width": one.width, "height": one.height} for at, one in enumerate(pictures, 1)
     ]
     categories = [{"id": class_id + 1, "name": str(class_id)} for class_id in range(classes)]
-    return {"images": images, "categories": categories, "annotations": rows}
+    annotations = [{"id": number, **row} for number, row in enumerate(rows, 1)]
+    return {"images": images, "categories": categories, "annotations": annotations}
 
 
 def _coco_labels(pictures: Sequence[LabelledPicture], classes: int) -> dict[str, Any]:
@@ -308,17 +309,8 @@ def _coco_labels(pictures: Sequence[LabelledPicture], classes: int) -> dict[str,
         for box, class_id, (ignored, crowd, area) in zip(
             _xywh(one.boxes), one.class_ids.tolist(), flags, strict=True
         ):
-            rows.append(
-                {
-                    "id": len(rows) + 1,
-                    "image_id": at,
-                    "category_id": class_id + 1,
-                    "bbox": box,
-                    "area": area,
-                    "iscrowd": int(crowd),
-                    "neither": int(ignored),
-                }
-            )
+            more = {"area": area, "iscrowd": int(crowd), "neither": int(ignored)}
+            rows.append({"image_id": at, "category_id": class_id + 1, "bbox": box, **more})
     return _coco_document(pictures, classes, rows)
 
 
@@ -329,17 +321,8 @@ def _coco_detections(
     for at, one in enumerate(found, 1):
         parts = zip(_xywh(one.boxes), one.class_ids.tolist(), one.scores.tolist(), strict=True)
         for box, class_id, score in parts:
-            rows.append(
-                {
-                    "id": len(rows) + 1,
-                    "image_id": at,
-                    "category_id": class_id + 1,
-                    "bbox": box,
-                    "score": score,
-                    "area": box[2] * box[3],
-                    "iscrowd": 0,
-                }
-            )
+            more = {"score": score, "area": box[2] * box[3], "iscrowd": 0}
+            rows.append({"image_id": at, "category_id": class_id + 1, "bbox": box, **more})
     return _coco_document(pictures, classes, rows)
 
 

@@ -181,6 +181,9 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
             continue
         if bound := layout.in_graph(evidence):
             name, why = (named, where) if named else (bound.family, "from its output's shape")
+            if not name:
+                known = f"layout {kind} has no usual_family, a file of cfg/families that lists it"
+                raise ModelError(f"{evidence.graph.name}: {known}")
             return Recognition(family(name), kind, bound, f"{why}, {kind} outputs")
     return None
 
