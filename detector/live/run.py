@@ -238,7 +238,7 @@ class _LiveRun:
         max_age_s = asked.terms.max_age_s if asked.terms.every else None
         self._lines = CameraLines(around.state, around.say, max_age_s)
         self._faults: set[str] = set()
-        self._closed = self._outputs_closed = False
+        self._outputs_closed = False
 
     def open(self, cameras: Sequence[Camera]) -> None:
         self._parts = self._make_parts()  # raises for unsupported options, before a session exists
@@ -445,9 +445,6 @@ class _LiveRun:
 
     def close(self) -> None:
         """Stop everything that still runs, whatever happened. May be called twice."""
-        if self._closed:
-            return
-        self._closed = True
         self._stop_monitor()
         self._collector.stop(PATIENCE_S)
         self._close_outputs(RUN_FAILED)

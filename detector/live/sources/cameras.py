@@ -63,7 +63,8 @@ def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]
     """Return the cameras of a command line. ``loop``: play files. Raises UsageError,
     SourceError."""
     cameras: list[Camera] = []
-    hosts = Counter(filter(None, (host_of(Address(spec)) for spec in specs)))
+    hosts = Counter(host_of(Address(spec)) for spec in specs)
+    shared = {unique_name(host, (), "cam").lower() for host, n in hosts.items() if host and n > 1}
     for spec in specs:
         if is_camera_list(spec):
             for camera in read_cameras(spec, loop):
@@ -75,9 +76,7 @@ def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]
             if kind is None:
                 raise UsageError(f"{address}: {_no_camera(spec)}")
             check_address(kind, address)
-            taken = {camera.name.lower() for camera in cameras}
-            if hosts[host := host_of(address)] > 1:
-                taken.add(unique_name(host, (), "cam").lower())
+            taken = shared | {camera.name.lower() for camera in cameras}
             cameras.append(Camera(_make_name(kind, address, taken), kind, address))
     return tuple(cameras)
 

@@ -29,6 +29,10 @@ NOTE_DEATH = """(() => {
       window.death = [...history.times];
   }).observe(card, {childList: true, subtree: true, characterData: true});
 })()"""
+# Where counts, a picture, figures and events begin; the colour beside the bottleneck.
+TOPS = """['.zones', '.board', '#numbers', '#lower'].map((one) =>
+  document.querySelector(one).getBoundingClientRect().top)"""
+EDGE = "getComputedStyle(document.querySelector('#bottleneck')).borderLeftColor"
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 
 
@@ -60,6 +64,8 @@ def test_pictures_move_and_a_death_shows_within_three_seconds(browser, width):
     one = Served(Rehearsal("door", "gate"))
     one.page.sampler.every_s = EVERY_S
     one.page.controls = switches = Switches()
+    line = Shape("line", ((0.5, 0.0), (0.5, 1.0)), True)
+    one.run.set("door", zones=(ZoneFigures(line, {"person": (2, 1)}, None, ((2, 1),)),))
     one.hub.tell(Event(APPEARS, "door", time.time(), time.time(), HOSTILE, 2))
     try:
         with Pictures(one.run, fps=12):
@@ -72,6 +78,11 @@ def test_pictures_move_and_a_death_shows_within_three_seconds(browser, width):
             wait_for(lambda: pixels(browser, "gate") != first)
             wait_for(lambda: text(browser, "#health") == "healthy")
             assert browser.run("document.scrollingElement.scrollWidth") <= width
+            assert "in 2, out 1" in text(browser, ".zones")
+            assert (tops := browser.run(TOPS)) == sorted(tops), "counts first"
+            edge = browser.run(EDGE)
+            one.run.run = replace(one.run.run, capacity=0.6)
+            wait_for(lambda: browser.run(EDGE) != edge)  # as frames are dropped
 
             assert EVERY_S == 1.0
             browser.run(NOTE_DEATH)
@@ -99,26 +110,6 @@ def test_pictures_move_and_a_death_shows_within_three_seconds(browser, width):
         one.close()
     wait_for(lambda: text(browser, "#health") == "the run has ended")
     assert "the run has ended" in text(browser, "#camera-door")
-
-
-@pytest.mark.parametrize("width", [1440, 390])
-def test_counts_come_first_and_only_drops_are_red(browser, width):
-    one = Served(Rehearsal("door"))
-    gate = Shape("gate", ((0.5, 0.0), (0.5, 1.0)), True)
-    one.run.set("door", zones=(ZoneFigures(gate, {"person": (2, 1)}, None, ((2, 1),)),))
-    edge = "getComputedStyle(document.querySelector('#bottleneck')).borderLeftColor"
-    places = "['.zones', '.board', '#numbers', '#lower'].map(document.querySelector, document)"
-    try:
-        browser.visit(one.server.address, width)
-        wait_for(lambda: "in 2, out 1" in text(browser, ".zones"))
-        tops = browser.run(f"{places}.map((one) => one.getBoundingClientRect().top)")
-        assert tops == sorted(tops)
-        assert browser.run("document.scrollingElement.scrollWidth") <= width
-        assert browser.run(edge) != "rgb(207, 34, 46)"
-        one.run.run = replace(one.run.run, capacity=0.6)
-        wait_for(lambda: browser.run(edge) == "rgb(207, 34, 46)")
-    finally:
-        one.close()
 
 
 def test_a_hidden_page_costs_nothing(browser):
