@@ -1,4 +1,4 @@
-"""How far a job is: counts, rates, the time that is left, what it costs."""
+"""A job's progress: counts, rates, the remaining time and the cost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from detector.batch.documents import (
     WorkerState,
 )
 
-WINDOW_S = 60.0  # of the rate that is shown
+WINDOW_S = 60.0  # the displayed rate is the mean over this window
 SLOWEST = 10
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of this run. ``bytes_left``: of the sources that are to be done."""
+    """Counts of one run. ``bytes_left``: total size of the sources still to process."""
 
     skipped: int = 0
     left: int = 0
@@ -54,25 +54,25 @@ class Tally:
     def finish(self, item: SlowItem, ledger: Ledger, damaged: bool) -> None:
         self._spend(item.seconds, item.frames, ledger)
         self._finish(item, damaged)
-        self._drop(item.size)
+        self._take_off(item.size)
 
     def finish_step(self, record: ItemRecord, size: int) -> None:
         self._spend(record.seconds, record.frames, record.ledger)
-        self._move(size)
+        self._count_bytes(size)
 
     def finish_joined(self, item: SlowItem, damaged: bool, size: int) -> None:
-        """Finish an item after all steps. ``size``: its bytes that no step counted."""
+        """Count an item whose steps are done. ``size``: the bytes that no step has counted."""
         self._finish(item, damaged)
-        self._drop(size)
+        self._take_off(size)
 
     def take_back(self, frames: int, size: int) -> None:
-        """Uncount parts that are of no use. Their cost stays in the ledger."""
+        """Subtract parts that were discarded. Their cost stays in the ledger."""
         self.frames -= frames
-        self._move(-size)
+        self._count_bytes(-size)
 
     def set_aside(self, size: int) -> None:
         self.failed += 1
-        self._drop(size)
+        self._take_off(size)
 
     def _spend(self, run_s: float, frames: int, ledger: Ledger) -> None:
         self.frames += frames
@@ -87,11 +87,11 @@ class Tally:
         self.slowest.sort(key=lambda one: -one.seconds)
         del self.slowest[SLOWEST:]
 
-    def _drop(self, size: int) -> None:
+    def _take_off(self, size: int) -> None:
         self.left -= 1
-        self._move(size)
+        self._count_bytes(size)
 
-    def _move(self, size: int) -> None:
+    def _count_bytes(self, size: int) -> None:
         self.bytes_left -= size
         self.bytes_done += size
 
@@ -114,7 +114,7 @@ class Tally:
             retried=self.retried,
             left=self.left,
             frames=frames,
-            # A run of a lost worker takes its frames back.
+            # Frames of a lost worker are subtracted, so the count may fall.
             fps=(frames - before) / passed if passed > 0 and frames > before else None,
             eta_s=self._eta_s(seconds),
             core_hours=self.cores * seconds / 3600,
@@ -125,7 +125,7 @@ class Tally:
         )
 
     def _eta_s(self, seconds: float) -> float | None:
-        """Estimate by bytes: the rest is mostly like what is done."""
+        """Estimate the remaining time, assuming a constant rate in bytes."""
         if not self.left:
             return 0.0
         return self.bytes_left * seconds / self.bytes_done if self.bytes_done > 0 else None

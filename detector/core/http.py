@@ -1,7 +1,7 @@
 """HTTP requests with urllib3.
 
-Here is what urllib3 leaves to its caller: which hosts receive a login, where a redirect may lead,
-how long the headers may take, and what errors mean.
+This module decides what urllib3 leaves to its caller: which hosts receive a login, where a redirect
+may lead, how long the headers may take, and what errors mean.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from urllib3.util import parse_url
 from detector.core.errors.secrets import Address
 
 MOST_REDIRECTS = 10
-MOST_READS = 3  # the headers may take as long as this many reads without data
+MOST_READS = 3  # time limit for all headers together, in read timeouts
 LARGEST = 2**63 - 1  # bytes: the largest position that FFmpeg accepts
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
 _LENGTH = re.compile(r"\d{1,20}", re.ASCII)
@@ -77,8 +77,8 @@ def plain_errors() -> Iterator[None]:
 
 
 class Answer:
-    """A response with a file or a part. ``size``: bytes of the whole file, if known. ``ranges``:
-    whether parts can be requested."""
+    """A response that contains a file or part of one. ``size``: bytes of the whole file, if known.
+    ``ranges``: whether parts can be requested."""
 
     def __init__(
         self, response: BaseHTTPResponse, start: int, size: int | None, ranges: bool
@@ -100,7 +100,7 @@ class Answer:
             return self._response.read1(length) or b""
 
     def cut(self) -> None:
-        """End a read that waits in another thread."""
+        """Abort a read that blocks another thread."""
         with suppress(OSError, ValueError, RuntimeError):
             self._response.shutdown()
 
@@ -129,11 +129,11 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         if start and response.status == 206:
             raise ConnectionError("the server encodes a part of a file; it has to send it as it is")
-        return Answer(response, 0, None, False)  # lengths and ranges are of the encoded bytes
+        return Answer(response, 0, None, False)  # lengths and ranges count encoded bytes
     length = _length(response)
     where = response.headers.get("Content-Range", "")
     if response.status == 206 and (ranged := _RANGE.fullmatch(where)) is not None:
-        # a size above LARGEST, or all of it
+        # 20 digits are enough to recognize a size above LARGEST
         size = None if ranged[2] == "*" else int(ranged[2][:20])
         if size is not None and size > LARGEST:
             raise ConnectionError(f"the server states a Content-Range that is none: {where[:60]}")
@@ -145,7 +145,7 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
 
 
 def _length(response: BaseHTTPResponse) -> int | None:
-    """Return the stated length; None without one, or for cameras' 2**64 - 1 (endless)."""
+    """Return the stated length; None if it is absent, or 2**64 - 1 (a camera's endless stream)."""
     # urllib3 refuses two values that differ
     stated = set(response.headers.getlist("Content-Length"))
     if not stated or response.chunked:
@@ -249,7 +249,7 @@ def _basic(user: str, password: str) -> str:
 
 
 def _authorize(url: str, login: Login, challenges: Sequence[str]) -> dict[str, str]:
-    """Return the header that answers one of a server's challenges, Digest before Basic."""
+    """Return the header that answers one of the server's challenges; prefer Digest to Basic."""
     kinds = {kind.lower(): rest for kind, _, rest in (text.partition(" ") for text in challenges)}
     if "digest" in kinds:
         passwords = HTTPPasswordMgrWithDefaultRealm()

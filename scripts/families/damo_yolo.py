@@ -1,6 +1,6 @@
-"""DAMO-YOLO by its own repository: the call of tools/converter.py, tools/demo.py's reading and decoding.
+"""Run DAMO-YOLO's own code: export as tools/converter.py, read and decode as tools/demo.py.
 
-No package index has it: a checkout of github.com/tinyvision/DAMO-YOLO is looked for in $CHECKOUTS.
+It is on no package index, so $CHECKOUTS must contain github.com/tinyvision/DAMO-YOLO.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SIDE = 416
 
 
 def read(picture: Path, config: Any) -> tuple[Any, tuple[int, int]]:
-    """See demo.py: Infer.preprocess."""
+    """Read a picture as demo.py does in Infer.preprocess."""
     import numpy as np
 
     image = np.asarray(Image.open(picture).convert("RGB"))
@@ -59,7 +59,7 @@ def read(picture: Path, config: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def find(network: Any, picture: Path, config: Any) -> list[Row]:
-    """See demo.py: Infer.postprocess for an ONNX file's outputs."""
+    """Decode outputs as demo.py does for ONNX files in Infer.postprocess."""
     images, shape = read(picture, config)
     head = config.model.head
     with torch.no_grad():
@@ -110,7 +110,7 @@ def main() -> None:
         ("damoyolo-end2end", finished, ["num_dets", "det_boxes", "det_scores", "det_classes"]),
     ):
         export_onnx(made, torch.randn(1, 3, SIDE, SIDE), out / f"{name}.onnx", outputs, 11)
-    boxes = onnx.load(out / "damoyolo-raw.onnx").graph.output[1].name  # torch's number
+    boxes = onnx.load(out / "damoyolo-raw.onnx").graph.output[1].name  # numbered by torch
     (out / "damoyolo-raw.yaml").write_text(DESCRIPTION + RAW.replace("BOXES", f'"{boxes}"'))
     (out / "damoyolo-end2end.yaml").write_text(DESCRIPTION + FINISHED)
     judged = above(rows, threshold)

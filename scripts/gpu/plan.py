@@ -1,8 +1,8 @@
 """The plan: which steps run, in which order, and how long each may take.
 
 The most valuable steps come first: those for every GPU before those for some, correctness before
-speed. A step that exceeds its budget is stopped. Near the end, steps are skipped that cannot finish
-anything in the remaining time, so that only the least valuable are lost.
+speed. A step that exceeds its budget is stopped. Near the end, we skip steps that cannot finish
+anything in the remaining time, so only the least valuable are lost.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Tell = Callable[[Row], None]
 @dataclass(frozen=True)
 class Step:
     """A step. ``group``: the file in this folder with its function ``name``. ``budget_s``: its
-    longest time. ``least_s``: it is not started with less time. ``needs_gpu``: without one it shows
-    nothing, except in a rehearsal."""
+    time limit. ``least_s``: it is skipped if less time is left. ``needs_gpu``: without a GPU it is
+    useless, except in a rehearsal."""
 
     name: str
     group: str

@@ -1,5 +1,5 @@
 """Clips of any height for measurements, made by ffmpeg from the demo's street and cached; and the
-loss of one video against another."""
+quality loss of one video compared with another."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def made(height: int, frames: int) -> Path:
 
 
 def looped_copy(height: int, frames: int) -> Path:
-    """Return a small clip whose packets are repeated; nothing is encoded twice."""
+    """Return a long clip that repeats a short one's packets, so it is not encoded again."""
     path = CACHE / "clips" / f"copied-{height}p-{frames}.mp4"
     if not path.is_file():
         _make(path, [*_looped(made(height, 300)), "-frames:v", str(frames), "-c", "copy"])
@@ -88,12 +88,12 @@ def fidelity(written: Path, source: Path, frames: int, read: Sequence[str] = ())
     ffmpeg compares picture by picture in order, ignoring times. ``psnr`` is inf if they are equal.
     ``read``: ffmpeg's input options for ``source``.
     """
-    alike = "".join(
+    inputs = "".join(
         f"[{at}:v]trim=end_frame={frames},settb=1/25,setpts=N,format=yuv420p[{name}];"
         for at, name in enumerate("ab")
     )
-    apart = "[a]split[c][d];[b]split[e][f];[c][e]psnr;[d][f]ssim"
-    command = ["ffmpeg", "-i", str(written), *read, "-i", str(source), "-lavfi", alike + apart]
+    metrics = "[a]split[c][d];[b]split[e][f];[c][e]psnr;[d][f]ssim"
+    command = ["ffmpeg", "-i", str(written), *read, "-i", str(source), "-lavfi", inputs + metrics]
     output = subprocess.run(
         [*command, "-f", "null", "-"], capture_output=True, text=True, check=True
     ).stderr

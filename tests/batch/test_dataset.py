@@ -1,4 +1,4 @@
-"""The Parquet dataset, and the questions that docs/batch.md asks it."""
+"""The Parquet dataset, and the queries in docs/batch.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ITEMS = {
 }
 
 
-def rows(path, found):
+def write_rows(path, found):
     lines = [
         {
             "frame": number,
@@ -36,7 +36,7 @@ def rows(path, found):
 @pytest.fixture
 def out(tmp_path):
     for name, found in ITEMS.items():
-        dataset.gather(str(tmp_path), name, rows(tmp_path / "rows.jsonl", found))
+        dataset.gather(str(tmp_path), name, write_rows(tmp_path / "rows.jsonl", found))
     return tmp_path
 
 
@@ -80,9 +80,8 @@ def test_pyarrow_reads_it_as_one_dataset(out):
 
 
 def test_one_csv_has_every_detection(tmp_path):
-    """pyarrow has no part in it."""
     found = {**ITEMS, "=x": [["=y", 1]]}
-    files = [(name, rows(tmp_path / f"{at}", found[name])) for at, name in enumerate(found)]
+    files = [(name, write_rows(tmp_path / f"{at}", found[name])) for at, name in enumerate(found)]
     dataset.write_csv(tmp_path / "all.csv", files)
     with (tmp_path / "all.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
@@ -92,15 +91,16 @@ def test_one_csv_has_every_detection(tmp_path):
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_the_queries_of_the_page_run(out, monkeypatch, number):
+def test_documented_queries_run(out, monkeypatch, number):
     assert len(queries()) == 3
     assert connection(out, monkeypatch).execute(queries()[number]).fetchall()
 
 
-def test_gathering_again_replaces(out, tmp_path):
+def test_gathering_again_replaces_the_rows(out, tmp_path):
     import pyarrow.parquet
 
-    dataset.gather(str(out), "cam1/monday.mp4", rows(tmp_path / "rows.jsonl", [["person", 0.4]]))
+    again = write_rows(tmp_path / "rows.jsonl", [["person", 0.4]])
+    dataset.gather(str(out), "cam1/monday.mp4", again)
     folder = dataset.partition(str(out), "cam1/monday.mp4")
     (file,) = folder.iterdir()
     assert pyarrow.parquet.read_metadata(file).num_rows == 1
@@ -114,13 +114,13 @@ def test_blocks_of_rows_make_one_file(tmp_path, monkeypatch):
     import pyarrow.parquet
 
     monkeypatch.setattr(dataset, "BLOCK", 2)
-    source = rows(tmp_path / "rows.jsonl", [["person", 0.5]] * 7)
+    source = write_rows(tmp_path / "rows.jsonl", [["person", 0.5]] * 7)
     dataset.gather(str(tmp_path), "a.mp4", source)
     (file,) = dataset.partition(str(tmp_path), "a.mp4").iterdir()
     assert pyarrow.parquet.read_metadata(file).num_rows == 7
 
 
-def test_a_long_name_is_cut_and_stays_its_own(tmp_path):
+def test_long_names_are_cut_and_stay_distinct(tmp_path):
     names = [f"{'ü' * 60}/{'x' * 200}{number}.mp4" for number in (1, 2)]
     places = {dataset.partition(str(tmp_path), name).name for name in names}
     assert len(places) == 2

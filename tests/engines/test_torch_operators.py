@@ -1,6 +1,4 @@
-"""What ONNX says of an operator, by onnxruntime, against the module that torch gets for it: alike
-to the last place.
-"""
+"""The torch module of each ONNX operator against onnxruntime: equal to the last bit."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ LONG = TensorProto.INT64
 
 
 class Sketch:
-    """Nodes behind ``x``, float32 [2, 4, 6, 3] of 0..255, and ``n``, the same as int64 less 128."""
+    """A graph of ``x``, float32 [2, 4, 6, 3] in 0..255, and ``n``, the same as int64 minus 128."""
 
     def __init__(self) -> None:
         self.nodes = [
@@ -66,7 +64,7 @@ def small(*shape: int) -> np.ndarray:
     return np.random.default_rng(2).integers(-9, 10, shape).astype(np.float32)
 
 
-def the_places_of_the_best(sketch: Sketch) -> str:
+def indices_of_best(sketch: Sketch) -> str:
     best = sketch.add("ReduceMax", "x", whole(3), keepdims=0)
     return sketch.add("TopK", best, whole(3), outputs=2)[1]  # [2, 4, 3]
 
@@ -79,17 +77,14 @@ CASES = {
         "TopK", s.add("Mul", "x", np.float32(0.5)), whole(2), outputs=2, axis=1
     ),
     "TopK, the smallest": lambda s: s.add("TopK", "x", whole(2), outputs=2, axis=2, largest=0),
-    "TopK, places alone": the_places_of_the_best,
+    "TopK, indices alone": indices_of_best,
     "GatherElements": lambda s: s.add(
         "GatherElements", "x", np.full((2, 4, 6, 2), -1, np.int64), axis=3
     ),
     "GatherElements, computed": lambda s: s.add(
-        "GatherElements",
-        s.add("ReduceMax", "x", whole(3), keepdims=0),
-        the_places_of_the_best(s),
-        axis=2,
+        "GatherElements", s.add("ReduceMax", "x", whole(3), keepdims=0), indices_of_best(s), axis=2
     ),
-    "Gather, computed": lambda s: s.add("Gather", "x", the_places_of_the_best(s), axis=2),
+    "Gather, computed": lambda s: s.add("Gather", "x", indices_of_best(s), axis=2),
     "Gather, a table": lambda s: s.add("Gather", "x", np.array([[0, -1], [2, 1]]), axis=-2),
     "GatherND": lambda s: s.add("GatherND", "x", np.array([[0, 3], [1, -2]])),
     "Tile": lambda s: s.add("Tile", "x", whole(1, 2, 1, 3)),
@@ -110,7 +105,7 @@ CASES = {
     "Gemm": lambda s: s.add(
         "Gemm", s.add("Flatten", "x", axis=3), small(5, 3), small(5), transB=1, beta=2.0
     ),
-    "Gemm, turned": lambda s: s.add(
+    "Gemm, transposed": lambda s: s.add(
         "Gemm", s.add("Flatten", "x", axis=3), small(48, 2), alpha=2.0, transA=1
     ),
     "ConvTranspose": lambda s: s.add(
@@ -145,7 +140,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_operator_gives_what_onnxruntime_gives(case):
+def test_operator_equals_onnxruntime(case):
     import onnxruntime as ort
     import torch
 
@@ -163,7 +158,7 @@ def test_an_operator_gives_what_onnxruntime_gives(case):
         assert ours.numpy().dtype == theirs.dtype
 
 
-def test_a_slice_that_torch_does_not_make_is_refused():
+def test_slice_that_torch_does_not_support_is_refused():
     from detector.core.engines.torch.operators import OPERATORS, OnnxNode
 
     proto = helper.make_node("Slice", ["x", "start", "end", "", "step"], ["y"])
@@ -173,7 +168,7 @@ def test_a_slice_that_torch_does_not_make_is_refused():
             OPERATORS["Slice"](OnnxNode(proto, given))
 
 
-def test_what_torch_does_not_make_is_refused_by_name():
+def test_unsupported_node_is_refused_by_name():
     from detector.core.engines.torch.graph import graph_module
 
     pooled, reduced = Sketch(), Sketch()
@@ -186,7 +181,7 @@ def test_what_torch_does_not_make_is_refused_by_name():
 
 @pytest.mark.parametrize("axis", [-1, 2])
 def test_layer_normalization(axis):
-    """Its formula: ONNX Runtime 1.20 is off by 7e-4 here."""
+    """Compare with the formula, since ONNX Runtime 1.20 is off by 7e-4 here."""
     import torch
 
     from detector.core.engines.torch.graph import graph_module
@@ -196,8 +191,8 @@ def test_layer_normalization(axis):
     model = sketch.model(sketch.add("LayerNormalization", "x", scale, bias, axis=axis, epsilon=0.1))
     given = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
     over = tuple(range(axis % given.ndim, given.ndim))
-    away = given - given.mean(over, keepdims=True)
-    wanted = away / np.sqrt((away**2).mean(over, keepdims=True) + 0.1) * scale + bias
+    deviation = given - given.mean(over, keepdims=True)
+    wanted = deviation / np.sqrt((deviation**2).mean(over, keepdims=True) + 0.1) * scale + bias
     [ours] = graph_module(model)(torch.from_numpy(given))
     np.testing.assert_allclose(ours.numpy(), wanted, rtol=1e-5, atol=1e-5)
 

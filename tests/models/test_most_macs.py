@@ -1,7 +1,7 @@
-"""Layers whose number of rows the picture decides: counted at their most, or refused.
+"""Layers whose number of rows depends on the picture: we count the maximum, or refuse them.
 
-Each graph finds a box for every bright colour of the picture, none or three, and multiplies the
-boxes with a matrix behind that: the second stage of a detector of two.
+Each graph finds a box for every bright colour channel of the picture, at most three, and then
+multiplies the boxes by a matrix, like the second stage of a two-stage detector.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def whole(export: Export, *values: int) -> str:
     return export.const(list(values), np.int64)
 
 
-def bright(export: Export, of: str) -> str:
-    """[n, axes]: where ``of`` is above a half."""
-    kept = export.add("Greater", of, export.const([0.5]))
+def bright(export: Export, tensor: str) -> str:
+    """Return the indices [n, axes] at which ``tensor`` is above 0.5."""
+    kept = export.add("Greater", tensor, export.const([0.5]))
     return export.add("Transpose", export.add("NonZero", kept), perm=[1, 0])
 
 
 def colours_found(export: Export) -> tuple[str, str]:
-    """Boxes [n, 4] and the numbers of the colours [n], at most three."""
+    """Return boxes [n, 4] and the channels' numbers [n], at most three."""
     flat = export.add("Reshape", export.colours(), whole(export, 3))
     number = export.add("Reshape", bright(export, flat), whole(export, -1))
     return export.add("Gather", export.const(THREE), number, axis=0), number
@@ -56,16 +56,16 @@ def plain(export: Export) -> Export:
 
 def cut(export: Export) -> Export:
     boxes, number = colours_found(export)
-    places = bright(export, export.picture)  # [n, 4], of 12,288 at most
+    places = bright(export, export.picture)  # [n, 4], n at most 12,288
     first = export.add("Slice", places, *(whole(export, v) for v in (0, 2, 0)))
-    nothing = export.add("Mul", export.add("Cast", first, to=1), export.const([0.0]))
-    more = export.add("MatMul", nothing, export.const(np.eye(4)), name="/places")
-    nought = export.add("ReduceSum", more, whole(export, 0), keepdims=1)
-    return finished(export, export.add("Add", boxes, nought), number)
+    zeros = export.add("Mul", export.add("Cast", first, to=1), export.const([0.0]))
+    more = export.add("MatMul", zeros, export.const(np.eye(4)), name="/places")
+    zero = export.add("ReduceSum", more, whole(export, 0), keepdims=1)
+    return finished(export, export.add("Add", boxes, zero), number)
 
 
 def best(export: Export) -> Export:
-    """TopK of as many as there are, but no more than two."""
+    """TopK with k = min(n, 2)."""
     boxes, number = colours_found(export)
     count = export.add("Shape", number)
     few = export.add("Min", count, whole(export, 2))
@@ -74,7 +74,7 @@ def best(export: Export) -> Export:
 
 
 def by_nms(export: Export) -> Export:
-    """NMS that keeps one box a class of three boxes and three classes."""
+    """NMS that keeps one box per class, of three boxes and three classes."""
     table = export.add("Add", export.nothing(export.colours()), export.const([list(THREE)]))
     scores = export.add("Mul", export.colours(), export.const(np.eye(3)[None]))  # class, box
     limits = whole(export, 1), export.const([0.5]), export.const([0.5])
@@ -92,7 +92,7 @@ COUNTED = {"plain": (plain, 3 * 16), "cut": (cut, 5 * 16), "best": (best, 2 * 16
 
 
 @pytest.mark.parametrize("case", COUNTED)
-def test_rows_that_the_picture_decides_are_counted_at_their_most(tmp_path, case):
+def test_rows_that_depend_on_the_picture_count_at_their_maximum(tmp_path, case):
     make, macs = COUNTED[case]
     path = make(Export()).save(tmp_path / "m.onnx")
     network = open_network(path, family="torchvision")
@@ -113,8 +113,8 @@ def test_a_known_total_is_not_called_a_bound(tmp_path):
 
 
 def grown(export: Export, sides) -> Export:
-    """Its second stage computes the mean of a table of zeros whose sides ``sides`` makes of how
-    many bright elements there are, [1] int64."""
+    """Add a second stage: the mean of a table of zeros, whose number of rows ``sides`` computes
+    from the number of bright elements, [1] int64."""
     boxes, number = colours_found(export)
     count = export.add("Slice", export.add("Shape", bright(export, export.picture)),
                        *(whole(export, v) for v in (0, 1, 0)))  # fmt: skip
@@ -139,13 +139,13 @@ def millions(export: Export, count: str) -> str:
     return export.add("Mul", count, whole(export, 10**8))
 
 
-def the_dark_ones(export: Export, count: str) -> str:
+def dark_elements(export: Export, count: str) -> str:
     rest = export.add("Sub", whole(export, ROWS), count)
     return export.add("Mul", rest, whole(export, 10**8))
 
 
-def behind_the_bright(export: Export, count: str) -> str:
-    """As many rows as are left of 12,288 behind the bright ones."""
+def slice_from_count(export: Export, count: str) -> str:
+    """Slice n..12,288: its start is the number of bright elements."""
     ramp = export.add("Slice", export.const(np.zeros(ROWS)), count, whole(export, ROWS))
     return export.add("Mul", export.add("Shape", ramp), whole(export, 10**8))
 
@@ -156,7 +156,7 @@ def through_a_float(export: Export, count: str) -> str:
     return export.add("Cast", export.add("Div", export.const([1e12]), more), to=7)
 
 
-def where_there_are_none(export: Export, count: str) -> str:
+def if_none(export: Export, count: str) -> str:
     none = export.add("Equal", count, whole(export, 0))
     return export.add("Where", none, whole(export, 10**12), whole(export, 1))
 
@@ -165,10 +165,10 @@ HOSTILE = {
     "n^3": (cube, r"takes 7\.6e\+15 multiply-accumulates"),
     "n x 10^8": (millions, r"takes 5\.0e\+15 multiply-accumulates"),
     "by values": (by_values, "nothing in the file limits how many rows"),
-    "N - n": (the_dark_ones, "nothing in the file limits how many rows"),
-    "behind n": (behind_the_bright, "nothing in the file limits how many rows"),
+    "N - n": (dark_elements, "nothing in the file limits how many rows"),
+    "n to N": (slice_from_count, "nothing in the file limits how many rows"),
     "1 / n": (through_a_float, "nothing in the file limits how many rows"),
-    "if n = 0": (where_there_are_none, "nothing in the file limits how many rows"),
+    "if n = 0": (if_none, "nothing in the file limits how many rows"),
 }
 
 
@@ -187,7 +187,7 @@ def test_topk_of_all_rows_is_accepted(tmp_path):
 
 
 @pytest.mark.slow
-def test_models_show_says_that_it_is_a_bound(tmp_path):
+def test_models_show_marks_macs_as_a_bound(tmp_path):
     path = plain(Export()).save(tmp_path / "m.onnx")
     shown = detect_video("models", "show", path, "--family", "torchvision", cwd=tmp_path)
     assert "MACs              at most 48" in shown.stdout
@@ -195,7 +195,7 @@ def test_models_show_says_that_it_is_a_bound(tmp_path):
     assert '"macs_at_most": true' in json.dumps(json.loads(listed.stdout))
 
 
-def test_a_file_of_ours_is_counted_alike(tmp_path):
+def test_built_file_has_the_same_macs(tmp_path):
     path = plain(Export()).save(tmp_path / "m.onnx")
     command = "build", path, "--family", "torchvision", "--to", "onnx", "-o", "own.onnx"
     made = detect_video(*command, cwd=tmp_path)
@@ -205,7 +205,7 @@ def test_a_file_of_ours_is_counted_alike(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_profile_shows_no_part_as_the_whole(tmp_path):
+def test_profile_says_that_a_node_of_unknown_size_is_not_counted(tmp_path):
     path = plain(Export()).save(tmp_path / "m.onnx")
     cv2.imwrite(str(tmp_path / "p.png"), picture())
     made = detect_video(

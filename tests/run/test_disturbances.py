@@ -1,4 +1,4 @@
-"""What disturbed a run from outside, by the kernel's files."""
+"""External disturbances of a run, read from the kernel's files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_disturbance_during_the_run_is_reported(system, file, text, field, value
     assert getattr(found, field) == value
 
 
-def test_a_system_that_tells_nothing(system: Path) -> None:
+def test_system_without_these_files_reports_none(system: Path) -> None:
     for path in (*system.glob("*[!p]"), system / "group/cpu.stat"):
         if path.is_file():
             path.unlink()

@@ -25,7 +25,7 @@ from tests.tracks.test_stage import INFO
 STREET = str(CHECKOUT / "videos/street.mp4")
 LINE = "lines: {a: [[0, 0.5], [1, 0.5]]}\n"
 SQUARE = "[[0.1, 0.1], [0.9, 0.1], [0.9, 0.9], [0.1, 0.9]]"
-WRONG = {  # file -> a word of what is said, which names the place
+WRONG = {  # file -> pattern of the error, which names the place
     "": "mapping",
     "- 1": "mapping",
     "lines: 3": "lines",
@@ -39,7 +39,7 @@ WRONG = {  # file -> a word of what is said, which names the place
     "lines: {a: {points: [[0, 0], [1, 1]], stays: 3}}": "stays",
     "zones: {a: [[0, 0], [1, 1]]}": r"a\.points",
     "zones: {a: [[0, 0], [1, 1], [1, 0], [0, 1]]}": "crosses itself",
-    "zones: {a: [[0, 0], [1, 0], [1, 1], [0.5, 0], [0, 1]]}": "crosses itself",  # it touches
+    "zones: {a: [[0, 0], [1, 0], [1, 1], [0.5, 0], [0, 1]]}": "crosses itself",  # touches itself
     "zones: {a: [[0, 0], [0, 1], [1, 1], [0, 0.5], [1, 0]]}": "crosses itself",
     "zones: {a: [[0, 0], [0.5, 0.5], [1, 1]]}": r"a\.points",
     "zones: {a: [[0, 0], [1, 0], [1, 1], [0, 0]]}": r"a\.points",
@@ -79,7 +79,7 @@ def test_invalid_zones_file_is_refused_with_its_path(text: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"x" * (2 << 20), None])
-def test_what_is_no_such_file(content: bytes | None, tmp_path: Path) -> None:
+def test_unreadable_or_missing_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
     file = tmp_path / "zones.yaml"
     if content is not None:
         file.write_bytes(content)
@@ -92,7 +92,7 @@ def write(folder: Path, text: str) -> str:
     return str(folder / "zones.yaml")
 
 
-def test_sections_go_on_from_the_top(tmp_path: Path) -> None:
+def test_sections_inherit_from_the_top_level(tmp_path: Path) -> None:
     text = (
         "size: [640, 360]\nevery: 5m\nclasses: [person]\nlines: {a: [[0, 0], [640, 360]]}\n"
         "cameras: {front: {zones: {yard: [[0, 0], [9, 9], [4, 8], [1, 6]]}, every: 10}}\n"
@@ -122,7 +122,7 @@ def stage(folder: Path, text: str, info: SourceInfo = INFO, **given: object) -> 
     return ZonesStage(settings, info, ("person", "vehicle"), config.selection.conf)
 
 
-def test_what_the_source_and_the_model_tell(tmp_path: Path) -> None:
+def test_zones_are_checked_against_source_and_model(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="outside"):
         stage(tmp_path, "lines: {a: [[0, 50], [641, 50]]}")
     with pytest.raises(UsageError, match="persn"):
@@ -135,21 +135,21 @@ def test_what_the_source_and_the_model_tell(tmp_path: Path) -> None:
         stage(tmp_path, "lines: {a: [[0, 50], [600, 50]]}", replace(INFO, kind="live"))
 
 
-def test_it_turns_track_on(tmp_path: Path) -> None:
+def test_zones_turn_tracking_on(tmp_path: Path) -> None:
     file = write(tmp_path, LINE)
     assert resolve_config(None, {"zones": file}).tracking.track == "bytetrack"
     assert resolve_config(None, {"zones": file, "track": "sort"}).tracking.track == "sort"
     assert resolve_config(None, {}).tracking.track is None
 
 
-def test_its_outputs_need_it() -> None:
+def test_events_and_counts_need_zones() -> None:
     for name in ("events", "counts"):
         with pytest.raises(UsageError, match="--zones"):
             Asked.of(resolve_config(None, {"save": (name,)}))
 
 
 @pytest.mark.slow
-def test_the_command_says_it_in_a_line_and_writes_nothing(tmp_path: Path) -> None:
+def test_command_reports_an_error_in_one_line_and_writes_nothing(tmp_path: Path) -> None:
     for text in ("zones: {a: [[0, 0], [1, 1]]}", f"{LINE}classes: [persn]"):
         done = detect_video(STREET, "--zones", write(tmp_path, text), cwd=tmp_path)
         assert done.returncode == 2
@@ -169,7 +169,7 @@ def test_a_polygon_that_sections_inherit_is_checked_once(tmp_path, monkeypatch):
     assert 0 < len(asked) < len(points) ** 2
 
 
-def test_a_name_says_when_a_clip_begins(tmp_path: Path) -> None:
+def test_start_of_a_clip_is_read_from_its_name(tmp_path: Path) -> None:
     (path := tmp_path / "zones.yaml").write_text(LINE)
     ours = read_zones(str(path)).default
     assert ours.start_of("front/video/20260131T235959Z.mp4") == 1769903999
@@ -224,7 +224,7 @@ SHAPES += ["lines: {a: [[0, 0]]}", f"{LINE}zones: {{a: {SQUARE}}}"]
 
 
 @pytest.mark.parametrize("drawing", SHAPES)
-def test_wrong_drawing_is_refused_in_the_words_of_the_command(drawing: str, tmp_path: Path) -> None:
+def test_invalid_drawing_gets_the_error_of_the_command(drawing: str, tmp_path: Path) -> None:
     path = str(tmp_path / "zones.yaml")
     with pytest.raises(UsageError) as said:
         read_zones(path, f"cameras:\n  front:\n{indent(drawing, '    ')}")

@@ -1,4 +1,4 @@
-"""The teacher, YOLOX-nano: gives box and scores for every cell of the student's grids.
+"""The teacher, YOLOX-nano: gives a box and scores for every cell of the student's grids.
 
 Both networks have heads at strides 8, 16 and 32, so their cells match one to one.
 """
@@ -19,9 +19,9 @@ PERSON, VEHICLES = 0, (2, 3, 5, 7)  # in COCO: person; car, motorcycle, bus, tru
 def cell_grid(
     height: int, width: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return all cells in the order of the outputs.
+    """Return all cells' upper left corners [N, 2] in cells, strides [N, 1] and anchors [N, 2].
 
-    These are their upper left corners [N, 2] in cells, strides [N, 1] and anchors [N, 2].
+    The cells are in the order of the outputs.
     """
     corners, strides, anchors = [], [], []
     for stride, anchor in zip(STRIDES, ANCHORS, strict=True):
@@ -33,13 +33,13 @@ def cell_grid(
 
 
 def cell_centres(height: int, width: int) -> NDArray[np.float32]:
-    """Return [N, 2] in pixels."""
+    """Return the cells' centres [N, 2] in pixels."""
     corners, strides, _ = cell_grid(height, width)
     return (corners + 0.5) * strides
 
 
 class Teacher:
-    """``device`` "cpu": ONNX Runtime with one thread; "cuda": the same graph as a torch module."""
+    """Runs the graph on ``device``: "cpu" with ONNX Runtime, "cuda" as a torch module."""
 
     def __init__(self, model: bytes, device: str = "cpu", threads: int = 1) -> None:
         self.device = device

@@ -30,7 +30,7 @@ MOST_NAMES = 10_000  # X, X-2, X-3...
 
 
 def stem_of(spec: str) -> str:
-    """Return the IN of IN-detected: a file's stem, or the name of a folder (or a glob's)."""
+    """Return the IN of IN-detected: a file's stem, or a folder's name (for a glob, too)."""
     if spec == STANDARD_INPUT:
         return "stdin"
     if is_web(spec):
@@ -55,7 +55,7 @@ def _name_of_file(spec: str) -> str:
 
 
 def session_name(spec: str, engine: str) -> str:
-    """Return IN, or IN-ENGINE if the user named it; a long IN is cut to fit into 255 bytes."""
+    """Return IN, or IN-ENGINE if the user named an engine; a long IN is cut to fit 255 bytes."""
     stem = stem_of(spec)
     while len(os.fsencode(stem)) > LONGEST_STEM:
         stem = stem[:-1]
@@ -87,9 +87,9 @@ def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha25
     source = spec if is_live(spec) else os.path.realpath(spec)
     precision = options["runtime"]["precision"]
     document = [source, model_sha256, precision, deciding, runtime, written]
-    if isinstance(spec, NamedPictures):  # its text is the common folder
+    if isinstance(spec, NamedPictures):  # the spec itself is only their common folder
         document.append([os.path.realpath(path) for path in spec.paths])
-    if spec == STANDARD_INPUT:  # the same data may not come again
+    if spec == STANDARD_INPUT:  # another run may receive other data
         document.append(secrets.token_hex(8))
     if precision in ("auto", "int8"):
         document.append(options["calibration"])
@@ -104,7 +104,7 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str) -> bool:
-    """Return whether a path is free, from a run with these settings, or without attributes."""
+    """Return whether a path is free, was written with these settings, or cannot tell."""
     if not os.path.lexists(path):
         return True
     try:
@@ -121,8 +121,8 @@ def choose_names(
     settings: str,
     given: Path | None = None,
 ) -> dict[str, Path]:
-    """Choose default names: the first of ``name("")``, ``name("-2")``... of which none is ``taken``
-    and all may be replaced (``settings``; "" replaces any). Raises OutputError."""
+    """Return the first of ``name("")``, ``name("-2")``... in which no path is ``taken`` and a run
+    with these ``settings`` ("": any run) may replace every path. Raises OutputError."""
     for number in range(1, MOST_NAMES):
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
@@ -147,8 +147,8 @@ class OutputPlan:
         plain: bool = False,
         brought: Sequence[str] = (),
     ) -> None:
-        """``engine``: as requested, for names. ``streams``: whether -o - is possible. ``plain``:
-        names such as video.mp4, in the source's own folder. ``brought``: further sinks."""
+        """``engine``: the requested one, used in names. ``streams``: whether -o - is possible.
+        ``plain``: names like video.mp4, one folder per source. ``brought``: added by stages."""
         self._of_engine = of_engine(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
@@ -299,7 +299,7 @@ class OutputPlan:
 
     @property
     def beside_stream(self) -> bool:
-        """Whether files are written besides the rows of -o -."""
+        """True if files are written in addition to the rows of -o -."""
         return self._save is not None and bool({*self._save} - {"jsonl", "csv", self.streamed})
 
     def may_write(self) -> bool:
@@ -367,7 +367,7 @@ class OutputPlan:
             return
         refuse_kept(output)
         real = Path(os.path.realpath(output))
-        run_dir = self._run_dir  # missing folders are made later
+        run_dir = self._run_dir  # it and its missing parents are created later
         if not real.parent.is_dir() and (
             run_dir is None or real.parent not in Path(os.path.realpath(run_dir), "x").parents
         ):
@@ -385,7 +385,7 @@ class OutputPlan:
         """Return output name -> final path, in the order in which sinks are opened.
 
         A default name is used if it is free, or if a run with the same ``settings`` wrote it ("":
-        any). Raises UsageError for a file that the command reads, or of its session.
+        any). Raises UsageError for a file that the command reads, or that belongs to its session.
         """
         if self._nowhere:
             self._choose_sinks(info.kind, info.path)
@@ -432,7 +432,7 @@ class OutputPlan:
         return choose_names(named, self._taken, settings, self._file)
 
     def pixels(self, spec: str) -> str:
-        """Return the format wanted of a source: "bgr" if an output needs it, else "yuv420p"."""
+        """Return the pixel format to read: "bgr" if an output needs it, else "yuv420p"."""
         needs = any(sink.pictures == "bgr" for sink in self._list_sinks("video", spec))
         return "bgr" if needs else "yuv420p"
 

@@ -32,7 +32,7 @@ def statistic(title: str, unit: str) -> Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """One source. Values that only an open source can tell are null, or absent, if it failed."""
+    """One source. Values known only from an open source are null or absent if opening failed."""
 
     path: str
     width: Size | None  # displayed pixels, after rotation
@@ -44,8 +44,8 @@ class Video:
     codec: str | UnsetType = UNSET
     rotation: int | UnsetType = UNSET  # degrees
     decoder: str | UnsetType = UNSET
-    # Of its frames during the run: "yuv420p"; "bgr" if an output needs that, "bgr: why" if the
-    # source does not give planes.
+    # Pixel format of its frames in the run: "yuv420p"; "bgr" if an output needs that, "bgr: why"
+    # if the source does not give planes.
     pixels: str | UnsetType = UNSET
 
     @property
@@ -57,7 +57,7 @@ class Video:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameCounts:
     """Counts of frames. ``dropped``: read and not written, because the run was cut short or failed;
-    for cameras, all that were received and not detected (``streams`` says why). ``reused``: written
+    for cameras, all that were received but not inferred (``streams`` says why). ``reused``: written
     with the detections of the last inferred frame (--skip-still). ``coasted``: written with boxes
     that tracks moved (--infer-every), which do not count as detections."""
 
@@ -88,8 +88,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadTime:
-    """How a thread spent some of its time, which the three add up to: on a core; runnable, but
-    waiting for one; asleep in a call (a file, a lock, threads that work for it)."""
+    """How a thread spent some of its time: on a core; runnable, but waiting for one; asleep in a
+    call (a file, a lock, threads that work for it). The three add up to that time."""
 
     on_cpu_s: Duration
     ready_s: Duration
@@ -98,7 +98,7 @@ class ThreadTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:
-    """All calls of one stage. ``thread``: the names of its threads, with commas. ``split``: parts
+    """All calls of one stage. ``thread``: its threads' names, comma-separated. ``split``: parts
     of ``busy_s``; None if the system does not report them. ``library_cpu_s``: CPU of the threads
     that libraries run for the stage, over the whole run; ``library_ready_s``: how long the busiest
     of them waited for a core; None if their owner is unknown."""
@@ -122,7 +122,7 @@ class StageFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingFigures:
-    """The work of cameras' own threads, besides the loop: ``threads`` of them decoded ``calls``
+    """The work of the cameras' threads, outside the loop: ``threads`` of them decoded ``calls``
     packets. No stage includes it: the loop receives decoded pictures."""
 
     threads: Annotated[Count, statistic("threads that decode cameras", "1")]
@@ -135,8 +135,8 @@ class DecodingFigures:
 class ThreadFigures:
     """One thread's time in the loop: busy + waits + other = wall, each split if the system reports
     it. ``unplaced_s``: difference between the kernel's counts for the thread's whole life and the
-    sums of the splits. ``foreign_share``: other programs' share in its waits for a core, 0 to 1;
-    the rest was for our own threads."""
+    sums of the splits. ``foreign_share``: share of its waits for a core, 0 to 1, that
+    other programs caused; our own threads caused the rest."""
 
     busy_s: Duration
     wait_input_s: Duration
@@ -168,7 +168,7 @@ class LibraryStage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryThreads:
     """CPU seconds of libraries' own threads in the steady state: from the first frame written to
-    the end of the loop. ``others_s``: of other processes; None if the system does not tell."""
+    the end of the loop. ``others_s``: of other processes; None if unknown."""
 
     wall_s: Duration
     process_s: Duration
@@ -233,7 +233,7 @@ class PrecisionShare(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DwellFigures:
-    """How long objects were in a zone, seconds; each visit from its first to its last sight."""
+    """How many seconds objects stayed in a zone; a visit lasts from first to last sighting."""
 
     visits: Count
     mean: Duration
@@ -245,7 +245,7 @@ class DwellFigures:
 class ZoneTotals:
     """The counts of a line or zone (--zones). ``counts``: class -> in and out of a line; entered,
     left, appeared and ended of a zone, where entered + appeared = left + ended. ``most``: class ->
-    objects in a zone at once. ``camera``: "" for a file. ``sides``: a line's in and out."""
+    most objects in a zone at once. ``camera``: "" for a file. ``sides``: a line's in and out."""
 
     name: str
     kind: str  # "line" or "zone"
@@ -258,8 +258,8 @@ class ZoneTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneSeries:
-    """A line or zone and one class over time. ``counts``: per interval; ``mean``: of a zone, the
-    mean number of objects in it."""
+    """A line or zone and one class over time. ``counts``: per interval; ``mean``: the mean
+    number of objects in a zone."""
 
     zone: str
     kind: str
@@ -270,9 +270,9 @@ class ZoneSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneHistory:
-    """Lines and zones of a source or camera over time. ``began_s``: by its clock. ``heat_s``:
-    seconds that objects spent in each cell of the picture, row by row. ``clock``: (seconds since
-    the start, local seconds since 1970), also at each change of summer time; if known."""
+    """Lines and zones of a source or camera over time. ``began_s``: on the source's clock.
+    ``heat_s``: seconds that objects spent in each cell of the picture, row by row. ``clock``:
+    (seconds since the start, local seconds since 1970), again at each DST change; [] if unknown."""
 
     camera: str
     began_s: float
@@ -316,10 +316,10 @@ class StreamSummary:
 
     ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: seconds
     in which it was live, the base of its rates. ``age_ms``: of results. ``parts_ms``: decoding,
-    waiting and inference, which add up to that age, and writing. ``output_age_ms``: until each
-    output had the picture. ``camera_age_ms``: of results by the camera's own clock; None if it
-    sends none. ``output_counts``: kind -> pictures or rows written, lost to a full disk, bytes; for
-    a recording also pictures or packets dropped because encoding or the disk was too slow, samples
+    waiting and inference, which add up to that age, and writing. ``output_age_ms``: when each
+    output received it. ``camera_age_ms``: of results by the camera's own clock; None if it sends
+    none. ``output_counts``: kind -> pictures or rows written, lost to a full disk, bytes; for a
+    recording also pictures or packets dropped because encoding or the disk was too slow, samples
     that MP4 refused, items that failed, and finished files with their ``bytes``.
     """
 
@@ -388,9 +388,9 @@ class Disturbances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputShapes:
-    """The network inputs of a run with --rect. ``made``: how many were prepared beyond the first,
-    in ``made_s`` of the run; a closed one is made again. ``mean_pixels``: of the inputs of all
-    pictures; ``square_pixels``: of a square one with their longest side."""
+    """The network inputs of a run with --rect. ``made``: how many were prepared after the first,
+    which took ``made_s``; one that was closed may be prepared and counted again. ``mean_pixels``:
+    mean over all pictures; ``square_pixels``: of a square input with their longest side."""
 
     shapes: Annotated[Count, statistic("shapes of the input", "1")]
     made: Annotated[Count, statistic("inputs prepared during the run", "1")]
@@ -434,7 +434,7 @@ class Summary:
     detections: DetectionCounts
     exit: Exit
     notes: list[str]
-    # indexes of notes that tell how the run was set up
+    # indexes of notes that describe how the run was set up
     background: list[Count] = field(default_factory=list)
     outputs: dict[str, str] | UnsetType = UNSET
     partial_outputs: list[str] | UnsetType = UNSET
@@ -497,7 +497,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCounts:
-    """Spans in spans.npz, which drops some of very long runs. Absent if it is not written."""
+    """Spans seen, and kept in spans.npz (not all of a very long run). Absent without that file."""
 
     seen: Count | UnsetType = UNSET
     kept: Count | UnsetType = UNSET

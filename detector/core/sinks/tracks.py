@@ -18,7 +18,7 @@ from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.sinks._folder import FolderSink
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-# number and size of the pictures that a session stores, of the longest tracks
+# A session stores pictures of the longest tracks: how many at most, and their longest side.
 SHOWN, SHOWN_SIDE = 120, 200
 STEP_S = 1 / 30  # assumed between pictures of a folder, as trackers do
 
@@ -82,7 +82,7 @@ class TracksSink(FolderSink):
 
     def abort(self) -> Path | None:
         if self._partial is not None:
-            with suppress(OutputError):  # what was seen so far is whole
+            with suppress(OutputError):  # the pictures so far are complete
                 for track in self._best.end():
                     self._keep(track)
         return super().abort()

@@ -1,4 +1,4 @@
-"""peaks.json in the engines' folder: the peaks of this machine. Its only reader and writer."""
+"""The only reader and writer of peaks.json, this machine's peaks, in the engines' folder."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from detector.lab.peaks import caches, kernels
 from detector.lab.session.network import Bandwidth, Peaks
 
 FILE = "peaks.json"
-# Rises with every change of what is measured, so that older figures do not count.
+# Raise it with every change of what is measured, so that older figures are ignored.
 SCHEMA = 3
 KEPT = 50  # records
-ALIKE = ("machine", "threads", "looked")  # of two keys whose bandwidths are the same
+ALIKE = ("machine", "threads", "looked")  # two keys that agree in these share their bandwidths
 
 
 def key_of(engine: str, precision: str, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
@@ -36,22 +36,22 @@ def key_of(engine: str, precision: str, threads: int, own: Mapping[str, str]) ->
 
 
 def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
-    same = [peaks for of, peaks in _kept(config) if of == key]
+    same = [peaks for known, peaks in _kept(config) if known == key]
     return same[-1] if same else None
 
 
 def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
     """Find the newest bandwidths of this machine with these threads, of any engine."""
-    alike = [peaks for of, peaks in _kept(config) if _agree(of, key, ALIKE)]
+    alike = [peaks for known, peaks in _kept(config) if _agree(known, key, ALIKE)]
     return (alike[-1].bandwidths or None) if alike else None
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Find other records with these threads: bandwidths, and this engine's peaks of ``types``."""
-    for of, peaks in _kept(config):
-        if of == key or not _agree(of, key, ALIKE):
+    """Yield other records with these threads: bandwidths, and this engine's peaks of ``types``."""
+    for known, peaks in _kept(config):
+        if known == key or not _agree(known, key, ALIKE):
             continue
-        same = types if _agree(of, key, ("engine", "library", "own")) else ()
+        same = types if _agree(known, key, ("engine", "library", "own")) else ()
         yield replace(
             peaks,
             gflops_s={name: one for name, one in peaks.gflops_s.items() if name in same},
@@ -63,9 +63,9 @@ def _kept(config: Config) -> Iterator[tuple[dict[str, Any], Peaks]]:
     """Return key and peaks of each readable record, the oldest first."""
     folder = store.choose_folder(config.runtime.engines_dir)
     for entry in _entries(store.read_kept(folder, FILE)):
-        if isinstance(of := _key(entry), dict):
+        if isinstance(known := _key(entry), dict):
             with suppress(UsageError):
-                yield of, from_builtins(entry.get("peaks"), Peaks, FILE)
+                yield known, from_builtins(entry.get("peaks"), Peaks, FILE)
 
 
 def _agree(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -73,7 +73,7 @@ def _agree(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str
 
 
 def keep(config: Config, key: Mapping[str, Any], peaks: Peaks) -> None:
-    """Replace an older record of the same key. An unwritable folder keeps none."""
+    """Store peaks in place of older ones with this key. Do nothing if the folder is unwritable."""
     folder = store.choose_folder(config.runtime.engines_dir)
     record = {"key": key, "peaks": to_builtins(peaks)}
 

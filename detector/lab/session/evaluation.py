@@ -1,4 +1,4 @@
-"""The document of ``eval --json``, and the evaluation.json that it leaves in a session. A figure is
+"""The types of ``eval --json`` and of the evaluation.json that it writes to a session. A figure is
 a number, or null if there was nothing to count: no labelled box of a class, say. If a class has two
 bases, the fields of the second come first; that is their order in the JSON.
 """
@@ -39,7 +39,7 @@ class _Counts:
 
 @dataclass(frozen=True)
 class ClassAccuracy(AveragePrecision, _Counts):
-    """One class. ``pictures`` labelled for it, ``boxes`` to find in them.
+    """One class, labelled in ``pictures``, which contain ``boxes`` to find.
 
     Recall and precision are at IoU 0.5: of all detections, and of those that score 0.25 or more.
     ``ignored_boxes`` are labelled, and neither have to be found nor count as a mistake.
@@ -54,7 +54,7 @@ class ClassAccuracy(AveragePrecision, _Counts):
 
 @dataclass(frozen=True)
 class MeanAccuracy(AveragePrecision):
-    """The six figures as means over the classes that have boxes, and each class for itself."""
+    """The six figures, as means over the classes that have boxes, and per class."""
 
     ap50_interval: Interval
     per_class: dict[str, ClassAccuracy]
@@ -81,8 +81,8 @@ class Accuracy(MeanAccuracy):
 
 @dataclass(frozen=True)
 class TrackAccuracy:
-    """How right the ids of tracks are (--track), 0 to 1; ``mota`` may be below 0. ``detection`` and
-    ``association`` are the two parts of ``hota``. Labelled ``objects``, and ``tracks`` found."""
+    """Accuracy of the ids of tracks (--track), 0 to 1; ``mota`` may be below 0. ``detection`` and
+    ``association`` are the two parts of ``hota``. ``objects`` are labelled, ``tracks`` found."""
 
     hota: Figure
     detection: Figure
@@ -107,7 +107,7 @@ class _Run:
     precision: str
     batch: int
     model_input: tuple[int, int]  # height, width
-    tiles: str  # as of --tiles: "2x2"; "none"
+    tiles: str  # as given to --tiles: "2x2", "none"
     fps: Rates
     frames: FrameCounts
 
@@ -142,7 +142,7 @@ class FileResult(Accuracy, _File, Result):
 
 @dataclass(frozen=True)
 class InterruptedResult(Result):
-    """The run ended early, so that nothing is scored."""
+    """A run that ended early, so it has no scores."""
 
     engine: str
     exit: Exit
@@ -150,8 +150,8 @@ class InterruptedResult(Result):
 
 @dataclass(frozen=True)
 class EvaluatedData:
-    """``subset``: the part that --subset chose. ``video``: whose frames are labelled; null where
-    the labels are of picture files."""
+    """``subset``: the part that --subset chose. ``video``: the one whose frames are labelled;
+    null if the labels are of picture files."""
 
     path: str
     format: str
@@ -201,7 +201,7 @@ SUBTYPES: dict[type[Any], tuple[type[Any], ...]] = {
 
 
 def read_result(text: str | bytes, origin: str) -> EngineResult | FileResult:
-    """An evaluation.json. Raises UsageError that names ``origin`` and the key that is wrong."""
+    """Read an evaluation.json. Raises UsageError that names ``origin`` and the wrong key."""
     content = codec.from_json(text, dict[str, Any], origin)
     if "detections" in content:
         return codec.from_builtins(content, FileResult, origin)

@@ -1,5 +1,5 @@
-"""The base of receivers outside the process: a thread, a bounded queue, retries with growing
-pauses, and counted losses."""
+"""The base of receivers outside the process: a thread, a bounded queue, retries with exponential
+back-off, and a count of lost events."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from detector.core.errors.secrets import redact
 from detector.live.base import Event
 
-ROOM = 1000  # length of the queue; the oldest event is dropped
+ROOM = 1000  # length of the queue; when it is full, the oldest event is dropped
 TRIES = 5
-PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # doubles from try to try
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # doubles after each try
 LAST_MOMENT_S = 1.0  # for queued events when the run ends
 
 
@@ -46,13 +46,13 @@ class Courier:
         self, *, room: int = ROOM, complain: Callable[[str], None] = lambda _: None
     ) -> None:
         self._room = room
-        self._complain = complain  # gets a sentence for the first of several failures
+        self._complain = complain  # called with a sentence at the first of several failures
         self._failing = False
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._lost = 0
-        self._under_way = False
+        self._in_flight = False
         self._thread = threading.Thread(
             target=self._run, name=f"detect-video {self.name}", daemon=True
         )
@@ -87,7 +87,7 @@ class Courier:
         deadline = time.monotonic() + LAST_MOMENT_S
         with self._changed:
             while (
-                (self._waiting or self._under_way)
+                (self._waiting or self._in_flight)
                 and not self._failing
                 and (left := deadline - time.monotonic()) > 0
             ):
@@ -103,7 +103,7 @@ class Courier:
         while (event := self._next()) is not None:
             delivered = self._try(event)
             with self._changed:
-                self._under_way = False
+                self._in_flight = False
                 self._lost += not delivered
                 self._changed.notify_all()
 
@@ -113,7 +113,7 @@ class Courier:
                 self._changed.wait()
             if not self._waiting:
                 return None
-            self._under_way = True
+            self._in_flight = True
             return self._waiting.popleft()
 
     def _try(self, event: Event) -> bool:

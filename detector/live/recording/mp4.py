@@ -20,8 +20,8 @@ from detector.live.camera_folder import open_file
 from detector.live.recording.names import RECORDINGS, free_name
 from detector.live.recording.samples import NS, USUAL_NS, VIDEO, Sample, Tracks
 
-FRAGMENT_US = 400_000  # with the picture after it, a kill loses less than 1 s
-# How long video waits for earlier sound. A kill would lose FFmpeg's default of 10 s.
+FRAGMENT_US = 400_000  # a kill loses a fragment and one more picture: less than 1 s
+# How long video waits for earlier sound; with FFmpeg's default, a kill would lose 10 s.
 INTERLEAVE_US = 250_000
 # The index stays in memory until the end: about 70 bytes per packet, 18 MB per hour.
 LONGEST_INDEX_S = 3600.0
@@ -62,7 +62,8 @@ class Mp4:
         self._last: list[int | None] = [None for _ in tracks]
 
     def write(self, sample: Sample) -> int | None:
-        """Add a sample, first a key frame. Return its ns in the file, or None. Raises OSError."""
+        """Add a sample; the first must be a key frame. Return its time in the file in ns, or None
+        if it was not written. Raises OSError."""
         if sample.track >= len(self._streams):
             return None
         if self.start_ns is None:
@@ -75,7 +76,7 @@ class Mp4:
         before = len(self._pending.chunks)
         try:
             self._container.mux_one(packet)
-        except (av.FFmpegError, ValueError):  # from the muxer: the output is in memory
+        except (av.FFmpegError, ValueError):  # from the muxer, not from a disk
             self.refused += 1
             shown_ns = None
         self.waiting += sample.track == VIDEO
@@ -110,20 +111,20 @@ class Mp4:
     def _store(self) -> None:
         if self._fd < 0:
             self._create()
-        whole = os.fstat(self._fd).st_size
+        size = os.fstat(self._fd).st_size
         chunks, self._pending.chunks = self._pending.chunks, []
         added = bytearray()
         for at, data in chunks:
-            if at >= whole:
-                added[at - whole : at - whole + len(data)] = data
+            if at >= size:
+                added[at - size : at - size + len(data)] = data
         try:
-            _write_at(self._fd, whole, bytes(added))
+            _write_at(self._fd, size, bytes(added))
             for at, data in chunks:
-                if at < whole:  # ``finish`` merges the fragments
+                if at < size:  # rewritten when ``finish`` merges the fragments
                     _write_at(self._fd, at, data)
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self._fd, whole)
+                os.ftruncate(self._fd, size)
             raise
         self.bytes = os.fstat(self._fd).st_size
 
@@ -131,7 +132,7 @@ class Mp4:
         self._name = free_name(self._folder, self._name)
         self.path = self._folder / f"{self._name}.partial.mp4"
         self._fd = open_file(self.path, os.O_RDWR | os.O_EXCL, RECORDINGS)
-        take_lock(self._fd)  # against ``finish_leftovers``
+        take_lock(self._fd)  # keeps ``finish_leftovers`` of other runs away
 
     def finish(self) -> Path | None:
         """Write the rest and give the file its final name; None if empty. Raises OSError."""
@@ -157,7 +158,7 @@ class Mp4:
         return self.path
 
     def give_up(self) -> Path | None:
-        """Close after a disk error; keep the whole fragments. Never raises."""
+        """Close after a disk error; keep the complete fragments. Never raises."""
         container, self._container = self._container, None
         if container is not None:
             with suppress(av.FFmpegError, ValueError, OSError):

@@ -1,13 +1,13 @@
-"""FFmpeg's log while cameras are read: it reports damage and redirects, and no secrets.
+"""Read FFmpeg's log for damage and redirects while cameras are open, and redact its secrets.
 
-A decoder patches damage and returns the picture as intact; only its log tells. PyAV puts the log of
-each thread into the thread's own list, so cameras do not get each other's messages.
+A decoder patches damage and returns the picture as intact; only its log shows it. PyAV puts the log
+of each thread into the thread's own list, so cameras do not get each other's messages.
 
 FFmpeg's RTSP client follows a redirect to another host and logs in there with the user and password
 of the first one. No option prevents that, but it logs "Redirecting to" in the same thread before it
 connects, so we can stop it in time.
 
-Uncaught messages go to Python's ``logging`` as before, without secrets.
+Messages that nobody captures go to Python's ``logging`` as before, without secrets.
 (``sources/video/_complaints.py`` catches the log of the whole process, for one file at a time.)
 """
 
@@ -25,7 +25,7 @@ from detector.core.errors.secrets import redact
 
 ERROR: int = av.logging.ERROR
 INFO: int = av.logging.INFO
-# Messages of damage; not stray references ("mmco: ..."), which intact pictures have, too.
+# Messages that mean damage, unlike stray references ("mmco: ...") in intact pictures.
 _DAMAGE = re.compile(
     "error|conceal|missing|corrupt|truncat|damag|could not find ref|gap|overread|invalid",
     re.IGNORECASE,
@@ -74,7 +74,7 @@ class Ears:
 
 
 class LogWatch:
-    """For a thread that opens streams: ``tell`` gets FFmpeg's messages while FFmpeg waits."""
+    """Calls ``tell`` with FFmpeg's messages while this thread opens a stream; FFmpeg waits."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -104,7 +104,7 @@ def _begin() -> None:
     global _open, _level, _skips_repeated
     with _lock:
         if not _open:
-            _guard()
+            _add_redactor()
             _level = av.logging.get_level()
             _skips_repeated = av.logging.get_skip_repeated()
             _listen()
@@ -140,7 +140,7 @@ class _Redactor(logging.Handler):
         root.callHandlers(record)
 
 
-def _guard() -> None:
+def _add_redactor() -> None:
     logger = logging.getLogger("libav")
     if not any(isinstance(handler, _Redactor) for handler in logger.handlers):
         logger.addHandler(_Redactor())

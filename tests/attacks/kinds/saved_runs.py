@@ -1,4 +1,4 @@
-"""Damaged sessions under ``report`` and ``diff``: session.json, spans.npz, the passes' facts."""
+"""Damaged sessions given to ``report`` and ``diff``: session.json, spans.npz, the passes' facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.attacks.inputs import session
 from tests.attacks.mutate import NUMBERS, damage, damage_json
 
 CODES = frozenset({0, 2})
-# What report makes in a session, and the session's list, which then names it.
+# Files that report adds to a session, and the session's list, which then names them.
 PRODUCTS = ("report.html", "profile.json", "trace.json.gz")
 LIST = ".detect-video-session"
 FORMATS = ("html", "table", "json", "csv", "trace")
@@ -47,31 +47,31 @@ def make(random: Random) -> Case:
 
 
 def _damage_columns(random: Random, data: bytes) -> bytes:
-    """An archive in which one column has another length, type, shape or content, or is gone."""
+    """Return an archive with a column of another length, type, shape or content, or without it."""
     if random.random() < 0.3:
         return damage(random, data)
     with np.load(io.BytesIO(data)) as file:
         columns = {name: file[name] for name in file.files}
     name = random.choice(list(columns))
-    column, what = columns[name], random.randrange(8)
-    if what == 0:
+    column, change = columns[name], random.randrange(8)
+    if change == 0:
         del columns[name]
-    elif what == 1:
+    elif change == 1:
         columns[name] = column[: random.randint(0, len(column))]
-    elif what == 2:
+    elif change == 2:
         kinds = (
             ("f4", "i1", "u8", "?", "c8", "U5", "S3") if column.dtype.kind != "U" else ("S9", "U1")
         )
         columns[name] = column.astype(random.choice(kinds))
-    elif what == 3:
+    elif change == 3:
         columns[name] = column.reshape(-1, 1) if random.random() < 0.5 else np.array(3)
-    elif what == 4:
+    elif change == 4:
         columns = {other: values[:0] for other, values in columns.items()}
-    elif what == 5 and column.dtype.kind in "iu":
+    elif change == 5 and column.dtype.kind in "iu":
         changed = column.astype(np.int64)
         changed[random.randrange(len(changed))] = np.int64(random.choice(NUMBERS) % 2**63)
         columns[name] = changed if random.random() < 0.5 else -changed
-    elif what == 6 and column.dtype.kind == "U":
+    elif change == 6 and column.dtype.kind == "U":
         columns[name] = np.array([random.choice(("", "x" * 999, "\x00", "infer")) for _ in column])
     else:
         columns[name] = column[::-1]

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PATIENCE_S = 60  # for one answer; a slow machine starts a browser in ten
-# What Chromium answers where the page went away under a question. The next page can be asked.
+PATIENCE_S = 60  # for one answer; a slow machine starts a browser in ten seconds
+# Errors of Chromium if the page navigates during a call. The call can be repeated.
 GONE = ("navigated or closed", "context was destroyed", "Cannot find context")
 
 
@@ -25,7 +25,7 @@ def chromium() -> str | None:
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
-# The middle of an element, where a click would hit it or what it holds; else null.
+# The centre of an element if a click there would hit it, a child or a parent; else null.
 PLACE = """(() => {
   const e = document.querySelector(%s);
   if (!e) return null;
@@ -38,20 +38,17 @@ PLACE = """(() => {
 
 
 def gone(error: RuntimeError) -> bool:
-    """Whether Chromium refused because the page went away meanwhile."""
+    """Return whether the call failed because the page navigated meanwhile."""
     return any(word in str(error) for word in GONE)
 
 
 class Browser:
-    """One tab. ``requests`` and ``complaints`` hold what the page asked for and what it said since
-    ``open``.
-    """
+    """One tab. Since ``visit``: ``requests``, its URLs; ``complaints``, its errors and logs."""
 
     def __init__(self, profile: Path) -> None:
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        # Chromium reads commands from descriptor 3 and answers on 4: the shell puts the pipes
-        # there.
+        # Chromium reads commands from descriptor 3 and answers on 4; the shell redirects them.
         words = [
             chromium() or "chromium",
             *"--headless --no-sandbox --disable-gpu --no-first-run".split(),
@@ -111,7 +108,7 @@ class Browser:
         self.scheme(scheme)
         self.requests, self.complaints, self._events = [], [], []
         loader = self.call("Page.navigate", url=url)["loaderId"]
-        # By its loader: the page before may still be loading, and its event is not this one's.
+        # Match the loader, since the previous page may still be loading and send the same event.
         wanted = {"name": "load", "loaderId": loader}
         while not any(wanted.items() <= one.get("params", {}).items() for one in self._events):
             self._note(self._read())
@@ -122,9 +119,7 @@ class Browser:
         )
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page. Where the page is just leaving, in the next one:
-        what the expression did left with it.
-        """
+        """Return the value of an expression. If the page navigates, evaluate it in the next one."""
         end = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -139,9 +134,8 @@ class Browser:
         return answer["result"].get("value")
 
     def click(self, selector: str) -> None:
-        """A real click, where the element lies, once it lies still. RuntimeError where it is not
-        there, or something covers it.
-        """
+        """Click an element with the mouse once it stops moving. Raises RuntimeError if it is
+        missing or covered."""
         end, before = time.monotonic() + PATIENCE_S, None
         while (place := self.run(PLACE % json.dumps(selector))) is None or place != before:
             before = place
@@ -153,7 +147,7 @@ class Browser:
         try:
             self.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
         except RuntimeError as error:
-            if not gone(error):  # else the click took the page away, as a link does
+            if not gone(error):  # otherwise the click opened another page, as a link does
                 raise
 
     def type(self, text: str) -> None:

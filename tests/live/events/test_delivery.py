@@ -112,7 +112,7 @@ def test_the_oldest_gives_way():
 
     target = Slow(room=3)
     target.tell(event(0))
-    wait_for(lambda: target._under_way)
+    wait_for(lambda: target._in_flight)
     for number in range(1, 11):
         target.tell(event(number))
     assert target.lost() == 7

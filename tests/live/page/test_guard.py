@@ -1,4 +1,4 @@
-"""The guard at its bounds, without a server: what is just allowed, and what is one too many."""
+"""The guard without a server: the largest request that it accepts, and the next larger one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD_LEFT = guard.HEAD_BYTES - len("host127.0.0.1") - len("x-a")
 TOKEN = "t" * 32
 
 
-class Door:
+class GuardedApp:
     def __init__(self, token=None, raises=None):
         self.bodies, self.said, self.cut, self.raises = [], [], [], raises
         nothing = lambda peer: None  # noqa: E731
@@ -77,13 +77,13 @@ class Door:
         ((("sec-fetch-site", "none"),), "", 200),
     ],
 )
-def test_what_a_head_may_hold(headers, query, status):
-    assert Door().ask(*headers, query=query) == status
+def test_head_above_a_limit_or_with_duplicates_is_refused(headers, query, status):
+    assert GuardedApp().ask(*headers, query=query) == status
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "get"])
-def test_other_methods_do_not_even_reach_the_application(method):
-    assert Door(raises=AssertionError("reached")).ask(method=method) == 405
+def test_other_methods_do_not_reach_the_application(method):
+    assert GuardedApp(raises=AssertionError("reached")).ask(method=method) == 405
 
 
 @pytest.mark.parametrize(
@@ -97,40 +97,40 @@ def test_other_methods_do_not_even_reach_the_application(method):
         (None, (b"a" * 8000, b"b" * (guard.BODY_BYTES - 7999)), 413),
     ],
 )
-def test_a_body_comes_whole_or_not_at_all(declared, pieces, status):
-    door = Door()
+def test_body_is_passed_whole_or_refused(declared, pieces, status):
+    guarded = GuardedApp()
     headers = () if declared is None else (("content-length", declared),)
-    assert door.ask(*headers, method="POST", pieces=pieces) == status
-    assert door.bodies == ([b"".join(pieces)] if status == 200 else [])
+    assert guarded.ask(*headers, method="POST", pieces=pieces) == status
+    assert guarded.bodies == ([b"".join(pieces)] if status == 200 else [])
 
 
-def test_where_the_login_leads_and_where_it_is_refused():
-    door = Door(TOKEN)
-    assert door.ask(method="HEAD") == 303
-    assert door.ask(method="POST") == 401
-    assert door.ask(path="/api/streams") == 401
-    assert door.ask(path="/healthz") == 200
-    assert door.ask(("authorization", f"bearer  {TOKEN}"), path="/api/streams") == 200
-    mine = f"x=1; {COOKIE}={door.access.open_session()}"
-    assert door.ask(("cookie", mine), path="/api/streams") == 200
-    assert door.guard.requests == {303: 1, 401: 2, 200: 3}
+def test_request_without_login_is_redirected_or_refused():
+    guarded = GuardedApp(TOKEN)
+    assert guarded.ask(method="HEAD") == 303
+    assert guarded.ask(method="POST") == 401
+    assert guarded.ask(path="/api/streams") == 401
+    assert guarded.ask(path="/healthz") == 200
+    assert guarded.ask(("authorization", f"bearer  {TOKEN}"), path="/api/streams") == 200
+    mine = f"x=1; {COOKIE}={guarded.access.open_session()}"
+    assert guarded.ask(("cookie", mine), path="/api/streams") == 200
+    assert guarded.guard.requests == {303: 1, 401: 2, 200: 3}
 
 
-def test_an_error_of_ours_is_answered_each_time_and_said_once():
-    door = Door(raises=ZeroDivisionError("of ours"))
-    assert [door.ask() for _ in range(3)] == [500] * 3
-    assert len(door.said) == 1
-    assert "ZeroDivisionError" in door.said[0]
-    gone = Door(raises=OSError("gone"))
+def test_internal_error_is_answered_each_time_and_reported_once():
+    guarded = GuardedApp(raises=ZeroDivisionError("of ours"))
+    assert [guarded.ask() for _ in range(3)] == [500] * 3
+    assert len(guarded.said) == 1
+    assert "ZeroDivisionError" in guarded.said[0]
+    gone = GuardedApp(raises=OSError("gone"))
     assert gone.ask() is None
     assert gone.cut == [None]
     assert gone.said == []
 
 
 def test_nothing_but_http_reaches_the_application():
-    door = Door(raises=AssertionError("reached"))
-    assert door.ask(kind="websocket") is None
-    assert door.said == []
+    guarded = GuardedApp(raises=AssertionError("reached"))
+    assert guarded.ask(kind="websocket") is None
+    assert guarded.said == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Declares the engine openvino: a CPU, or Intel's GPUs and NPUs."""
+"""Declare the engine openvino, for CPUs and for Intel's GPUs and NPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TELEMETRY, CONVERTER = "openvino_telemetry", "openvino.tools.ovc"
 
 
 def _import_without(module: str, *names: str) -> Any:
-    """Import a module while others cannot be imported: they are None in sys.modules meanwhile."""
+    """Import a module that cannot import ``names``: None in sys.modules blocks them."""
     before = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
     try:
@@ -43,7 +43,7 @@ def _import_without(module: str, *names: str) -> Any:
 
 
 def _convert_model(*given: Any, **named: Any) -> Any:
-    """Do what ``openvino.convert_model`` does, for programs that use openvino themselves."""
+    """Import the converter on demand, for other users of ``openvino.convert_model``."""
     return _import_without(CONVERTER, TELEMETRY).convert_model(*given, **named)
 
 
@@ -76,14 +76,14 @@ class OpenvinoEngine(Engine):
     install = "pip install 'detect-video[openvino]'"
     gain = "the default job ran 1.1 to 1.4 times as fast with it on an Intel Xeon"
     # In fp32 it is as fast as ONNX Runtime, which is always installed and loads sooner. With fewer
-    # bits it is well ahead of ONNX Runtime, or the only one (docs/settings.md).
+    # bits it is much faster, or the only engine that has the precision (docs/settings.md).
     auto = AutoChoice(15, "openvino is installed")
     auto_in: ClassVar[Mapping[str, AutoChoice]] = {
         "bf16": AutoChoice(30, "the fastest in bf16 on a CPU"),
         "int8": AutoChoice(30, "the fastest in int8 on a CPU"),
     }
-    # bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows for which of them it
-    # has kernels. Nodes that bf16 hurts most are marked, so that they stay fp32.
+    # The plugin converts the fp32 graph to bf16 or fp16 itself: it knows which kernels it has.
+    # We mark the nodes whose results bf16 changes most, so that they stay fp32.
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "bf16": "fp32",
@@ -157,7 +157,7 @@ class OpenvinoEngine(Engine):
 
     @classmethod
     def _check_precision_of_ir(cls, plan: str, options: EngineOptions) -> None:
-        """Refuse precisions that an IR, which is not converted, cannot have."""
+        """Refuse precisions that an IR cannot have, since we do not convert it."""
         if options.precision == "int8":
             raise EngineError(
                 f"engine openvino: {plan} cannot be quantised here; if it is already quantised, "

@@ -1,5 +1,5 @@
-"""Front end for plans of TensorRT and TensorRT for RTX from elsewhere: .trt, .engine, .plan. A
-darknet .cfg or a YAML file next to a bare plan explains its outputs and names the classes."""
+"""Front end for plans of TensorRT and TensorRT for RTX from other programs (.trt, .engine,
+.plan). A darknet .cfg or a YAML file next to a bare plan explains its outputs and names classes."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def read(request: ModelRequest) -> Network:
     height, width = _input_size(path, given, request.size, metadata)
     _check_batch(path, given, batch)
     outputs = [tensor for tensor in given if not tensor.is_input]
-    seen = ReadyMade(
+    ready_made = ReadyMade(
         path, outputs, height, width, batch, cfg, known, metadata.finished, metadata.description
     )
-    found = head_of(seen)
-    bound = found.bound
+    match = head_of(ready_made)
+    bound = match.bound
     class_names, warnings = class_names_of(path, bound, known)
     head, dense = bound.heads(len(class_names))
     shapes = {tensor.name: (batch, *tensor.shape[1:]) for tensor in outputs}
     others = [name for name in shapes if name not in bound.outputs]
     network = Network(
         name=path.stem,
-        family=f"plan ({found.layout})",
+        family=f"plan ({match.layout})",
         graph=onnx.ModelProto(),
-        input=InputRules(height, width, found.geometry, metadata.stride or STRIDE, found.pad_value),
+        input=InputRules(height, width, match.geometry, metadata.stride or STRIDE, match.pad_value),
         batch=batch,
         output_shapes=[shapes[name] for name in bound.outputs],
         head=head,
@@ -81,7 +81,7 @@ def read(request: ModelRequest) -> Network:
     )
     built_by = edition_of(plan)
     assert built_by is not None
-    refuse_wrong_reading(path, network, found, metadata, built_by.engine, request.device)
+    refuse_wrong_reading(path, network, match, metadata, built_by.engine, request.device)
     return network
 
 

@@ -15,8 +15,8 @@ RAPL = Path("/sys/class/powercap")
 
 
 def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
-    """``rapl``: zones -> whether readable. ``schedstat``: the time ready without a core.
-    ``perf_event_paranoid``: above 2, perf counts nothing for ordinary users."""
+    """Return which counters of the kernel are readable. ``rapl``: energy, per zone. ``schedstat``:
+    time spent waiting for a core. ``perf_event_paranoid``: above 2, only root can use perf."""
     return {
         "rapl": {
             zone.name: _readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))
@@ -27,7 +27,7 @@ def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
 
 
 def nvtx_tool() -> dict[str, Any]:
-    """``tool``: what NVTX_INJECTION64_PATH names; ``attached``: whether our ranges reach it."""
+    """Return whether a profiler gets our ranges. ``tool``: the file in NVTX_INJECTION64_PATH."""
     from detector.core.timeline.nvtx_ranges import TOOL, ThreadRange, attach
 
     tool = os.environ.get(TOOL)
@@ -64,7 +64,7 @@ def _number(path: Path) -> int | None:
 
 
 FIELDS = ("index", "name", "driver_version", "compute_cap", "memory.total", "memory.free")
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 def nvidia() -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _list_gpus() -> tuple[list[dict[str, str]], str | None]:
     command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, errors="replace"
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"nvidia-smi does not respond: {' '.join(str(error).split())}"
@@ -106,7 +106,7 @@ def _list_gpus() -> tuple[list[dict[str, str]], str | None]:
 
 
 def energy_readable() -> bool | None:
-    """Whether NVML reports the energy that the first GPU has used; None where NVML is absent."""
+    """Return whether NVML reports the energy use of the first GPU; None if NVML is missing."""
     from detector.core.errors.machine import NotHereError
     from detector.core.jobs.doctor.nvml import NvmlGpu
 
@@ -116,7 +116,7 @@ def energy_readable() -> bool | None:
         return None
     try:
         gpu.joules()
-    except Exception:  # NVML's own error: the card does not tell
+    except Exception:  # NVML's own error: the GPU does not report energy
         return False
     return True
 
@@ -216,7 +216,7 @@ def threads() -> dict[str, Any]:
 
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """How many cores' time the container may use, by cgroup v2 or else v1; None without a limit."""
+    """Return the container's CPU limit in cores, from cgroup v2 or else v1; None if unlimited."""
     try:
         quota, period = (root / "cpu.max").read_text().split()[:2]
     except (OSError, ValueError):
@@ -249,6 +249,5 @@ def _quota_warning(usable: int, quota: float | None) -> list[str]:
     enough = max(1, int(quota))
     return [
         f"the container has a CPU quota of {quota:g} of its {usable} cores and is throttled "
-        "beyond "
-        f"that; use --threads {enough}"
+        f"beyond that; use --threads {enough}"
     ]

@@ -22,24 +22,24 @@ Shape = tuple[int, ...]
 
 
 class Decoder:
-    """A head, its plain twin, and how their arguments go into a file of ours and come back.
-    ``watched``: no file proves what its numbers mean, so a run watches for what cannot be."""
+    """A head, ``dense`` (which decodes every row), and how our own files store their arguments.
+    ``watched``: no file proves what its numbers mean, so a run checks for impossible results."""
 
     name: str
     head: Callable[..., Any]
     dense: Callable[..., Any]
-    arguments: tuple[str, ...]  # that the input and the class names do not give
+    arguments: tuple[str, ...]  # besides those that follow from input and class names
     watched = False
 
     def heads(self, given: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
         return partial(self.head, **given), partial(self.dense, **given)
 
     def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as JSON; what is measured in input pixels is free of the input's size."""
+        """Return the arguments for JSON, with lengths independent of the network's input size."""
         raise NotImplementedError
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the twin of ``store``, checked. Raises ValueError that says what is wrong."""
+        """Return the arguments that ``store`` stored. Raises ValueError that says what is wrong."""
         raise NotImplementedError
 
     def at_size(self, given: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
@@ -52,7 +52,7 @@ class Decoder:
 
 
 class JoinedOutput(NamedTuple):
-    """An output [batch, rows, columns] joined from those of all strides, tables or maps."""
+    """An output [batch, rows, columns] that joins the tables or maps of all strides."""
 
     levels: tuple[str, ...]
     rows: int
@@ -64,8 +64,8 @@ class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
     ``reading``: how the outputs are read; None if ``decoder`` with ``given`` does it. ``bare``:
-    outputs without a batch axis. ``family``: whose input is assumed if nothing names one.
-    ``joined``: outputs made of several, one for each stride.
+    outputs without a batch axis. ``family``: the one assumed for the input if none
+    is named. ``joined``: outputs that are each joined from several, one per stride.
     """
 
     reading: Reading | None
@@ -100,7 +100,7 @@ def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
 
 
 class Layout:
-    """A format of exporters for a detector's outputs.
+    """A format in which exporters write a detector's outputs.
 
     ``order``: smaller ones are tried first. ``needs_nms``: whether an object may get several boxes.
     ``decoders``: its own, if no ``Reading`` describes it.
@@ -114,7 +114,7 @@ class Layout:
     decoders: tuple[Decoder, ...] = ()
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        """Return the layout in a graph that can be looked into; None where it is not that."""
+        """Return the match with a graph whose nodes are known; None if it does not match."""
         return None
 
     def in_plan(self, seen: ReadyMade) -> Bound | None:
@@ -128,7 +128,7 @@ class Layout:
         return None
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
-        """Outputs in each of its forms, for tests/conformance/test_heads.py."""
+        """Yield outputs in each of its forms, for tests/conformance/test_heads.py."""
         raise NotImplementedError
 
     def bound(

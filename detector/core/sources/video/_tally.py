@@ -11,7 +11,7 @@ from detector.core.types import ReadCounts
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import Field
 
-# A decoder holds back at most so many pictures. An older packet has no picture to come.
+# A decoder holds back at most this many pictures; older packets will not yield one.
 LONGEST_DELAY = 64  # packets
 
 
@@ -20,17 +20,17 @@ class _Sent:
     number: int
     pts: int | None
     must_show: bool
-    at_open_gop: bool  # the decoder may lack what was cut off before it
-    field: Field | None = None  # whose partner has not come; None for a whole frame, or a pair
+    at_open_gop: bool  # the decoder may lack references that were cut off
+    field: Field | None = None  # still without its partner; None for a whole frame or a pair
     complained: bool = False  # the decoder refused it, or logged an error
 
 
 class DecodeTally:
-    """Follows each packet through the decoder, by a mark that its picture returns with.
+    """Follows each packet through the decoder by a mark that its picture carries.
 
-    A packet is *bad* if it yields no picture although it must show one or the decoder complained. A
-    picture with a complaint is *corrupt*. Two packets with one field each are one picture; a lone
-    one is corrupt.
+    A packet without a picture is *bad* if it must show one, or if the decoder complained about it.
+    A picture with a complaint is *corrupt*. Two packets with one field each are one picture; a lone
+    field is corrupt.
     """
 
     def __init__(self, rule: PictureRule, counts: ReadCounts) -> None:

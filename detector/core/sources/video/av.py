@@ -1,4 +1,4 @@
-"""Read video with PyAV, packet by packet: slower than cv2, but past damage, and it decodes AV1."""
+"""Read video with PyAV, packet by packet: slower than cv2, but it survives damage and reads AV1."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from detector.core.types import Frame, Image, Picture, Reduced
 if TYPE_CHECKING:
     from detector.core.sources.video._seek import Landing, LandingKey
 
-MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
+MAX_FLUSH_ERRORS = 64  # after this many, the decoder is taken to be empty
 
 
 def open(
@@ -51,7 +51,7 @@ def open(
 
 
 class AvSource(SteppingSource):
-    """Reads on after a packet that the decoder refuses, and knows what became of each packet."""
+    """Continues after a packet that the decoder rejects, and tracks each packet's result."""
 
     decoder = "av"
     landing: Landing | None = None  # result of ``seek``, if already known
@@ -65,7 +65,7 @@ class AvSource(SteppingSource):
         pixels: str = "bgr",
         planes: PlanesReader | None = None,
     ) -> None:
-        """``size``: displayed (width, height); None: the first picture's. ``planes``: a reader."""
+        """``size``: displayed (width, height), if known. ``planes``: those of the fast reader."""
         super().__init__(stride, frames)
         self.video = video
         self.planes = planes
@@ -78,7 +78,7 @@ class AvSource(SteppingSource):
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self._size = size
         self._said_turned = self._said_size = False
-        # Shared by all pictures: each would rebuild its tables in 2 ms, and HDR's in 1.3 s.
+        # Shared by all pictures, since building its tables takes 2 ms, and 1.3 s for HDR.
         self._reformatter = VideoReformatter()
         self._picture: Any = None  # av.VideoFrame
         self._complaints = Complaints(*video.names_in_log)
@@ -89,7 +89,7 @@ class AvSource(SteppingSource):
             self.note_damage(f"the file's structure is damaged: {video.complaint}")
 
     def _begin(self, container: Any, demuxed: Demuxed, *, at_open_gop: bool = False) -> None:
-        """Start decoding at the position of ``container``; ``demuxed`` is what precedes it."""
+        """Start decoding at the position of ``container``; ``demuxed``: the packets before it."""
         self._container, self._demuxed, self._at_open_gop = container, demuxed, at_open_gop
         self._stream = container.streams[self.video.stream]
         if self.video.factor > 1:
@@ -132,10 +132,10 @@ class AvSource(SteppingSource):
             self._note_turned(self._picture.rotation % 360)
         if self._picture.colorspace not in MATRICES:
             self._note_matrix(self._picture)
-        # AVI stores no pts: with B-frames FFmpeg's guess is out of order, the output's dts is not.
+        # AVI stores no pts. With B-frames, FFmpeg guesses them out of order, but dts in order.
         pts = self._picture.dts if self._is_avi else self._picture.pts
         if self.info.counted:
-            pts = None  # counted: the demuxer's assume 25 FPS
+            pts = None  # frames are counted: the demuxer's pts assume 25 FPS
         self.pts = self._clock.place(pts, self.notes)
         size = self._picture.width, self._picture.height
         if not self._said_size and size != reduced_size(self._stored_size(), self.video.factor):
@@ -144,8 +144,8 @@ class AvSource(SteppingSource):
 
     def _learn_size(self) -> None:
         picture = self._picture
-        said = self.video.rotation
-        rotation = picture.rotation if said is None else said
+        stated = self.video.rotation
+        rotation = picture.rotation if stated is None else stated
         is_whole = self.video.factor == 1
         width, height = (picture.width, picture.height) if is_whole else self._stored_size()
         self.video.set_displayed(width, height, rotation)
@@ -238,7 +238,7 @@ class AvSource(SteppingSource):
         return pictures
 
     def hear_demuxer(self) -> None:
-        """Check what was logged since the last packet was decoded, also by parsers."""
+        """Check what FFmpeg, parsers included, has logged since the last packet was decoded."""
         for who, message in self._complaints.take():
             if who == self._container.format.name:
                 self.note_damage(f"the file's structure is damaged: {message}")
@@ -274,8 +274,8 @@ class AvSource(SteppingSource):
         return frame
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
-        # What a decoder cannot guess of a damaged picture is the previous content of its memory.
-        # That must not depend on pictures in use elsewhere, so we do not keep this one.
+        # Where a decoder cannot reconstruct a damaged picture, the memory's old content shows.
+        # Which memory it gets must not depend on pictures still in use, so we copy this one.
         return planes.read(picture).copy()
 
     def _convert(self, picture: Any) -> Image:
@@ -328,25 +328,25 @@ def _land(container: Any, stream: Any, landing: Landing) -> LandingKey | None:
 
 
 class HandingOver(SteppingSource):
-    """What the fast readers share: when one is in trouble, PyAV goes on packet by packet. Stands
-    before a reader among the bases. ``_rest`` reads once it was handed over."""
+    """A mix-in for fast readers: when one fails, PyAV continues packet by packet. List it before
+    the reader among the bases. ``_rest``: the PyAV source after the hand-over."""
 
     _rest: AvSource | None = None
 
     def hand_over(self, rest: AvSource, whole: int, last_pts: int | None) -> bool:
-        """Let ``rest`` go on after ``whole`` frames, the last at ``last_pts``. False at the end."""
+        """Let ``rest`` continue past ``whole`` frames and ``last_pts``. Return False at its end."""
         self._rest = rest
         for _ in range(whole):
             if not rest.grab():
                 break
         found = rest.grab()
         while found and last_pts is not None and rest.pts <= last_pts:
-            self.counts.bad += 1  # left out before, and what is handed out must go on rising
+            self.counts.bad += 1  # the fast reader omitted it, and pts must keep rising
             found = rest.grab()
         return found
 
     def note_handing_over(self, stopped: str, found: bool, how: str = "") -> None:
-        """Note it. ``stopped``: why the first reader ended. ``how``: the way PyAV reads."""
+        """Note why the fast reader ``stopped`` and ``how`` PyAV continues, if it ``found`` more."""
         if found:
             self.notes.append(f"{stopped}; PyAV continues from there{how}")
         else:

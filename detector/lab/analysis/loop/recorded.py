@@ -1,4 +1,4 @@
-"""Facts of an nsys recording under the names that a session has for them."""
+"""Facts from an nsys recording, under the names that sessions use for them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def recorded_facts(runs: Sequence[NsysRun], number: int | None = None) -> NsysDo
 def _phases(
     recorded: NsysRun, activities: Sequence[Activity], path: CriticalPath | None
 ) -> list[int]:
-    """Return the bounds of start-up, steady state (as of the critical path) and tear-down."""
+    """Return the bounds of start-up, steady state (as in the critical path) and tear-down."""
     begin = min((one.start_ns for one in activities), default=recorded.start_ns)
     until = recorded.end_ns
     if path is not None:
@@ -100,7 +100,7 @@ def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
 def blocked_seconds(
     activities: Sequence[Activity], calls: Sequence[tuple[str, str, int, int]]
 ) -> dict[str, dict[str, float]]:
-    """Stage -> system call -> seconds on the stage's own thread, within the stage only."""
+    """Return stage -> system call -> seconds of it on the stage's thread, within the stage."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     by_thread: dict[tuple[str, str], list[Activity]] = defaultdict(list)
     for one in activities:
@@ -121,7 +121,7 @@ def blocked_seconds(
 
 
 def _time_inside(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[N] int64: nanoseconds of successive activities up to each moment."""
+    """Return the nanoseconds [N] that successive activities had run by each moment."""
     starts = np.array([one.start_ns for one in own], np.int64)
     lengths = np.array([one.end_ns for one in own], np.int64) - starts
     before = np.concatenate([[0], np.cumsum(lengths)])

@@ -1,4 +1,4 @@
-"""Mistakes of what was compared: rows that differ in more than what they are about."""
+"""Mistakes in what was compared, such as rows that differ in more than their subject."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def differs_with(setting: str) -> Callable[[AuditTable], Iterator[Hit]]:
     def find(table: AuditTable) -> Iterator[Hit]:
         if not _compares(table) or table.rows > MOST_ROWS:
             return
-        # The size is a part of what a model is.
+        # Models may differ in input size, which is part of a model.
         own = setting in (kinds.SIZE, kinds.MODEL)
         for subject in (kinds.ENGINE,) if own else (kinds.ENGINE, kinds.MODEL):
             settings = [table.setting(row) for row in range(table.rows)]
-            told = [
+            stated = [
                 (row, one[subject], one[setting])
                 for row, one in enumerate(settings)
                 if subject in one and one.get(setting)
             ]
-            subjects, values = {one[1] for one in told}, {one[2] for one in told}
-            if len(subjects) < 2 or len(values) < 2 or len(told) < table.rows:
+            subjects, values = {one[1] for one in stated}, {one[2] for one in stated}
+            if len(subjects) < 2 or len(values) < 2 or len(stated) < table.rows:
                 continue
-            pairs = [(a, b) for a in told for b in told if a[0] < b[0] and a[1] != b[1]]
+            pairs = [(a, b) for a in stated for b in stated if a[0] < b[0] and a[1] != b[1]]
             if all(a[2] != b[2] for a, b in pairs):
-                said = "; ".join(f"{one[1]}: {one[2]}" for one in told[:4])
+                shown_pairs = "; ".join(f"{one[1]}: {one[2]}" for one in stated[:4])
                 yield Hit(
-                    f"{said}: {subject} and {setting} change together in every pair of rows",
-                    rows=tuple(table.labels[row] for row, *_ in told[:6]),
+                    f"{shown_pairs}: {subject} and {setting} change together in every pair of rows",
+                    rows=tuple(table.labels[row] for row, *_ in stated[:6]),
                 )
                 return
 
