@@ -1,7 +1,6 @@
-"""Whole runs beside others that misbehave: a hostile broker, visitors of the page who do not read.
+"""Whole runs with misbehaving peers: a hostile broker, and page clients that do not read.
 
-A run must go on at its rate, in the same memory, threads and descriptors, and end as it always
-does.
+A run must keep its rate, without using more memory, threads or descriptors, and end as usual.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ class Crowd:
             self.over.wait(0.5)
 
     def _stay(self, one: socket.socket, reads: bool) -> None:
-        """Until it is cut off; one who reads nothing would not see that, and goes by itself."""
+        """Stay until cut off. A client that does not read cannot see that: leave after STAY_S."""
         for _ in range(STAY_S):
             if self.over.wait(1.0) or (reads and not one.recv(1)):
                 return

@@ -1,7 +1,7 @@
 """What ``scripts/live_check`` measures: recoveries of cameras, and ages against a burnt clock.
 
-Servers run in processes of their own. Nothing here is a test by itself: figures need a machine that
-does nothing else, and minutes.
+Servers run in processes of their own. None of this is a test: the measurements take minutes and
+need an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.live.program import in_seconds
 from tests.live.servers import RtspServer, http, make_clip, read_clock, rtsp
 
 PATIENCE_S = 60.0  # for a camera to come back
-# What happens to a camera. A stall is silence for 2 s; a connection that is silent for 10 s is
-# given up and made anew.
+# Faults of a camera. Silence for 2 s is a stall; after 10 s of silence the feed drops the
+# connection and opens a new one.
 KILL, STALL, LONG_STALL = "kill", "stall, 3 to 6 s", "stall, 12 to 15 s"
 STALLS = {STALL: (3.0, 6.0), LONG_STALL: (12.0, 15.0)}
 DOWN = "camera_down"
@@ -205,7 +205,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def measure_ages(fps: float, seconds: float, engine: str, policy: str, max_age: float) -> Ages:
-    """A stream of JPEGs whose pictures hold the time at which they were made."""
+    """Process a stream of JPEGs with a burnt-in clock and return their ages and timings."""
     found = Ages(fps, 0, 0, [], [], [], [])
     with _clock_server(fps) as url, Detector(engine=engine, policy=policy, max_age=max_age) as one:
         started, before = time.monotonic(), None

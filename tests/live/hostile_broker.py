@@ -19,7 +19,7 @@ FLOOD = 64 << 10  # bytes that are sent at once
 
 
 class Visit:
-    """One connection. ``send`` raises OSError once the other end or the test is over."""
+    """One connection. ``send`` raises OSError after the peer has left or the test has ended."""
 
     def __init__(self, one: socket.socket, over: threading.Event, number: int) -> None:
         self.socket, self.over, self.number = one, over, number
@@ -146,13 +146,13 @@ def _never_read(visit: Visit) -> None:
 
 
 def _ask_for_an_older_version(visit: Visit) -> None:
-    """The first time; then nobody is there: the program comes back at once, within its answer."""
+    """Refuse the version once, then vanish: the client retries at once, inside its callback."""
     visit.read()
     visit.send(b"\x20\x02\x00\x01")
 
 
 def _acknowledge(visit: Visit) -> None:
-    """As a broker should, and then it leaves: every second, for ever."""
+    """Acknowledge as a broker should, then disconnect, every time."""
     _greet(visit)
     visit.read()
     visit.send(b"".join(b"\x40\x02" + struct.pack("!H", mid) for mid in range(1, 50)))
@@ -198,7 +198,7 @@ KINDS: dict[str, Callable[[Visit], None]] = {
     "subscriptions": _answer_each(b"\x90\x03\x00\x01\x80\xb0\x00"),
     "disconnects": _answer_each(b"\xe0\x00"),
 }
-# Those whose connection may stand, for it harms nobody.
+# The connection may stay open with these kinds, as it does no harm.
 PATIENT = {
     "never answers", "never reads", "never acknowledges", "drips", "cut greeting",
     "a topic that is too long", "a topic of invalid UTF-8",

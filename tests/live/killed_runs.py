@@ -39,7 +39,7 @@ class Left:
     times: int = 0
     finished: int = 0  # different recordings under their final names, all decoded to their end
     pictures: int = 0  # in them
-    damaged: int = 0  # packets in them that came so: a camera that nobody reads leaves some out
+    damaged: int = 0  # packets in them that arrived damaged: a camera drops data that is not read
     partial: int = 0  # different files in the making that were seen
     empty: int = 0  # of these, without a picture
     adopted: int = 0  # of these, with a final name at the next look; others were removed by then
@@ -50,7 +50,7 @@ class Left:
 
 
 class Folder:
-    """The folder of outputs, looked at again and again; a file that did not change only once."""
+    """The folder of outputs. It is checked repeatedly; a file that did not change only once."""
 
     def __init__(self, out: Path, left: Left) -> None:
         self.out, self.left = out, left
@@ -61,7 +61,7 @@ class Folder:
         return [one for name in NAMES for one in list_recordings(self.out / name / FOLDER)]
 
     def check(self, killed: bool) -> None:
-        """Everything that stands there. ``killed``: files in the making and cut lines may, too."""
+        """Check every file. ``killed``: allow partial recordings and cut last lines."""
         self._check_recordings(killed)
         self.left.lines = 0
         for path in sorted(self.out.glob("*/*.jsonl")):
@@ -201,7 +201,7 @@ def check_stops(
             program.watch(moments.uniform(0.1, 4.0))
             program.process.send_signal(signal.SIGSTOP)
             time.sleep(moments.uniform(0.2, LONGEST_STOP_S))
-            found.check(killed=True)  # as it stands
+            found.check(killed=True)
             rows = found.rows()
             program.process.send_signal(signal.SIGCONT)
             _wait_for_rows(program, found, rows)
@@ -220,7 +220,7 @@ def _wait_for_rows(program: Program, found: Folder, rows: int) -> None:
 
 
 def _check_adopted(before: list[Recorded], left: Left) -> None:
-    """Those that the run before left in the making: none is there any more under that name."""
+    """Check that no partial recording of the previous run still has its partial name."""
     for one in before:
         if os.path.lexists(one.path):
             left.wrong.append(f"{one.path.name} is still in the making after the next start")

@@ -1,8 +1,8 @@
-"""A process that records, killed at any moment; then every file that it left is read.
+"""Kill a recording process at a random moment, then read every file that it left.
 
 ``python -m tests.live.killing FOLDER STREAM`` records until it is killed: the stream's packets as
-camera ``copy`` with boxes beside it, numbered pictures as camera ``annotated``, both at 25 a
-second, and rows.
+camera ``copy`` with a boxes file, numbered pictures as camera ``annotated``, both at 25 a second,
+and rows.
 ``kill_once`` starts it, kills it, and measures what is lost.
 """
 
@@ -136,7 +136,7 @@ def kill_once(
 
 
 def holds_pictures(folder: Path) -> bool:
-    """Whether each camera has a recording that plays, and one of them boxes beside it."""
+    """Return whether each camera has a playable recording and ``copy`` has a boxes file."""
     videos = [folder / name / "video" for name in CAMERAS]
     with suppress(av.FFmpegError, IndexError):  # no whole fragment yet
         played = all(any(numbers_of(one.path) for one in list_recordings(at)) for at in videos)

@@ -1,14 +1,13 @@
 #!/usr/bin/python3
-"""An RTSP server for tests: H.264 or H.265, played for ever in real time, with RTCP reports.
+"""An RTSP server for tests: H.264 or H.265, looped in real time, with RTCP reports.
 
     /usr/bin/python3 rtsp_server.py PORT NAME=FILE[+FILE...] ... [--user NAME:PASSWORD] [--udp-only]
         [--address A]
 
 It serves rtsp://127.0.0.1:PORT/NAME, or at another address A, prints "ready" and runs until it is
-ended; port 0 takes a free one. SIGSTOP stalls it, SIGCONT goes on, SIGKILL is a camera that lost
-its power. Each FILE holds access units in Annex B; FILE.json beside it says where each begins
-(tests/live/servers.py writes both). Several files follow each other, so that the size of the
-picture may change.
+ended; port 0 takes a free one. SIGSTOP stalls it, SIGCONT resumes it, SIGKILL acts as a power loss.
+Each FILE holds access units in Annex B; FILE.json holds the offset of each (tests/live/servers.py
+writes both). Several files are played in turn, so that the picture size can change.
 
 Needs Debian's gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-{base,good,bad} python3-gi, and the
 system's own Python: gi has no wheel.

@@ -1,4 +1,4 @@
-"""Runs beside others that misbehave. ``scripts/live_check broker`` and ``readers`` take longer."""
+"""Runs with misbehaving peers. ``scripts/live_check broker`` and ``readers`` take longer."""
 
 from __future__ import annotations
 

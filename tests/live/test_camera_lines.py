@@ -1,4 +1,4 @@
-"""What a live run tells of its cameras, by a clock of the test."""
+"""The lines that a live run prints about its cameras, on a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of cameras are refused for files: nobody is to believe that alerts are sent."""
+"""Camera options are refused for files, or users would expect alerts that are never sent."""
 
 from __future__ import annotations
 

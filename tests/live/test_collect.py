@@ -203,7 +203,7 @@ class TestEnd:
 
     def test_pictures_in_the_decoder_count_as_stopped(self):
         bench = Bench("a")
-        bench.feeds["a"].received += 2  # the feed knows of them; nobody else does
+        bench.feeds["a"].received += 2  # only the feed knows of them
         bench.collector.stop()
         (member,) = bench.collector.members()
         assert member.facts().dropped == {STOPPED: 2}

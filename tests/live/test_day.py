@@ -70,9 +70,9 @@ class World:
     elapsed_s: float = 0.0
     own_s: float = 5.0
     epoch: int = 1
-    rate: float = 1.0  # of the wall clock, by the monotonic one
+    rate: float = 1.0  # of the wall clock, in seconds per monotonic second
     sets: int = 0
-    back_s: float = 0.0  # by which the wall clock was set back
+    back_s: float = 0.0  # how far the wall clock was set back, in all
 
     def pass_s(self, seconds: float) -> None:
         self.utc_s += seconds * self.rate

@@ -262,7 +262,7 @@ class TestStatus:
         assert status.live_ns == 10_000 * MS
 
     def test_a_run_that_drops_half_has_room_for_half(self):
-        """Of two pictures that arrive together the newer one is detected."""
+        """When two pictures arrive together, only the newer one is detected."""
         bench = Bench("a", latest=True)
         status = begun(bench)
         be_live(bench, status, 10, 1)

@@ -1,4 +1,4 @@
-"""What watchers see of a run, by a clock that the test moves."""
+"""Pictures and events that the hub gives to viewers, on a clock that the test moves."""
 
 from __future__ import annotations
 

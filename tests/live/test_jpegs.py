@@ -125,7 +125,7 @@ def test_a_camera_with_an_odd_multipart_is_read_and_said(web: HttpServer, name: 
         wait_for(lambda: feed.facts().received >= 12)
         facts = feed.facts()
         assert (facts.connects, facts.error) == (1, None)
-        if name != "length much too large":  # the answer of this test is over before FFmpeg sees it
+        if name != "length much too large":  # the response ends before FFmpeg sees it
             assert "by JPEG's own markers" in facts.note
     finally:
         feed.stop(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""What a playlist's other hosts receive. Both servers write down every request."""
+"""Requests to other hosts that a playlist names. Both servers log every request."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ PLAYLISTS = {
 def test_what_is_given_to_one_host_stays_with_it(
     web: WebServer, other: WebServer, segments: dict[str, bytes], kind: str
 ) -> None:
-    """Without ``NestedOpener`` the other host receives all of it, for each of the kinds."""
+    """For each kind, FFmpeg without ``NestedOpener`` would send the other host everything."""
     fill(web, segments)
     fill(other, segments)
     playlist, asked = PLAYLISTS[kind]
@@ -140,7 +140,7 @@ def test_a_playlist_that_leads_away_later(
 def test_a_login_and_its_session(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
-    """The server sets a cookie for whoever logs in, and leads the playlist elsewhere at itself."""
+    """The server sets a cookie at login and redirects the playlist to another path of its own."""
     fill(web, segments, login=LOGIN)
     fill(other, segments, login=LOGIN)
     web.put("/live.m3u8", status=302, login=LOGIN, headers={"Location": "/deep/list.m3u8"})
@@ -281,7 +281,7 @@ print("alive")
 def test_unclosed_container_does_not_abort_the_process(
     web: WebServer, segments: dict[str, bytes]
 ) -> None:
-    """Without ``keep`` the process ends with SIGABRT."""
+    """``keep`` prevents an end with SIGABRT."""
     fill(web, segments)
     command = [sys.executable, "-c", UNCLOSED, web.url("/plain.m3u8")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)

@@ -155,7 +155,7 @@ def test_rtsp_with_a_login_a_kill_and_a_stall(clip: Path) -> None:
 
 
 def test_the_cameras_clock(clip: Path) -> None:
-    """After the first RTCP report. Arrival is stamped a few ms behind it, not a whole interval."""
+    """It is known from the first RTCP report on. Arrival is a few ms later, not an interval."""
     with servers.rtsp({"c": clip}) as server, started(server.url("c")) as feed:
         late: list[float] = []
 
@@ -295,7 +295,7 @@ class Accelerator:
 
 
 def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
-    """Nobody takes pictures; the camera comes back; its start is not given up meanwhile."""
+    """The loop takes no pictures, and a camera that returns is still given its time to start."""
     with started(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
         wait_for(lambda: feed.facts().received >= 20)
         feed.receiving.cut()
@@ -335,7 +335,7 @@ def test_without_a_gpu_the_cpu_decodes(web: HttpServer) -> None:
 
 
 def test_a_camera_that_is_shed_can_stall_die_and_come_back(clip: Path) -> None:
-    """Nobody takes a picture, until one of the second connection is wanted."""
+    """The test takes no picture until the second connection is up."""
     with (
         servers.rtsp({"c": clip}) as server,
         started(server.url("c"), every=False, terms={"burden": FullCores()}) as feed,
@@ -427,7 +427,7 @@ def test_mpeg_ts_over_udp(
 
 
 def test_damage_is_counted_and_not_shown(clip: Path) -> None:
-    """A key frame of which the middle is overwritten: FFmpeg patches it up without an error."""
+    """The middle of a key frame is overwritten; FFmpeg conceals the damage without an error."""
     from detector.live.sources.decoding import PacketDecoder, prepare
     from detector.live.sources.ffmpeg_log import Ears
     from detector.live.sources.packets import Received, Stamp
@@ -533,7 +533,7 @@ class RtspStub(threading.Thread):
 
     def talk(self, connection: socket.socket) -> None:
         data = b""
-        with connection, suppress(ConnectionError):  # who is told no more hangs up
+        with connection, suppress(ConnectionError):  # the client may hang up
             while block := connection.recv(4096):
                 data += block
                 while b"\r\n\r\n" in data:
@@ -624,7 +624,7 @@ def test_the_log_of_ffmpeg_has_no_secrets(
 
 
 def test_process_ends_although_a_feed_still_runs() -> None:
-    """The threads are no reason to stay."""
+    """The feed's threads do not keep the process alive."""
     with servers.silent_listener() as port:
         code = (
             "from detector.live.sources.readers import make_feed\n"

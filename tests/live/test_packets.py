@@ -106,7 +106,7 @@ def test_without_a_newer_key_frame_all_leave_up_to_the_next() -> None:
 
 @pytest.mark.parametrize("waiting", [4, 9, 14])
 def test_the_rest_of_a_group_leaves(waiting: int) -> None:
-    """Whether it waits already or is still to come; what is behind the next key frame stays."""
+    """Packets up to the next key frame are dropped, queued or not; later ones are kept."""
     drops = Drops()
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(waiting), 10)

@@ -73,7 +73,7 @@ def test_a_webhook_that_no_command_line_tells(tmp_path: Path, wish: str) -> None
         (tmp_path / "hook").write_text(f"{address}\n")
         words = (camera.url("/mjpeg"), "--webhook", wish, "--run-dir", "run")
         with live_run(tmp_path, *words, env={"HOOK": address}) as run:
-            # The second try is behind the word about the first.
+            # The second attempt follows the line about the first.
             wait_for(lambda: len(receiver.requests) >= 2)
             run.wait_for_rows(20, "127-0-0-1")
             done = run.end()

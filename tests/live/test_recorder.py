@@ -45,7 +45,7 @@ from tests.waiting import PATIENCE_S, wait_for
 
 
 def still() -> int:
-    """A clock at which the first picture arrives, and nobody is ever silent."""
+    """A clock that stays at the arrival of the first picture, so that no camera is silent."""
     return 100 * NS
 
 
@@ -440,8 +440,8 @@ def test_nothing_is_removed_without_a_wish(tmp_path: Path, kept: Callable[[], li
     assert kept() == ALL
 
 
-# Hours: by which the clock is wrong, for how long a run lasts; how many are left. "Again": another
-# run begins. At the start 5 of the 10 are older than 4.5 hours, and the newest is 50 minutes old.
+# Error of the clock in hours, length of the run in hours, recordings left. "again" starts another
+# run. At the start 5 of the 10 are older than 4.5 hours, and the newest is 50 minutes old.
 YEARS = 365 * 24.0
 
 
@@ -514,7 +514,7 @@ def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
     assert not figures.paused
     assert len(bench.said) == 2
     before, *later = [one.path for one in list_recordings(tmp_path / "video")]
-    assert len(later) == 3  # none before the first 5 s are over
+    assert len(later) == 3  # none within the first 5 s
     assert 200_000 < before.stat().st_size <= 300_000
     numbers = numbers_of(before)
     assert numbers == list(range(len(numbers)))

@@ -1,4 +1,4 @@
-"""What ends up in recordings, told by the numbers in their pictures. Without threads and waits."""
+"""The pictures in recordings, identified by burnt-in numbers. No threads, no waits."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_packets_are_copied_untouched(
             loudest = max(abs(f.to_ndarray()).max() for f in container.decode(audio=0))
         assert 0.2 < loudest < 0.4  # 9000 of 32768
     if sound != "pcm_alaw":
-        assert len(heard) - len(kept) <= 2  # those that came before the first picture
+        assert len(heard) - len(kept) <= 2  # some came before the first picture
     # Sound and picture are as far apart as in the stream.
     apart = heard[0][1] - before[0][1]
     assert kept[0][1] - after[0][1] == pytest.approx(apart, abs=0.07)
@@ -178,7 +178,7 @@ def test_packets_are_copied_untouched(
 @pytest.mark.slow
 @pytest.mark.parametrize("late_s", [0.0, 0.2])
 def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
-    """``late_s``: sound arrives so long behind its picture."""
+    """``late_s``: how much later than its picture sound arrives, in seconds."""
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=200)
     bench = Bench(tmp_path, segment=0.05)
     with av.open(str(stream)) as container:
@@ -279,7 +279,7 @@ def no_stamps_at_first(number: int, packet: Packet) -> None:
 
 
 def moved(by_s: int) -> Callable[[int, Packet], None]:
-    """The camera's clock is set anew at its second second."""
+    """Return a change that sets the camera's clock by ``by_s`` seconds after its first second."""
 
     def change(number: int, packet: Packet) -> None:
         if number >= 25 and packet.dts is not None and packet.pts is not None:

@@ -151,7 +151,7 @@ def test_pictures_are_drawn_only_for_outputs_or_viewers(drawn, looks):
 
 @pytest.mark.parametrize("drawn", [False, True])
 def test_the_picture_of_what_appears_has_its_boxes(drawn):
-    """It is drawn where nobody has drawn it, into a copy; only once in any case."""
+    """Boxes are drawn once: on a copy, unless the loop has drawn them already."""
     these, one = Set(drawn), frame("masked", 1)
     these.send(one)
     these.send(frame("masked", 2))

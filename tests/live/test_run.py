@@ -194,7 +194,7 @@ def accounted(stream) -> bool:
 
 
 def test_missing_camera_is_reported_once_per_error(feeds):
-    """The next try, at another time, is no news; a new error is."""
+    """A new time for the next try prints no line; a new error does."""
     lines: list[str] = []
 
     def change() -> None:
@@ -222,7 +222,7 @@ def test_an_error_that_no_line_of_state_told_is_told_at_the_end(feeds, monkeypat
 
 
 def test_two_cameras_one_of_them_dead(feeds):
-    """Exit 0: one was live. What it received is processed or dropped, and its rows are there."""
+    """Exit 0, as one was live. Its pictures are processed or dropped, and its rows are written."""
     result = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door", "rtsp://b/dead")
     assert (result.exit_code, result.errors) == (0, [])
     door, dead = result.summary.streams
@@ -282,7 +282,7 @@ def test_reports_show_the_cameras(feeds):
 
 
 def _printed_after_a_bad_day(summary: Summary) -> dict[bool, str]:
-    """Verbose or not -> what stands there of a run without a result or a session."""
+    """Return the printed summary of a run without result or session, by ``verbose``."""
     figures = {"start_mb": 100.0, "end_mb": 112.5, "peak_mb": 112.5, "slope_reason": None}
     growth = {"slope_mb_per_hour": 12.5, "slope_low": 12.0, "slope_high": 13.0, "minutes": []}
     streams = [replace(one, reconnects=7, stalls=2) for one in summary.streams]
@@ -340,8 +340,7 @@ def test_no_camera_was_ever_live(feeds):
 
 
 def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
-    """Exit 3 after the time for the first picture; who is told of events knows, and no file of a
-    wrong address stays."""
+    """Exit 3 after the start timeout; event targets get the events, and no output files stay."""
     told: list[Event] = []
     around = Onlookers(events_to=[Told(told)])
     result = run("rtsp://a/dead", "rtsp://b/dead", around=around, start_timeout=1.0, events="ev")
@@ -371,7 +370,7 @@ def test_dead_camera_sends_down_and_later_up_event(feeds):
         ("camera_up", None),
         ("camera_down", "the run ended"),
     ]
-    files = sorted(Path("live/b").glob("events-*.jsonl"))  # two where midnight lies between
+    files = sorted(Path("live/b").glob("events-*.jsonl"))  # two if midnight passed
     lines = [line for path in files for line in path.read_text().splitlines()]
     assert [json.loads(line)["event"] for line in lines] == [event for event, _ in of_b]
 
@@ -580,7 +579,7 @@ class TestList:
 
 
 def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
-    """Feeds and outputs go on; each day's session adds up by itself."""
+    """Feeds and outputs go on; the figures of each session add up separately."""
     day = ["2026-11-22"]
     monkeypatch.setattr(days, "today", lambda: day[0])
 

@@ -61,8 +61,8 @@ FULL = FullCores().look()
 
 @dataclass
 class World:
-    """One camera of 25 pictures a second. ``play`` lets whole groups arrive, of which the loop
-    takes so many pictures each, or all that are decoded where those are fewer."""
+    """One camera of 25 pictures a second. ``play`` lets whole groups arrive; the loop takes
+    ``taken`` pictures of each, or all decoded ones if there are fewer."""
 
     gop: int = 25
     use: Use = FULL
@@ -275,7 +275,7 @@ class Played(PacketFeed):
         super().__init__(camera, terms or Terms(burden=FullCores()), clock=lambda: next(self.ticks))
         self.clip, self.shown = clip, list[tuple[Picture, int]]()
         self.arrived, self.over = threading.Event(), threading.Event()
-        self.decoding, self.late = 0, list[int]()  # a packet's number; packets behind a picture
+        self.decoding, self.late = 0, list[int]()  # a packet's number; packets a picture lags
 
     def receive_all(self) -> None:
         epoch = self.status.connect(self.clock())
@@ -299,7 +299,7 @@ class Played(PacketFeed):
         super()._decode_or_leave(item, *others)
 
     def put(self, picture: Picture) -> bool:
-        """Reads what is burnt in as soon as it is decoded: nobody takes it."""
+        """Read the burnt-in clock at once, as the test takes no pictures."""
         self.late.append(self.decoding - picture.number)
         self.shown.append((picture, read_clock(self.convert(picture, None))))
         return super().put(picture)
@@ -368,7 +368,7 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
 )
 def test_all_is_decoded(clips: dict[str, Path], more: dict[str, Any], terms: Terms | None) -> None:
     feed = Played(clips["plain"], terms, **more)
-    if feed.terms.every:  # nobody takes any
+    if feed.terms.every:  # the test takes none
         feed.slot.has_room = lambda: True  # type: ignore[method-assign]
     assert UNDECODED not in watch(feed)
 
@@ -400,7 +400,7 @@ def test_only_cameras_on_the_network_are_shed() -> None:
 
 @pytest.mark.parametrize("kind", ["annotated", "copy", "clips"])
 def test_pictures_that_are_recorded_are_needed(kind: str, tmp_path: Path) -> None:
-    """Copies of packets need none, unless there is nothing to copy."""
+    """Copying packets needs no decoded pictures, unless the packets cannot be copied."""
     wishes = {"clips": True} if kind == "clips" else {"record": kind}
     config = resolve_config(None, {"engine": "null", **wishes})
     needs: list[Callable[[], bool]] = []

@@ -116,10 +116,9 @@ def play(
     found: Any = one,
     in_order: bool = True,
 ) -> None:
-    """One connection. Every ``every``-th picture is detected; what is found in it is known when
-    ``late`` more packets have come, in the order in which pictures are shown. ``offset_ns``: of the
-    arrival of what is detected, which is another stream then: without B-frames, ``in_order`` of
-    arrival.
+    """Play one connection. Every ``every``-th picture in display order is detected; its result
+    arrives ``late`` packets later. ``offset_ns`` shifts the arrival of detected pictures, as if
+    they came from another stream, without B-frames. ``in_order``: False for order of arrival.
     """
     with av.open(str(stream)) as container:
         bench.recording.handle(Opened(RecordedStreams(container.streams)))
@@ -221,7 +220,7 @@ def test_text_stays_below_a_tenth_of_the_video(
 def test_lines_go_on_where_nothing_moves(
     step: float, every: int, lines: int, tmp_path: Path
 ) -> None:
-    """Boxes jitter by less than a line is wide; a second later they are written anew."""
+    """Boxes that jitter by less than a line's width are written again only after a second."""
 
     def still(number: int) -> Detections:
         x = 40 + step * (number % 2)
@@ -262,7 +261,7 @@ def test_boxes_of_a_silent_detector_do_not_stand_for_ever(tmp_path: Path) -> Non
 def test_an_empty_result_ends_the_boxes(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where there is no room for another line."""
+    """The boxes end even if the disk is full."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", free)
     monkeypatch.setattr(side_cars, "SHARE", 0.0)
     stream = make_stream(tmp_path / "camera.ts", count=30, options={**QUICK, "bf": "0"})
@@ -380,7 +379,7 @@ def test_labels_are_text(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_libass
 def test_libass_draws_them_over_their_picture(tmp_path: Path) -> None:
-    """B-frames and sound: the boxes of this picture, and not those of its neighbours."""
+    """With B-frames and sound, each picture has its own boxes, not its neighbours'."""
 
     def moving(number: int) -> Detections:
         return one(number, (20 + 6 * number, 60, 60 + 6 * number, 150))
@@ -418,7 +417,7 @@ def test_libass_draws_them_over_their_picture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late", [0, 60])
 def test_a_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
-    """The second clip begins before the first one ended: it has boxes that were told long ago."""
+    """The second clip starts before the first one ends, so it needs boxes of long ago."""
     stream = make_stream(tmp_path / "camera.ts", count=200, gop=20, options={**QUICK, "bf": "0"})
     bench = bench_with_boxes(tmp_path, record="none", clips=True, clip_before=3.0, clip_after=0.5)
     there = {*range(80, 84), *range(130, 134)}
@@ -456,7 +455,7 @@ def test_every_line_is_in_the_file_at_once(tmp_path: Path) -> None:
     assert {name for name, _ in left} == {"20260131T120000Z.partial.ass", "20260131T120000Z.ass"}
     counts = [len(lines) // 2 for _, lines in left]  # a line of boxes, and one of labels
     assert counts == list(range(counts[0], 39))
-    assert counts[0] <= 12  # of the first fragment, before which there is no video either
+    assert counts[0] <= 12  # the first fragment; no video comes before it
 
 
 def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:

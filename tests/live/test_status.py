@@ -67,7 +67,7 @@ def test_states_of_a_camera_that_comes_stalls_goes_on_and_is_lost() -> None:
     status.arrive(11 * S)
     assert status.state == LIVE
     status.tick(17 * S)
-    assert status.state == LIVE  # one picture in 10 s: three of its intervals are no stall yet
+    assert status.state == LIVE  # one picture in 10 s: a stall takes three intervals
     next_try = status.fail(50 * S, "gone")
     facts = status.facts(50 * S)
     assert (facts.state, facts.next_try_ns, facts.error) == (WAITING, next_try, "gone")

@@ -44,7 +44,7 @@ def test_days_have_folders_and_restarts_add_to_them(tmp_path):
         tracks = CameraTracks(tmp_path, camera(), said.append)
         tracks.write(frame_at(1, 0.0), tracked(1))
         tracks.write(frame_at(2, 0.1), tracked(1))
-        tracks.write(frame_at(3, DAY_S), tracked(1))  # ids begin anew
+        tracks.write(frame_at(3, DAY_S), tracked(1))  # ids start again
         tracks.close()
         assert dict(tracks.counts()) == {"written": 2, "lost": 0}
     both = ["000001-person.jpg", "000001-person-2.jpg"]

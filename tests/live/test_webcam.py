@@ -91,7 +91,7 @@ def test_a_device_that_dies_is_a_state_and_is_opened_again() -> None:
     lock = threading.Lock()
 
     def clock() -> int:
-        with lock:  # each look at the clock is 0.4 s later; those of this test take no time
+        with lock:  # each reading is 0.4 s later, except the readings of this test
             now[0] += 0 if threading.current_thread() is threading.main_thread() else 400_000_000
             return now[0]
 
@@ -100,7 +100,7 @@ def test_a_device_that_dies_is_a_state_and_is_opened_again() -> None:
     device.pictures = 5
 
     def plug_in(spec: int | str) -> Device:
-        if device.opened:  # by itself: this thread might come too late for the second try
+        if device.opened:  # set here: the test's thread might miss the second try
             device.pictures = 10**9
         return device.open(spec)
 

@@ -85,7 +85,7 @@ def test_a_playlist_from_the_network_opens_no_file(
 def test_page_that_is_a_list_of_files_is_not_followed(
     web: HttpServer, segment: Path, kind: str, content: bytes, options: dict[str, str]
 ) -> None:
-    """Neither of files nor of the pages beside it."""
+    """The playlist may name neither local files nor the server's other pages."""
     content = content.replace(b"%(path)s", bytes(segment))
     web.pages = {"/list": (kind, content), "/a.ts": ("video/mp2t", segment.read_bytes())}
     with started(web.url("/list"), terms=SOON, options=options) as feed:

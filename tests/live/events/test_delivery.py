@@ -591,7 +591,7 @@ def test_unwritable_snapshot_is_reported_once(tmp_path):
 
 
 def test_a_time_that_comes_twice_replaces_no_picture(tmp_path):
-    """Where a clock is set back, after other pictures were taken."""
+    """The clock is set back after pictures were taken, so a time comes up again."""
     snapshots, told = Snapshots(tmp_path), []
     for at in (0, 1, 0):
         told.append(snapshots.add_to(event(at), np.zeros((9, 16, 3), np.uint8)).snapshot)

@@ -29,7 +29,7 @@ def memory_mb() -> float:
 
 
 class Tried:
-    """An event target at a broker of one kind, that has something to tell."""
+    """An event target with an event to send to a broker of one kind."""
 
     def __init__(self, kind: str, make: Callable[..., MqttTarget]) -> None:
         self.kind, self.said, self.broker = kind, [], HostileBroker(kind)
@@ -41,7 +41,7 @@ class Tried:
 
     @property
     def is_through(self) -> bool:
-        """It was tried often enough that a second line would have been said."""
+        """Return whether there were enough attempts for a second line to have been printed."""
         if self.kind in PATIENT:
             return self.broker.connections == 1
         return bool(self.said) and (self.broker.connections > 2 or self.broker.is_gone)
@@ -85,7 +85,7 @@ def test_broker_that_leaves_after_a_steady_time_is_reported_again(monkeypatch):
 
 
 def test_refusal_after_a_lost_connection_is_reported_once():
-    """It tells what to mend. What breaks off behind it is no news."""
+    """The refusal says what to fix. A connection that breaks after it is not reported."""
     failure = SimpleNamespace(is_failure=True)
     said: list[str] = []
     with hostile_broker("leaves at once") as broker:

@@ -94,7 +94,7 @@ def test_a_wall_clock_that_jumps_changes_no_decision():
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0, -86_400.0, 365 * 86_400.0, -1.2])
 def test_event_durations_survive_a_set_wall_clock(jump_s):
-    """Also where the wall clock was set in between; else the beginning is told as it was before."""
+    """Time minus start is the true duration, even if the clock was set in between."""
     rules = EventRules(0, START_S)
     (up,) = rules.feed_changed("door", state(LIVE, 1.0), SECOND, START_S + 1.0)
     (appears,) = [event for at in range(3) for event in seen_at(rules, 2 + at / 10)]
@@ -106,7 +106,7 @@ def test_event_durations_survive_a_set_wall_clock(jump_s):
 
 
 def test_beginning_repeats_exactly_if_no_clock_was_set():
-    """So that whoever reads both lines can tell that they belong together."""
+    """A reader can then match the two lines."""
     rules = EventRules(0, START_S)
     (appears,) = [event for at in range(3) for event in seen_at(rules, at / 10)]
     (leaves,) = rules.update(frame(5.0, jump_s=0.3), detections())
@@ -118,7 +118,7 @@ def seen_at(rules: EventRules, at_s: float) -> list[Event]:
 
 
 def test_a_slow_camera_does_not_flicker():
-    """One frame in 3 s: nothing leaves between two frames, because nobody looked."""
+    """With one frame every 3 s, objects do not leave between two frames."""
     assert feed(EventRules(0, START_S), "11111", step_s=3.0) == ["6.0 appears person 1"]
 
 
@@ -142,7 +142,7 @@ def test_a_camera_comes_and_goes():
             for event in events
         ]
 
-    assert change(state(CONNECTING, 0.0), 0.2) == []  # nobody knows yet
+    assert change(state(CONNECTING, 0.0), 0.2) == []  # not known yet
     assert change(state(LIVE, 1.0), 1.5) == [("camera_up", None, 1.0, 0.0, None)]
     assert change(state(LIVE, 1.0), 2.5) == []
     feed(rules, "111")

@@ -75,7 +75,7 @@ class Rehearsal:
         self.streams[camera] = replace(self.streams[camera], **facts)
 
     def step(self, camera: str, image: Image | None = None, objects: int = 0) -> bool:
-        """One frame of the writer's thread: asks, draws, shows. Whether it was wanted."""
+        """Show one frame as the writer's thread does. Return whether a viewer wanted it."""
         self.numbers[camera] += 1
         wanted = self.hub.wants_pictures(camera)
         shown = picture(self.numbers[camera]) if image is None else image

@@ -1,4 +1,4 @@
-"""--serve, the token and the certificate: what is wrong is said before anything is loaded."""
+"""--serve, the token and the certificate: errors are reported before anything is loaded."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_unit(tmp_path):
 
 
 def test_the_service_fits_the_image():
-    """Users, folders, programs and ports of compose.yaml are those of the Dockerfile."""
+    """compose.yaml has the same users, folders, programs and ports as the Dockerfile."""
     said = dict(re.findall(r"^(FROM|USER|WORKDIR|ENTRYPOINT) (.*)$", IMAGE, re.M))
     [(uid, home)] = re.findall(r"useradd --uid (\d+) .*--home-dir (\S+) detect-video$", IMAGE, re.M)
     [program] = json.loads(said["ENTRYPOINT"])

@@ -1,4 +1,4 @@
-"""Which files may be downloaded, and by which bytes."""
+"""Downloads of recordings: which files are allowed, and byte ranges."""
 
 from __future__ import annotations
 

@@ -381,7 +381,7 @@ def test_slow_bodies_are_refused(served):
 
 @pytest.mark.slow
 def test_idle_connections_of_one_address_give_way_to_it_and_to_others(served):
-    """300 that say nothing: each health check is answered meanwhile, and one who watches stays."""
+    """Of 300 idle connections none delays a health check or displaces a viewer."""
     with served.client.stream("/api/events"):
         held = [served.client.connect() for _ in range(300)]
         wait_for(lambda: served.server.socket.displaced >= 300 - OF_ONE_ADDRESS)

@@ -165,7 +165,7 @@ def test_events_and_figures(served, monkeypatch):
         samples.acquire(timeout=PATIENCE_S)
         return served.run.figures()
 
-    # From here on a sample is taken when this test says so.
+    # Now samples are taken only when this test asks for one.
     monkeypatch.setattr("detector.live.page.sampler.ANSWER_S", 2 * PATIENCE_S)
     asked = served.run.asked
     wait_for(lambda: served.run.asked >= asked + 2)
