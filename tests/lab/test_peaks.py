@@ -121,7 +121,7 @@ def test_an_engine_s_own_convolutions_are_timed(engine, precision, short):
         pytest.skip("machine: the engine is not here")
     found = kernels.measure(engine, precision, 1, {})
     if precision == "bf16" and not openvino_has_bf16():
-        precision = "fp32"  # OpenVINO runs it in place of bf16 where there is no AVX-512
+        precision = "fp32"  # OpenVINO runs fp32 instead if the CPU lacks bf16
     assert set(found) == {"fp32", precision}  # and no reorder, pool or DQ that was given the work
     assert all(str(engines.find(engine).library) in one.by for one in found.values())
     # No layer can be faster than another by more than kernels differ: one that is was credited with
@@ -132,7 +132,7 @@ def test_an_engine_s_own_convolutions_are_timed(engine, precision, short):
 
 @pytest.mark.slow
 def test_work_is_that_of_the_convolution_and_not_of_what_took_its_name():
-    """In an int8 graph the DequantizeLinear behind an output has the convolution's name."""
+    """In an int8 graph the DequantizeLinear after an output has the convolution's name."""
     plain = kernels.chain()
     names = original_names(kernels._converted(plain, "int8-u8").graph)
     assert names == {"out_raw": "out", "out": "out_raw"}

@@ -151,7 +151,7 @@ def test_the_table_in_markdown_latex_and_a_page():
     assert all(line.count("|") == heads.count("|") for line in markdown.splitlines()[:4])
     assert r"b\_x & ort & fp32" in latex
     assert latex.count(r"\\") == 3
-    assert page.count('<circle class="dot"') == 2  # speed against size; nobody asked for AP
+    assert page.count('<circle class="dot"') == 2  # speed against size, as AP was not requested
     assert "Speed against size" in page
 
 

@@ -292,8 +292,8 @@ def two_limits(settings) -> float:
 
 
 def two_losses(settings, tracked: float = 0.15) -> float:
-    """The share of frames in which something else is found. ``tracked``: of each frame that tracks
-    alone move on."""
+    """Return the share of frames with other detections. ``tracked``: the share lost by each
+    tracked frame between two inferred ones."""
     lost = {"bf16": 0.0, "fp16": 0.0, "int8": 0.02}.get(settings.get("precision"), 0.0)
     lost += SIZES.get(settings.get("size"), (1, 0.0))[1]
     lost += 0.25 * (settings.get("skip_still") is not None)
@@ -351,7 +351,7 @@ class TestTarget:
         assert (found.reached, found.settings, found.after.low) == (True, {}, 20)
 
     def test_tracks_between_inferred_frames_are_a_change_with_a_cost(self):
-        """Where boxes move evenly, tracks lose less than int8 does."""
+        """If boxes move evenly, tracks lose less than int8 does."""
         assert "infer_every" not in reach(50).settings
         found = reach(50, wrong=lambda settings: two_losses(settings, 0.01))
         assert found.settings.keys() == {"engine", "precision", "infer_every"}
@@ -458,7 +458,7 @@ def test_the_command(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "code"), [("1fps", 0), ("900000", 8)])
 def test_the_command_with_a_target(tmp_path, target, code):
-    """Where nothing reaches it, that is a failed gate."""
+    """A target that no settings reach is a failed gate."""
     run = ("--engine", "null", "--no-video", "--seconds", 4, "--target", target)
     write_video(tmp_path / "in.mp4", 60)
     done = detect_video("tune", "in.mp4", *run, "--json", cwd=tmp_path)
@@ -488,7 +488,7 @@ def test_profile_names_the_command_that_measures_batches(tmp_path, given):
 
 
 def test_a_signal_during_a_run_ends_the_search(monkeypatch):
-    """A run that was interrupted is no trial, and no other one follows."""
+    """An interrupted run does not count as a trial, and no other trial follows."""
     interrupted = SimpleNamespace(exit_code=130, errors=[])
     monkeypatch.setattr(base, "detect", lambda *given, **more: interrupted)
     with pytest.raises(Stopped):

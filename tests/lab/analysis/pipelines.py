@@ -1,7 +1,7 @@
-"""Runs on paper: when each call of a loop starts and ends whose calls have known durations.
+"""Runs on paper: compute when each call of a loop starts and ends from given durations.
 
-The instants follow from those of earlier batches alone, so one pass over the batches tells them.
-``test_a_real_run_keeps_to_the_graph`` holds the graph's rules against runs of the loop itself.
+The times depend on earlier batches alone, so one pass over the batches is enough.
+``test_a_real_run_keeps_to_the_graph`` checks the graph's rules against runs of the loop itself.
 """
 
 from __future__ import annotations

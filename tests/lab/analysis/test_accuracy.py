@@ -51,7 +51,7 @@ def test_everything_right():
 def test_a_loose_box_counts_up_to_its_overlap():
     figures = accuracy([labels((HERE, 0))], [found((NEAR, 0.9, 0))], NAMES)
     assert figures.ap == pytest.approx(0.7)  # at .50 to .80, not at .85, .90, .95
-    assert figures.per_class["vehicle"].ap is None  # no box, so it is no part of the mean
+    assert figures.per_class["vehicle"].ap is None  # no box, so not in the mean
 
 
 def test_ignored_once_crowd_often():

@@ -105,7 +105,7 @@ def test_contenders_within_noise_are_listed_without_a_winner():
 
 
 def test_several_rows_are_corrected_for():
-    """What decides one row in six rounds does not decide each of two."""
+    """Six rounds can decide one comparison at this level, but not each of two."""
     base, faster = [10.0] * 6, [12.0, 12.1, 12.2, 12.3, 12.4, 12.5]
     one = document(variant("a", *base), variant("b", *faster))
     two = document(variant("a", *base), variant("b", *faster), variant("c", *base))
@@ -162,7 +162,7 @@ def test_the_rounds_own_spread_is_the_tolerance():
 
 
 def test_who_finds_other_boxes_pays_for_others():
-    """The null engine has nothing to draw: that is no fault of the comparison, and it is said."""
+    """Rows that find different numbers of boxes are comparable, but with a warning."""
     found = [
         variant("a", 100, 100, 100, cpu={"annotate": 1.5}),
         variant("null", 100, 100, 100, cpu={"annotate": 0.02}),

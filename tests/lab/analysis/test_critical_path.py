@@ -162,7 +162,7 @@ def test_each_wait_has_its_cause(cause, stage, loop, each):
 
 @pytest.mark.slow
 def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done():
-    """So the rules of the graph are those of the loop: none is missing."""
+    """The graph therefore has all rules of the loop."""
     dice = random.Random(5)
     for _ in range(40):
         batch, workers = dice.choice([1, 2, 3]), dice.choice([1, 2])
@@ -178,9 +178,8 @@ def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done()
             edge = graph.binding(at)
             ready = 0 if edge is None else graph.when(edge)
             if activity.thread.startswith("worker") and workers > 1:
-                assert (
-                    activity.start_ns >= ready
-                )  # which of two idle workers takes a batch is nobody's rule
+                # Either of two idle workers may take a batch.
+                assert activity.start_ns >= ready
             else:
                 assert activity.start_ns == ready, (activity, edge)
 
@@ -358,7 +357,7 @@ def test_nothing_written_has_no_path():
 
 
 def test_frames_that_a_damaged_recording_numbers_backwards_have_a_path():
-    """From the first one written to the last one, by the clock. It was of negative length."""
+    """The path leads from the first frame written to the last, in order of time, not number."""
     run = run_of(load(12, shape(), read=TICK, infer=2 * TICK, write=TICK))
     backwards = [one._replace(number=11 - one.number) for one in run if one.number < 12]
     path = critical_path(activity_graph(backwards, shape()))

@@ -36,7 +36,7 @@ def test_a_call_on_the_path_is_taken_from_its_stage_and_one_off_it_only_waits() 
     assert found["wait for result"].waiting_s == pytest.approx(0.5)
     assert found[STARTUP].critical_path_s == pytest.approx(path.startup_ns / 1e9)
     assert found[TEARDOWN].critical_path_s == pytest.approx(path.teardown_ns / 1e9)
-    assert HAND_OVER not in found  # nothing lies between two calls of a run on paper
+    assert HAND_OVER not in found  # calls of a run on paper have no gaps between them
 
 
 def test_calls_within_calls_count_once() -> None:

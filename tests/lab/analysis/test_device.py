@@ -13,7 +13,7 @@ from detector.lab.analysis.layers import LAUNCHING, UNASKED, WAITING, device_fac
         ([(0, 10)], [(0, 2)], [], 10, {}, False),
         ([(1, 3), (2, 4)], [(0, 4)], [], 3, {LAUNCHING: 1}, False),  # two streams count once
         ([(2, 3), (8, 9)], [(0, 9)], [], 2, {LAUNCHING: 7}, True),
-        ([(0, 1), (9, 10)], [(0, 1)], [], 2, {UNASKED: 8}, False),  # idle, but nobody asked
+        ([(0, 1), (9, 10)], [(0, 1)], [], 2, {UNASKED: 8}, False),  # idle, as no work was given
         ([(0, 4), (6, 10)], [(5, 6)], [], 8, {LAUNCHING: 1, UNASKED: 1}, False),
         ([(2, 4)], [(0, 1), (5, 8)], [], 2, {LAUNCHING: 4, UNASKED: 2}, True),
         ([(0, 2), (4, 5)], [(2, 4)], [], 3, {LAUNCHING: 2}, False),  # busy for most of the time

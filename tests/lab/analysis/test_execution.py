@@ -1,4 +1,4 @@
-"""What was executed, from layers that a test writes down."""
+"""Summaries of executed layers, for layers that the tests make up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a frame's time went, and queues as curves."""
+"""The parts of a frame's time, and curves of queue depths."""
 
 from __future__ import annotations
 

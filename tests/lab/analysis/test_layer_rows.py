@@ -1,4 +1,4 @@
-"""Rows of layers: what adds up, and what is said where something is not known."""
+"""Rows of layers: sums, and the explanations given if a figure is not known."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_on_a_gpu_a_forward_pass_holds_the_copies_too():
     [
         ("/model.6/cv1/conv/Conv", "model.6"),
         ("model.6.m.0.cv2.conv_nchwc", "model.6"),
-        ("model.6.m", "model.6"),  # a container is no block of its own
+        ("model.6.m", "model.6"),  # a container is not a block of its own
         ("6.conv", "6"),
         ("input.cast", "input"),
         ("Conv_0", "Conv_0"),
@@ -181,7 +181,7 @@ def test_a_data_sheet_is_read(peak, bandwidth, found):
     [
         (100.0, 100.0, 2.0, "compute"),  # 51 % of the peak, 4.6 % of the bandwidth
         (100.0, 5.0, 2.0, "memory"),
-        (8100.0, 320.0, 2.0, "neither"),  # as table 4 of the first study: 3.9 % is no limit
+        (8100.0, 320.0, 2.0, "neither"),  # as table 4 of the first study: 3.9 % is far from a limit
     ],
 )
 def test_a_data_sheets_roof(peak, bandwidth, forward_ms, bound):

@@ -97,7 +97,7 @@ def test_every_figure_is_a_measurement(session):
     assert steps["--no-video"].figure.kind == MEASURED
     assert steps["--quality fast"].figure.kind == AT_MOST
     assert steps["--batch 4"].figure.basis == "batch 4"
-    # A run is compared with the unchanged ones beside it, so its gain is said, not its rate.
+    # A run is compared with unchanged runs of the same round, so we print its gain, not its rate.
     assert list_faster(loaded) == ["Faster: --batch 4 (measured: +18% FPS)"]
 
 

@@ -82,7 +82,7 @@ def test_the_fewest_rounds_are_enough_and_one_less_is_not():
 def test_the_looks_spend_no_more_than_there_is():
     assert sum(share_of_look(rounds, False) for rounds in range(1, 31)) == pytest.approx(1)
     assert share_of_look(7, False) == 0
-    for at, look in enumerate(LOOKS):  # those before it, and it as the last
+    for at, look in enumerate(LOOKS):  # the earlier looks, and this one as the last
         spent = sum(share_of_look(one, False) for one in LOOKS[:at])
         assert spent + share_of_look(look, True) == pytest.approx(1)
 
@@ -105,7 +105,7 @@ def test_equal_rows_are_called_equal():
 
 @pytest.mark.slow
 def test_the_draw_of_the_order_alone_keeps_the_rate(monkeypatch):
-    """Without the margin that two processes get. If each look spent all, it were 7."""
+    """The noise margin is off. If each look spent the whole error rate, it would be 7."""
     monkeypatch.setattr(compare, "noise_floor", lambda equal: 0.0)
     assert sum(alarms(simulate(seed, {})) for seed in range(50, 100)) == 2
 

@@ -34,7 +34,7 @@ def scene(seed: int, frames: int, objects: int, errors: float) -> Scene:
         if random.uniform() < errors and objects > 1:  # two swap their names for good
             i, j = random.choice(objects, 2, replace=False)
             name[[i, j]] = name[[j, i]]
-        if random.uniform() < errors:  # one begins anew
+        if random.uniform() < errors:  # one gets a new name
             name[random.integers(objects)] = name.max() + 1
         seen = random.uniform(size=objects) > errors
         found = boxes + random.normal(0, 40 * errors, (objects, 4))

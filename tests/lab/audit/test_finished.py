@@ -58,7 +58,6 @@ def test_the_terminal_prints_what_others_say(clean: Summary, verbose: bool) -> N
 
 @pytest.mark.slow
 def test_a_run_and_its_report_tell_the_same(tmp_path: Path) -> None:
-    """With the tables of its passes."""
     folder = with_passes(ran(tmp_path))
     document = audit(gather([str(folder)], {}, Machine()))
     assert document.counts["error"] == 0
@@ -82,7 +81,7 @@ def test_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
 
 
 def test_documents_that_are_printed_are_audited(tmp_path: Path) -> None:
-    """Each is told by its keys."""
+    """The kind of each document is recognised by its keys."""
     layers = {"layers": {"rows": [layer(number) for number in range(9)]}}
     rates = {"median": 40.0, "low": 39.0, "high": 41.0}
     row = {**ROW, "fps": {"inference": rates, "end_to_end": rates}}

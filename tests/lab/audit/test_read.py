@@ -106,7 +106,7 @@ def test_titles_are_given_by_a_file(tmp_path: Path) -> None:
     assert [one.title for one in table.columns] == ["model", "latency (ms)"]
     assert [one.value for one in table.columns[1].told] == pytest.approx([0.005])
     (tmp_path / "t.csv").write_text("model,FPS\na,5\n")
-    with pytest.raises(UsageError):  # a misspelt title is no silent nothing
+    with pytest.raises(UsageError):  # a misspelt title is an error
         gather([str(tmp_path / "t.csv")], {"Lat": "latency (ms)"}, Machine())
     (tmp_path / "bad.yaml").write_text("- a\n")
     with pytest.raises(UsageError):

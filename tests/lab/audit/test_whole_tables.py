@@ -1,5 +1,5 @@
-"""Sound tables have no finding of severity error or warning; public ones have those that a reader
-can check by hand."""
+"""Sound tables have no errors or warnings; public tables have findings that can be checked by
+hand."""
 
 from __future__ import annotations
 

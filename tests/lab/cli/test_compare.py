@@ -60,7 +60,7 @@ def own_tmp(tmp_path):
 
 @pytest.mark.slow
 def test_rounds_go_on_until_decided_or_the_time_is_up(tmp_path, own_tmp):
-    """The first row runs in a second process, too, which is no row."""
+    """The first row also runs in a second process, which is not listed as a row."""
     until = ("--frames", 2, "--rounds", "auto", "--seconds", 1, "--no-video", "--size", "128x64")
     process = detect_video(
         *("compare", CLIP, "--engine", "null,null", *until, "--json"), cwd=tmp_path, env=own_tmp
@@ -211,7 +211,7 @@ def ap_of(process):
 
 @pytest.mark.slow
 def test_labels_give_evals_own_figures(tmp_path):
-    """Whatever --conf the rounds have; and the speed of the rounds is of the network as it is."""
+    """AP does not depend on --conf of the rounds, and their speed is that of the plain network."""
     pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     arguments = (
         "--engine",

@@ -1,4 +1,4 @@
-"""The table for those who know nvprof."""
+"""The table that maps nvprof's metrics to ours."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_all_of_them(tmp_path):
 
 
 def test_every_row_is_whole():
-    """All names of NVIDIA's guide, and those of older cards."""
+    """The table has all names of NVIDIA's guide, and the names of older cards."""
     _, known = read_level(folder() / "nvprof_metrics.yaml")
     names = {*known["metrics"], *known["events"]}
     for rows in known.values():
@@ -104,7 +104,7 @@ def test_a_word_picks(tmp_path, word, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["achieved_ocupancy"], ["ipc", "achieved_ocupancy"]])
 def test_an_unknown_word_is_a_usage_error(tmp_path, words):
-    """Also beside others: a name of a list is not left out in silence."""
+    """An unknown name in a list is an error too."""
     done = detect_video("metrics", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert "achieved_occupancy" in done.stderr

@@ -41,7 +41,7 @@ def test_the_profiler_records_every_call_of_every_run(recorded: list[dict[str, A
         "engine's error",
     ]
     for row in recorded:
-        # Durations are for scripts/nsys_check by itself: a test does not judge times.
+        # Only scripts/nsys_check judges durations; a test does not.
         wrong = [one for one in row["wrong"] if " off" not in one]
         assert wrong == [], row
         assert row["open"] == 0

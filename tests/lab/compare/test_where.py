@@ -1,4 +1,4 @@
-"""compare --where: ten planted faults, each named by stage and kind, and what is no fault."""
+"""compare --where names ten planted faults by stage and kind, and raises no false alarm."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def other_resize():
 
 
 def with_engine(change):
-    """A side whose engine hands out a changed output of the network: ``change(that of now, that of
-    the last call)``. Tensors that it is asked for beside it stay as they are."""
+    """Return a side whose engine replaces the network's output with ``change(output, previous)``.
+    Other requested tensors are not changed."""
 
     @contextmanager
     def open_changed(network):
@@ -209,7 +209,7 @@ def int8(factor: float = 1.0) -> Side:
 
 
 def loud() -> tuple[Side, Side]:
-    """The second layer reaches beyond float16, in which B keeps it."""
+    """The second layer's output exceeds the range of float16, and B stores it as float16."""
     graph = model(loud=1e6)
     half = onnx.ModelProto()
     half.CopyFrom(graph)
@@ -416,7 +416,7 @@ def test_description_names_what_could_not_be_compared():
 
 @pytest.mark.slow
 def test_a_wrong_scale_inside_the_default_model(tmp_path):
-    """int8 as it is is no fault; with the scale of one layer's weights doubled, that layer is."""
+    """Plain int8 is not a fault; doubling the scale of one layer's weights is, in that layer."""
     flags = {"engines_dir": str(tmp_path), "size": "224x128"}
     one, other = (
         open_side(words, parse_words(words, None, flags), str(CLIP))

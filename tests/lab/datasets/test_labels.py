@@ -130,7 +130,7 @@ def test_the_real_sequence(shared):
     truth = json.loads((shared / "data/labelled/sequence/MOT17-02-FRCNN/gt.json").read_text())
     boxes = sorted(annotation["bbox"] for annotation in truth["annotations"])
     ours = [box for one in dataset.pictures[:4] for box in one.boxes.tolist()]
-    # That JSON was made without subtracting the 1 from which MOTChallenge counts pixels.
+    # MOTChallenge counts pixels from 1, and that JSON was made without subtracting it.
     assert sorted([x1 + 1, y1 + 1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in ours) == [
         pytest.approx(box) for box in boxes
     ]

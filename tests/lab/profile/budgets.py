@@ -18,7 +18,7 @@ caches.EACH_S, caches.LARGEST = 0.002, 16 << 20
 
 
 def with_short_budgets(folder: Path) -> dict[str, str]:
-    """What to add to a command's environment. The figures get noisier; their sums stay."""
+    """Return the environment variables to add. Figures get noisier, but still add up."""
     place = folder / "short"
     place.mkdir(exist_ok=True)
     (place / "sitecustomize.py").write_text(

@@ -49,7 +49,7 @@ PASS = Pass(
     undisturbed="it only counts",
 )
 """
-# Runs the command with one more folder in which passes are found: as if the file lay beside them.
+# Runs the command with one more folder of passes, as if its file were in the package.
 WITH_FOLDER = """
 import sys
 import detector.lab.profile as profile

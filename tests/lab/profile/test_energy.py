@@ -1,5 +1,5 @@
-"""RAPL from a folder of files like the kernel's, NVML from a module like NVIDIA's: what is read,
-what a wrap costs, what a run used over time, why there is nothing.
+"""Energy from a fake RAPL folder and a fake NVML module: readings, wrapped counters, use over
+time, and the reasons for missing figures.
 """
 
 from __future__ import annotations

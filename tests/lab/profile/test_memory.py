@@ -50,7 +50,7 @@ def test_a_long_series_is_thin():
 
 
 def nvml(monkeypatch, used, mine=None):
-    """Two cards, of which CUDA sees both. ``used``: bytes in use at each reading."""
+    """Fake two cards, both visible to CUDA. ``used``: bytes in use at each reading."""
     readings = iter(used)
 
     def running(handle):

@@ -1,8 +1,8 @@
-"""Every pass measures what the run was, whatever ``auto`` took there, and says so.
+"""Every pass measures the run's own settings, whatever ``auto`` chose there, and says so.
 
-Nobody names an engine here. What ``tune --use`` kept decides all that can be decided: engine,
-precision, threads, requests, batch, queue and encoding. What each process then opens is written
-down from inside ``engines.open``, so a new pass in the folder is held to it without a word here.
+No test names an engine. What ``tune --use`` kept decides engine, precision, threads, requests,
+batch, queue and encoding. A hook in ``engines.open`` records what each process then opens, so a
+new pass in the folder is checked without a change here.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def profiled(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def profiled_torch(tmp_path_factory):
-    """What only torch's own pass can see."""
+    """A profile with the passes that need torch as the engine."""
     return run_profile(tmp_path_factory.mktemp("torch"), "torch", "fp32", "--only", "torch,device")
 
 
@@ -242,9 +242,8 @@ def test_the_run_was_what_was_kept_and_not_the_default(profiled):
     ids=lambda more: more[0],
 )
 def test_passes_measure_what_the_run_was_with(tmp_path, more):
-    """What is inferred, at which size and in which batch, is the run's; so is what the run was
-    asked for beside the engine, and the audit has nothing against the session. (--rect has an input
-    for each picture: profile refuses it.)"""
+    """Pictures, input size, batch and all other options are the run's, and the audit finds no
+    error in the session. (--rect has an input size for each picture: profile refuses it.)"""
     asked = ("layers", "python", "memory")
     session, opened, _ = run_profile(tmp_path, "ort", "fp32", "--only", ",".join(asked), *more)
     for name in asked:
@@ -298,7 +297,7 @@ def test_description_names_what_ran_and_its_differences(tmp_path):
     ran = described(tmp_path, sync, replace(RUN, sync=True))
     assert ran.text.endswith(", in one plain loop")
     assert ran.differs_in == ("sync",)
-    # What a network tells that runs without a loop.
+    # A network that ran without a loop has no value for ``sync``.
     assert described(tmp_path, NOTHING, replace(RUN, sync=None)).differs_in == ()
     damaged = replace(RUN, decoder="av")
     session = SavedSession(tmp_path, PLAIN, {})

@@ -253,7 +253,7 @@ def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
         frames.append(frame.index)
         times.append((frame.pts, frame.time_s))
         assert frame.image is place
-        place[:] = 0  # whoever draws on it spoils no later frame
+        place[:] = 0  # drawing on a frame must not spoil later ones
     assert frames == list(range(12))
     assert times[:5] == [(one.pts, pytest.approx(one.time_s)) for one in kept]
     assert len({after[0] - before[0] for before, after in pairwise(times)}) == 1  # at its pace

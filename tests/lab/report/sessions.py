@@ -75,7 +75,7 @@ def operator(number: int, shapes: str) -> dict[str, Any]:
 def change(
     name: str, fps: float, ratio: tuple[float, float], stage: str | None = None
 ) -> dict[str, Any]:
-    """``ratio``: of FPS, in the lowest and the highest round; the run as it is has 40."""
+    """``ratio``: FPS of the slowest and fastest round, divided by the unchanged run's 40."""
     low, high = ratio
     return {
         "change": name,

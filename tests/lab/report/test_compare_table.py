@@ -1,4 +1,4 @@
-"""The tables of a comparison: all figures, 100 columns, and no winner where there is none."""
+"""The tables of a comparison: all figures, 100 columns, and no winner without a verdict."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The report in a real browser: loads in silence, asks nobody, sorts, filters, and says what the
-session says.
+"""The report in a real browser: it loads without errors or requests, sorts, filters, and shows the
+session's figures.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ def values(browser, table: str, column: int) -> list[float]:
 def silent(browser) -> bool:
     assert browser.complaints == []
     assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []
-    return (
-        len([url for url in browser.requests if url.startswith("file:")]) == 1
-    )  # the page, and nothing beside it
+    # Only the page itself.
+    return len([url for url in browser.requests if url.startswith("file:")]) == 1
 
 
 def test_the_browser_notices_what_the_tests_look_for(browser, tmp_path):
@@ -483,6 +482,6 @@ def test_every_how_has_its_heading_in_the_documentation(report):
     for one in list_hows():
         assert f"\n## {one.heading}\n" in (CHECKOUT / one.file).read_text(), one.heading
     linked = set(re.findall(r'href="#how-(\w+)"', content))
-    absent = {AGES.name, "zones"}  # here are no cameras, and no lines
+    absent = {AGES.name, "zones"}  # this session has neither cameras nor lines
     assert linked == {one.name for one in list_hows()} - absent
     assert linked == set(re.findall(r'<dt id="how-(\w+)"', content))

@@ -1,7 +1,7 @@
-"""--log-to: what a run tracker is told.
+"""--log-to: what is logged to an experiment tracker.
 
-MLflow by a fake that records its calls and, where it is installed, by itself; TensorBoard by its
-own reader.
+MLflow is checked with a fake that records calls and, if installed, with the real one; TensorBoard
+with its own reader.
 """
 
 from __future__ import annotations

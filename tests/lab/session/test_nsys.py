@@ -1,5 +1,5 @@
-"""nsys exports made by hand after the published schema: with all tables, with the fewest, and those
-of other programs."""
+"""nsys exports made by hand after the published schema: with all tables, with the fewest, and
+exports of other programs."""
 
 from __future__ import annotations
 
@@ -424,7 +424,7 @@ def test_one_line_says_how_many_lie_outside_and_how_to_see_them(after_the_run, c
 
 
 def test_of_thousands_of_stages_the_longest_are_printed_and_the_rest_counted(tmp_path, capsys):
-    """Of another program, which numbers its ranges. To draw 15,000 rows took half a minute."""
+    """Another program numbered its ranges; printing all 15,000 rows took half a minute."""
     with_singles(tmp_path / "a.sqlite", [])
     document = recorded_facts(read_nsys(tmp_path / "a.sqlite"))
     stages = [replace(document.stages[0], step=f"step_{at}", total=at) for at in range(60)]

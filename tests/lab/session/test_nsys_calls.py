@@ -56,7 +56,7 @@ def test_the_path_by_hand():
             HAND_OVER: (2, 0),  # launch to kernel
             OTHER: (2, 0),  # relu to copy, and the last ms
             "cudaLaunchKernel": (1, 0),
-            "cudaEventSynchronize": (1, 16),  # what is left of it behind the copy
+            "cudaEventSynchronize": (1, 16),  # the rest of it, after the copy
         },
         "tear-down": {"cudaFree": (10, 0), OTHER: (8, 0)},
     }
@@ -84,7 +84,7 @@ def test_a_copy_that_waits_says_so():
     for at, phase in enumerate(PHASES):
         edges = [0] * (at + 1) + [10 * MS] * (3 - at)
         assert by_phase(call_rows(calls, works, edges)) == {
-            # The call before the copy and behind it.
+            # The call before and after the copy.
             phase: {"cudaMemcpyAsync": (3, 9), "[memcpy DtoH]": (7, 0)}
         }
     calls = [CudaCall(THREAD, "cudaMalloc", 0, 10 * MS, 0)]
