@@ -36,7 +36,7 @@ class Clock:
 
 @dataclass
 class FakeActor:
-    """``ray``: the fake. What an item's name holds decides what becomes of it."""
+    """An actor of the fake Ray ``ray``. An item's name decides its fate."""
 
     number: int
     options: dict[str, Any]

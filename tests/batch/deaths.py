@@ -26,7 +26,7 @@ from tests.processes import all_pids, command_line
 
 ENDS = ("abort", "kill", "limit")
 HOG = "hog"  # takes memory until somebody ends it, which Ray's monitor does
-MARK = b"DEADLY:"  # behind a picture, where decoders do not look; the kind of end follows
+MARK = b"DEADLY:"  # after a picture, where decoders ignore it; the kind of end follows
 SETTINGS = (
     *("--engine", "null", "--model", "dots.onnx", "--engines-dir", "engines"),
     *("--save", "jsonl", "--no-video"),
@@ -74,7 +74,7 @@ class Ended:
 
 
 def make_items(place: Path, count: int, deadly: Sequence[str]) -> list[str]:
-    """``count`` pictures in place/in, of which so many are ``deadly``: their names."""
+    """Make ``count`` pictures in place/in, some of them ``deadly``, and return their names."""
     folder = place / "in"
     folder.mkdir(parents=True)
     inputs.picture(place / "p.png", 3, (48, 32))
@@ -100,7 +100,7 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
         "DETECT_VIDEO_SELF_TIMING": "0",
         "PYTHONPATH": f"{place / 'hook'}:{CHECKOUT}",
         "DEATHS_LOG": str(log),
-        "TMPDIR": str(place / "tmp"),  # the pool's folder, which stands in its workers' commands
+        "TMPDIR": str(place / "tmp"),  # the pool's folder is named in its workers' commands
         **(env or {}),
     }
     start = time.monotonic()
@@ -158,7 +158,7 @@ def _list_left(place: Path, patience_s: float) -> list[str]:
     while True:
         lines = map(command_line, all_pids())
         left = [f"still there: {line}" for line in lines if str(place) in line]
-        # Locks of cores stay, by which workers of several jobs share a machine.
+        # Lock files of cores stay: jobs share a machine through them.
         names = [path.name for path in (place / "tmp").iterdir() if "-cores-" not in path.name]
         left += [f"left in TMPDIR: {name}" for name in names]
         if not left or time.monotonic() > deadline:

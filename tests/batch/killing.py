@@ -37,7 +37,7 @@ MOST_RUNS = 40
 LAST_KILL = 0.7  # of the items
 NAMES = ("people.mp4", "traffic.mp4")
 
-# Given the job's process. False where no worker is there yet.
+# Takes the job's process. Returns False if no worker has started yet.
 KillWorker = Callable[[subprocess.Popen[str], random.Random], bool]
 
 
@@ -52,8 +52,8 @@ def make_clips(
     names: Sequence[str] = NAMES,
     nasty: bool = True,
 ) -> list[Path]:
-    """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders; and copy
-    the ``nasty`` ones, but those of 8192 pixels and more. Return all paths, sorted."""
+    """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders. Copy
+    the ``nasty`` videos of less than 8192 pixels too. Return all paths, sorted."""
     made: list[Path] = []
     moments = random.Random(0)
     sources = [_pictures(videos / name, width) for name in names]
@@ -143,7 +143,7 @@ def run_with_kills(
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     moments, killed = random.Random(seed), Killed()
     kinds = ["worker"] * worker_kills + ["job"] * job_kills
-    # What is tried again comes last, and must not be hit twice.
+    # Retried items come last, and must not be killed twice.
     due = sorted((moments.randint(0, round(LAST_KILL * items)), kind) for kind in kinds)
     while killed.exit_code is None:
         killed.runs += 1
@@ -299,9 +299,9 @@ def read_dataset(out: Path) -> dict[str, list[dict[str, Any]]]:
 def list_differences(
     out: Path, folder: Path, names: list[str], cores: list[int] | None = None
 ) -> list[str]:
-    """Of these items those whose detections are not those of a single run with the job's settings,
-    byte by byte. ``cores``: that the single runs may use; None: all. What a decoder makes of
-    damage depends on their number."""
+    """Return the items whose detections differ in any byte from a single run with the job's
+    settings. ``cores``: the cores of the single runs; None: all. How a decoder conceals damage
+    depends on their number."""
     held = sorted(os.sched_getaffinity(0)) if cores is None else cores
     different = []
     for name in names:

@@ -45,8 +45,8 @@ def make_sources(folder: Path, count: int) -> None:
 
 
 def pretend_done(sources: Path, out: Path, but: int) -> None:
-    """Writes markers and manifest of a job whose settings are there, for all items but the last
-    ``but``. Nothing is synced: it is no test of that."""
+    """Write the markers and manifest of a job that has its settings, for all items but the last
+    ``but``. Nothing is synced, as no test needs it."""
     settings = read_settings(str(out))
     assert settings is not None
     items = sorted(_items(sources))
@@ -98,7 +98,7 @@ def cost_of(*words: str) -> Cost:
     with process:
         assert process.stdout is not None
         text = b""
-        # What the system tells at the end counts the workers too.
+        # The system's own figure at the end would include the workers.
         while block := _read_for(process.stdout.fileno(), 0.02):
             text += block.strip(b"\0")
             peak_kb = max(peak_kb, _peak_kb(process.pid))

@@ -210,7 +210,7 @@ def at_every_joint(path: Path, config: Config) -> SplitPlan:
 
 
 # ----------------------------------------------------------------------
-# What is compared.
+# Outputs to compare.
 
 
 def read_all(path: Path) -> bytes | dict[str, bytes]:

@@ -38,10 +38,10 @@ GONE = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3")
 
 
 class Wire:
-    """Passes bytes between whoever connects and a server, and counts what came from there.
+    """A proxy that passes bytes between clients and a server, and counts the server's bytes.
 
-    ``cut_at``: every connection is reset once so many bytes came from the server, ``cuts`` times in
-    all (``ended`` counts them). ``dead``: what is connected is closed at once. ``pause_s``: before
+    ``cut_at``: resets each connection after so many bytes from the server, ``cuts`` times in all
+    (``ended`` counts them). ``dead``: closes new connections at once. ``pause_s``: waits before
     each 16 KB.
     """
 
@@ -130,8 +130,8 @@ def google_server(bucket: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _held_port() -> Iterator[int]:
-    """A port for a server that reuses addresses (http.server's do). Nobody listens there before it,
-    and the system gives the port to nobody else while the server starts."""
+    """A port for a server that reuses addresses, as http.server's do. It has no listener yet, and
+    the system does not give it to another program while the server starts."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -163,7 +163,7 @@ def _serving(port: int, words: list[str], environment: dict[str, str]) -> Iterat
 
 
 class Keys(NamedTuple):
-    """As IAM gives them. ``token``: of a role that was taken on."""
+    """Credentials as IAM issues them. ``token``: the session token of an assumed role."""
 
     id: str
     secret: str

@@ -236,7 +236,7 @@ def folder_linked(harm: Harm) -> None:
 
 
 def scratch_linked(harm: Harm) -> None:
-    """Where an item that is to be done anew is written first, and its parts."""
+    """Link the scratch folders of an item, and of its parts, that has to be processed again."""
     digest = hashlib.sha256(harm.item.encode()).hexdigest()[:16]
     harm.link(harm.out / f"{SCRATCH}{digest}")
     key = harm.document(harm.marker)["key"]
@@ -460,7 +460,7 @@ def manifest_journal(harm: Harm) -> None:
 
 
 def _journal_of_victim(harm: Harm, path: Path, victim: bytes) -> None:
-    """As ``writeSuperJournal`` of SQLite ends a journal."""
+    """Write a journal that ends as SQLite's ``writeSuperJournal`` does."""
     magic = bytes.fromhex("d9d505f920a163d7")
     size = harm.random.choice((512, 4096))
     head = magic + (0).to_bytes(4, "big") * 2 + (3).to_bytes(4, "big") + (size).to_bytes(4, "big")

@@ -182,7 +182,7 @@ def test_failures_lie_in_the_place(store):
         store, answers=lambda task, pool: refused(task) if task.name == "b.mp4" else None
     )
     assert result.exit.code == 7
-    # What lies in a store may have been out of reach: it is tried once more, at the end.
+    # A store may have been out of reach for a moment: its items are tried again at the end.
     assert pool.tried == ["a.mp4", "b.mp4", "b.mp4"]
     [failure] = map(json.loads, store.cat_file("bucket/out/failures.jsonl").splitlines())
     assert (failure["source"], failure["tries"]) == ("gs://bucket/in/b.mp4", 2)

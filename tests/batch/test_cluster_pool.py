@@ -1,4 +1,4 @@
-"""The process that speaks to Ray, seen from the job: it dies, hangs, refuses. What --on may be."""
+"""The process that talks to Ray, as the job sees it: it dies, hangs, refuses. Values of --on."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_nodes_are_asked_for_one_source_of_each_store(pool, tmp_path, monkeypatc
 
 
 def test_unreachable_address_is_refused_at_once(tmp_path):
-    with socket.socket() as held:  # nobody listens there, and nobody else gets the port
+    with socket.socket() as held:  # it does not listen, and keeps the port from others
         held.bind(("127.0.0.1", 0))
         one = ClusterPool(f"ray://127.0.0.1:{held.getsockname()[1]}", tmp_path, str(tmp_path))
         with pytest.raises(EngineError, match="no Ray cluster"):
@@ -190,7 +190,7 @@ def test_a_cluster_is_joined_where_one_is_named(on, variable, address, monkeypat
 
 
 def test_ray_environment_disables_uploads_and_has_a_new_token(monkeypatch):
-    """No usage statistics, no upload; and no address that it would join by itself."""
+    """Ray sends no usage statistics or uploads, and joins no cluster that we did not name."""
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     for address in (None, "head:6379"):
         given = module._environment(address)

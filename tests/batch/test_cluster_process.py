@@ -129,7 +129,7 @@ def test_a_ray_that_cannot_be_imported_is_a_refusal(tmp_path, monkeypatch):
 
 
 def test_a_turn_that_waits_for_long_looks_often(ray, tmp_path, monkeypatch):
-    """So that nothing that happens waits for the end of it."""
+    """An event is then handled before the wait ends."""
     looks = []
     real = workers.Workers._look
     monkeypatch.setattr(

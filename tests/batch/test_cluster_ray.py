@@ -33,14 +33,14 @@ pytestmark = [
 ]
 MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
 NAMES = ("a.mp4", "sub/b.mp4", "long.mp4")
-# Ray's own is 15: beside other tests and loads a worker got so little of the cores that the test
-# took 146 to 411 s, alone 28 s.
+# Ray's default is 15: on a busy machine a worker got so little CPU time that the test took 146 to
+# 411 s, and 28 s on an idle one.
 AS_ALL_OTHERS = {"RAY_worker_niceness": "0"}
 
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """Short, as Ray needs it, and nobody else's: other tests leave folders of this kind in /tmp."""
+    """A short path, as Ray needs, in a new folder: other tests leave such folders in /tmp."""
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 

@@ -1,4 +1,4 @@
-"""What a worker of a cluster needs, and which cores it takes."""
+"""The cores and GPUs that a cluster's worker needs, and the cores that it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers of a cluster, without Ray: on nodes that come and go, hang, or are no good."""
+"""The workers of a cluster, without Ray: on nodes that come and go, hang, or are unfit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``batch`` as it is typed: layout, resume, documents, refusals, signals."""
+"""The command ``batch`` end to end: layout, resume, documents, refusals, signals."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_job_from_its_first_line_to_its_last(place):
     last = rows_of(place / "progress.jsonl")[-1]
     assert (last["done"], last["failed"], last["left"]) == (2, 1, 0)
 
-    # As a single run with the job's settings has it.
+    # A single run with the job's settings gives the same.
     single = (place / "in/a.mp4", "--config", "out/settings.yaml", "-o", "single/", "--no-video")
     assert detect_video(*single, "-q", cwd=place).returncode == 0
     (rows,) = (place / "single").glob("*.jsonl")

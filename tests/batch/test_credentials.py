@@ -1,6 +1,6 @@
-"""A store that lets in nobody whose key it does not know: one line, the exit code, and no secret.
+"""A store that refuses unknown keys: one line, the exit code, and no secret.
 
-The store is moto's server, which holds every request against the users that it has.
+The store is moto's server, which checks every request against its users.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_refused_credentials_raise_with_the_variable_to_set(store, monkeypatch, 
 
 @pytest.mark.parametrize("who", ["good", "role"])
 def test_who_is_let_in_is(store, monkeypatch, tmp_path, who):
-    """What the others are told comes of their keys alone."""
+    """The other users are refused because of their keys alone."""
     store.enter(monkeypatch, store.users[who], tmp_path)
     assert len(list_sources(["s3://videos/in/"], "out").items) == 1
     BucketOutputs("s3://videos/out").fetch_home()

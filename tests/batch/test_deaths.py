@@ -26,7 +26,7 @@ def test_what_ends_its_worker_costs_two_processes_and_nothing_else(tmp_path):
 @pytest.mark.cluster
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="machine: ray is not installed")
 def test_a_node_whose_memory_lets_no_worker_live_ends_the_job(tmp_path):
-    """By Ray's memory monitor. Before, workers were started for ten minutes."""
+    """Ray's memory monitor kills each worker; the job must not keep starting new ones."""
     deaths.make_items(tmp_path, 3, ())
     limit = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
     ended = deaths.run_job(tmp_path, "--on", "ray", "--workers", "1", env=limit)

@@ -1,5 +1,5 @@
-"""From gs:// into gs://, on a server of Google's kind on this machine, which knows no conditions
-of writes and asks nobody for credentials."""
+"""From gs:// into gs://, on a local server with Google's API, which does not support conditional
+writes and asks for no credentials."""
 
 from __future__ import annotations
 

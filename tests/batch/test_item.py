@@ -134,5 +134,5 @@ def test_very_many_items_are_counted_and_only_what_is_left_is_done(tmp_path):
     pretend_done(tmp_path / "in", tmp_path / "out", but=2)
     again = cost_of(str(tmp_path / "in"), "-o", out, "--resume")
     items = again.document["items"]
-    assert (items["skipped"], items["done"], items["failed"]) == (1498, 0, 2)  # they are no videos
+    assert (items["skipped"], items["done"], items["failed"]) == (1498, 0, 2)  # not videos
     assert again.document["exit"]["code"] == 7

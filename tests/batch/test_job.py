@@ -329,7 +329,7 @@ def test_a_pool_without_workers_ends_the_job(job):
         pool._queue.append(task)
         return Gone(0, "no engine", 5)
 
-    # What it had taken is never answered for.
+    # The item that it had taken gets no answer.
     def once(task, pool):
         if not pool.alive:
             return lost(task)
@@ -358,7 +358,7 @@ def test_the_lock_keeps_a_second_job_out(job, tmp_path):
 
 
 def test_a_job_that_is_killed_within_a_transaction_goes_on(job, tmp_path):
-    """What SQLite left beside the manifest is taken back by whoever looks first."""
+    """The next reader rolls back the journal that SQLite left next to the manifest."""
     job()
     path = tmp_path / "out/manifest.sqlite"
     code = (

@@ -67,7 +67,7 @@ def test_cores_are_shared_next_to_each_other():
     assert share_cores([0, 1, 2, 3], 2) == [[0, 1], [2, 3]]
     assert share_cores([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
     assert share_cores([4], 1) == [[4]]
-    assert share_cores([0, 1], 3) == [[0, 1]] * 3  # nobody is bound
+    assert share_cores([0, 1], 3) == [[0, 1]] * 3  # too few: none is bound
 
 
 @pytest.mark.parametrize(

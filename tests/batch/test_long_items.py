@@ -193,7 +193,7 @@ def test_a_part_that_is_lost_twice_sets_its_item_aside(job, tmp_path):
     assert (failure.name, failure.tries) == (LONG, 2)
     assert failure.error == "part 2 of 3: bang"
     assert result.exit.code == 7
-    assert result.frames == 3  # those of its other parts are of no use
+    assert result.frames == 3  # frames of its other parts do not count
     assert hidden(tmp_path) == []
     assert not (tmp_path / "out/files" / LONG).exists()
     assert job(resume=True)[0].items == ItemCounts(done=1, skipped=3)

@@ -251,9 +251,9 @@ def test_a_damaged_file_stays_whole(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 def test_damage_that_a_decoder_finds(decoder: str, folder: Path, tmp_path: Path) -> None:
-    """Inside a picture, where no packet tells: the parts notice.
+    """The parts notice damage inside a picture, which no packet shows.
 
-    Zeros are no code of CAVLC. CABAC may decode whatever comes.
+    Zeros are not a valid CAVLC code, while CABAC may decode any bytes.
     """
     path, config = clip(folder, "vlc.mp4"), make_config("jsonl", decoder=decoder)
     with av.open(str(path)) as container:
@@ -313,7 +313,7 @@ def test_a_change_of_size_keeps_a_file_whole(tmp_path: Path) -> None:
 def test_what_lies_before_a_part_is_not_decoded(
     name: str, decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for two GOPs, of twelve frames each, and the picture behind it."""
+    """Only two GOPs of twelve frames, and the picture after them, may be."""
     path, grabbed = clip(folder, name), []
     part = plan(path, make_config("jsonl", decoder=decoder), 3).parts[-1]
     with sources.open(str(path), decoder=decoder) as opened:
@@ -346,7 +346,7 @@ def test_a_batch_is_never_divided(folder: Path) -> None:
 
 
 # ----------------------------------------------------------------------
-# What is noticed when the parts are joined.
+# Errors found when parts are joined.
 
 
 @pytest.fixture(scope="module")

@@ -136,7 +136,7 @@ def test_steps_leave_what_one_run_leaves(clip, model, outputs, tmp_path):
     assert sorted(os.listdir(ours)) == sorted(os.listdir(theirs))
     assert (ours / "detections.csv").read_bytes() == (theirs / "detections.csv").read_bytes()
     assert stamps_of(ours / "video.mp4") == stamps_of(theirs / "video.mp4")
-    # What they cost is added up.
+    # The costs of the parts are added up.
     assert (joined.frames, joined.parts, marker.parts) == (0, 3, 3)
     assert marker.seconds == pytest.approx(joined.seconds + sum(one.seconds for one in steps))
     assert marker.ledger.stages["infer"].calls == sum(
@@ -153,7 +153,7 @@ def test_a_part_that_is_done_is_not_done_again(clip, model, outputs):
     assert first.frames > 0
     assert 0 < first.ledger.infer_s < first.seconds
     written = (parts_folder(outputs) / "part-1" / ROWS).stat()
-    # As a job that goes on: it plans, and is told what was planned.
+    # A resumed job plans again, and gets the first plan.
     assert do(task, model, outputs, replace(PLAN, most=2)).parts == 3
     again = do(task, model, outputs, Piece(do="part", number=1, of=3))
     assert (again.frames, again.parts, again.ledger.cpu_s) == (0, 3, 0.0)
@@ -218,7 +218,7 @@ def test_changed_source_raises_and_leaves_no_part(clip, model, outputs, tmp_path
     with pytest.raises(SourceError, match="changed"):
         do(task, model, outputs, Piece(do="part", number=1, of=3))
     assert [path.name for path in parts_folder(outputs).iterdir()] == [pieces.PLAN]
-    # Planned again, it is another item: done in one run, as it is now.
+    # Planned again, it counts as another item, and is now done in one run.
     assert do(task, model, outputs, PLAN).frames == 60
 
 

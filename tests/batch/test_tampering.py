@@ -36,7 +36,7 @@ def made(tmp_path_factory):
     return tampering.make_job(tmp_path_factory.mktemp("tampered") / "job")
 
 
-# Each of them failed before it was mended.
+# Regressions: each of these once failed.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "seed"),
