@@ -1,7 +1,7 @@
 """Scenes whose crossings are known: objects that walk over a line, stop on it, turn back before it.
 
-The truth is that of the plan by which each object walks. No geometry of the program takes part: a
-plan is written in distances along the line and away from it, and only then laid into the picture.
+The true counts come from the plan that each object follows, without the program's geometry: a plan
+is written in distances along the line and away from it, and only then mapped into the picture.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from detector.tracks.zones_file import Shape, ZoneSet
 FPS = 25
 SIZE = (1920, 1080)
 NAMES = ("person", "vehicle")
-FAR = 260.0  # pixels from the line where everybody begins and ends
-BAND = (60.0, 180.0)  # the zone, behind the line
+FAR = 260.0  # pixels from the line, where every object begins and ends
+BAND = (60.0, 180.0)  # the zone, past the line
 STRIP = (70.0, 90.0)  # the same, thin
 TREMBLE = 0.04  # of the box's size: less than half a margin
 
@@ -54,7 +54,7 @@ PLANS = (
     Plan("past its end", (-FAR, FAR), (0, 0, 0, 0), beside=True),
     Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
 )
-PASSING = (*PLANS[:4], *PLANS[7:10])  # none turns so near that nobody sees where, at a stride
+PASSING = (*PLANS[:4], *PLANS[7:10])  # no turns so near that a stride hides them
 
 
 @dataclass
@@ -136,7 +136,7 @@ class _Walk:
         self._hidden = self._choose_hidden()
 
     def _choose_hidden(self) -> tuple[float, float]:
-        """While it walks straight on, so that whoever follows it can know where it will be."""
+        """Return when it is hidden: while it walks straight, so that its way can be predicted."""
         if self._random.uniform() < 0.5:
             return (0.0, 0.0)
         i = int(self._random.integers(len(self._rows) - 1))
@@ -161,8 +161,8 @@ class _Walk:
 
 @dataclass(frozen=True)
 class Faults:
-    """``missed``: share of boxes that are not found; ``noise``: of a box's size, by which its edges
-    are off (standard deviation); ``false``: boxes a frame where nothing is."""
+    """``missed``: share of boxes not found. ``noise``: standard deviation of a box's edges, as a
+    share of its size. ``false``: boxes per frame without an object."""
 
     missed: float = 0.0
     noise: float = 0.0
@@ -175,8 +175,8 @@ EXACT = Faults()
 def count(
     scene: Scene, tracker: Tracker | None, faults: Faults = EXACT, seed: int = 0, stride: int = 1
 ) -> Counter:
-    """Takes the boxes of a scene through a tracker and the counter, to its end. None: whose boxes
-    they are is known, and there are no faults."""
+    """Take the boxes of a whole scene through a tracker and the counter. ``tracker`` None: use the
+    true ids, without faults."""
     counter, random = Counter(scene.places, NAMES), np.random.default_rng(seed)
     for time_s, exact, kinds, whose in scene.frames[::stride]:
         seen = random.uniform(size=len(exact)) >= faults.missed

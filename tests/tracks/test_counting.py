@@ -59,7 +59,7 @@ def straight(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_exact_boxes_give_exact_counts(seed: int) -> None:
-    """The truth is that of the plans by which the objects of the scene walk."""
+    """The true counts come from the plans that the objects follow."""
     scene = make_scene(seed)
     found = counted(count(scene, find("bytetrack")(0.25)))
     assert {kind: found[kind] for kind in KINDS} == {kind: scene.truth[kind] for kind in KINDS}
@@ -97,7 +97,7 @@ def test_a_box_that_trembles_on_the_line_crosses_once() -> None:
 
 
 def test_the_point_may_be_the_centre() -> None:
-    way = straight(200, 312)  # its lower edge is behind the line, its centre is not
+    way = straight(200, 312)  # its lower edge is past the line, its centre is not
     assert names(walk(way, LINE)[1]) == ["door crosses in"]
     assert names(walk(way, LINE, point="centre")[1]) == []
 
@@ -235,7 +235,7 @@ TREMBLING = [*straight(200, 297, 2), *[(2 + i / 10, 300, 297 + 6 * (i % 2)) for 
         ([(0.0, 110, 200), (0.1, 290, 200)], U, "appears leaves enters ends"),
         ([(0.0, 110, 200), (0.1, 350, 200)], U, "appears leaves enters leaves"),
         ([(0.0, 50, 290), (0.1, 102, 290), (0.2, 298, 290), (0.3, 350, 290)], U, "enters leaves"),
-        (TREMBLING, STRIP, "enters ends"),  # it stands on it, and counts once
+        (TREMBLING, STRIP, "enters ends"),  # it stops on the edge, and counts once
     ],
 )
 def test_the_way_between_two_sightings_leads_through_zones(
@@ -269,7 +269,7 @@ def test_who_leaves_as_an_interval_begins_was_in_it() -> None:
 
 @pytest.mark.parametrize("listed", [(), (1,), (0, 1)])
 def test_each_interval_has_a_row_for_each_known_class(listed: Sequence[int]) -> None:
-    """Nobody comes for 4.5 s; then a person crosses the door, and nobody the gate."""
+    """The scene is empty for 4.5 s; then a person crosses the door, but not the gate."""
     before = [NAMES[one] for one in listed] or [""]
     way = [*[None] * 45, *((5 + t, x, y) for t, x, y in straight(200, 400, 3.9))]
     gate = Shape("gate", ((700, 300), (800, 300)), True)

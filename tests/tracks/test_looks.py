@@ -1,5 +1,5 @@
-"""--infer-every and --smooth: which frames the network sees, what tracks say of the others, and
-what pictures show."""
+"""--infer-every and --smooth: which frames the network sees, the boxes that tracks predict in
+between, and the boxes drawn."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def every(n: int | None, **more: Any) -> Looks:
 
 
 # ----------------------------------------------------------------------
-# When the network looks.
+# Frames that the network sees.
 
 
 def test_every_nth_frame_is_inferred_after_the_first_of_a_scene() -> None:
@@ -111,7 +111,7 @@ def test_how_long_tracks_hold() -> None:
 
 
 # ----------------------------------------------------------------------
-# What tracks say in between.
+# Boxes that tracks predict in between.
 
 
 @pytest.mark.parametrize("name", names())
@@ -164,7 +164,7 @@ def test_low_scores_do_not_come_back_as_coasting_boxes() -> None:
 
 
 # ----------------------------------------------------------------------
-# What pictures show.
+# Boxes drawn.
 
 
 def smooth(n: int, box: Callable[[int], Detections | None]) -> Iterator[tuple[int, Detections]]:

@@ -136,7 +136,7 @@ def test_trails_of_tracks_that_ended_are_forgotten() -> None:
     for i in range(200):
         one = found(0.9)
         one.track_ids = np.array([i // 5], np.int64)
-        trails.draw(one, 100 + i / 25 if i < 100 else i / 25)  # the clock begins anew
+        trails.draw(one, 100 + i / 25 if i < 100 else i / 25)  # the clock starts again
     assert len(trails._points) <= 6
 
 

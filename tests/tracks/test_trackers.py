@@ -2,8 +2,8 @@
 
 ``reference.csv`` holds the boxes of people in the first 150 frames of a clip of a walking crowd, as
 the default model found them, and the ids that roboflow's ``trackers`` 2.6.1 (Apache-2.0) gave them:
-thresholds of 0.25, all else as it comes; SORT and ByteTrack with times, OC-SORT without. Its
-ByteTrack asks for an overlap of 0.1 in both associations, where the paper has 0.2 and 0.5.
+thresholds of 0.25, otherwise its defaults; SORT and ByteTrack with times, OC-SORT without. Its
+ByteTrack asks for an overlap of 0.1 in both associations; the paper has 0.2 and 0.5.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_ids_equal_those_of_another_library(name: str, monkeypatch: pytest.Monke
 
 
 def test_low_scores_keep_a_track() -> None:
-    """What ByteTrack is for: a second at a score below the threshold, and nobody is lost."""
+    """ByteTrack keeps the track through a second with scores below the threshold."""
     way = straight((100, 200), (60, 0))
     kept = {}
     for name in ("sort", "bytetrack", "ocsort"):
