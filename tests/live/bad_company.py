@@ -23,7 +23,7 @@ RATE = 5.0  # pictures a second of a camera: few, so that a busy machine has tim
 CAMERA = "cam0"
 LEAST_RATE = 0.9  # of what is asked for
 MOST_GROWN_MB = 24.0
-STAY_S = 40  # of a visitor: the page cuts off who reads nothing after 20 s
+STAY_S = 40  # of a visit: the page cuts off a client that reads nothing after 20 s
 WAYS = ("stream.mjpg, a byte a second", "stream.mjpg, nothing", "pictures, nothing",
         "events, nothing")  # fmt: skip
 
@@ -70,7 +70,7 @@ def check_broker(folder: Path, kind: str, seconds: float) -> Company:
 
 
 def check_readers(folder: Path, readers: int, minutes: float) -> tuple[Company, list[Sample]]:
-    """``readers`` visitors of each way. Also returns a sample every second."""
+    """Run with ``readers`` slow readers of each kind. Also return a sample every second."""
     found = Company(f"{readers} visitors of each way")
     with watched_run(folder, "--serve", "127.0.0.1:0") as program:
         with slow_readers(page_port(program), readers) as crowd:
@@ -89,7 +89,7 @@ def check_readers(folder: Path, readers: int, minutes: float) -> tuple[Company, 
 
 
 def best_rate(program: Program, seconds: float) -> float:
-    """Of up to three stretches: in one, the machine may stand still for a second."""
+    """Return the best of up to three tries: the machine may stall for a second in one."""
     best = 0.0
     for _ in range(3):
         best = max(best, measure(program, [CAMERA], seconds).fps)

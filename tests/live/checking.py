@@ -56,10 +56,10 @@ class Process:
 
 @dataclass(slots=True)
 class Recoveries:
-    """``seen``: how often an event told that the camera is down, while it was. ``back_s``: from the
-    moment that the server was there again (a stalled one: just before it went on) to the arrival of
-    the next picture that got a row; None where none came in time. ``quiet_ms``, ``disturbed_ms``:
-    p99 age of each other camera."""
+    """``seen``: how often an event reported the outage while it lasted. ``back_s``: seconds from
+    the server's return (for a stall: just before it resumed) to the arrival of the next picture
+    that got a row; None if none came in time. ``quiet_ms``, ``disturbed_ms``: p99 age of each other
+    camera."""
 
     seen: Counter[str] = field(default_factory=Counter)
     back_s: dict[str, list[float | None]] = field(
@@ -75,8 +75,8 @@ class Recoveries:
 def check_recoveries(
     folder: Path, cameras: int, times: int, quiet_s: float, engine: str, seed: int
 ) -> Recoveries:
-    """One of ``cameras`` is killed, stalled, and stalled for long, ``times`` times each, after
-    ``quiet_s`` seconds."""
+    """Kill, stall and stall for long one of ``cameras``, ``times`` times each, after ``quiet_s``
+    seconds."""
     found, moments = Recoveries(), random.Random(seed)
     clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
     with ExitStack() as running:
@@ -135,7 +135,7 @@ def _disturb(server: RtspServer, what: str, moments: random.Random) -> tuple[flo
 
 
 def _was_down(folder: Path, name: str, began_s: float, back_s: float) -> bool:
-    """Whether an event says so of a moment between the two; events are written a little later."""
+    """Return whether an event dates from the outage. Events are written a little later."""
     until = time.time() + PATIENCE_S
     while time.time() < until:
         for path in (folder / "live" / name).glob("events-*.jsonl"):
@@ -150,8 +150,8 @@ def _was_down(folder: Path, name: str, began_s: float, back_s: float) -> bool:
 
 
 def _rows(folder: Path, name: str, since: dict[Path, int]) -> Iterator[tuple[float, float]]:
-    """(arrival as Unix seconds, age in ms) of each row that is not among those ``since``: path ->
-    bytes that were read, which is brought up to date."""
+    """Yield (arrival as Unix seconds, age in ms) of each new row. ``since``: path -> bytes already
+    read; updated."""
     for path in sorted((folder / "live" / name).glob("detections-*.jsonl")):
         with path.open("rb") as file:
             file.seek(since.get(path, 0))

@@ -1,4 +1,4 @@
-"""A feed without a camera: the test says what arrives, and when."""
+"""A feed without a camera: the test decides what arrives, and when."""
 
 from __future__ import annotations
 

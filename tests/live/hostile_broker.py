@@ -73,7 +73,7 @@ def _greet(visit: Visit) -> None:
 
 
 def _answer_each(data: bytes) -> Callable[[Visit], None]:
-    """Greets, and sends ``data`` for whatever comes."""
+    """Greet, then answer every packet with ``data``."""
 
     def behave(visit: Visit) -> None:
         _greet(visit)

@@ -26,7 +26,7 @@ MODES = ("copy", "annotated")
 MINUTES = "0.05"  # of a segment: 3 s
 KEEP_GB = 0.004
 # What may lie there more: of the half minute since the last look, a file, and what comes at once
-# when a stopped run goes on.
+# when a stopped run resumes.
 MORE_S = 60.0
 CLIP_S = 10.0
 EARLIEST_S, LATEST_S = 0.3, 12.0  # of a kill, from the start of the process
@@ -97,8 +97,8 @@ class Folder:
                 self.left.wrong.append(f"{car.name} has no recording")
 
     def _count(self, path: Path, least: int) -> int:
-        """Pictures, to the end, as a player shows them: what a camera sent damaged is left out. One
-        in the making may hold none yet."""
+        """Count the pictures that a player shows, without damaged ones. A partial file may hold
+        none yet."""
         found, damaged = 0, 0
         try:
             with av.open(str(path)) as container:
@@ -163,7 +163,7 @@ def two_cameras(folder: Path) -> Iterator[Callable[[str], Program]]:
 def check_kills(
     folder: Path, times: int, seed: int, tell: Callable[[Left], None] = lambda left: None
 ) -> Left:
-    """SIGKILL at ``times`` random moments, and an orderly end after the last of them."""
+    """Kill runs at ``times`` random moments with SIGKILL; the last run ends in order."""
     left, moments = Left(), Random(seed)
     found = Folder(folder / "live", left)
     with two_cameras(folder) as start:
@@ -191,7 +191,7 @@ def check_kills(
 def check_stops(
     folder: Path, times: int, seed: int, tell: Callable[[Left], None] = lambda left: None
 ) -> Left:
-    """SIGSTOP at ``times`` random moments of one run, and SIGCONT seconds later."""
+    """Stop one run at ``times`` random moments with SIGSTOP; resume it seconds later."""
     left, moments = Left(), Random(seed)
     found = Folder(folder / "live", left)
     with two_cameras(folder) as start:

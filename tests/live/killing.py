@@ -76,7 +76,7 @@ def record_until_killed(folder: Path, stream: Path) -> None:
             now, utc_s = time.perf_counter_ns(), time.time()
             is_video = packet.stream.type == "video"
             if is_video:
-                # The line is out before the packet is in: what was recorded was announced.
+                # Write the line first, so that every recorded picture was announced.
                 shown = round(packet.pts * packet.time_base * FPS)
                 os.write(1, f"copy {shown} {now}\nannotated {number} {now}\n".encode())
             listener.packet(packet, now, utc_s)
@@ -110,9 +110,8 @@ def make_source(folder: Path, seconds: int = SECONDS) -> Path:
 def kill_once(
     folder: Path, stream: Path, alive_s: float, ready: Callable[[], bool] = lambda: True
 ) -> list[Loss]:
-    """Records for ``alive_s`` seconds and until ``ready``, kills, and reads everything. Raises
-    AssertionError where a file does not play or a picture before the last second is missing.
-    """
+    """Record for ``alive_s`` seconds and until ``ready``, kill, and read everything. Raises
+    AssertionError if a file does not play or a picture before the last second is missing."""
     command = [sys.executable, "-m", "tests.live.killing", str(folder), str(stream)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

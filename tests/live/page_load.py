@@ -146,7 +146,7 @@ def count_rows(program: Program, names: list[str]) -> int:
 
 @contextmanager
 def standing_browser(port: int) -> Iterator[None]:
-    """Chromium that showed the page for some seconds, and whose processes were stopped then."""
+    """Chromium that has shown the page for some seconds, and whose processes are then stopped."""
     if chromium() is None:
         yield
         return
@@ -189,7 +189,7 @@ def load(port: int, camera: str, requests: int, answers: Answers) -> Iterator[No
 
 
 class Crowd:
-    """Asks, and keeps connections busy with as little as possible, until ``over``."""
+    """Send requests and keep connections open with little traffic, until ``over``."""
 
     def __init__(self, port: int, camera: str) -> None:
         self.client, self.camera = Client(port), camera

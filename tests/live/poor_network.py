@@ -171,7 +171,7 @@ def drop(namespace: str, loss: float) -> None:
 
 
 def count_packets(namespace: str) -> tuple[int, int]:
-    """(that arrived, of these lost)."""
+    """Return (packets that arrived, packets of these that were lost)."""
     try:
         text = run(*inside(namespace), "nft", "list", "table", "ip", "weather")
         counts = re.findall(r"packets (\d+) bytes", text)

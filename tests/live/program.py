@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class UnavailableError(Exception):
-    """This machine cannot make a check; the text says why."""
+    """This machine cannot run a check; the text says why."""
 
 
 class ProgramEndedError(Exception):
-    """It ended before it was asked to; the text is what it said."""
+    """The program ended too early; the text is its output."""
 
 
 @dataclass

@@ -36,8 +36,8 @@ WARM_S = 3.0
 
 @dataclass(slots=True)
 class Result:
-    """``fps``: pictures a second of each stream that were handed to the detector, its mean.
-    ``age_ms``: p50 and p99 from the moment that the program says it grabbed a picture."""
+    """``fps``: mean rate of each stream's pictures handed to the detector. ``age_ms``: p50 and p99
+    of the time since the program says it grabbed the picture."""
 
     fps: float
     slowest_fps: float

@@ -1,4 +1,4 @@
-"""A camera that sends pictures for as long as somebody looks. No damage of it ends a run."""
+"""A camera that sends pictures as long as it has a viewer. None of its damage ends a run."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Image = NDArray[np.uint8]
 
 
 def burn_clock(image: Image, microseconds: int) -> None:
-    """Writes a number into the top rows, as black and white cells that survive compression."""
+    """Write a number into the top rows, as black and white cells that survive compression."""
     for bit in range(BITS):
         row, column = divmod(bit, image.shape[1] // CELL)
         cell = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
@@ -75,7 +75,7 @@ def make_clip(
     options: Mapping[str, str] = STEADY,
     noise: bool = False,
 ) -> Path:
-    """A video whose pictures hold their numbers. ``noise``: it is below them, and costs bytes."""
+    """Make a video whose pictures hold their numbers. ``noise``: add noise below, to cost bytes."""
     kind = ("clip", pictures, fps, size, gop, b_frames, codec, *sorted(options.items()), noise)
 
     def encode() -> None:
@@ -322,7 +322,7 @@ def http(host: str = "127.0.0.1") -> Iterator[HttpServer]:
 
 @contextmanager
 def lossy_relay(to_port: int, lost: float, seed: int = 1) -> Iterator[int]:
-    """Takes datagrams and passes them on to ``to_port``, but for a share; the port."""
+    """Relay datagrams to ``to_port`` except for a lost share; yield the port."""
     random = Random(seed)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as relay:
         relay.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Folders of cameras: who holds one, and links that lie in them."""
+"""Folders of cameras: which run holds one, and links inside them."""
 
 from datetime import UTC, datetime, timedelta
 

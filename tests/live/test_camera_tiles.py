@@ -60,8 +60,8 @@ class Street:
             self.tiles.open(one, None)
 
     def see(self, name: str, side: float | None) -> tuple[int, int]:
-        """One picture with one object of such a side, in the input's pixels; None: with none.
-        Inputs that it was, and objects that are written of it."""
+        """Process one picture with an object of this side, in pixels of the input; None: no object.
+        Return the number of inputs and of objects written."""
         arrival = Arrival(name, 1, round(self.now_s * SECOND), self.now_s)
         frame = Frame(0, 0, self.now_s, self.picture, arrival=arrival)
         fit = self.tiles.give(frame, self.request, 0)(self.picture, self.slot)

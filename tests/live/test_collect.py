@@ -1,4 +1,4 @@
-"""Which picture is next, how long a batch waits, what is counted; with a clock of the test's."""
+"""Which picture is next, how long a batch waits, what is counted; on a clock of the test."""
 
 from __future__ import annotations
 

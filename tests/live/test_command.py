@@ -67,7 +67,7 @@ def streams_of(process) -> dict[str, dict]:
 
 
 def test_three_cameras_one_of_them_dead_and_no_word_of_the_password(tmp_path, clip):
-    """Rows of both others, a session that ``report`` reads; the password is nowhere."""
+    """The two others have rows, and ``report`` reads the session; the password is nowhere."""
     secret = "sw0rdf1sh"
     with rtsp({"door": clip}, login=f"admin:{secret}") as server, http() as web:
         web.fps = 50
@@ -109,7 +109,7 @@ def test_three_cameras_one_of_them_dead_and_no_word_of_the_password(tmp_path, cl
 
 
 def test_a_camera_that_loses_its_power_comes_back(tmp_path, clip):
-    """The other one sees nothing of it."""
+    """The other camera is not affected."""
     with rtsp({"door": clip}) as server, http() as web:
         (tmp_path / "cameras.yaml").write_text(
             "cameras:\n"
@@ -186,9 +186,8 @@ def test_a_looped_file_beside_a_camera(tmp_path, clip):
 
 
 def test_age_from_python_agrees_with_the_clock_in_the_picture():
-    """The age by arrival is that by the burnt clock, but for what the way here takes: little in
-    some picture, though not in all where this machine is busy.
-    """
+    """The age by arrival equals the age by the burnt-in clock, except for the time in transit:
+    little in some picture, though not in all on a busy machine."""
     with http() as web, Detector(engine="null", nvtx=False) as detector:
         differences = []
         for frame, _ in detector.stream(web.url("/mjpeg")):

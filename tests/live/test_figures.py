@@ -68,7 +68,7 @@ class TestAges:
         assert ages.result().max == 45
 
     def test_by_the_clock_of_the_camera(self):
-        """It was taken 200 ms before it arrived."""
+        """The picture was taken 200 ms before it arrived."""
         ages, arrival = FrameAges(0), way()
         arrival.captured_s = arrival.utc_s - 0.2
         ages.add(arrival, {}, 50 * MS)
@@ -164,7 +164,7 @@ class TestSelection:
     TRIANGLE = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
 
     def found(self):
-        """Centres at (25, 50), (75, 50) of 100 x 100."""
+        """Return boxes with centres (25, 50) and (75, 50) in a picture of 100 x 100."""
         return Detections(
             np.array([[20, 40, 30, 60], [70, 40, 80, 60]], np.float32),
             np.array([0.9, 0.8], np.float32),
@@ -303,7 +303,7 @@ class TestStatus:
             assert summary.received == summary.processed + sum(summary.dropped.values())
 
     def test_shares_of_the_stages(self):
-        """Inference for 300 of 1000 ms, on one worker, and for 100 ms before that."""
+        """One worker infers for 300 of 1000 ms, and for 100 ms before that."""
         bench = Bench("a")
         status = status_of(bench)
         timeline = Timeline(clock=bench.clock, cpu_clock=lambda: 0, nvtx=False)
@@ -328,7 +328,7 @@ class TestStatus:
         ("used", "share"), [(lambda now: now * 3 // 2, 0.75), (lambda now: 0, 0.25)]
     )
     def test_the_whole_computer_uses_no_less_than_this_program(self, used, share):
-        """This program: half a core of two."""
+        """This program uses half a core of two."""
         bench = Bench("a")
         status = begun(bench, computer_clock=lambda: used(bench.clock()))
         bench.clock.now += 1_000 * MS

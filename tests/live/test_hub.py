@@ -71,7 +71,7 @@ def test_hub_copies_the_picture_of_the_pool():
 
 
 def test_a_picture_that_was_not_asked_about_is_not_kept():
-    """It may be undrawn, and what --blur hides be seen in it."""
+    """It may be undrawn, and so show what --blur should hide."""
     hub = Hub()
     hub.ask("door")
     hub.show(frame("door", picture(0)), NOTHING)

@@ -1,4 +1,4 @@
-"""JPEGs of servers whose multipart is off, and still pictures that are asked for again."""
+"""JPEGs of servers with malformed multipart, and still pictures that are requested repeatedly."""
 
 from __future__ import annotations
 

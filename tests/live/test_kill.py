@@ -26,7 +26,7 @@ def test_every_file_that_a_kill_left_plays(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("check", "times"), [(check_kills, 3), (check_stops, 2)])
 def test_runs_that_are_killed_or_stopped_leave_what_plays(tmp_path: Path, check, times) -> None:
-    """The whole command, some times, and a last time ended as it should be."""
+    """Run the whole command several times; the last run ends in order."""
     left = check(tmp_path, times, 7)
     assert left.wrong == []
     assert left.finished > 0

@@ -1,4 +1,4 @@
-"""A file that is played again and again, by a clock of the test."""
+"""A file that is played in a loop, on a clock of the test."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_its_pace_and_its_joints(tmp_path: Path) -> None:
 def test_a_gpu_is_asked_where_the_file_stands_for_a_camera_that_wants_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in is asked, and handed on; the CPU decodes."""
+    """A stand-in for the accelerator is passed on to PyAV; the CPU decodes."""
     clip = make_clip(tmp_path / "c.mp4", pictures=10)
     opened: list[Any] = []
     real = av.open

@@ -1,4 +1,4 @@
-"""The memory of a live run: minutes, slopes with intervals, days; with a clock of the test's."""
+"""The memory of a live run: minutes, slopes with intervals, days; on a clock of the test."""
 
 from __future__ import annotations
 

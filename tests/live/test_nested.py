@@ -72,7 +72,7 @@ def fill(server: WebServer, segments: dict[str, bytes], **more: str) -> None:
 
 
 def received(server: WebServer) -> dict[str, dict[str, str]]:
-    """Path -> what it got that tells who asks; of all requests for it together."""
+    """Return path -> all identifying headers of its requests."""
     found: dict[str, dict[str, str]] = {}
     for path, headers in list(server.requests):
         kept = {name: value for name, value in headers.items() if name in PERSONAL}
@@ -159,7 +159,7 @@ def test_a_login_and_its_session(
 def test_a_redirect_that_sets_the_session(
     web: WebServer, other: WebServer, segments: dict[str, bytes], path: str
 ) -> None:
-    """Of a segment, and of a stream: FFmpeg takes the cookie of such an answer along."""
+    """For a segment and for a stream: FFmpeg keeps the cookie of such a redirect."""
     fill(web, segments)
     fill(other, segments)
     away = {"Location": other.url("/a.ts"), "Set-Cookie": "session=S3cretSes9; path=/"}
@@ -189,7 +189,7 @@ def test_a_finished_playlist_read_as_a_file(
 def test_playlist_without_any_segment_raises_after_the_limit(
     web: WebServer, login: str | None
 ) -> None:
-    """The run asks twice: for what the source is, and for its pictures."""
+    """The run opens it twice: to probe the source, and to read its pictures."""
     lines = [line for at in range(1000) for line in ("#EXTINF:1,", f"{at}.ts")]
     web.put("/film.m3u8", hls(*lines), login=login)
     with pytest.raises(SourceError, match=f"{MOST_MISSING} segments in a row.*404"):

@@ -184,7 +184,7 @@ def test_udp_and_a_size_that_changes(clip: Path, tmp_path: Path) -> None:
 
 
 def test_connection_error_names_login_path_or_listener(clip: Path) -> None:
-    """What it means, in a line; a wrong login is left alone for minutes."""
+    """The error is one line; after a wrong login there is a pause of minutes."""
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         for url, kind in [
             (server.url("c", "me:WrongPw99"), "user or password"),
@@ -261,7 +261,7 @@ def test_motion_jpeg_that_changes_size_freezes_and_falls_silent(web: HttpServer)
         late_us: list[float] = []
 
         def agree() -> bool:
-            """The picture's own clock and the stamp of its arrival."""
+            """Compare the picture's burnt-in clock with the stamp of its arrival."""
             for picture in take(feed, 5):
                 burnt_us = read_clock(feed.convert(picture, None))
                 late_us.append(picture.arrival.utc_s * 1e6 - burnt_us)
@@ -393,7 +393,7 @@ def test_latest_hands_out_the_newest(web: HttpServer) -> None:
 def test_half_a_picture_that_ffmpeg_hands_out_at_an_end_is_left_out(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """What its parser has of the next picture when it is interrupted, as if it were whole."""
+    """If its parser is interrupted, FFmpeg gives its part of the next picture as a whole one."""
     demux, over = network._demux, threading.Event()
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
@@ -417,7 +417,7 @@ def test_half_a_picture_that_ffmpeg_hands_out_at_an_end_is_left_out(
 def test_mpeg_ts_over_udp(
     clip: Path, probing: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FAST finds no codec in it: a sound look follows."""
+    """FAST finds no codec in it, so a longer probe follows."""
     monkeypatch.setitem(OPENINGS, "udp", replace(OPENINGS["udp"], probing=probing))
     url = f"udp://127.0.0.1:{servers.free_port()}"
     with servers.mpeg_ts(clip, url), started(url) as feed:
@@ -473,7 +473,7 @@ def test_lost_datagrams_are_damage_and_no_end(tmp_path: Path, lost: float) -> No
 
 
 def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
-    """While it has the log, a redirect could not be seen: a camera with a login is not opened."""
+    """Without the log we would miss a redirect, so a camera with a login is not opened."""
     from detector.core.sources.video._complaints import Complaints
     from detector.live.sources.ffmpeg_log import Ears, LogWatch
 
@@ -605,7 +605,7 @@ def test_twenty_kills_leave_nothing_behind(clip: Path) -> None:
 def test_the_log_of_ffmpeg_has_no_secrets(
     web: HttpServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the user asks PyAV for its log; and nothing is printed where not."""
+    """If the user turns on PyAV's log; otherwise nothing is printed."""
     url = web.url("/absent?token=T0kenPlanted", "me:S3cretPlanted")
     with started(url) as feed:
         wait_for(lambda: feed.facts().error)

@@ -1,4 +1,4 @@
-"""The recorder as others call it: its thread, its folder, a disk that is full, what is too old."""
+"""The recorder as its callers see it: its thread, its folder, a full disk, old files."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_any_cut_leaves_what_plays(tmp_path: Path) -> None:
-    """Wherever a kill cuts a write, what is kept of the file holds whole fragments."""
+    """Wherever a kill cuts a write, the part that we keep consists of whole fragments."""
     content = cut_file(tmp_path)
     ends = set()
     for cut in [*range(0, len(content), 61), len(content)]:
@@ -481,7 +481,7 @@ def test_a_wrong_clock_neither_costs_recordings_nor_keeps_them_for_ever(
 def test_room_is_not_made_by_the_newest_where_the_clock_was_set_back(
     tmp_path: Path, kept: Callable[[], list[str]]
 ) -> None:
-    """Its file has the oldest name. It counts in the making, and is still the newest afterwards."""
+    """Its name sorts first. It counts while partial, and is still the newest afterwards."""
     retention = Retention(tmp_path, None, 0.0045)
     retention.sweep()
     assert kept() == ALL[7:]

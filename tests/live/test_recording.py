@@ -36,7 +36,7 @@ class Bench:
     def play(
         self, path: Path, at_s: float = 100.0, *, change: Any = None, utc_jump: float = 0.0
     ) -> float:
-        """All packets of a file as one connection; returns when it ended, seconds."""
+        """Play all packets of a file as one connection; return when it ended, in seconds."""
         with av.open(str(path)) as container:
             self.recording.handle(Opened(RecordedStreams(container.streams)))
             end = at_s
@@ -220,7 +220,7 @@ def test_drawn_pictures_whose_size_alternates_share_files(tmp_path: Path) -> Non
 def test_a_copy_of_a_stream_whose_size_alternates_has_all_pictures(
     tmp_path: Path, codec: str
 ) -> None:
-    """Each picture tells its own size, or the parameter sets before it do."""
+    """Each picture, or the parameter sets before it, gives its size."""
     suffix = ".h264" if codec == "libx264" else ".mjpeg"
     pieces = []
     for number in range(12):
@@ -239,7 +239,7 @@ def test_a_copy_of_a_stream_whose_size_alternates_has_all_pictures(
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
 def test_a_size_that_changes_in_mid_stream(tmp_path: Path, codec: str) -> None:
-    """Byte streams one after the other: what a camera sends whose size is changed."""
+    """Byte streams in a row, as a camera sends them when its size is changed."""
     suffix, more = (".h264", {}) if codec == "libx264" else (".mjpeg", {})
     small = make_stream(tmp_path / f"a{suffix}", codec=codec, count=20, options=more)
     large = make_stream(

@@ -1,4 +1,4 @@
-"""Each picture goes to the outputs of its own camera, with what that camera wants kept."""
+"""Each picture goes to its own camera's outputs, with the detections that the camera keeps."""
 
 from __future__ import annotations
 

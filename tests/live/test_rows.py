@@ -1,4 +1,4 @@
-"""Rows of cameras: days, restarts, kills and full disks, with clocks that the test turns."""
+"""Rows of cameras: days, restarts, kills and full disks, on clocks that the test sets."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_every_row_is_in_the_file_at_once(tmp_path: Path, said: list[str]) -> No
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """No file may become longer than that: the disk is full for it (EFBIG)."""
+    """Let no file grow beyond ``size``, as if the disk were full (EFBIG)."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -69,7 +69,7 @@ class PacedFeed(FakeFeed):
         return time.time()
 
     def listen(self, listener) -> None:
-        """It sends no packets."""
+        """Ignore the listener: this feed sends no packets."""
 
     def facts(self):
         self.looks += 1
@@ -97,7 +97,7 @@ class Told:
         return 0
 
     def close(self) -> None:
-        """Nothing waits."""
+        """Do nothing, as nothing waits."""
 
 
 class Feeds(list[PacedFeed]):
@@ -251,7 +251,7 @@ def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
 
 
 def test_reports_show_the_cameras(feeds):
-    """The page, the table, and what to type next: nothing that a camera cannot take."""
+    """The page, the table and the next commands offer nothing that a camera cannot take."""
     held: list = []
 
     def act() -> None:
@@ -382,7 +382,7 @@ def test_who_waits_is_not_ended(feeds):
 
 
 def test_a_refused_run_leaves_the_folders_of_the_running_one(feeds, loaded, monkeypatch):
-    """Both begin before either has made the folder of its camera."""
+    """Both start before either has made its camera's folder."""
     both, first = threading.Barrier(2), []
 
     def load(*_, **__):
@@ -605,7 +605,7 @@ def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
 
 @pytest.mark.slow
 def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
-    """A day, an hour and a year, ahead and back."""
+    """The clock jumps ahead and back by a day, an hour and a year."""
     real, ahead, events = time.time, [0.0], []
     monkeypatch.setattr(time, "time", lambda: real() + ahead[0] * 3600)
 
@@ -628,7 +628,7 @@ def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
 
 
 def test_a_fault_of_ours_is_logged_once(feeds, monkeypatch):
-    """The clerk, who meets it four times a second, does not fill the disk."""
+    """The thread meets it four times a second, and must not fill the disk."""
     met = []
     monkeypatch.setattr(live.CameraLines, "look", lambda *_: met.append(1) or {}["gone"])
     result = run_during(feeds, lambda: wait_for(lambda: len(met) > 3), "rtsp://a/door")

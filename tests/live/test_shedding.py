@@ -218,9 +218,9 @@ class TestCourse:
         covering([10, 25, 50], [0.01, 0.05, 0.1], [0.5, 1.5, 4.0, 20.0]),
     )
     def test_a_machine_finds_its_rest(self, gop: int, decoding: float, load: float) -> None:
-        """Of what the machine can do in a group's time decoding takes its part and detecting the
-        rest: ``load`` is what all pictures would need, ``decoding`` the cost of decoding one where
-        detecting one costs 1 - ``decoding``."""
+        """In a group's time the machine decodes first and detects with the rest. ``load``: what all
+        pictures would need. ``decoding``: the cost of decoding one picture, while detecting one
+        costs 1 - ``decoding``."""
         world, room = World(gop=gop), gop / load
         for _ in range(200):
             limit = world.limit
@@ -380,7 +380,7 @@ def test_all_is_decoded_while_a_recording_needs_it(clips: dict[str, Path]) -> No
 
 
 def test_only_a_silent_camera_is_cut() -> None:
-    """Not one whose pictures wait for a loop without time, or for a process that stood still."""
+    """A camera is not cut if its pictures wait for a slow loop, or if the process was stopped."""
     waits, late, silent, stood = (True, 1, 1), (False, 0, 1), (False, 1, 1), (False, 1, 10**12)
     for case in (waits, late, silent, stood):
         feed, (blocked, feed._reached, absent_ns) = Played(Path("unread")), case

@@ -1,4 +1,4 @@
-"""Side-cars of recordings: which picture each box belongs to, and what becomes of the file."""
+"""Side-cars of recordings: which picture each box belongs to, and the life of the file."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def bench_with_boxes(folder: Path, **wish: Any) -> Bench:
 def test_boxes_stand_over_their_picture(
     tmp_path: Path, fps: int, options: dict[str, str], sound: str | None, late: int, every: int
 ) -> None:
-    """At every picture of every file, until the next detected one; over the cuts, too."""
+    """Each picture of every file shows its boxes until the next detected one, across cuts too."""
     stream = make_stream(
         tmp_path / "camera.ts", count=130, fps=fps, sound=sound, options={**QUICK, **options}
     )
@@ -195,7 +195,7 @@ def test_boxes_stand_over_their_picture(
 def test_text_stays_below_a_tenth_of_the_video(
     crowd: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything moves. Where text is too much, what stands is never much older than a second."""
+    """Everything moves. If the text gets too large, boxes are at most about a second old."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", 0)
     count = 20 if crowd else 1
 
@@ -236,7 +236,7 @@ def test_lines_go_on_where_nothing_moves(
 
 
 def test_the_first_picture_is_at_zero(tmp_path: Path) -> None:
-    """Else players that count from it and players that do not would disagree about the boxes."""
+    """Otherwise players disagree about the boxes' times, as only some count from the first."""
     stream = make_stream(tmp_path / "camera.ts", options={**QUICK, "bf": "2"}, sound="aac")
     bench = Bench(tmp_path)
     bench.play(stream)
@@ -506,7 +506,7 @@ def test_a_name_is_taken_where_boxes_have_it(tmp_path: Path) -> None:
 
 
 def test_boxes_go_with_their_recording(tmp_path: Path) -> None:
-    """And count as its bytes."""
+    """The boxes file is removed with its recording, and counts towards its bytes."""
     folder = tmp_path / "a" / "video"
     folder.mkdir(parents=True)
     for number in range(4):
@@ -534,7 +534,7 @@ def test_boxes_go_with_their_recording(tmp_path: Path) -> None:
 
 
 def test_lines_that_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are lost whole; those after them are written, and the run says it once."""
+    """Whole lines are lost; later ones are written, and the run reports it once."""
     stream = make_stream(tmp_path / "camera.ts", count=40, options={**QUICK, "bf": "0"})
     bench = bench_with_boxes(tmp_path)
     write, full = os.write, [False]
@@ -574,7 +574,7 @@ def test_late_detections_are_waited_for_and_not_for_ever(tmp_path: Path) -> None
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever does not come: detections, pictures, or the first fragment of the video."""
+    """Detections, pictures or the first fragment of the video may never come."""
     monkeypatch.setattr(side_cars, "TRIMMED", 600)
     monkeypatch.setattr(side_cars, "MOST_LINES", 50)
     cars = side_cars.SideCars("yard", Style(), 0.0, lambda text: None)

@@ -1,4 +1,4 @@
-"""A feed's states and counts, by a clock that the test tells."""
+"""A feed's states and counts, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ S = 1_000_000_000  # ns
 
 
 def middle() -> float:
-    """Jitter that changes nothing."""
+    """Return jitter that changes nothing."""
     return 0.5
 
 

@@ -1,4 +1,4 @@
-"""Webcams, on a device that is made up: this machine has none, and no v4l2loopback.
+"""Webcams, on a fake device: this machine has none, and no v4l2loopback.
 
 What cv2's own VideoCapture does with a real device is not tested here.
 """

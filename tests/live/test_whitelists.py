@@ -64,7 +64,7 @@ def test_hls_plays(web: HttpServer, segment: Path) -> None:
 def test_a_playlist_from_the_network_opens_no_file(
     web: HttpServer, segment: Path, leads_to: str, options: dict[str, str]
 ) -> None:
-    """Each would play: the control is the test above, on the same bytes."""
+    """Each would play otherwise: the test above is the control, on the same bytes."""
     data = base64.b64encode(segment.read_bytes()).decode()
     playlist = hls("#EXTINF:2,", leads_to.format(path=segment, data=data))
     web.pages["/a.m3u8"] = LIST, playlist

@@ -1,4 +1,4 @@
-"""What a test asks of a recording: stands for RecordConfig."""
+"""A test's settings of a recording: a stand-in for RecordConfig."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from homeassistant.core import HomeAssistant
 
 
 def check(text: str) -> set[str]:
-    """The platforms of a device. Raises what voluptuous does, and AssertionError."""
+    """Return a device's platforms. Raises what voluptuous does, and AssertionError."""
     device = discovery._parse_device_payload(None, text, "camera", "node")
     assert device, "refused; the reason stands above"
     platforms = set()

@@ -491,7 +491,7 @@ def test_a_broker_gets_states_counts_and_events(tmp_path):
 @needs_broker
 @pytest.mark.net
 def test_a_broker_hears_of_a_camera_that_is_dead_though_the_run_ends_at_once(tmp_path, monkeypatch):
-    """The connection to the broker is only just being made."""
+    """The connection to the broker is still being made when the run ends."""
     pytest.importorskip("paho.mqtt")
     # What the broker has not acknowledged by then counts as lost; a busy machine needs longer.
     monkeypatch.setattr("detector.live.events.mqtt.LAST_MOMENT_S", 30.0)

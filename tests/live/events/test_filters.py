@@ -74,7 +74,7 @@ def test_what_passes(given: str, names: str, tmp_path: Path, local_time) -> None
 
 
 def test_other_defaults(tmp_path: Path) -> None:
-    """Without lines and zones everything passes; pictures are of objects that are there."""
+    """Without lines and zones everything passes; pictures are only of objects in view."""
     unzoned, zoned = filters(tmp_path, "", ()), filters(tmp_path, "")
     assert (passed(unzoned), passed(unzoned, SNAPSHOTS)) == (" ".join(EVENTS), "crosses seen")
     assert passed(zoned, CLIPS) == "crosses"
@@ -100,7 +100,7 @@ def test_hours_of_a_filter_follow_local_time(tmp_path: Path, local_time) -> None
 
 
 def test_the_limit_of_a_minute_is_shared(tmp_path: Path) -> None:
-    """A busy line takes what is left of any 60 s; a silent zone and a dead camera are heard."""
+    """A busy line takes the rest of any 60 s; a quiet zone and a dead camera still get through."""
     now = [0.0]
     limits = "webhook: {per_minute: 3}, snapshots: {per_minute: 1}"
     made = filters(tmp_path, limits, clock=lambda: now[0])
@@ -139,7 +139,7 @@ def test_what_is_refused(given: str, said: str, tmp_path: Path) -> None:
 
 
 def test_a_clip_lasts_while_somebody_is_there(tmp_path: Path) -> None:
-    """Of who entered the yard: until the object leaves it, or the view, whatever was detected."""
+    """A clip of someone who enters the yard lasts until the object leaves the yard or the view."""
     wanted: list[bool] = []
     recorder = SimpleNamespace(wants_pictures=True, write=lambda *given: wanted.append(given[2]))
     webcam = replace(camera(), kind=WEBCAM)

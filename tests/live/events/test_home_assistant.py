@@ -66,7 +66,7 @@ def last(subscriber: Subscriber) -> dict[str, str]:
 
 
 def devices(subscriber: Subscriber, camera: str = "door") -> list[set[str]]:
-    """Ids of the entities of each announcement; of removed ones with a minus."""
+    """Return the entity ids of each announcement; removed ones have a minus."""
     given = [p for topic, p, _ in subscriber.got if topic == f"ha/device/x/{camera}/config"]
     cmps = [json.loads(payload)["cmps"] if payload else {} for payload in given]
     return [{key if len(one) > 1 else f"-{key}" for key, one in each.items()} for each in cmps]

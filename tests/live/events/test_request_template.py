@@ -1,4 +1,4 @@
-"""Requests in a receiver's own format: the recipes of docs/live.md, sent to what checks them."""
+"""Requests in a receiver's own format: the recipes of docs/live.md, checked against each API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ODD = 'per"s\\on\n{event}\u00fc'
 
 
 def send(folder: Path, text: str, **more) -> tuple[str, dict, bytes]:
-    """Path, headers and body of the request for an event."""
+    """Send an event and return the request's path, headers and body."""
     file = folder / "hook.yaml"
     with receiver() as (server, url):
         file.write_text(re.sub(r"https://[a-z.]+", url, text))

@@ -51,7 +51,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @contextmanager
 def running(folder: Path, *words: str) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
-    """A command with a page, which writes to live/: the client of the page, and the process."""
+    """Start a command with a page that writes to live/; yield the page's client and the process."""
     skip_without_libraries()
     call = [*COMMAND, *words, "--serve", "0", "-o", "live/", "--run-dir", "run"]
     pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
@@ -69,7 +69,7 @@ def running(folder: Path, *words: str) -> Iterator[tuple[Client, subprocess.Pope
 
 @pytest.fixture(scope="module", autouse=True)
 def patient() -> Iterator[None]:
-    """Else a run that stands still for seconds counts as one that does not answer."""
+    """Otherwise a run that stalls for seconds counts as one that does not answer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("detector.live.page.sampler.ANSWER_S", PATIENCE_S)
         yield

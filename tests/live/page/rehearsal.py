@@ -1,4 +1,4 @@
-"""A run that is none: it feeds a hub with pictures and figures that a test sets."""
+"""A fake run: it feeds a hub with pictures and figures that a test sets."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Rehearsal:
 
 
 class Pictures:
-    """Shows pictures of all live cameras from a thread, ``fps`` a second, until it is left."""
+    """Show pictures of all live cameras from a thread, ``fps`` a second, until the block ends."""
 
     def __init__(self, run: Rehearsal, fps: float = 20.0) -> None:
         self._run, self._gap_s = run, 1 / fps

@@ -1,4 +1,4 @@
-"""The token, sessions and tries, by a clock that the test moves."""
+"""The token, sessions and login attempts, on a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.live.page.test_streams import Switches
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.net, pytest.mark.browser, pytest.mark.slow]
-# The times of all figures up to those with which the death showed.
+# The times of all figures until the page showed the camera's death.
 NOTE_DEATH = """(() => {
   const card = document.querySelector("#camera-gate");
   new MutationObserver(() => {
@@ -29,7 +29,7 @@ NOTE_DEATH = """(() => {
       window.death = [...history.times];
   }).observe(card, {childList: true, subtree: true, characterData: true});
 })()"""
-# Where counts, a picture, figures and events begin; the colour beside the bottleneck.
+# The tops of counts, pictures, figures and events; the colour next to the bottleneck.
 TOPS = """['.zones', '.board', '#numbers', '#lower'].map((one) =>
   document.querySelector(one).getBoundingClientRect().top)"""
 EDGE = "getComputedStyle(document.querySelector('#bottleneck')).borderLeftColor"

@@ -9,7 +9,7 @@ from tests.live.page.conftest import Served
 from tests.live.page.rehearsal import Rehearsal
 
 VIDEO, BOXES = "20261122T120000Z.mp4", "20261122T120000Z.ass"
-# The beginning of a file that is being written, up to its first whole fragment.
+# The start of a file that is still being written, up to its first whole fragment.
 FRAGMENTS = b"".join(bytes([0, 0, 0, 12]) + kind + b"1234" for kind in (b"moov", b"moof", b"mdat"))
 SECRET = b"not for the world"
 

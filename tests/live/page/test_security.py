@@ -45,7 +45,7 @@ ADDRESSES = (
 
 
 def lock() -> Served:
-    """Reachable from elsewhere, as far as it knows, so with a token."""
+    """Return a page that listens on all addresses, and so needs a token."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TOKEN, RIGHT)
         config = PageConfig(serve="0.0.0.0:0", page_hosts=("cam.example.org",))
@@ -100,7 +100,7 @@ def test_machines_send_the_token_as_bearer(locked):
     assert right.ask("/").status == 200
     for wrong in (f"Basic {RIGHT}", RIGHT, "Bearer", f"Bearer {RIGHT}x"):
         assert locked.client.ask("/metrics", headers={"Authorization": wrong}).status == 401
-    # Never in an address: it would stand in logs and histories.
+    # Never in an address: addresses are kept in logs and histories.
     for query in (f"token={RIGHT}", f"access_token={RIGHT}"):
         assert locked.client.ask(f"/metrics?{query}").status == 401
 
@@ -329,7 +329,7 @@ def test_a_large_head_is_refused(served):
 
 
 def test_slow_heads_are_cut_off(served):
-    """Slow loris: a head that never ends, a byte now and then."""
+    """Slow loris: clients send an endless head, one byte at a time."""
     served.server.connections.head_s = 0.4
     slow = [served.client.connect() for _ in range(20)]
     for one in slow:
@@ -370,7 +370,7 @@ def test_an_idle_connection_after_an_answer_is_ended(served):
             return b"ok" in until_closed(one)
         return False
 
-    wait_for(answered_then_ended)  # it is ended unanswered where this thread is too slow itself
+    wait_for(answered_then_ended)  # it is ended without an answer if this thread is too slow
 
 
 def test_slow_bodies_are_refused(served):

@@ -140,13 +140,13 @@ def test_two_watchers_share_each_picture(served):
 
 
 def test_a_reader_that_stops_leaves_pictures_out_and_is_cut_off(served):
-    """Nothing piles up for it, and after a while it is gone."""
+    """No pictures pile up for it, and it is cut off after a while."""
     noise = np.random.default_rng(0).integers(0, 255, (720, 1280, 3), np.uint8)
     served.server.guard.stalled_s = PATIENCE_S
     with served.client.stream("/api/streams/door/stream.mjpg", 4096):
         for _ in range(20):
             wait_for(lambda: served.run.step("door", noise))
-        # What was encoded went into buffers of the kernel; the rest was not even encoded.
+        # The encoded pictures are in kernel buffers; the others were not even encoded.
         assert served.hub.encoded <= 4
     wait_for(lambda: served.hub.watchers() == 0)
     served.server.guard.stalled_s = 0.6
