@@ -173,7 +173,7 @@ def test_a_machine_is_measured_once(config, monkeypatch):
 
 
 def test_higher_measurement_of_another_precision_raises_the_peak(config, monkeypatch):
-    """A measurement that something disturbed; a bandwidth counts for every engine."""
+    """The lower one was disturbed. Bandwidths count for every engine."""
     reached = {"fp32": {"fp32": 5.0}, "int8": {"fp32": 3.0, "int8": 9.0}}
     monkeypatch.setattr(
         peaks, "measure_peaks", lambda of, known: replace(SOME, gflops_s=reached[of.precision])

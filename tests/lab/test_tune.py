@@ -341,7 +341,7 @@ class TestTarget:
         assert found.settings["precision"] != "int8"
 
     def test_the_defaults_cost_less_where_they_reach_it_after_all(self):
-        """They were slow in one round of their own."""
+        """The defaults were slow in one round only."""
         slow = iter([1.0, 0.5])
 
         def unsteady(settings):
@@ -408,7 +408,7 @@ class TestTarget:
 
 
 def test_frames_that_are_not_taken_have_no_detections():
-    """Of every third frame, two thirds of the agreement's sum are missing."""
+    """With every third frame taken, two thirds of the agreement's sum are missing."""
     rounds = [Round({"end_to_end": 10.0, "inference": 20.0}, {}, 2)]
     ran = module._ran(SimpleNamespace(error=None, rounds=rounds), detections(2), 3, 5)
     assert ran.rates == [30.0]

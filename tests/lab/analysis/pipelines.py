@@ -120,8 +120,8 @@ class _Paper:
                 self.write("writer", batch)
 
     def read(self, batch: int) -> None:
-        """A request, then a picture for each row; the call that finds the end needs both too. The
-        batch goes when the queue has room, which is when an earlier one was taken."""
+        """Take a request, then read a picture for each row; the call that finds the end needs both
+        too. The batch goes once the queue has room, that is, when an earlier one was taken."""
         if batch >= self.loop.requests:
             self.wait("reader", self.given_back[batch - self.loop.requests])
         rows = self.rows(batch)
@@ -137,8 +137,8 @@ class _Paper:
             self.wait("reader", self.began.get(batch - self.loop.queue_batches))
 
     def infer(self, batch: int) -> float:
-        """By the worker that is free first. It is free again when the queue has room for its
-        result, which is when the writer takes an earlier one. Returns when it was done."""
+        """Infer on the first free worker. It is free again when the queue has room for its result,
+        that is, when the writer takes an earlier one. Return the end of the call."""
         workers = [f"worker-{at}" for at in range(self.loop.concurrency)]
         thread = min(workers, key=lambda name: self.clock.get(name, 0.0))
         self.wait(thread, self.clock["reader"])

@@ -209,7 +209,7 @@ def test_a_real_run_keeps_to_the_graph(tmp_path, flags):
 
 
 def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
-    """Every call a random while later than its predecessors allowed."""
+    """Every call starts a random time later than its predecessors allow."""
     dice = random.Random(7)
     one = load(80, shape(), read=2.0, infer=3.0, write=2.5)
     later, shift = [], 0
@@ -276,7 +276,7 @@ def test_a_delay_on_the_path_lengthens_the_run_by_as_much_and_one_within_its_sla
         after = wall(replace(one, seconds=longer))
         expected = before + (0 if room[at] else delay)
         assert after == pytest.approx(expected, abs=1e-7), activity
-    # And past its slack it does.
+    # A delay beyond its slack does.
     at = next(at for at, ns in enumerate(room) if 0 < ns < 30 * TICK * 1e9)
     activity = graph.activities[at]
     longer = {**one.seconds, activity.stage: list(one.seconds[activity.stage])}
@@ -392,7 +392,7 @@ SIZES = st.fixed_dictionaries(
 @given(SPANS, SIZES)
 @settings(STEADY, max_examples=120)
 def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
-    """Spans that no run of ours leaves: damaged recordings hold them."""
+    """The spans are random, as only damaged recordings hold them."""
     table = np.array(spans, np.int64)
     columns = {
         "thread": table[:, 0],

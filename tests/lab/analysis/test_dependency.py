@@ -28,7 +28,7 @@ def test_a_call_on_the_path_is_taken_from_its_stage_and_one_off_it_only_waits() 
     found = {row.name: row for row in rows}
     assert sum(row.share for row in rows) == pytest.approx(1)
     infer, futex = found["infer"], found["futex (infer)"]
-    # Within one inference, which the edge of the steady state may cut.
+    # Equal within one inference, which the edge of the steady state may cut.
     assert infer.critical_path_s == pytest.approx(futex.critical_path_s, abs=0.008)
     assert futex.waiting_s == pytest.approx(0.160 - futex.critical_path_s)
     assert found["futex (read)"].waiting_s > 0.9 * 0.041

@@ -1,4 +1,4 @@
-"""Depth of the queues of runs that a hand can count."""
+"""Queue depths of runs that can be counted by hand."""
 
 from __future__ import annotations
 

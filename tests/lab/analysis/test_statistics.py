@@ -88,7 +88,7 @@ def test_the_looks_spend_no_more_than_there_is():
 
 
 def test_the_first_look_can_decide():
-    """Eight rounds of one kind are rarer than the share that it may spend."""
+    """Eight rounds in the same direction are less likely than this look's share of errors."""
     [found] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
     assert found.outcome == "faster"
     [found] = judge([[0.011] * 8], 0.02, 0.02, 1.0)
@@ -144,7 +144,7 @@ def test_means_by_hand():
 
 
 def test_the_smallest_effect_follows_from_the_noise():
-    """Of a normal distribution the textbook has it: (z of alpha + z of the power) errors."""
+    """For a normal distribution the textbook gives (z of alpha + z of the power) errors."""
     count = 40
     normal = [NormalDist(0.0, 0.1).inv_cdf((at + 0.5) / count) for at in range(count)]
     [found] = judge([normal], 0.02, 0.02)

@@ -83,7 +83,7 @@ def plant_boxes(frame, **loop):
 
 
 def plant_key(frame, **loop):
-    """Another one was slow, too: a key frame that costs nothing explains nothing."""
+    """Another frame was slow, too, so a key frame without cost explains nothing."""
     calls, made = run("read", frame, 60.0, also=(3, 50.0), **loop)
     return calls, made, Known(moments(calls), dict.fromkeys(range(FRAMES), 12), {3, frame})
 
@@ -134,8 +134,8 @@ def test_unrecorded_thread_has_unknown_cause():
 
 
 def ledger(calls, ready=(), blocked=(), library=()):
-    """The same as the ledger of each thread tells it: (stage, number, ms) each. ``library``: what
-    the engine's threads computed meanwhile; 1 ms of every other inference."""
+    """Return the same calls as the ledger of each thread has them: (stage, number, ms) each.
+    ``library``: ms that the engine's threads computed meanwhile; 1 ms for inferences not in it."""
     waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
     told = []
     for one in calls:

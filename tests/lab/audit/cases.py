@@ -1,4 +1,4 @@
-"""Texts and files -> what an audit finds."""
+"""Audit texts and files and return the findings."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def compare(tmp_path, *arguments, **more):
 
 
 def left_behind(tmp_path):
-    """Of ours: onnxruntime 1.31 leaves a file ``.ses`` of its own there."""
+    """List our files only: onnxruntime 1.31 leaves a file ``.ses`` of its own there."""
     return [
         path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith("detect-video")
     ]

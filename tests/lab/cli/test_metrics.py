@@ -8,7 +8,7 @@ from detector.core.config.levels import read_level
 from detector.core.models.catalogue import folder
 from tests.cli.command import detect_video, summary_of
 
-# What a lab of 2022 put behind ``nvprof --metrics`` and wrote about, on a GPU of 2014.
+# Metrics that a lab of 2022 gave to ``nvprof --metrics`` and wrote about, on a GPU of 2014.
 LAB = {
     "shared_load_transactions_per_request": None,
     "warp_execution_efficiency": "smsp__thread_inst_executed_per_inst_executed.ratio",

@@ -88,7 +88,7 @@ def test_labels_and_poses_are_not_detections(tmp_path, row, message):
     "odd", ["=1+1", "'=1", "@a", "-x", "\tx", "a\rb\nc\u2028d\x85e", '"', "+1"]
 )
 def test_names_that_mean_something_elsewhere_come_back(tmp_path, name, odd):
-    """A spreadsheet takes them for formulas, or a reader for the end of a line."""
+    """A spreadsheet may take such names for formulas, or a reader for the end of a line."""
     dataset = datasets.open(str(made.coco(tmp_path)))
     sink = sinks.open(name, tmp_path / f"out.{name}")
     sink.open(make_info(kind="pictures"))

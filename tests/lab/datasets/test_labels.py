@@ -1,4 +1,4 @@
-"""Labels of three formats become the same Dataset. A damaged file is one line with the cure."""
+"""Labels of three formats become the same Dataset. A damaged file gives one line with the fix."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_root_of_the_file_system_is_refused_as_pictures(tmp_path):
 
 
 def test_a_folder_that_vanishes_during_the_walk_is_not_there(tmp_path, monkeypatch):
-    """/proc, or pictures that another program tidies up."""
+    """This happens in /proc, or if another program removes pictures."""
     path = made.yolo(tmp_path)
     gone = tmp_path / "images/val/gone"
     gone.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ def domain(root, folder, name, energy, wrap=1_000_000):
 
 
 def write(file, value):
-    """In one step, as the kernel does: a reader never sees half of it."""
+    """Replace the file in one step, as the kernel does: a reader never sees half of it."""
     beside = file.with_name("next")
     beside.write_text(f"{value}\n")
     os.replace(beside, file)

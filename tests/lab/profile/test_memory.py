@@ -76,7 +76,7 @@ def nvml(monkeypatch, used, mine=None):
     [("cuda", "0000:3B:00.0"), ("cuda:1", "0000:3C:00.0"), ("cpu", "number 0")],
 )
 def test_the_card_is_the_one_that_runs(monkeypatch, device, handle):
-    """By where it is plugged in: NVML's number 1 is not CUDA's."""
+    """Cards are matched by bus address: NVML's number 1 is not CUDA's."""
     install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
     nvml(monkeypatch, [])
     assert NvmlGpu(device)._handle == handle

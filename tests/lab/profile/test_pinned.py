@@ -105,7 +105,7 @@ def spied(place):
 
 
 def keep_tuned(place, engine, precision):
-    """As after ``tune --use``: all that it can find, and none of it by default."""
+    """Keep settings as ``tune --use`` does: all that it can find, none at its default."""
     config = resolve_config(None, {"engines_dir": str(place / "engines")})
     options = {
         "engine": engine,

@@ -37,7 +37,7 @@ def facts_of(place, batch):
 @pytest.mark.slow  # it imports torch
 @pytest.mark.parametrize(("device", "own"), [("cpu", {}), ("cuda:0", {"graphs": "0"})])
 def test_on_a_gpu_the_operators_run_one_by_one(monkeypatch, device, own):
-    """In a CUDA graph none of them shows."""
+    """A CUDA graph would hide them."""
     pytest.importorskip("torch", reason="machine: torch is not installed")
     asked = []
 

@@ -79,7 +79,7 @@ def test_each_change_runs_between_two_unchanged_runs():
     assert (infer.frame_ratio.low, infer.frame_ratio.high) == pytest.approx((0.5, 0.5))
     assert (read.fps_ratio.low, read.fps_ratio.high) == pytest.approx((1, 1))
     assert infer.helps
-    # Beside a gain of 2 there are twice the FPS of the unchanged runs, whose median is the 8th run.
+    # With a gain of 2 we show twice the FPS of the unchanged runs, whose median is the 8th run.
     assert infer.fps.median == pytest.approx(2 / 1.8)
     assert infer.frame_ms.median == pytest.approx(0.5e3 * 1.8)
 
@@ -190,7 +190,7 @@ def found_by(loop, parts):
 @pytest.mark.parametrize("stage", STAGES_OF_A_PICTURE)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_stand_in_gives_what_its_stage_gave(stage, batch):
-    """As many frames, and the very detections: so what follows has the same work."""
+    """It gives as many frames with the same detections, so later stages have the same work."""
     with wired(batch=batch) as (loop, parts, kept):
         replaced = stand_ins.replace_stage(parts, stage, kept, 12)
         found = found_by(replace(loop, sync=True), replaced)  # batches in order
@@ -289,7 +289,7 @@ def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_threads_of_a_real_run_are_known(tmp_path):
-    """ONNX Runtime's second thread, FFmpeg's decoders, x264's slices."""
+    """These are ONNX Runtime's second thread, FFmpeg's decoders and x264's slices."""
     if usable_cores() < 2:
         pytest.skip("machine: one core; libraries start no threads of their own")
     flags = {

@@ -136,7 +136,7 @@ def test_bars_are_as_long_as_there_is_room_within_bounds(width, longest):
 
 
 def test_what_to_type_can_be_typed(tmp_path, monkeypatch):
-    """The path as it was given, for the shell; nothing of a pipe, which comes once."""
+    """The path is quoted for the shell; a pipe, which cannot be read twice, gets no command."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b/in.mp4").write_bytes(b"")
@@ -217,7 +217,7 @@ def test_a_thread_that_never_ran_has_no_bar():
 
 
 def test_uncalled_stage_adds_no_thread():
-    """``annotate``, where nothing is drawn: beside the writer there were "2 workers" more."""
+    """``annotate`` if nothing is drawn: it once added "2 workers" next to the writer."""
     stages, threads = DOCUMENT["stages"], DOCUMENT["threads"]
     assert stages["annotate"]["thread"] == ""
     text = brief(

@@ -130,7 +130,7 @@ def test_the_trace_is_valid_and_has_a_flow_of_every_frame(tmp_path, loop):
 
 
 def test_read_at_the_end_adds_no_frame(tmp_path):
-    """A ragged last batch has room for it, and a session of before asked twice."""
+    """The last batch has room for it, and older sessions have the call twice."""
     one = load(
         10,
         shape(batch=4, images=12),

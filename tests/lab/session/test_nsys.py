@@ -268,7 +268,7 @@ def test_foreign_recording_raises_one_line_usage_error(tmp_path, making, message
 
 
 def test_a_database_that_another_program_writes(tmp_path):
-    """SQLite would leave files beside one with a write-ahead log."""
+    """For a database with a write-ahead log SQLite would leave extra files."""
     path = tmp_path / "a.sqlite"
     export(path, ONE)
     for mode in ("delete", "wal"):
@@ -298,7 +298,7 @@ def test_ranges_that_the_recording_cut_off_are_counted_and_left_out(tmp_path):
 
 
 def test_two_runs_of_one_process_are_read_separately(tmp_path):
-    """Each within a range "run", and its own mark before that: other sizes of queues."""
+    """Each has a range "run" and a mark with its own queue sizes before it."""
     activities = export(tmp_path / "a.sqlite", ONE)
     end = max(one.end_ns for one in activities)
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
@@ -400,7 +400,7 @@ def test_a_run_between_them_is_not_counted_with_them(tmp_path):
 
 
 def test_the_tables_are_of_a_run_where_there_is_one(tmp_path):
-    """Also where more single pictures than frames were looked at; their number shows them."""
+    """That holds even if there were more single pictures than frames; their number shows them."""
     end = with_singles(tmp_path / "probe.sqlite", [])
     path = tmp_path / "a.sqlite"
     with_singles(path, [end + 10 * MS * number for number in range(1, 51)])
@@ -453,7 +453,7 @@ def test_a_process_without_any_run_has_nothing_outside(tmp_path):
 @pytest.mark.parametrize("after", [-20 * MS, 10 * MS])
 @pytest.mark.parametrize(("ranges", "outside"), [(["read"], 0), (["read", "infer"], 1)])
 def test_what_a_camera_reads_beside_the_loop_is_the_runs(tmp_path, after, ranges, outside):
-    """It is opened before the loop begins, and its thread does nothing but read."""
+    """The camera is opened before the loop begins, and its thread only reads."""
     end = with_singles(tmp_path / "probe.sqlite", [])
     alone = read_nsys(tmp_path / "probe.sqlite")[0].ranges
     path = tmp_path / "a.sqlite"
