@@ -124,7 +124,7 @@ class SimpleCall:
 
 @dataclass(eq=False)
 class Answer:
-    """Of a call that waits for a node, is done when somebody asks, or hangs."""
+    """The answer to a call that waits for a node, is done when polled, or hangs."""
 
     actor: FakeActor
     method: str

@@ -120,8 +120,8 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
 def list_faults(
     place: Path, ended: Ended, count: int, deadly: Sequence[str], patience_s: float = 0.0
 ) -> list[str]:
-    """What is not as promised; empty where all others are done, each deadly one is named, and
-    nothing is left of the processes. ``patience_s``: for those whose parent was killed."""
+    """List what went wrong. Empty if all other items are done, each deadly one is named, and no
+    process is left. ``patience_s``: for processes whose parent was killed."""
     items = ended.result.get("items", {})
     failed = {one["name"]: one for one in ended.result.get("failures", ())}
     faults = []
@@ -133,7 +133,7 @@ def list_faults(
         faults.append(f"{count_done(place / 'out')} markers")
     if sorted(failed) != sorted(deadly):
         faults.append(f"failed: {sorted(failed)}, not {sorted(deadly)}")
-    # One try, and one at the end.
+    # Two tries: one in turn, and one at the end.
     faults += [f"{name}: {one['tries']} tries" for name, one in failed.items() if one["tries"] != 2]
     if sum(ended.deaths.values()) != 2 * len(deadly):
         faults.append(f"processes died {dict(ended.deaths)}")

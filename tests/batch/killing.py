@@ -1,4 +1,4 @@
-"""Kills workers and whole jobs of ``batch`` at random moments, and looks at all that they left.
+"""Kill workers and whole jobs of ``batch`` at random moments, and check all that they left.
 
 ``scripts/batch_check`` runs it for 300 clips; a test for a few.
 """
@@ -221,8 +221,8 @@ def is_worker(pid: int) -> bool:
 
 
 def list_faults(sources: Path, out: Path, clips: list[Path]) -> list[str]:
-    """What is wrong with a job that came to its end; empty where every item is there once, whole,
-    and nothing else is."""
+    """List what is wrong with a job that ended. Empty if every item is there once, whole, and
+    nothing else is."""
     return [
         *_faults_of_items(sources, out, clips),
         *_faults_of_files(out),

@@ -113,7 +113,7 @@ def _cpu_of_children() -> float:
 
 
 def _read_for(file: int, seconds: float) -> bytes:
-    """What there is; NUL where nothing comes in time; nothing at the end."""
+    """Read what is available; return NUL if nothing comes in time, and nothing at the end."""
     return os.read(file, 1 << 20) if select.select([file], [], [], seconds)[0] else b"\0"
 
 

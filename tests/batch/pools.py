@@ -101,8 +101,8 @@ def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord
 
 
 class FakePool:
-    """Does an item when it is waited for. ``answers``: a task and the pool -> what becomes of it;
-    None means that it is done. ``parts``: into which an item is divided that is looked at."""
+    """Does an item when the job waits for it. ``answers``: a task and the pool -> the event; None
+    if the item is done. ``parts``: how many parts a planned item is divided into."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ def make_sources(folder: Path, *names: str) -> Path:
     return folder
 
 
-# What the name of an item holds decides what this process does with it.
+# This process acts on the name of an item.
 WORKER = textwrap.dedent(
     """
     import json, os, signal, sys, time

@@ -1,4 +1,4 @@
-"""On what processes of this machine listen, as /proc tells."""
+"""Listening addresses of this machine's processes, from /proc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 
 
 def listening(pids: Collection[int]) -> list[str]:
-    """Addresses, without ports, on which these processes take connections."""
+    """Return the addresses, without ports, on which these processes listen."""
     sockets = set()
     for pid in pids:
         with suppress(OSError):

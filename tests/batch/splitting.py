@@ -55,7 +55,7 @@ class TellingEngine(NullEngine):
 
 
 def _tell(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
-    """None to three boxes, anywhere."""
+    """Return no to three boxes, anywhere."""
     told = outputs[0][0].astype(np.int64)
     height, width = SIDES
     boxes, scores, ids = [], [], []
@@ -148,8 +148,7 @@ def _write_tone(container: Any, stream: Any, seconds: float) -> None:
 def make_long_video(
     path: Path, seconds: float, width: int, gop: int, *, open_gop: bool = True
 ) -> Path:
-    """A real clip, over and over, with a tone. A dot walks through it, so that it is never the same
-    twice."""
+    """Loop a real clip, with a tone. A moving dot makes every pass differ."""
     kind = "open-gop=1:scenecut=0" if open_gop else "scenecut=40"
     clip = str(CHECKOUT / "videos" / "street.mp4")
     command = ["ffmpeg", "-v", "error", "-nostdin", "-y", "-stream_loop", "-1", "-i", clip]

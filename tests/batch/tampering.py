@@ -129,7 +129,7 @@ class Harm:
         return found
 
     def sql(self, *statements: str | tuple[str, tuple[object, ...]]) -> None:
-        """Done to each manifest, unless SQLite itself refuses it."""
+        """Run these on each manifest, unless SQLite itself refuses."""
         for path in self.manifests():
             with closing(sqlite3.connect(path)) as manifest, suppress(sqlite3.Error):
                 for one in statements:
@@ -373,7 +373,7 @@ def manifest_types(harm: Harm) -> None:
 
 
 def manifest_states(harm: Harm) -> None:
-    """Everything is done, or nothing; keys are others'."""
+    """Set all items done or not done, or give them other items' keys."""
     harm.sql(
         harm.random.choice(
             (
@@ -615,7 +615,7 @@ def _faults_of_results(made: Made) -> Iterator[str]:
 def _faults_of_cure(
     made: Made, before: Mapping[str, str], done: subprocess.CompletedProcess[bytes]
 ) -> Iterator[str]:
-    """Does what a message says: moves away what is damaged, and goes on. Then all must be there."""
+    """Do what a message says: remove what is damaged, and resume. Then all must be there."""
     for path in [*made.out.glob("manifest*"), *made.out.glob("failures*")]:
         _remove(path)
     for path in (made.out / "job.json", made.out / "settings.yaml", made.out / LOCK):

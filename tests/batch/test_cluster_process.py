@@ -1,4 +1,4 @@
-"""The process that speaks to Ray, on a Ray that only notes what it is asked."""
+"""The process that talks to Ray, on a fake Ray that only records requests."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_nothing_waits_for_a_node_where_workers_have_nothing_to_do(out):
 
 
 def test_room_that_others_have_is_not_asked_for_for_ever(out):
-    """Ray tells what nodes have, not who uses it."""
+    """Ray reports what nodes have, not who uses it."""
     made = Made(out, node("a", 6)).load()
     made.ray.full = True
     made.begin()
@@ -227,7 +227,7 @@ def test_a_place_whose_actors_do_not_load_is_given_up(out):
 
 
 def test_workers_that_short_memory_ends_as_they_start_are_given_up(out):
-    """Not one after the other for ten minutes, and then "no node gave a worker"."""
+    """They are not restarted for ten minutes until "no node gave a worker"."""
     made = Made(out, node("a")).begin()
     made.ray.dies_saying_hello = NO_MEMORY
     made.hand("crash")

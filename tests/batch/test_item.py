@@ -18,7 +18,7 @@ from tests.sources.clips import write_video
 
 @pytest.fixture
 def model(tmp_path):
-    """The null engine: what is tested is around it."""
+    """Use the null engine, as the tests are about what surrounds it."""
     write_network(tmp_path)
     flags = {"model": str(tmp_path / "x.cfg"), "engine": "null", "no_video": True}
     config, _ = ask([], flags, None)

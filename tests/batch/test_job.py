@@ -201,7 +201,7 @@ def test_items_without_objects_are_named():
 
 
 def test_results_placed_before_a_worker_died_are_kept(job):
-    """It placed them whole, and died before it could say so."""
+    """The worker placed them whole, and died before it could report them."""
 
     def answers(task, pool):
         if task.name == "bb.mp4":
@@ -280,7 +280,7 @@ def test_results_that_somebody_removed_are_made_again(job, tmp_path):
 
 
 def test_a_signal_drops_what_is_under_way_and_resume_does_it(job, tmp_path):
-    """The stop comes with the third item."""
+    """The stop comes at the third item."""
     waits = []
 
     def before(stop):

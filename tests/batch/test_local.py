@@ -1,4 +1,4 @@
-"""The pool of processes: crashes, hangs, workers that do not load, and the end."""
+"""The pool of processes: crashes, hangs, workers that fail to load, and the end."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_a_part_that_refuses_its_file_has_it_done_whole(job, tmp_path, number):
 
 
 def test_an_item_whose_worker_is_lost_while_it_plans_is_planned_again(job):
-    """A worker that goes by chance must not make one run of a file of ten hours."""
+    """One lost worker must not turn a file of ten hours into a single run."""
     result, pool = job(
         lambda task, pool: lost(task) if does(task, "plan") and task.tries == 1 else None
     )
@@ -320,7 +320,7 @@ def stopped(job, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_resume_goes_on_with_the_parts_that_are_done(job, stopped, tmp_path, workers):
-    """Also where nothing would be divided now."""
+    """This holds even if nothing would be divided now."""
     said = []
     result, _ = job(resume=True, workers=workers, watch=Watch(say=said.append))
     assert result.exit.code == 0

@@ -39,7 +39,7 @@ def test_results_stand_whole_with_their_marker(outputs):
 
 
 def note_disk_calls(monkeypatch) -> list[str]:
-    """Files that reach the disk, and what gets its name, from now on."""
+    """Record files that are synced and names that are given, from now on."""
     happened = []
     fsync, rename = os.fsync, os.rename
 
@@ -86,7 +86,7 @@ def test_what_a_killed_worker_left_is_removed_by_the_next_try(outputs):
 
 
 def test_scratch_is_as_deep_as_the_results_will_be(outputs):
-    """So that a path from the results to the source (a player's) holds."""
+    """A relative path from the results to the source, for a player, then stays valid."""
     for name in ("a.mp4", "b/a.mp4", "b/c/d/a.mp4"):
         scratch = outputs.begin(name)
         assert len(scratch.parts) == len(outputs.folder(name).parts)

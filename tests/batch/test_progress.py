@@ -1,4 +1,4 @@
-"""Counts, rates and the time that is left, by a clock of the test's own."""
+"""Counts, rates and the time that is left, on a clock of the test."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_line_says_all(tally, clock):
 @pytest.mark.parametrize("running", [False, True])
 @pytest.mark.parametrize("told", [False, True])
 def test_progress_is_that_of_a_job_that_runs(tally, running, told):
-    """One that ended, or was killed, left its last progress."""
+    """A job that ended, or was killed, left its last progress."""
     out = io.StringIO()
     result = BatchResult(
         output="out", items=ItemCounts(done=3), failures=[], seconds=1.0, frames=0, fps=None,

@@ -56,7 +56,7 @@ def do(task: Task, model: OpenModel, outputs: LocalOutputs, piece: Piece, **more
 
 
 def do_parts(task: Task, model: OpenModel, outputs: LocalOutputs, count: int) -> list[ItemRecord]:
-    """The last one first."""
+    """Do the last part first."""
     found = [
         do(task, model, outputs, Piece(do="part", number=number, of=count))
         for number in reversed(range(count))
@@ -85,7 +85,7 @@ def in_one_run(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs,
 
 @pytest.mark.slow
 def test_parts_are_detected_on_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
-    """Not on the model's own, where the canvas follows the source."""
+    """If the canvas follows the source, the model's own canvas is not used."""
     fitting, asked = telling_model(), []
     used = set()
     infer = fitting.engine.requests[0].infer

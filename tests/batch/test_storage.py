@@ -130,7 +130,7 @@ def test_frames_from_a_store_equal_those_of_the_local_file(store, tmp_path, pixe
 
 
 def test_bytes_are_asked_for_once_and_never_copied(store, wire, tmp_path, model, monkeypatch):
-    """Also where the frames, and what the container says of itself, are read in turn."""
+    """This holds too if frames and the container's data are read in turn."""
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
     monkeypatch.setattr(_ranges, "KEPT", 6)
     path = upload(store, tmp_path, frames=100, crf="10")
@@ -211,7 +211,7 @@ def test_missing_object_or_bucket_raises_source_error(store, source, says):
 
 
 def test_text_that_names_other_files_opens_none_of_them(store, wire, tmp_path):
-    """Neither a file of this machine, nor another object."""
+    """It opens neither a local file nor another object."""
     clip = write_video(tmp_path / "secret.ts", 3)
     for target in (str(clip), f"http://127.0.0.1:{wire.port}/videos/other.ts"):
         playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{target}\n#EXT-X-ENDLIST\n"
@@ -270,7 +270,7 @@ def test_unreachable_store_raises_with_the_endpoint_variable(store, wire, monkey
 
 
 def test_a_job_of_the_command_line(store, wire, tmp_path):
-    """From the store into the store; then without credentials."""
+    """From the store to the store; then without credentials."""
     write_network(tmp_path)
     for name in ("in/a.mp4", "in/sub/b.mp4"):
         upload(store, tmp_path, name)
