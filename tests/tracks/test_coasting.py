@@ -28,8 +28,8 @@ def person(y: float, *, coasting: bool = False) -> Detections:
 
 
 def crossings(*steps: tuple[float, bool], shade: int = 0) -> list[tuple[float, str]]:
-    """(second, event) of a walk: lower edge, whether the frame coasts. ``shade``: by how much each
-    frame is brighter than the one before."""
+    """Return (second, event) for a walk: lower edge, whether the frame coasts. ``shade``: how much
+    brighter each frame is than the one before."""
     book, said = Book("", Counter(ZoneSet((LINE,), None, "bottom", 60.0), ("person",))), []
     for i, (y, coasting) in enumerate(steps):
         shown = frame(i, coasting=coasting, level=40 + shade * i)

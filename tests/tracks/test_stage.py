@@ -72,7 +72,7 @@ def test_low_scores_reach_only_the_tracker() -> None:
 
 
 def test_the_head_hands_them_over() -> None:
-    """Behind the head of a run with ByteTrack are boxes from 0.1 on; the others keep --conf."""
+    """A run with ByteTrack gets boxes from 0.1 on from the head; the others keep --conf."""
     for track, lowest in (("bytetrack", 0.1), ("sort", 1.0)):
         (one,) = between.wanted(resolve_config(None, {"track": track}).as_dict())
         assert one.kind.lowest_conf(one.settings) == lowest

@@ -100,7 +100,7 @@ def test_a_long_step_is_many_short_ones(form: Form) -> None:
 
 @pytest.mark.parametrize("form", [CORNERS, CENTRES])
 def test_the_filter_is_kalmans(form: Form) -> None:
-    """Against the formulas with whole matrices, of each of the four numbers."""
+    """It equals the formulas with whole matrices, for each of the four numbers."""
     random = np.random.default_rng(2)
     motion, seen = Motion(form), np.array([[100, 100, 140, 200]], float)
     motion.add(seen)

@@ -1,4 +1,4 @@
-"""zones.yaml: what it means, and one line for everything that is wrong with it."""
+"""zones.yaml: its meaning, and one line for every error in it."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def test_pixels_without_a_size_are_refused_for_cameras(tmp_path: Path) -> None:
 
 
 def test_the_arrow_of_a_line_grows_with_the_picture() -> None:
-    """It has the same share of a picture at 360p and at 2160p."""
+    """It takes the same share of a picture at 360p and at 2160p."""
     small, large = (
         arrow_of(np.array([[0.5, 0.2], [0.5, 0.9]]) * [width, width * 9 / 16], width)
         for width in (640, 3840)
