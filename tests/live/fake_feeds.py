@@ -48,7 +48,7 @@ class FullCores(Burden):
 
 
 class FakeFeed(Feed):
-    """``arrives`` lets a picture in, whose pixels hold its number; ``latest`` keeps the newest."""
+    """``arrives`` adds a picture whose pixels hold its number; ``latest`` keeps only the newest."""
 
     def __init__(self, camera: Camera, wake: Callable[[], None], clock, latest: bool = False):
         self.camera, self.wake, self.clock, self.latest = camera, wake, clock, latest

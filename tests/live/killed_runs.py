@@ -1,6 +1,6 @@
-"""The whole command, killed and stopped at any moment while it records two cameras into one folder.
+"""Kill and stop the whole command at any moment while it records two cameras into one folder.
 
-What one run leaves the next one finds, so that adoption and retention have something to do.
+Each run finds the files of the last one, so that adoption and retention have work to do.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NAMES = ("cam0", "cam1")
 MODES = ("copy", "annotated")
 MINUTES = "0.05"  # of a segment: 3 s
 KEEP_GB = 0.004
-# What may lie there more: of the half minute since the last look, a file, and what comes at once
-# when a stopped run resumes.
+# Seconds of video allowed above the limit: half a minute since the last check, one file, and the
+# burst when a stopped run resumes.
 MORE_S = 60.0
 CLIP_S = 10.0
 EARLIEST_S, LATEST_S = 0.3, 12.0  # of a kill, from the start of the process

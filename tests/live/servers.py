@@ -280,7 +280,7 @@ class _Handler(Handler):
             self.send_error(404)
 
     def do_POST(self) -> None:  # noqa: N802
-        """Not taken; a test sees that it came."""
+        """Record the request for the test, and refuse it."""
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append((self.path, dict(self.headers.items())))
         self.send_error(501)

@@ -1,4 +1,4 @@
-"""Streams of cameras, made with PyAV: every picture carries its number, so that none can hide."""
+"""Streams of cameras, made with PyAV. Every picture carries its number."""
 
 from __future__ import annotations
 

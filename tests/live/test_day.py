@@ -152,7 +152,7 @@ class Feed(FakeFeed):
 
 
 class Recorder:
-    """As the recorder and its thread: it takes pictures, and looks about once a minute."""
+    """A stand-in for the recorder and its thread: records, and sweeps about once a minute."""
 
     def __init__(self, folder: Path, world: World, said: list[str]) -> None:
         self.world, self.folder = world, folder / "yard/video"
@@ -173,7 +173,7 @@ class Recorder:
         )
 
     def look(self) -> None:
-        """Nothing younger than the limit is gone, nothing much older is there."""
+        """Sweep. Check that no file below the age limit is gone and none far above it stays."""
         self.recording.look(self.world.ns)
         for path in {one.path for one in list_recordings(self.folder)} - self.there:
             self.born[path] = self.world.elapsed_s

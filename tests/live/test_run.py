@@ -163,7 +163,7 @@ def run_during(
     ends: bool = True,
     **options,
 ):
-    """Runs while ``action`` does. Then its source ends, as --duration ends it, where ``ends``."""
+    """Run while ``action`` does. If ``ends``, the source then ends as --duration ends it."""
     failed: list[BaseException] = []
 
     def act() -> None:
@@ -256,7 +256,7 @@ def test_reports_show_the_cameras(feeds):
 
     def act() -> None:
         wait_for(lambda: held)
-        wait_for(lambda: held[0]().capacity)  # which takes a few turns of the clerk
+        wait_for(lambda: held[0]().capacity)  # which takes a few turns of the monitor
 
     around = Onlookers(figures_to=held.append)
     result = run_during(feeds, act, "rtsp://a/door", "rtsp://b/dead", around=around)
@@ -628,7 +628,7 @@ def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
 
 
 def test_a_fault_of_ours_is_logged_once(feeds, monkeypatch):
-    """The thread meets it four times a second, and must not fill the disk."""
+    """The monitor meets it four times a second, and must not fill the disk."""
     met = []
     monkeypatch.setattr(live.CameraLines, "look", lambda *_: met.append(1) or {}["gone"])
     result = run_during(feeds, lambda: wait_for(lambda: len(met) > 3), "rtsp://a/door")

@@ -105,7 +105,7 @@ def test_dashboard_has_what_grafana_wants():
 
 
 def test_docker_image_holds_what_pip_needs_and_no_secrets():
-    """What docs/deploy.md has users put into the checkout (a token!) would stay in a layer."""
+    """Files that docs/deploy.md puts into the checkout, such as a token, must not enter a layer."""
     lines = (CHECKOUT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"

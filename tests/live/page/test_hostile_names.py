@@ -1,4 +1,4 @@
-"""Names of classes and files that hold markup, formulas and what steers a terminal, in whole runs.
+"""Whole runs with markup, formulas and terminal control codes in names of classes and files.
 
 A stranger's model file names its classes, and its names come to the page, the report, the events,
 rows and the terminal.
@@ -27,7 +27,7 @@ GIVEN = (
     "=cmd()|'/C calc'!A0 &amp; \x1b[31m\x1b]0;t\x07 \u202e</script>",
     "-->a\nb\0c${owned=1}'\"{{owned=1}}]]><svg onload=owned=1>",
 )
-# As they are shown: what steers a terminal or turns letters is left out where a model is read.
+# As shown: control characters and marks of text direction are removed when a model is read.
 NAMES = tuple(re.sub("[\x00-\x1f\u202e]", "", name) for name in GIVEN)
 STEERS = re.compile("[\x00\x07\x1b\u202e]")
 CLIP = "<img src=x onerror=owned=1>.mp4"

@@ -417,7 +417,7 @@ def test_streams_are_bounded(served, monkeypatch):
 
 
 class Callers:
-    """Connects to a bounded socket from addresses of one's choice, and accepts each."""
+    """Connect to a bounded socket from given addresses, and accept each."""
 
     def __init__(self, **bounds):
         self.bounded = BoundedSocket(socket.create_server(("127.0.0.1", 0)), **bounds)

@@ -394,7 +394,7 @@ def test_metrics(served, monkeypatch):
     assert all(name.startswith("detect_video_") for name in ours)
     assert all(families[name].documentation for name in ours)
     assert all(families[name].samples for name in ours)
-    # Prometheus's own linter wants quantiles in a summary alone.
+    # Prometheus's own linter allows quantiles only in a summary.
     quantiled = {
         one.type
         for one in families.values()
