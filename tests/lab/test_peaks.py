@@ -1,4 +1,4 @@
-"""The peaks of this computer: what is measured, what is kept, and what is believed."""
+"""The peaks of this computer: how they are measured, kept and checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def short(monkeypatch):
     [(0, 100.0), (1000, 100.0), (10_001, 40.0), (1_000_000, 10.0), (10**9, 10.0)],
 )
 def test_the_bandwidth_is_that_of_the_working_set(touched, rate):
-    """A smaller set is at least as fast as a larger one, whatever was measured."""
+    """A smaller set counts as at least as fast as a larger one, whatever was measured."""
     assert SOME.bandwidth_at(touched) == rate
     assert replace(SOME, bandwidths=()).bandwidth_at(touched) == 10.0
 

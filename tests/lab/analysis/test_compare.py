@@ -1,4 +1,4 @@
-"""Rows from rounds that a test writes down, with exact numbers."""
+"""Rows from made-up rounds with exact numbers."""
 
 from __future__ import annotations
 

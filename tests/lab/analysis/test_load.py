@@ -1,4 +1,4 @@
-"""Two runs beside different amounts of other programs' work."""
+"""Two runs under different loads from other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noise that the test makes, and figures of tables that others computed."""
+"""Verdicts on made-up noise, and figures from published tables."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SIZE = np.array([40.0, 90.0])
 
 
 class Scene(NamedTuple):
-    """Of each frame: boxes xyxy [n, 4] and ids [n], of the labels and of the tracks."""
+    """Boxes xyxy [n, 4] and ids [n] of each frame, of the labels and of the tracks."""
 
     labels: list[tuple[Boxes, Ids]]
     tracks: list[tuple[Boxes, Ids]]

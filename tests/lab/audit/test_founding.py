@@ -10,7 +10,7 @@ import pytest
 from detector.lab.session.audit import Finding
 from tests.lab.audit.cases import of_files
 
-# Facts of the machines that the reports tell in words; pictures: of the data set that is claimed.
+# Facts about machines that the reports give in words; pictures: those in the data set claimed.
 FACTS = {
     "s0": ("card=T4", "peak=8.1TFLOPS", "bandwidth=320GB/s"),
     "s1": ("cores=8", "flops_per_cycle=32", "pictures=128"),

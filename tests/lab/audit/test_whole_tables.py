@@ -12,7 +12,7 @@ from detector.lab.audit.read import parse_tables
 from tests.conftest import CHECKOUT
 from tests.lab.audit.cases import of_files, of_text, rules_of
 
-# Each as somebody careful would print it: figures that agree, spreads, one change a row.
+# Tables as a careful author prints them: consistent figures, spreads, one change a row.
 CLEAN = {
     "one engine, models of several sizes": """
 | model | size (pixels) | mAP 50-95 | latency (ms) | params (M) | FLOPs (G) |

@@ -74,7 +74,7 @@ def test_json_of_a_run_and_a_table(tables: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_tells_with_v_what_to_doubt(tmp_path: Path) -> None:
-    """More threads than cores: a warning, which the short end does not tell."""
+    """More threads than cores give a warning, which is shown only with -v."""
     given = [CLIP, "--engine", "ort", "--frames", 3, "--threads", 64, "--concurrency", 2]
     for words, told in ((["-v"], True), ([], False)):
         process = detect_video(*given, *words, cwd=tmp_path)

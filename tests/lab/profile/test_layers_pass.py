@@ -50,8 +50,8 @@ def test_an_engine_without_layers_says_so(tmp_path):
 
 @pytest.mark.slow
 def test_a_layer_has_the_threads_that_its_request_had(tmp_path):
-    """Opened alone, one request of two would get both cores: layers above a peak that was taken
-    with one thread.
+    """Opened alone, one request of two would get both cores: its layers would exceed a peak that
+    was measured with one thread.
     """
     place = ran(tmp_path, engine="ort", frames=2, concurrency=2)
     plain = read_session(place)

@@ -29,7 +29,7 @@ def test_perf_lines():
     assert read_perf(PERF) == {"task-clock": 1234.56, "cycles": 2e6, "instructions": 5e6}
 
 
-# Runs what it is given, as perf does, and notes it.
+# Runs the given command, as perf does, and records it.
 COUNTING = """#!/bin/sh
 report=$5
 echo "$*" >> {folder}/calls

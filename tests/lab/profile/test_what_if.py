@@ -36,9 +36,7 @@ UNKNOWN = 0.05  # of the CPU seconds: threads of no known stage
 
 
 def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
-    """A plain loop on its own would give one request all threads, and two things would have
-    changed.
-    """
+    """On its own a plain loop would give one request all threads, and so change two things."""
     run = document(engine="ort", precision="fp32", engine_threads=1, concurrency=2)
     pinned = pin_choices(Config(), run).runtime
     assert (pinned.engine, pinned.precision, pinned.threads, pinned.concurrency) == (

@@ -390,7 +390,7 @@ def test_what_if_shows_gains_with_their_rounds_and_why_not_to_believe_them():
         for name in ("infer free", "read free", "overlap off")
     }
     assert rows["infer free"] == "infer free +53.8% +48.0% +56.0% 62 16"
-    # Slower in one round: no gain is shown, but from where to where the rounds went.
+    # If one round was slower, the range of the rounds is shown, not a gain.
     assert rows["read free"].endswith("gain -2.0% +4.0% 40 25")
     assert rows["overlap off"].startswith("overlap off -45.0% -47.0% -43.0%")
     assert "unreliable: 24 frames are few" in lines

@@ -36,7 +36,7 @@ def session(tmp_path_factory):
 
 @pytest.mark.slow
 def test_odd_names_can_be_logged(session):
-    """Protobuf refuses what is no UTF-8, and a tracker shows names to people."""
+    """Protobuf refuses invalid UTF-8, and a tracker shows names to people."""
     odd = "\udc80\x1b[31m\u202e"
     document = replace(session.document, model=odd, verdict=Verdict(bottleneck=None, sentence=odd))
     entries = entries_of(replace(session, document=document))

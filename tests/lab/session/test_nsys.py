@@ -194,7 +194,7 @@ def changed(statement):
 
 
 def other_bytes(path):
-    """A schema that SQLite refuses with a message that is no UTF-8."""
+    """A schema that SQLite refuses with a message that is not UTF-8."""
     export(path, ONE)
     statement = b"StringIds (id int"
     content = path.read_bytes()
@@ -386,7 +386,7 @@ def test_ranges_outside_of_runs_are_listed_last(after_the_run):
 
 
 def test_a_run_between_them_is_not_counted_with_them(tmp_path):
-    """One picture before the run and one after it: neither its calls nor its kernels are theirs."""
+    """Calls and kernels of the pictures before and after the run are not the run's."""
     end = with_singles(tmp_path / "probe.sqlite", [])
     path = tmp_path / "a.sqlite"
     with_singles(path, [-20 * MS, end + 10 * MS])

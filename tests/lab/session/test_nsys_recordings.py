@@ -1,5 +1,5 @@
 """Real recordings: exports of Nsight Systems 2022.4.2, 2023.4.4 and 2024.2.3, made and packed by
-scripts/nsys_check, each beside the calls that the session of the same run counted."""
+scripts/nsys_check, each with the calls that the session of the same run counted."""
 
 from __future__ import annotations
 
