@@ -148,8 +148,7 @@ class Answer:
 
 
 class FakeRay:
-    """``ray``, ``ray.remote(Worker)`` and the nodes in one. ``full``: others have what room there
-    is."""
+    """``ray``, ``ray.remote(Worker)`` and the nodes in one. ``full``: others use all the room."""
 
     def __init__(self, out: Path, clock: Clock, *nodes: Node) -> None:
         self.out, self.clock = str(out), clock

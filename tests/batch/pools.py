@@ -259,8 +259,8 @@ WORKER = textwrap.dedent(
 
 
 def worker_command(place: Path, flag: Path) -> Callable[[Path, Sequence[int], int], list[str]]:
-    """In place of ``local._command_line``: of a process that answers as a worker does. It dies at
-    once where FLAG.dies is there, and has another model where FLAG.other is."""
+    """Stand in for ``local._command_line``, with a process that answers as a worker does. It dies
+    at once if FLAG.dies exists, and has another model if FLAG.other does."""
     import sys
 
     from detector.core.run.signals import ROOT

@@ -1,5 +1,5 @@
-"""What tests of parts share with ``scripts/split_check``: clips, a model that sees every pixel, and
-eyes for what one run and joined parts leave.
+"""Shared by tests of parts and ``scripts/split_check``: clips, a model that sees every pixel, and
+readers of what one run and joined parts write.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Results in a store: the marker comes last, and what a manifest lost the markers tell. On a store
-in memory, in the place of Google's; test_storage.py has a server."""
+"""Results in a store: the marker comes last, and markers restore what a manifest lost. The store
+is in memory, in place of Google's; test_storage.py has a server."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_job_from_a_store_to_a_store(store, tmp_path):
 
 @pytest.mark.parametrize("copies", ["whole", "without"])
 def test_another_machine_goes_on(store, tmp_path, monkeypatch, copies):
-    """It has no state of its own, and perhaps no copy of the manifest: then the markers tell."""
+    """It has no state and perhaps no copy of the manifest: then the markers are enough."""
     for name in ("a.mp4", "b.mp4"):
         store.pipe_file(f"bucket/in/{name}", b"x")
     run(store)

@@ -1,4 +1,4 @@
-"""A worker on a node, without Ray: what it tells of its node, and what becomes of items."""
+"""A worker on a node, without Ray: its report on the node, and how items end."""
 
 from __future__ import annotations
 

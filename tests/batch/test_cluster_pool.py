@@ -59,7 +59,7 @@ def pool(tmp_path, monkeypatch):
             head += f"PIPE, ANSWERS = {pipe}, {pickle.dumps(answers)!r}\n"
             return [sys.executable, "-c", head + SAYS]
 
-        # What does not answer is not waited for; what leaves in order may take its time.
+        # A process that hangs is soon abandoned; one that ends in order may take its time.
         hangs = "hang" in answers
         monkeypatch.setattr(module, "CLOSING_S", 0.2 if hangs else PATIENCE_S)
         place = place or str(tmp_path / "out")

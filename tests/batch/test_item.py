@@ -1,4 +1,4 @@
-"""One item: its results are placed, or nothing of it stays. And what very many cost to look at."""
+"""One item: its results are placed, or nothing of it stays. Also the cost of very many items."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What becomes of items: done, tried again, set aside, skipped, redone. On a pool without
-processes."""
+"""Outcomes of items on a pool without processes: done, tried again, set aside, skipped, redone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How results come to stand under their name whole, and who may be at work in a folder."""
+"""Results get their names only when they are whole, and a folder has one job at a time."""
 
 from __future__ import annotations
 

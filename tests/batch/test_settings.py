@@ -1,4 +1,4 @@
-"""What every worker obeys: resolved once, kept, and the same for all shards."""
+"""The settings of all workers: resolved once, kept, and the same for all shards."""
 
 from __future__ import annotations
 
