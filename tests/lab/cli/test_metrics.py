@@ -1,4 +1,4 @@
-"""The table that maps nvprof's metrics to ours."""
+"""The table of nvprof's metrics and their successors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests in a receiver's own format: the recipes of docs/live.md, checked against each API."""
+"""Requests in a receiver's own format: the recipes of docs/live.md, by what each API accepts."""
 
 from __future__ import annotations
 
