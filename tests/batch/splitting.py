@@ -55,7 +55,7 @@ class TellingEngine(NullEngine):
 
 
 def _tell(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
-    """Return no to three boxes, anywhere."""
+    """Return zero to three boxes, anywhere."""
     told = outputs[0][0].astype(np.int64)
     height, width = SIDES
     boxes, scores, ids = [], [], []

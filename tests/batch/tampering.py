@@ -236,7 +236,7 @@ def folder_linked(harm: Harm) -> None:
 
 
 def scratch_linked(harm: Harm) -> None:
-    """Link the scratch folders of an item, and of its parts, that has to be processed again."""
+    """Link the scratch folders of an item to be processed again, and of its parts."""
     digest = hashlib.sha256(harm.item.encode()).hexdigest()[:16]
     harm.link(harm.out / f"{SCRATCH}{digest}")
     key = harm.document(harm.marker)["key"]

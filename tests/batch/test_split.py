@@ -152,7 +152,7 @@ def test_rows_of_frames_with_detections_alone(folder: Path, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["open.mp4", "variable.mp4", "closed.mkv", "open265.mp4"])
 def test_a_joint_at_every_gop(name: str, folder: Path, tmp_path: Path) -> None:
-    """With as many parts as GOPs can start, rows, times and video are the same as of one run."""
+    """With as many parts as GOPs can start, rows, times and video equal one run's."""
     path, config, loaded = clip(folder, name), make_config("jsonl", "video"), telling_model()
     parts = at_every_joint(path, config).parts
     assert (

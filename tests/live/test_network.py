@@ -605,7 +605,7 @@ def test_twenty_kills_leave_nothing_behind(clip: Path) -> None:
 def test_the_log_of_ffmpeg_has_no_secrets(
     web: HttpServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """If the user turns on PyAV's log; otherwise nothing is printed."""
+    """The user may turn on PyAV's log; otherwise nothing is printed."""
     url = web.url("/absent?token=T0kenPlanted", "me:S3cretPlanted")
     with started(url) as feed:
         wait_for(lambda: feed.facts().error)

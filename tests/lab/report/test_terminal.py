@@ -217,7 +217,7 @@ def test_a_thread_that_never_ran_has_no_bar():
 
 
 def test_uncalled_stage_adds_no_thread():
-    """``annotate`` if nothing is drawn: it once added "2 workers" next to the writer."""
+    """``annotate``, when nothing was drawn, once added "2 workers" next to the writer."""
     stages, threads = DOCUMENT["stages"], DOCUMENT["threads"]
     assert stages["annotate"]["thread"] == ""
     text = brief(
