@@ -25,7 +25,7 @@ APART = "apart"  # ended in a library's way where the case gives too little to s
 
 @dataclass
 class Tally:
-    """What became of the cases of one kind. A case that failed twice counts in both columns."""
+    """The results of the cases of one kind. A case that failed twice counts in both columns."""
 
     cases: int = 0
     counts: Counter[str] = field(default_factory=Counter)

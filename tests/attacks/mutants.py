@@ -74,7 +74,7 @@ WOUNDS = (flip_bits, overwrite, blank, cut_off, cut_out)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one mutant. ``exit``: of a run that reads it."""
+    """The result of one mutant. ``exit``: the exit code of a run that reads it."""
 
     path: Path
     seed: str
@@ -101,7 +101,7 @@ class Outcome:
 def make_seeds(folder: Path, names: list[str]) -> None:
     for name in names:
         pixels = [] if "-pix_fmt" in SEEDS[name] else ["-pix_fmt", "yuv420p"]
-        # Without it, Matroska's muxer writes random numbers.
+        # Without bitexact, Matroska's muxer writes random numbers.
         ffmpeg(*PICTURES, *SEEDS[name], *pixels, "-fflags", "+bitexact", folder / name)
 
 

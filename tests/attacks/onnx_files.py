@@ -446,7 +446,7 @@ CHANGES: dict[str, Change] = {
 
 
 # ----------------------------------------------------------------------
-# Named ones: files beside it, and bytes
+# Named cases: neighbouring files, and bytes
 
 
 def outside(location: str, offset: str = "", length: str = "", *, node: bool = False) -> Files:

@@ -35,7 +35,7 @@ from tests.processes import children_of, command_line
 PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # of prctl
 PASS_BY_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 MOST_PRINTED = 1 << 20  # bytes that are kept of what a process prints
-GRACE_S = 15.0  # a process of a case that is on its way out may take so long
+GRACE_S = 15.0  # how long a process of a case may take to exit
 LEFT_OUT = (
     "detector.core.engines.torch",
     "detector.core.engines.trt",

@@ -46,7 +46,7 @@ PRINTERS = {
 
 @pytest.mark.slow
 def test_nothing_is_printed_another_way():
-    """Printers stand in one file, so that nobody can forget to make a text printable."""
+    """Only one file may print, so that every text is made printable."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         calls = {

@@ -156,7 +156,7 @@ def test_a_file_that_is_full_holds_whole_rows(tmp_path: Path) -> None:
 
 
 def left(clip: Path, folder: Path, *options: str) -> tuple[int | None, str]:
-    """The end of a run whose video comes once nobody reads what it prints: before, it might end."""
+    """Return how a run ends if its video arrives only after the reader of its output is gone."""
     reading, writing = os.pipe()
     fork = start("-", "--engine", "null", "-o", "-", *options, cwd=folder, stdin=reading)
     os.close(reading)

@@ -1,7 +1,7 @@
-"""Poisoned built files: whatever lies in the engines' folder, the rows are those of the real model.
+"""Poisoned built files: whatever they hold, the rows must be those of the real model.
 
-Every case begins with a folder that a run has filled, and the key that proves it. Then somebody who
-does not know the key has been there.
+Every case begins with a folder that a run has filled, and the key that proves it. Then an attacker
+who does not know the key has changed something.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def file_of_another(harm: Harm) -> None:
 
 
 def spoilt_key(harm: Harm) -> None:
-    """Without its key a folder proves nothing. A key that others can read is none."""
+    """Remove, damage, expose or link the key: afterwards the folder proves nothing."""
     harm.tell(file_sha256=harm.poison())
     what = harm.random.randrange(4)
     if what == 0:

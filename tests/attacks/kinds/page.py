@@ -53,7 +53,7 @@ def head(method: str, path: str, headers: dict[str, str], version: str = "HTTP/1
 
 
 def known(random: Random) -> dict[str, str]:
-    """Of whom it comes: nobody, somebody with the token, or with something like it."""
+    """Make the headers of a visitor: without a token, with the right one, or with one like it."""
     wrong = random.choice((*WORDS, TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "A" * 5000))
     wrong = wrong.replace("\n", " ")
     return random.choice((
