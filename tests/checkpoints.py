@@ -1,6 +1,4 @@
-"""Checkpoints as torch.save writes them, made without torch: good ones, and ones that nobody should
-open.
-"""
+"""Checkpoints in the format of torch.save, made without torch: good ones and malicious ones."""
 
 from __future__ import annotations
 

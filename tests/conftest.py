@@ -46,7 +46,7 @@ PARTS = 5  # processes of scripts/test
 # From elsewhere: a test that starts one skips where it is not installed.
 PROGRAMS = ("ffmpeg", "ffprobe", "gcc", "git", "openssl", "node", "systemd-analyze", "zsh", "fish")
 REASONS = 8  # of skips, in the last lines
-# Of the scheduler, as the tests began.
+# The scheduler at the start of the tests.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
 
 
@@ -82,8 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deal(items: list[pytest.Item]) -> None:
-    """Puts files in an order in which no process of xdist is left alone with long tests at the end:
-    each begins with a part of the list, and takes from the ends of the others' parts."""
+    """Order files so that no xdist process is left alone with long tests at the end: each begins
+    with a part of the list, and takes from the ends of the others' parts."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
@@ -113,11 +113,11 @@ def own_secrets() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
-    """Importing ray or mlflow sets variables, after which no fork is as good as an interpreter.
-    Torch can turn off a thread's subnormal numbers, after which tests elsewhere fail.
+    """Undo what imports change: ray and mlflow set variables, after which a fork differs from a new
+    interpreter, and torch can turn off a thread's subnormal numbers, after which other tests fail.
 
-    Those that our import of cv2 sets stay: without them cv2's log counts as one that the user
-    wants, and no damage is heard in it."""
+    Keep the variables that our import of cv2 sets: without them cv2's log counts as wanted by the
+    user, and we cannot detect damage from it."""
     before = dict(os.environ)
     yield
     set_once = {"OPENCV_FFMPEG_LOGLEVEL", "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"}
