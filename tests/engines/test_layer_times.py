@@ -99,7 +99,7 @@ def test_torchs_layers_tile_the_pass():
     slow.forward = lambda given: (time.sleep(0.1), forward(given))[1]
     profiler = TorchLayerProfiler(engine, engine.module)
     begin = time.perf_counter()
-    for seed in range(5):  # a machine that stands still does not do so in all of them
+    for seed in range(5):  # five times, so that a halt of the machine does not decide
         profiler.run(pictures(network, seed))
     took_ms = (time.perf_counter() - begin) * 1e3
     told = {layer.name: times for layer, times in profiler.times()}

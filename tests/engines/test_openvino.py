@@ -1,4 +1,4 @@
-"""What only OpenVINO's engine promises."""
+"""Promises that only OpenVINO's engine makes."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_what_int8_leaves_in_float_runs_in_bf16_where_that_is_asked_for(tmp_path
         ({"avx512_bf16"}, 0.98, None, "int8", "bf16"),
         ({"amx_bf16"}, 0.98, "auto", "int8", "bf16"),
         ({"avx512_bf16"}, 0.98, "fp32", "int8", "f32"),
-        ({"avx512_bf16"}, None, None, "int8", "f32"),  # nobody measured what it loses
+        ({"avx512_bf16"}, None, None, "int8", "f32"),  # its loss was never measured
         ({"avx512_bf16"}, None, "bf16", "int8", "bf16"),
         ({"avx2"}, 0.98, None, "int8", "f32"),
         ({"avx512_bf16"}, 0.98, None, "fp32", "f32"),

@@ -22,7 +22,7 @@ A build takes seconds."""
 
 
 class Progress(rtx.IProgressMonitor):
-    """Keeps what it is told for another build of the same."""
+    """Record the calls, to replay them for another build of the same graph."""
 
     def __init__(self, to: Any) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def _settings(network: Any, config: Any, profiles: list[Any]) -> dict[str, Any]:
 
 
 class IBuilderConfig:
-    """The real one, and beside it what only TensorRT has."""
+    """The real builder config, with the additions that only TensorRT has."""
 
     __slots__ = ("_portable", "_profiles", "_real", "_timings", "hardware_compatibility_level")
 

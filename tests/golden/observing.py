@@ -164,7 +164,7 @@ def _lines_of(path: Path, command: Command) -> Any:
 
 
 def _arrays(path: Path, command: Command) -> Any:
-    """Names and types; values where they are no measurement."""
+    """Return names and types; values too, unless they are measurements."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
     if path.name == "spans.npz":
