@@ -435,9 +435,9 @@ def test_what_the_user_says_does_not_turn_finished_boxes_into_raw_ones(tmp_path)
 
 
 def test_names(tmp_path):
-    """Names are those given, else the file's own, else those beside it, else numbers.
+    """Take the given names, else the file's own, else those of a neighbouring file, else numbers.
 
-    Where nothing tells how many there are, they are COCO's, with a warning.
+    If the count is unknown, take COCO's names, with a warning.
     """
     path = exports.decoded().save(tmp_path / "m.onnx", STATED)
     assert open_network(path).names == ("red", "green", "blue")

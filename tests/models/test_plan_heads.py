@@ -87,7 +87,7 @@ def found_in(network, engine_options=None):
             2,
             False,
         ),  # the shape alone says it
-        # As many rows as cells: only the header tells that these are no cells of two classes.
+        # As many rows as cells: only the header shows that these are not cells of two classes.
         (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
     ],
     ids=["anchor-free", "rows", "nms", "end2end", "shape", "cells"],
@@ -154,7 +154,7 @@ def test_rt_detrs_queries_may_look_finished(machine, tmp_path, ends, model, name
 
 
 def test_a_bare_plan_of_yolov4_has_corners_beside_scores(machine, tmp_path):
-    """As trtexec builds it from an export of pytorch-YOLOv4."""
+    """Build it as trtexec does from an export of pytorch-YOLOv4."""
     import onnx
 
     exported = exports.corners().save(tmp_path / "yolov4.onnx")

@@ -166,7 +166,7 @@ def test_what_cannot_be_fetched_says_where_to_put_it(describe, reason, page):
     if reason.startswith("HTTP"):
         page.status = 404
     else:
-        describe(url="http://127.0.0.1:9/m.onnx")  # the discard port: nobody listens
+        describe(url="http://127.0.0.1:9/m.onnx")  # the discard port, where no server listens
     with pytest.raises(ModelError) as caught:
         pull("m")
     assert f"{target} yourself (sha256 {DIGEST})" in str(caught.value)
