@@ -1,4 +1,4 @@
-"""What a file holds decides how it is read, whatever its name is."""
+"""A file's content decides how it is read, whatever its name is."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_video_by_the_name_of_a_picture(name: str, options: str, tmp_path: Pat
     found = sources.gather([str(tmp_path)], lambda _: False)
     is_stream = "-f mjpeg" in options
     assert found == ([str(tmp_path)] if is_stream else [str(tmp_path), str(path)])
-    with sources.open(str(tmp_path)) as source:  # nobody reads a folder's photos to their end
+    with sources.open(str(tmp_path)) as source:  # a folder's photos are not read to their end
         assert len(list(source)) == 1 + is_stream
     assert ("only the first is used" in source.notes[0]) == is_stream
 

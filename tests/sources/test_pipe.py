@@ -371,7 +371,7 @@ SOUNDS = [
 def test_sound_of_standard_input_is_written_like_a_files(
     name: str, sound: tuple[str, ...], window: dict[str, str], tmp_path: Path, pipe: Any
 ) -> None:
-    """As it does where the file is read beside the frames."""
+    """Compare with a file, whose sound is read alongside the frames."""
     path, made = make_beeping(tmp_path / name, *sound), {}
     for spec in (str(path), "-"):
         out = tmp_path / f"out{len(made)}.mp4"

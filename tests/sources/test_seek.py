@@ -138,7 +138,7 @@ def test_nasty_clips(
         paths += (request.getfixturevalue("shared") / "data/attacks").glob("*.[ma]*")
     for path in paths:
         starts = times_in(path, "0.55", "0.9")
-        # Of damage, cv2's threads patch up something else each time.
+        # cv2's threads patch damage differently each time.
         first = "av" if path.name == "h2.mkv" else "auto"
         for decoder, start in zip((first, "av"), starts, strict=True):
             one, other = both_ways(path, decoder, start, monkeypatch)
