@@ -227,7 +227,7 @@ def test_what_cannot_be_copied_is_refused_by_name(clip: Path, tmp_path: Path) ->
         with pytest.raises(UsageError, match=why):
             save(source, tmp_path / "x.mkv")
         assert not list(tmp_path.glob("x*"))
-    kind.check_source(str(tmp_path / "nothing.mp4"))  # whoever opens it says so
+    kind.check_source(str(tmp_path / "nothing.mp4"))  # opening it reports that it is missing
     with pytest.raises(UsageError, match="--only-detections"):
         sinks.open("overlay", tmp_path / "x.mkv", only_detections=True)
     with pytest.raises(UsageError, match=r"\.mkv"):

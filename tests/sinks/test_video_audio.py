@@ -177,7 +177,7 @@ def test_a_start_that_is_near_is_not_sought() -> None:
 
 @pytest.mark.slow
 def test_sound_packets_are_interleaved_with_frames(tmp_path: Path) -> None:
-    """Sound is written as it comes: packets are at most the encoder's look-ahead apart."""
+    """Sound is written as it arrives: packets are at most the encoder's look-ahead apart."""
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
     rewrite(source, tmp_path / "out.mp4")
     with av.open(str(tmp_path / "out.mp4")) as container:
@@ -201,7 +201,7 @@ def test_broken_sound_is_a_note(tmp_path: Path) -> None:
     sink = write_frames(damaged, tmp_path / "out.mp4", has_audio=True)
     assert codecs(tmp_path / "out.mp4") == {"video": "h264", "audio": "aac"}
     assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
-    assert sink.notes == []  # an early end is no damage that the demuxer can see
+    assert sink.notes == []  # the demuxer cannot see an early end as damage
 
 
 @pytest.mark.slow
