@@ -1,4 +1,4 @@
-"""A process that we start: what is said, how it ends, what is told of its death."""
+"""A process that we start: its messages, its end, and the report of its death."""
 
 from __future__ import annotations
 

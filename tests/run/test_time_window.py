@@ -95,7 +95,7 @@ def test_the_same_frames_behind_damage(tmp_path: Path) -> None:
         return frames
 
     whole = read_damaged()
-    for start in ("3", "7"):  # before the damage and behind it
+    for start in ("3", "7"):  # before the damage and after it
         some = read_damaged(start=start)
         assert some == whole[-len(some) :]
         assert len(some) > 25
