@@ -101,7 +101,7 @@ def test_fresh_pictures_are_taken_when_a_worker_is_free(concurrency):
                 if state["most"] >= concurrency:
                     full.set()
         if name == "infer":
-            full.wait(PATIENCE_S)  # and then for a while, in which one more would show
+            full.wait(PATIENCE_S)  # and a little longer, so that one more would show
             time.sleep(0.003)
             with lock:
                 state["inside"] -= 1

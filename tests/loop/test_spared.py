@@ -22,7 +22,7 @@ FRAMES = 23
 
 
 class Repeating:
-    """As a tracker whose objects stand still. The value of a frame is its number."""
+    """A tracker of objects that do not move. A frame's value is its number."""
 
     def __init__(self, holds_s=0.0):
         self.last, self.holds_s = None, holds_s

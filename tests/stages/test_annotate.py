@@ -370,7 +370,7 @@ def test_a_name_beyond_the_font_becomes_its_number() -> None:
 
 @pytest.mark.parametrize(("name", "covered"), [("person", False), ("horse", True)])
 def test_a_label_goes_where_it_hides_no_face(name: str, covered: bool) -> None:
-    """The smaller box's first place is over the head of the larger one."""
+    """The preferred place of the smaller box's label covers the larger one's head."""
     boxes = np.array([[100, 100, 400, 460], [225, 150, 285, 260]], np.float32)
     detections = Detections(boxes, np.array([0.9, 0.8], np.float32), np.zeros(2, int), (name,))
     layout = lay_out(640, 480, detections, Style())
