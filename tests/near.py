@@ -3,9 +3,8 @@
     python -m tests.near --changed REVISION
     python -m tests.near --wing lab
 
-The tests that import changed code, and those of its room, see a change. This choice is for quick
-checks during work: code that imports its importers may break too, and the full run is there for
-that.
+Tests see a change if they import the changed code or belong to its room. This choice is for quick
+checks during work: code further up may break too, and the full run covers that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Detections on real photos match those of another implementation (shared REFERENCE.md)."""
+"""Detections on real photos match another implementation's (shared REFERENCE.md)."""
 
 import hashlib
 import json

@@ -40,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Case:
-    """Files to lay out in an empty current folder, and a command line to run there.
+    """Files to create in an empty current folder, and a command line to run there.
 
     ``files``: path -> content. A path that ends in "/" is an empty folder; ``Link`` is a link,
     ``Pipe`` a named pipe.

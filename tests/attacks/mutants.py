@@ -101,7 +101,7 @@ class Outcome:
 def make_seeds(folder: Path, names: list[str]) -> None:
     for name in names:
         pixels = [] if "-pix_fmt" in SEEDS[name] else ["-pix_fmt", "yuv420p"]
-        # Without bitexact, Matroska's muxer writes random numbers.
+        # Matroska's muxer writes random numbers unless bitexact is set.
         ffmpeg(*PICTURES, *SEEDS[name], *pixels, "-fflags", "+bitexact", folder / name)
 
 

@@ -60,8 +60,8 @@ class _Handler(Handler):
 
 @dataclass
 class Heard:
-    """What the servers received. ``places``: the values for the case's texts. ``other``: requests
-    to the other server, as text; complete once the servers have ended."""
+    """``places``: the values for the case's texts. ``other``: requests that the other server
+    received, as text; complete once the servers have ended."""
 
     places: Mapping[str, str]
     other: list[str] = field(default_factory=list)

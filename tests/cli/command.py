@@ -110,8 +110,8 @@ def interruptible() -> Iterator[None]:
 
 
 def heeds_signals(pid: int) -> bool:
-    """Return True once the process handles SIGTERM, from the first line of main on. Before that
-    only the interpreter runs, and none of our code."""
+    """Return True once the process handles SIGTERM, which the first line of main sets up; none of
+    our code runs earlier."""
     status = Path(f"/proc/{pid}/status").read_text()
     [caught] = re.findall(r"SigCgt:\s*([0-9a-f]+)", status)
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

@@ -1,4 +1,4 @@
-"""A network with almost no cost, for runs in which the network is not the point."""
+"""A network with almost no cost, for runs that do not test the network."""
 
 from __future__ import annotations
 

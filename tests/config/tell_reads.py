@@ -1,6 +1,6 @@
 """Record which options a command reads, in each of its processes, while it runs.
 
-``with_telling`` makes an environment in which every process of ours adds a line to a file when it
+``with_telling`` makes an environment that makes every process of ours add a line to a file when it
 first reads an option. Copying, comparing or documenting the whole tree does not count as a read.
 """
 

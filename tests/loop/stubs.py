@@ -20,7 +20,7 @@ INFO = SourceInfo("stub", "video", 8, 8, Fraction(25), Fraction(1, 25))
 
 
 class FakeClock:
-    """Time that passes only when a test sleeps. For one thread."""
+    """Time that passes only when a test sleeps, in one thread."""
 
     def __init__(self) -> None:
         self.now = 1_000

@@ -435,7 +435,7 @@ def test_what_the_user_says_does_not_turn_finished_boxes_into_raw_ones(tmp_path)
 
 
 def test_names(tmp_path):
-    """Take the given names, else the file's own, else those of a neighbouring file, else numbers.
+    """Take the given names, else the file's own, else a neighbouring file's, else numbers.
 
     If the count is unknown, take COCO's names, with a warning.
     """

@@ -1,4 +1,4 @@
-"""--rect: the possible inputs, their match with those of single pictures, and refusals."""
+"""--rect: the possible inputs, their match with single pictures' inputs, and refusals."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ def test_unsupported_time_code_is_noted(tmp_path: Path) -> None:
                                  ("a.mp4", "bin_data", ".mp4")]
 )  # fmt: skip
 def test_tracks_of_data_are_kept_or_named(source, kind, kept, tmp_path: Path) -> None:
-    """Copy tracks like those of drones (KLV) and action cameras (GPMF in MP4)."""
+    """Copy data tracks as drones (KLV) and action cameras (GPMF in MP4) write them."""
     with av.open(str(tmp_path / source), "w") as file:
         video = file.add_stream("libx264", rate=10)
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"

@@ -15,7 +15,7 @@ from tests.conftest import night
 from .clips import complaints, encode_once, pts_of, write_sound, write_video
 from .oddities import ffmpeg
 
-# For the real clips and for those made here.
+# Clips that must be refused, both real ones and ones made here.
 REFUSED = {  # by number: a word that the message must hold
     "01": "empty",
     "02": "text",

@@ -33,7 +33,7 @@ SOUND = ("-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}")
 
 def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
     """Encode the test picture and a sound once for each of ``parts``, which are options, and join
-    them like ``cat``. Without options a part's clock goes on."""
+    them like ``cat``. A part without options continues the clock."""
     data = b""
     for number, options in enumerate(parts):
         part = path.with_name(f"part-{path.name}")

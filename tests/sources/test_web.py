@@ -113,7 +113,7 @@ def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
 
 @pytest.mark.parametrize("end", ["ranges", "plain"])
 def test_a_position_behind_or_far_ahead_is_asked_for(web, end):
-    """We read past some bytes. Without ranges everything is kept, and we send no other request."""
+    """We read past some bytes. An answer without ranges is kept, and we send no other request."""
     data, far = np.random.default_rng(0).bytes(3 * _web.SKIPPED), _web.SKIPPED
     with closing(_web.WebFile(_web.WebPlace(web.put("/x", data, **HOW[end])))) as file:
         for at, asked in ((0, 1), (5, 1), (3, 2), (4 + far, 2), (6 + 2 * far, 3), (2, 4)):

@@ -1,4 +1,4 @@
-"""Poisoned built files: whatever they hold, the rows must be those of the real model.
+"""Poisoned built files: whatever they hold, the rows must be the real model's.
 
 Every case begins with a folder that a run has filled, and the key that proves it. Then an attacker
 who does not know the key has changed something.

@@ -173,7 +173,7 @@ def test_a_device_that_fails_at_the_start_says_which_call(
     assert not (tmp_path / "run").exists()
 
 
-# The choice of the call makes no difference here: the engine's answers are those of the runs above.
+# The choice of the call makes no difference here: the engine's answers match the runs above.
 @pytest.mark.parametrize(("package", "name"), [(one, RUNNING[one][0]) for one in RUNNING])
 def test_the_python_api_raises_the_first_error(monkeypatch, plans, package, name):
     death = machine(monkeypatch, package, name)
