@@ -22,8 +22,8 @@ import pytest
 from detector.core.errors import secrets
 
 with suppress(ImportError):
-    # It tells every child of this process that a terminal has 80 columns, and os.environ nothing:
-    # what a test sees would depend on what ran before it.
+    # readline tells every child process that a terminal has 80 columns, but does not change
+    # os.environ, so a test's result would depend on earlier tests.
     import readline  # noqa: F401
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
@@ -97,7 +97,7 @@ def _deal(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay to the end: no later collection of garbage looks at them."""
+    """Freeze the thousands of tests, which live to the end, to keep garbage collection short."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""Processes of this machine, as /proc tells of them: whose children they are, whether they live."""
+"""Processes of this machine, from /proc: their parents, and whether they live."""
 
 from __future__ import annotations
 

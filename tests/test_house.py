@@ -241,7 +241,7 @@ def test_the_top_of_the_package_stays_small() -> None:
 
 
 def test_every_program_in_python_is_linted() -> None:
-    """ruff knows a file by its ending; those without one stand in its settings by name."""
+    """ruff knows a file by its suffix; its settings must list those without one."""
     root = PACKAGE.parent
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     programs = {

@@ -84,7 +84,7 @@ def load(
     workers=1,
     **ms,
 ):
-    """100 frames; ``loop_ms``: of the period, what lies within the loop's threads."""
+    """Return a load of 100 frames. ``loop_ms``: the part of the period within the loop."""
     infer_s = ms.get("infer", 0) / 10 if infer_s is None else infer_s
     loop_s = (period_ms if loop_ms is None else loop_ms) / 10
     threads = {"writer": thread(loop_s), "reader": thread(loop_s / 2)}
@@ -248,7 +248,7 @@ def test_what_the_needs_do_not_explain_is_not_predicted():
 @pytest.mark.parametrize(("rest", "said"), [(8.1, True), (7.9, False)])
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_gain_above_a_quarter_is_not_said(rest, said, sync):
-    """What is left would become faster, too, by more than 10% of the FPS."""
+    """The rest would become faster, too, by more than 10% of the FPS."""
     infer = 10 - rest if sync else 10
     facts = judge(load(10, sync=sync, infer=infer, write=rest, process_cpu_s=0.5))
     assert ("infer" in facts.gain_if_free) is said
@@ -364,7 +364,7 @@ def test_the_same_stage_is_named_beside_any_load(others, stretched):
 
 @pytest.mark.parametrize(("between_ms", "said"), [(1, True), (10, False)])
 def test_a_gain_after_which_the_cores_are_full_is_not_said(between_ms, said):
-    """Without inference, 8.5 ms of writing are left, and so much CPU beside its 6, on two cores."""
+    """Without inference, writing takes 8.5 ms with 6 ms of CPU time, plus ``between_ms``."""
     found = load(10, cores=2, process_cpu_s=1.5, infer=10, write=8.5)
     found = replace(found, stage_cpu={"infer": 1e-3, "write": 6e-3}, between_cpu_s=between_ms / 1e3)
     assert not found.cpu_is_full
@@ -468,8 +468,8 @@ TIMES = st.floats(0, 50, allow_nan=False)
 def test_the_sentences_own_arithmetic_holds(
     period, ms, cores, cpu, others, loop_share, sync, workers, frames
 ):
-    """No share above 100%, no more cores than there are, no gain above what the share allows, no
-    other stage that brings more, no gain from a few frames."""
+    """Never show a share above 100%, more cores than there are, a gain above the share's limit or
+    from a few frames, or a stage that is not the best."""
     found = load(
         period,
         sync=sync,

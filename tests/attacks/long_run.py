@@ -105,8 +105,8 @@ class LongRun:
             raise errors[0]
 
     def _make(self, kind: Kind, number: int) -> Case | None:
-        """None where the engine has no part in it; or where the kind cannot make it: a bug of ours,
-        which counts, and ends no long run."""
+        """Return None if the case has no engine, or if the kind cannot make it: this is a bug of
+        ours, which counts as a failure but does not stop the long run."""
         try:
             case = kind.case(self.seed, number)
             return case if self.engine is None else on_engine(case, self.engine, content("in.mp4"))

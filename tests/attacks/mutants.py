@@ -86,7 +86,7 @@ class Outcome:
 
     @property
     def verdicts(self) -> tuple[str, ...]:
-        """How it differs from ffmpeg's; empty where it does not."""
+        """Return the difference from ffmpeg's reading; empty if they agree."""
         damaged = self.exit != EXIT_DONE
         found = {
             "fewer frames than ffmpeg": self.ours < self.theirs,

@@ -63,7 +63,7 @@ def cases(seed: int) -> Iterator[tuple[str, Files]]:
 
 
 def known(names: Collection[str] | None = None) -> Iterator[tuple[str, Files]]:
-    """Each a class of its own; the same every time. ``names``: only these."""
+    """Yield one case for each class of damage, always the same. ``names``: yield only these."""
     for name, change in CHANGES.items():
         if names is None or name in names:
             yield name, {"m.onnx": changed(change)}

@@ -193,7 +193,7 @@ def _send(copies: Mapping[int, Any], number: int) -> None:
 
 
 def collect_left() -> list[str]:
-    """Waits for what the case started and did not wait for; ends and names what goes on."""
+    """Wait for the processes that the case left behind; end and name those that still run."""
     deadline, named, ended = time.monotonic() + GRACE_S, [], set[int]()
     while True:
         try:

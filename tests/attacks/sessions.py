@@ -502,8 +502,8 @@ class _HangError(BaseException):
 
 
 def attack(session: Path, whole: Path, case: Case) -> list[str]:
-    """What is wrong with how the commands end on ``session`` with the case's files in it; empty
-    where they end well. ``whole``: a session that is not damaged. The files are put back."""
+    """Return what is wrong with how the commands end on ``session`` with the case's files in it;
+    empty if all is well. ``whole``: an undamaged session. The files are put back."""
     name, files = case
     kept = {file: _take(session / file) for file in files}
     try:

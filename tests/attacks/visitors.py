@@ -126,7 +126,7 @@ def _as_ever(place: Place, locked: bool) -> Iterator[tuple[str, str]]:
             if time.monotonic() > end:
                 yield "other", f"afterwards {path} answers {answer[:100]!r}"
                 break
-            time.sleep(0.1)  # where the camera stood still, it is not healthy for a moment
+            time.sleep(0.1)  # after a halt of the camera it is unhealthy for a moment
     if re.search(rb'status="5(?!03)', answer):
         yield "other", "the page counts answers with an error of its own"
     refused = _ask(place, "/api/streams", "wrong")[:20]

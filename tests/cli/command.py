@@ -1,8 +1,8 @@
-"""Runs the real command, in a process of its own.
+"""Run the real command in a process of its own.
 
 ``detect_video`` takes a fork that has the libraries imported already (tests/forked.py).
-``detect_video_anew`` starts a new interpreter: where imports, or what is read from the environment
-during them, are the point.
+``detect_video_anew`` starts a new interpreter, for tests of imports and of what they read from the
+environment.
 """
 
 from __future__ import annotations

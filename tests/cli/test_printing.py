@@ -184,7 +184,7 @@ def test_a_run_of_an_odd_name_can_be_reported(name, tmp_path, monkeypatch):
     ids=str,
 )
 def test_a_terminal_of_another_encoding(more, tmp_path):
-    """In a process of its own, because the interpreter decides on encodings when it starts."""
+    """Use a new process, because the interpreter decides on encodings when it starts."""
     name = "视频 ü.mp4"
     shutil.copy(CHECKOUT / "videos/street.mp4", tmp_path / name)
     arguments = (name, "--engine", "null", "--frames", 8, "--no-video", "--run-dir", "run")

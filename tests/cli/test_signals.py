@@ -54,7 +54,7 @@ def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[
 
 
 def half_files(folder: Path) -> list[str]:
-    """Everything that is neither an input nor a whole file. onnxruntime leaves a file .ses of its
+    """Return all files that are neither inputs nor complete. onnxruntime leaves a file .ses of its
     own in the folder of temporary files."""
     # os.walk goes on where a folder is deleted under it.
     files = (Path(where, name) for where, _, names in os.walk(folder) for name in names)

@@ -152,7 +152,7 @@ def check_pixels(case: Case) -> None:
 
 
 def check_broken(case: Case) -> None:
-    """Numbers that are none count as below any threshold, in one row or in all."""
+    """NaN and infinities count as below any threshold, in one row or in all."""
     for value in (np.nan, np.inf, -np.inf, 3e38, -3e38):
         check_candidates(case, 0.1, [np.full(s, value, np.float32) for s in case.shapes])
         spoilt = [output.copy() for output in case.outputs]

@@ -308,8 +308,8 @@ def test_streams_and_threads_are_what_was_asked_for_and_none_is_pinned(concurren
 
 
 def test_single_runs_are_worked_out_of_the_means_of_all():
-    """PERF_COUNT tells the mean since the graph was compiled; taken as a run, one slow start stays
-    in all.
+    """PERF_COUNT gives the mean since compilation; taken as single runs, one slow start affects
+    all.
     """
     profiler = object.__new__(layers_room.OpenvinoLayerProfiler)
     profiler._sums, told = {}, []

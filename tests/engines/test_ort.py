@@ -73,9 +73,7 @@ def test_int8_runs_the_quantised_graph(tmp_path):
 
 @pytest.fixture
 def with_cuda(monkeypatch):
-    """The build says that it has CUDA; this machine's real one is what fails, or not, behind
-    that.
-    """
+    """Pretend that the build has CUDA. Later steps use the machine's real one, and may fail."""
     monkeypatch.setattr(
         onnxruntime,
         "get_available_providers",

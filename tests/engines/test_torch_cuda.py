@@ -257,7 +257,7 @@ def test_a_network_that_no_graph_can_hold_runs_without_one_and_says_why(fakes, m
 
 
 def test_graphs_that_take_too_much_memory_are_left_out(fakes, monkeypatch):
-    """The two that run at once fit, and all requests, each with a graph of its own, do not."""
+    """The two graphs that run at once fit, but one for each request does not."""
     monkeypatch.setattr(cuda, "fits", lambda run, network, device, at_once, batch: at_once <= 2)
     engine = object.__new__(OpenTorch)
     engine.precision, engine.concurrency, engine.notes = "fp32", 2, []

@@ -1,6 +1,4 @@
-"""torch in fewer bits: what is cast, what stays float32, which kernels run, what is refused and
-said.
-"""
+"""torch in fewer bits: casts, layers that stay float32, kernels, refusals and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of this account alone: how they are made, and which are not believed."""
+"""Private files of this account: how they are made, and which files are not trusted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Parsing and building, by TensorRT for RTX itself, which needs no GPU for it. To its plan comes
-what the fake runtime computes from: the graph, and what was set.
+"""Parse and build with TensorRT for RTX itself, which needs no GPU for it. The plan also gets what
+the fake runtime computes from: the graph and the settings.
 
-Stand-ins are only what TensorRT has and TensorRT for RTX 1.7.1.116 ignores with a warning (timing
-cache, hardware compatibility) or cannot build (plans with a runtime inside: no libnvinfer_lean).
+We fake only what TensorRT has and TensorRT for RTX 1.7.1.116 ignores with a warning (timing cache,
+hardware compatibility) or cannot build (plans with a runtime inside: no libnvinfer_lean).
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What a command line printed and left behind, as one JSON document that is the same wherever it
-runs.
-"""
+"""Collect a command line's output and files in one JSON document, the same on every machine."""
 
 from __future__ import annotations
 

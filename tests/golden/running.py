@@ -1,4 +1,4 @@
-"""Runs command lines, two at a time, each in a folder of its own with copies of its inputs."""
+"""Run command lines, two at a time, each in a folder of its own with copies of its inputs."""
 
 from __future__ import annotations
 

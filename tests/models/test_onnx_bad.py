@@ -37,7 +37,7 @@ def optimised(folder):
 
 
 def unranked(folder):
-    """Even the number of its sides depends on the picture."""
+    """Make an output whose number of dimensions depends on the picture."""
     export = Export()
     pooled = export.add(
         "Reshape", export.add("GlobalMaxPool", "images"), export.const([-1], np.int64)
@@ -184,7 +184,7 @@ def branching(folder):
 
 
 def masks(folder, graph=exports.decoded):
-    """As YOLOv5 exports its segmentation: its metadata tells no task."""
+    """Export masks like YOLOv5's segmentation, whose metadata states no task."""
     export = graph()
     pooled = export.add("MaxPool", "images", kernel_shape=[4, 4], strides=[4, 4])
     return export.out("output1", pooled, [1, 3, 16, 16]).save(folder / "m.onnx", STATED)

@@ -313,7 +313,7 @@ def boxes_and_scores(**more) -> Export:
 
 
 def odd_objectness() -> Export:
-    """YOLOv5's rows with an objectness that is none."""
+    """Make YOLOv5's rows with an impossible objectness."""
     return exports.decoded(objectness=7.0)
 
 
@@ -442,8 +442,8 @@ UNSURE = REFUSED | {
 
 @pytest.mark.parametrize("case", UNSURE)
 def test_what_a_refusal_says_of_a_description_is_so(monkeypatch, tmp_path, case):
-    """Where it says that ``models describe`` writes a file, that writes one, with the boxes'
-    columns marked; else it says how to write one."""
+    """If the message says that ``models describe`` writes a file, it does, with the boxes' columns
+    marked; otherwise the message says how to write one."""
     monkeypatch.chdir(tmp_path)
     name, graph, _ = UNSURE[case]
     with pytest.raises(ModelError) as caught:

@@ -133,7 +133,7 @@ def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
     ],
 )
 def test_rt_detrs_queries_may_look_finished(machine, tmp_path, ends, model, names, class_id):
-    """[1, 300, 6] again; the header's description tells. Boxes are in 0..1 of the input."""
+    """[1, 300, 6] again; the header's description decides. Boxes are in 0..1 of the input."""
     answer = np.zeros((1, 300, 6), np.float32)
     answer[0, 3] = [*(np.array(BOX) / SIDE), *ends]
     header = {

@@ -294,7 +294,7 @@ def test_networks_of_unknown_loss_are_not_timed(street, ticks, tmp_path):
 
 
 def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
-    """It is made at the model's own, also where the first video has another shape."""
+    """Time the model's own canvas, even if the first video has another shape."""
     classic = open_network(ModelRequest("street-1", size=(288, 384)))
     shapes = []
     real = self_timing._open

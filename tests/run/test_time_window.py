@@ -81,7 +81,7 @@ def test_the_pictures_are_the_same() -> None:
 
 @pytest.mark.slow
 def test_the_same_frames_behind_damage(tmp_path: Path) -> None:
-    """cv2 gives up inside the file; PyAV goes on, with the numbers of the whole run."""
+    """cv2 gives up inside the file; PyAV continues, with the numbers of the whole run."""
     data = bytearray(Path(CLIP).read_bytes())
     middle = len(data) // 2
     data[middle : middle + 3000] = np.random.default_rng(1).bytes(3000)

@@ -79,7 +79,7 @@ def test_a_picture_by_another_name(name: str, data: bytes, tmp_path: Path) -> No
         assert [frame.size for frame in source] == [(160, 240)]
     assert (source.info.kind, as_image(tmp_path / name).shape) == ("pictures", (160, 240, 3))
     assert "but it holds one" in source.notes[0]
-    if name != "a.dat":  # in a folder the suffix says what is looked at
+    if name != "a.dat":  # in a folder we go by the suffix
         assert sources.pictures_of(str(tmp_path)) == [str(tmp_path / name)]
 
 

@@ -115,7 +115,7 @@ def test_a_limit_in_front_of_the_damage_is_none(patched_up, pixels):
 
 @pytest.fixture(scope="module")
 def without_reference(folder):
-    """HEVC with wrong bits where a picture begins to which others refer."""
+    """Damage HEVC at the start of a picture that others refer to."""
     options = {"x265-params": "log-level=none:bframes=3", "g": "50"}
     path = write_video(folder / "hevc.mkv", 50, "libx265", **options)
     with av.open(str(path)) as container:
@@ -318,7 +318,7 @@ def test_the_log_is_put_back(patched_up):
 
 @pytest.mark.slow
 def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monkeypatch):
-    """Also in the middle of what holds the log's lock."""
+    """A collection may come even while the log's lock is held."""
     forgotten = [sources.open(str(patched_up), decoder="av")]
     real = _complaints.Complaints.note
 

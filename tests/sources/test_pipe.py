@@ -245,7 +245,7 @@ def test_what_cannot_be_read(what: str, clip: Path, pipe: Any) -> None:
 
 
 def test_a_list_of_files_opens_none_of_them(clip: Path, pipe: Any) -> None:
-    """Also where the text does not look like one."""
+    """Include text that does not look like a playlist."""
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:1,\xe9\n{clip}\n#EXT-X-ENDLIST\n"
     with pipe(playlist.encode()), pytest.raises(SourceError):
         sources.open("-")

@@ -277,7 +277,7 @@ def test_a_label_is_in_doubt_up_to_the_outline_of_another_box(left: int, doubtfu
 
 
 def test_a_label_does_not_hide_the_object_behind() -> None:
-    """A small object stands where the label would go: the label goes elsewhere."""
+    """A small object is where the label would go, so the label moves."""
     image = grey()
     annotate(image, found((200, 200, 400, 400), (200, 178, 240, 198)), Style(scores=False))
     small = image[182:194, 206:234]  # inside the small box, its line left out

@@ -165,7 +165,7 @@ def test_a_thread_of_ours_that_ended_meanwhile_is_nobodys_either():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
 def test_a_real_foreign_thread_is_timed_by_the_kernel():
-    """Started behind threading's back, as a library would."""
+    """Start a thread without threading's knowledge, as a library would."""
     natives = Natives()
     go, done, over = threading.Event(), threading.Event(), threading.Event()
 

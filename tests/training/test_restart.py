@@ -1,4 +1,4 @@
-"""Training goes on from weights whose batch normalisation was folded away."""
+"""Training resumes from weights whose batch normalisation was folded away."""
 
 from __future__ import annotations
 

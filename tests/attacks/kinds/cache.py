@@ -53,7 +53,7 @@ def filled() -> Mapping[str, bytes]:
 
 @dataclass
 class Harm:
-    """A folder that is being poisoned. ``says``: words of the line that must tell of it."""
+    """A folder being poisoned. ``says``: words that the run's line must contain."""
 
     random: Random
     files: dict[str, Any]

@@ -162,7 +162,7 @@ def upgrades(random: Random) -> Pieces:
 
 
 def pipelines(random: Random) -> Pieces:
-    """Many requests at once, or something else behind one that is being answered."""
+    """Send many requests at once, or other bytes after a request that is still in flight."""
     first = head("GET", random.choice((*PATHS, *ENDLESS)), known(random))
     then = random.choice((
         first * random.randint(1, 200), b"\r\n", b"\r\n\r\n", b"no http\r\n\r\n",
