@@ -53,7 +53,7 @@ class Stored:
 
 
 class Writer(pickle._Pickler):
-    """Writes names without asking whether they can be imported. Arrays become tensors."""
+    """A pickler that writes names without importing them, and arrays as tensors."""
 
     def __init__(self, file: Any, byte_order: str = "<", protocol: int = 2) -> None:
         super().__init__(file, protocol)

@@ -182,7 +182,7 @@ def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def _skipped_for_a_program(report: pytest.TestReport, error: BaseException | None) -> None:
-    """Makes a skip of a test that started a program which is not on this machine."""
+    """Skip a test that started a program which is not installed on this machine."""
     name = Path(str(getattr(error, "filename", None) or "")).name
     absent = isinstance(error, FileNotFoundError) and name in PROGRAMS and not shutil.which(name)
     if report.failed and absent:
@@ -242,7 +242,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.fixture
 def local_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Sets the time zone; it is UTC as the test begins."""
+    """Set the time zone; it is UTC as the test begins."""
 
     def use(name: str) -> None:
         monkeypatch.setenv("TZ", name)

@@ -150,7 +150,7 @@ class Fork:
         return self._streams[1].data.decode(errors="replace")
 
     def stop_reading(self) -> None:
-        """Closes our end of its standard output, as ``| head`` does: it is closed afterwards."""
+        """Close our end of its standard output, as ``| head`` does, and wait until it is closed."""
         self._streams[0].leave()
 
     def kill(self) -> None:
@@ -229,7 +229,7 @@ def cpu_seconds() -> float:
 
 
 def serve(path: str) -> dict[str, Any]:
-    """Serves until stdin is closed. Returns in every fork, with the request that it is to run."""
+    """Serve until stdin is closed. In every fork, return the request that it must run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is pytest's
     signal.signal(signal.SIGCHLD, lambda *_: None)  # or no wake-up comes
     woken, waker = socket.socketpair()
@@ -310,7 +310,7 @@ def _take(streams: list[int]) -> None:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Makes this fork what a new interpreter would be, and runs the command in it."""
+    """Make this fork what a new interpreter would be, and run the command in it."""
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

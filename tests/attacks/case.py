@@ -87,7 +87,7 @@ class Case:
     says: str = ""
 
     def save(self, folder: Path) -> None:
-        """Writes case.json, command.txt (for people), files/ and pages/."""
+        """Write case.json, command.txt (for people), files/ and pages/."""
         lay_out(self, folder / "files")
         for path, page in self.pages.items():
             (folder / "pages").mkdir(exist_ok=True)

@@ -63,7 +63,7 @@ class LongRun:
     def run(
         self, kinds: Collection[Kind], until: float, workers: int, most: int | None = None
     ) -> None:
-        """Runs cases in the order of ``schedule`` until ``until`` (monotonic) or ``most`` cases."""
+        """Run cases in the order of ``schedule`` until ``until`` (monotonic) or ``most`` cases."""
         self.tallies = {kind.name: Tally() for kind in kinds}
         cases = schedule(kinds)
         taken = 0
@@ -182,7 +182,7 @@ FIRST_CASES = 4000  # by so many cases every kind has had its ``first``
 
 
 def keep(folder: Path, case: Case, outcome: Outcome, told: dict[str, object]) -> None:
-    """Writes a case and what it did, so that ``scripts/attack --case FOLDER`` runs it again."""
+    """Write a case and what it did, so that ``scripts/attack --case FOLDER`` runs it again."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     case.save(folder)

@@ -142,7 +142,7 @@ def attack(
     decoders: Sequence[str] = ("auto",),
     names: list[str] | None = None,
 ) -> list[Outcome]:
-    """Makes the mutants in ``folder`` and reads each by ffmpeg, and by us with every decoder."""
+    """Make the mutants in ``folder``; read each with ffmpeg and with each of our decoders."""
     names = names or list(SEEDS)
     make_seeds(folder, names)
     outcomes = []

@@ -87,7 +87,7 @@ def _bytes(model: onnx.ModelProto) -> bytes:
 
 
 def _change(random: Random, model: Message) -> str:
-    """Changes one field of one message, in place; returns what it did."""
+    """Change one field of one message, in place; return what it did."""
     message, field = random.choice(list(_fields(model)))
     name, many = f"{message.DESCRIPTOR.name}.{field.name}", field.is_repeated
     if many:

@@ -1,4 +1,4 @@
-"""Lays out a case, has a server run it, and judges what it did and what it left.
+"""Lay out a case, have a server run it, and check what it did and what it left.
 
 ROOT/work     the current folder: the files of the case, and some of the user's that it does not
               mention

@@ -1,4 +1,4 @@
-"""Runs cases for ``running.Server``: a process that has imported the program, and forks.
+"""Run cases for ``running.Server``: a process that has imported the program, and forks.
 
 A fork costs milliseconds; starting Python and importing OpenCV, PyAV and onnx costs most of a
 second. The server itself never starts a thread: a lock that another thread held at the fork would

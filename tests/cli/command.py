@@ -91,7 +91,7 @@ def detect_video_anew(
 
 
 def cli_runner() -> CliRunner:
-    """Runs commands in this process, stdout and stderr apart: click < 8.2 has to be asked."""
+    """Run commands in this process with separate stdout and stderr: click < 8.2 needs an option."""
     mixes = "mix_stderr" in inspect.signature(CliRunner).parameters
     return CliRunner(**({"mix_stderr": False} if mixes else {}))
 

@@ -96,7 +96,7 @@ def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded:
 
 
 def sweep(folder: Path, number: signal.Signals, *arguments: object, moments: int) -> list[int]:
-    """Sends the signal at moments from the start to the end of the command. Returns its codes.
+    """Send the signal at moments from the start to the end of the command. Return its codes.
 
     The end is that of the quickest run so far: the first one may have met a busy machine.
     """

@@ -50,8 +50,8 @@ class Crash(BaseException):
 
 
 def ort_session(model: Any) -> Any:
-    """Computes the graph. ONNX Runtime knows no bfloat16: there it computes in float32 and rounds
-    each result.
+    """Compute the graph. ONNX Runtime does not know bfloat16: we compute in float32 and round each
+    result.
     """
     import onnx
     import onnxruntime as ort

@@ -30,7 +30,7 @@ def lacks(command: Command) -> list[str]:
 def runner(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
-    """Starts the commands in the table's order: slow ones first, two at a time.
+    """Start the commands in the table's order: slow ones first, two at a time.
 
     Where several processes of pytest share the tests (xdist), each runs what it is asked for.
     """

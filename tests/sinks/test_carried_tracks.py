@@ -366,7 +366,7 @@ def test_a_raw_stream_has_no_times_to_copy(name: str, folder: Path, tmp_path: Pa
 
 
 def fail_at_overlay(source: Path) -> None:
-    """Raises what ends the run, before a model is loaded or at this source."""
+    """Raise the error that ends the run, before a model is loaded or at this source."""
     given = {"engine": "null", "save": "overlay", "output": str(source.with_suffix(".mkv"))}
     config = resolve_config(None, {**given, "run_dir": str(source.with_name("run"))})
     raise detect([str(source)], config).errors[0]

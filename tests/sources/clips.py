@@ -52,8 +52,8 @@ def write_video(
 
 
 def encode_once(path: Path, kind: Hashable, encode: Callable[[], None]) -> Path:
-    """Writes ``path``: through ``encode`` the first time, later from the bytes of then. ``kind``
-    holds all that decides them, but for the name's suffix.
+    """Write ``path`` with ``encode`` the first time, and later from the bytes it made. ``kind``
+    holds everything that decides them except the name's suffix.
     """
     key = (path.suffix, kind)
     if key in _encoded:

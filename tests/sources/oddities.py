@@ -58,7 +58,7 @@ def cut_front(whole: Path, path: Path, packets: int) -> None:
 
 
 def open_gop(path: Path, *options: str) -> int:
-    """Begins with a key frame whose leading pictures refer to what was before it."""
+    """Write a video that begins with a key frame whose leading pictures refer to earlier ones."""
     whole = path.with_name(f"whole-{path.name}")
     ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *options, whole)
     with av.open(str(whole)) as container:

@@ -71,7 +71,7 @@ class Harm:
         self.files[self.manifest] = json.dumps({**self.told(), **changed}).encode()
 
     def poison(self) -> str:
-        """Gives the graph other weights; returns its digest."""
+        """Give the graph other weights; return its digest."""
         import onnx
 
         model = onnx.load_from_string(self.files[self.graph])

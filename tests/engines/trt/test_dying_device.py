@@ -65,7 +65,7 @@ def rows(table):
 
 
 class Death:
-    """Ends all calls that it wraps, from the one called ``name`` on, once it is armed."""
+    """A wrapper of calls: once armed, all fail from the one called ``name`` on."""
 
     def __init__(self, name: str, armed: bool) -> None:
         self.name, self.armed, self.dead = name, armed, False
