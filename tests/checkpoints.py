@@ -1,6 +1,4 @@
-"""Checkpoints as torch.save writes them, made without torch: good ones, and ones that nobody should
-open.
-"""
+"""Checkpoints in the format of torch.save, made without torch: good ones and malicious ones."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ class Stored:
 
 
 class Writer(pickle._Pickler):
-    """Writes names without asking whether they can be imported. Arrays become tensors."""
+    """A pickler that writes names without importing them, and arrays as tensors."""
 
     def __init__(self, file: Any, byte_order: str = "<", protocol: int = 2) -> None:
         super().__init__(file, protocol)

@@ -22,8 +22,8 @@ import pytest
 from detector.core.errors import secrets
 
 with suppress(ImportError):
-    # It tells every child of this process that a terminal has 80 columns, and os.environ nothing:
-    # what a test sees would depend on what ran before it.
+    # readline tells every child process that a terminal has 80 columns, but does not change
+    # os.environ, so a test's result would depend on earlier tests.
     import readline  # noqa: F401
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
@@ -46,7 +46,7 @@ PARTS = 5  # processes of scripts/test
 # From elsewhere: a test that starts one skips where it is not installed.
 PROGRAMS = ("ffmpeg", "ffprobe", "gcc", "git", "openssl", "node", "systemd-analyze", "zsh", "fish")
 REASONS = 8  # of skips, in the last lines
-# Of the scheduler, as the tests began.
+# The scheduler at the start of the tests.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
 
 
@@ -82,8 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deal(items: list[pytest.Item]) -> None:
-    """Puts files in an order in which no process of xdist is left alone with long tests at the end:
-    each begins with a part of the list, and takes from the ends of the others' parts."""
+    """Order files so that no xdist process is left alone with long tests at the end: each begins
+    with a part of the list, and takes from the ends of the others' parts."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
@@ -97,7 +97,7 @@ def _deal(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay to the end: no later collection of garbage looks at them."""
+    """Freeze the thousands of tests, which live to the end, to keep garbage collection short."""
     gc.collect()
     gc.freeze()
 
@@ -113,11 +113,11 @@ def own_secrets() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
-    """Importing ray or mlflow sets variables, after which no fork is as good as an interpreter.
-    Torch can turn off a thread's subnormal numbers, after which tests elsewhere fail.
+    """Undo what imports change: ray and mlflow set variables, after which a fork differs from a new
+    interpreter, and torch can turn off a thread's subnormal numbers, after which other tests fail.
 
-    Those that our import of cv2 sets stay: without them cv2's log counts as one that the user
-    wants, and no damage is heard in it."""
+    Keep the variables that our import of cv2 sets: without them cv2's log counts as wanted by the
+    user, and we cannot detect damage from it."""
     before = dict(os.environ)
     yield
     set_once = {"OPENCV_FFMPEG_LOGLEVEL", "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"}
@@ -182,7 +182,7 @@ def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def _skipped_for_a_program(report: pytest.TestReport, error: BaseException | None) -> None:
-    """Makes a skip of a test that started a program which is not on this machine."""
+    """Skip a test that started a program which is not installed on this machine."""
     name = Path(str(getattr(error, "filename", None) or "")).name
     absent = isinstance(error, FileNotFoundError) and name in PROGRAMS and not shutil.which(name)
     if report.failed and absent:
@@ -242,7 +242,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.fixture
 def local_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Sets the time zone; it is UTC as the test begins."""
+    """Set the time zone; it is UTC as the test begins."""
 
     def use(name: str) -> None:
         monkeypatch.setenv("TZ", name)

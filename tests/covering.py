@@ -1,6 +1,6 @@
 """Covering arrays: few rows of a product of parameters, in which any two values still meet.
 
-A fault mostly needs one value, or two that meet, so these rows find it as the whole product does.
+A fault mostly needs one value, or two that meet, so these rows find it like the whole product.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Row = tuple[int, ...]
 
 
 def covering(*lists: Iterable[Any], together: int = 2) -> list[tuple[Any, ...]]:
-    """Rows of the product of ``lists`` in which any ``together`` values of as many lists meet.
+    """Return rows of the product of ``lists`` in which values of any ``together`` lists meet.
 
     Greedy: each row is the one with the most meetings that are still missing.
     """

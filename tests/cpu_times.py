@@ -29,7 +29,7 @@ def cpu_seconds() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Covers set-up, call and tear-down. A fixture of a module counts for its first test."""
+    """Cover set-up, call and tear-down. A fixture of a module counts for its first test."""
     item.stash[STARTED] = cpu_seconds()
     return (yield)
 

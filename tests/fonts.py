@@ -19,8 +19,8 @@ CAPITAL = 700  # units: the height of every bar
 
 
 def make_font(widths: dict[str, int], em: int = EM) -> bytes:
-    """A TrueType font. Each letter is a solid bar as wide as ``widths`` says, in units, with 100
-    units of nothing behind it. What it lacks is drawn as a square of 500.
+    """Make a TrueType font. Each letter is a solid bar of the width in ``widths``, in units,
+    followed by a gap of 100 units. Missing letters are drawn as a square of 500.
     """
     bars = [500, *(widths[char] for char in sorted(widths))]
     glyphs = [_bar(width) for width in bars]

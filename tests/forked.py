@@ -1,13 +1,13 @@
-"""Runs the command in a fork of a server that has done the imports already.
+"""Run the command in a fork of a server that has already done the imports.
 
-A short run spends most of its seconds on imports. The server (``python -m tests.forked``, one for
-each process of pytest) does them once and starts no thread. Every command line then runs in a fork
-of it, as ``python -m detector`` does: a process with its own exit status, streams, folder,
-environment, signals and memory, in which nothing but imports has happened, and the packaged YAML
-was parsed.
+A short run spends most of its time on imports. The server (``python -m tests.forked``, one for each
+process of pytest) does them once and starts no thread. Every command line then runs in a fork of
+it, as ``python -m detector`` does: a process with its own exit status, streams, folder,
+environment, signals and memory, in which only imports have happened and the packaged YAML was
+parsed.
 
-What such a process cannot show is an import: which modules a command loads, and what they read from
-the environment while they load. ``tests/cli/command.py`` starts a new interpreter for these.
+Such a process cannot test imports: which modules a command loads, and what they read from the
+environment while they load. ``tests/cli/command.py`` starts a new interpreter for these.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LENGTH = struct.Struct("!Q")
 MEASURED = "COVERAGE_PROCESS_START"  # each fork notes what it runs, for scripts/branches
 AT_START = dict(os.environ)
 # What a fork finds in its own environment, because we and the libraries read it when it is needed.
-# What differs in any other variable takes a new interpreter. PYTHONPATH: see ``become``.
+# A difference in any other variable requires a new interpreter. PYTHONPATH: see ``become``.
 READ_LATE = re.compile(
     "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_(?!DISABLE).*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
     "|KINETO_LOG_LEVEL"  # set by a pass
@@ -118,7 +118,7 @@ class Server:
 
 
 class Fork:
-    """A running command line. Its methods are those of ``subprocess.Popen``."""
+    """A running command line, with the methods of ``subprocess.Popen``."""
 
     def __init__(
         self,
@@ -150,14 +150,14 @@ class Fork:
         return self._streams[1].data.decode(errors="replace")
 
     def stop_reading(self) -> None:
-        """Closes our end of its standard output, as ``| head`` does: it is closed afterwards."""
+        """Close our end of its standard output, as ``| head`` does, and wait until it is closed."""
         self._streams[0].leave()
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
     def __del__(self) -> None:
-        # Of a test that failed before it waited. Its socket would fail the one that runs now.
+        # A test that failed before it waited leaves an open socket, which would fail the next test.
         self._connection.close()
 
     def poll(self) -> int | None:
@@ -188,7 +188,7 @@ class Fork:
 
 
 class _Reader(threading.Thread):
-    """Reads one end of a pipe until nobody holds the other."""
+    """Read one end of a pipe until the other end is closed."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(daemon=True)
@@ -212,7 +212,7 @@ class _Reader(threading.Thread):
 
     def text(self) -> str:
         self.join()
-        # Of what was left in the middle nobody knows where it ends, nor what it was.
+        # If we stopped reading in the middle, the text may end inside a character.
         data = self.data.decode(errors="replace" if self._left.is_set() else "strict")
         return data.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -221,7 +221,7 @@ LIGHT_SERVER, TORCH_SERVER = Server(LIBRARIES), Server((*LIBRARIES, TORCH))
 
 
 def cpu_seconds() -> float:
-    """Of all forks so far: they are no children of the test's process."""
+    """Return the CPU time of all forks so far, which are not children of the test's process."""
     return LIGHT_SERVER.cpu_s + TORCH_SERVER.cpu_s
 
 
@@ -229,7 +229,7 @@ def cpu_seconds() -> float:
 
 
 def serve(path: str) -> dict[str, Any]:
-    """Serves until stdin is closed. Returns in every fork, with the request that it is to run."""
+    """Serve until stdin is closed. In every fork, return the request that it must run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is pytest's
     signal.signal(signal.SIGCHLD, lambda *_: None)  # or no wake-up comes
     woken, waker = socket.socketpair()
@@ -262,7 +262,7 @@ def serve(path: str) -> dict[str, Any]:
             for descriptor in streams:
                 os.close(descriptor)
             running[pid] = connection
-            with suppress(OSError):  # nobody waits for it any more
+            with suppress(OSError):  # the client may be gone
                 connection.sendall(b"%d\n" % pid)
         if 0 in ready:
             _leave(running, path)
@@ -296,7 +296,7 @@ def _leave(running: dict[int, socket.socket], path: str) -> NoReturn:
 
 
 def fork() -> int:
-    """``os.fork`` without its warning about threads: ``main`` has made sure that there is none."""
+    """Call ``os.fork`` without its warning about threads: ``main`` has checked for them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -310,7 +310,7 @@ def _take(streams: list[int]) -> None:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Makes this fork what a new interpreter would be, and runs the command in it."""
+    """Make this fork what a new interpreter would be, and run the command in it."""
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -332,7 +332,7 @@ def _set_by_imports() -> dict[str, str]:
 
 
 def _run_site_customisation() -> None:
-    """As ``site`` does in a new interpreter that has a PYTHONPATH."""
+    """Import sitecustomize like ``site`` in a new interpreter that has a PYTHONPATH."""
     places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     sys.path[1:1] = places
     if any(Path(place, "sitecustomize.py").exists() for place in places):
@@ -357,8 +357,8 @@ def main(path: str, libraries: list[str]) -> None:
     parse_packaged()
     gc.collect()
     gc.freeze()  # what is here stays, and its pages are shared
-    # OpenBLAS, which starts its threads on import, ends them before a fork, and starts them anew
-    # where they are needed. Any other library's threads would be absent in a fork that waits.
+    # OpenBLAS starts its threads on import, ends them before a fork, and starts them again when
+    # they are needed. Any other library's threads would be missing in a fork that waits.
     if fork() == 0:
         os._exit(0)
     os.wait()
@@ -383,13 +383,13 @@ def parse_packaged() -> None:
 
 
 def leave(code: int, libraries: list[str]) -> None:
-    """Ends this fork as an interpreter ends, but for taking every module apart.
+    """End this fork as an interpreter ends, but without taking every module apart.
 
-    That alone is most of the seconds of a short command: it writes to each object that was imported
-    before the fork, so that the system copies its page first. What the command itself has made
-    ends: threads are waited for, exit functions run, circles are collected, streams are flushed,
-    and the libraries' own destructors run (but for torch's, which cost as much again). Each command
-    and each engine ends wholly where a test starts it anew.
+    That alone is most of the time of a short command: it writes to each object that was imported
+    before the fork, so that the system copies its page first. Everything the command itself made
+    ends: threads are joined, exit functions run, cycles are collected, streams are flushed, and the
+    libraries' own destructors run (except torch's, which cost as much again). Tests that start a
+    new interpreter cover the full exit of each command and each engine.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -80,9 +80,7 @@ def run_once(
 def plain_conv(
     x: NDArray, weights: NDArray, *, stride=(1, 1), padding=0, dilation=1, groups=1
 ) -> NDArray:
-    """Convolution as it is written in a textbook: x [c, h, w], weights [n, c / groups, k, k] -> [n,
-    h', w'].
-    """
+    """Convolve like a textbook: x [c, h, w], weights [n, c / groups, k, k] -> [n, h', w']."""
     x = np.pad(x.astype(np.float64), ((0, 0), (padding, padding), (padding, padding)))
     n, channels, kernel, _ = weights.shape
     reach = dilation * (kernel - 1) + 1

@@ -7,11 +7,11 @@ from typing import Any
 
 
 def bytes_of(call: Callable[[], Any], times: int = 3) -> tuple[int, int]:
-    """Bytes that the call's result holds, and bytes at the call's peak: the median of some calls.
+    """Return the bytes that the call's result holds and the peak during the call, as medians.
 
-    The tracer counts every thread of the process. A process of xdist has one that is told now and
-    then of a thousand tests at once: 50 to 390 KB beside one call (measured with 400 calls of 20 ms
-    while another process stole 600 tests), none beside the others.
+    The tracer counts every thread of the process. A process of xdist has one that receives a
+    thousand tests at once now and then: 50 to 390 KB during one call (measured with 400 calls of 20
+    ms while another process stole 600 tests), none during the others.
     """
     held, peaks = [], []
     tracemalloc.start()

@@ -1,12 +1,10 @@
-"""Which files of tests see a change: what ``scripts/test --changed`` and ``--wing`` run, and
-``scripts/mutate``.
+"""Find the test files that see a change, for ``scripts/test --changed`` and ``scripts/mutate``.
 
     python -m tests.near --changed REVISION
     python -m tests.near --wing lab
 
-A change of the program is seen by the tests that import it, and by those of its room. It is a
-choice for the loop while one works: whoever imports what imports it may break too, and the full run
-is there for that.
+Tests see a change if they import the changed code or belong to its room. This choice is for quick
+checks during work: code further up may break too, and the full run covers that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Networks for the tests: the model and what is said about it, as a user types it."""
+"""Networks for the tests: the model and its options, as a user types them."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def probe_env(library: Path, log: Path) -> dict[str, str]:
 
 
 def read_log(log: Path, domain: str = "detect-video") -> list[Range]:
-    """Every range of a domain, in the order in which they ended.
+    """Return every range of a domain, in the order of their ends.
 
-    AssertionError if a range was left open, or a pop had no push, on its own thread: since a
+    Raises AssertionError if a range was left open, or a pop had no push, on its own thread: since a
     thread's pops close its pushes last first, what passes here is nested.
     """
     categories: dict[tuple[int, str], str] = {}

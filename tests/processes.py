@@ -1,4 +1,4 @@
-"""Processes of this machine, as /proc tells of them: whose children they are, whether they live."""
+"""Processes of this machine, from /proc: their parents, and whether they live."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def all_pids() -> list[int]:
 
 
 def facts_of(pid: int) -> list[str]:
-    """What the kernel tells behind the process's name; nothing where it is gone."""
+    """Return the kernel's fields after the process's name; nothing if the process is gone."""
     with suppress(OSError):
-        # The name stands in brackets and may hold anything, so from the last bracket on.
+        # The name is in brackets and may contain anything, so split after the last bracket.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs. One that nobody waits for stays in the list where there is no init."""
+    """Return whether it runs. A zombie, which stays in the list without an init, does not count."""
     facts = facts_of(pid)
     return bool(facts) and facts[STATE] != "Z"
 
@@ -43,7 +43,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """Empty where the process is gone, or nobody has waited for it yet."""
+    """Return the command line; empty if the process is gone or a zombie."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return b" ".join(words).decode(errors="replace").strip()

@@ -305,7 +305,7 @@ def test_of_two_streams_that_start_at_once_one_is_refused(name, more, tmp_path, 
         refused = pool.submit(second)
         assert len(list(detector.stream(sources))) == (1 if "0" in name else 3) + 3 * len(more)
         assert "already streaming" in str(refused.exception())
-        assert len(list(detector.stream(CLIP))) == 3  # the refused one keeps nobody out
+        assert len(list(detector.stream(CLIP))) == 3  # the refused one blocks no other
 
 
 CALLS = {
@@ -341,7 +341,7 @@ def test_close_waits_for_an_inference_and_refuses_the_next_one(entry):
 
 
 def test_a_thread_may_close_during_its_own_inference():
-    """As a handler of a signal does."""
+    """Close during inference, like a signal handler."""
     detector = Detector(engine="null")
     detector._plan.loaded.engine.requests[-1].infer = lambda n: detector.close()
     with pytest.raises(TypeError):  # it has no results

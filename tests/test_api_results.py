@@ -1,4 +1,4 @@
-"""What a Detector returns, and how its options are typed."""
+"""The results of a Detector, and the types of its options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from detector.core.stages.between.base import Stage
 from tests.conftest import CHECKOUT
 from tests.fakes import supervision_module
 
-# scripts/test installs the real one there: what it brings is no business of other tests.
+# scripts/test installs the real one there, so that other tests do not see its dependencies.
 SUPERVISION = Path(sys.prefix, "supervision")
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
@@ -164,7 +164,7 @@ def none() -> Detections:
 
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])
 def supervision(request, monkeypatch, tmp_path):
-    """Its Detections: those of the stand-in, and the real ones where they are installed."""
+    """Provide supervision's Detections: the stand-in, and the real ones if they are installed."""
     if request.param == "stand-in":
         monkeypatch.setitem(sys.modules, "supervision", supervision_module)
         return supervision_module

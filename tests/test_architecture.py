@@ -18,7 +18,7 @@ ARCHITECTURE = (CHECKOUT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 CONTRIBUTING = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 MAPS = {wing: (PACKAGE / wing / "ARCHITECTURE.md").read_text(encoding="utf-8") for wing in WINGS}
 RECIPES = ("engine", "source", "sink", "model family", "pass", "command")
-# As in `engines/store.py` and `sinks/video/`. Placeholders such as NAME are left out.
+# Matches `engines/store.py` and `sinks/video/`, but not placeholders such as NAME.
 PLACE = re.compile(r"`([a-z_.]+(?:/[a-z_0-9.]+)*(?:/|\.py|\.md|\.yaml))`")
 
 
@@ -30,7 +30,7 @@ ENDINGS = {"json", "md", "mp4", "py", "sqlite", "txt", "yaml"}
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """What a file defines, imports or sets."""
+    """Return the names that a file defines, imports or sets."""
     keys = ("name", "id", "attr", "asname")
     nodes = (
         node for node in ast.walk(tree) if not isinstance(getattr(node, "ctx", None), ast.Load)

@@ -17,7 +17,7 @@ def audit() -> ModuleType:
 
 
 def test_every_pin_has_its_hashes(audit):
-    """Written anew by ``scripts/audit_pins --hashes`` whenever a pin changes."""
+    """``scripts/audit_pins --hashes`` writes the hashes again whenever a pin changes."""
     text = (CHECKOUT / "constraints-hashed.txt").read_text()
     pins = audit.read_pins(CHECKOUT / "constraints.txt")
     hashed = audit.read_pins(CHECKOUT / "constraints-hashed.txt")

@@ -42,7 +42,7 @@ def test_both_end_alike(tmp_path, arguments):
 
 
 def test_this_environment_suits_and_that_of_an_interpreter_does_not():
-    """Otherwise every test would start an interpreter, and nobody would notice."""
+    """Otherwise every test would start an interpreter unnoticed."""
     assert suits(os.environ)
     assert suits({**os.environ, "XDG_CACHE_HOME": "elsewhere", "NVTX_INJECTION64_PATH": "x.so"})
     assert not suits({**os.environ, "PYTHONWARNINGS": "error"})

@@ -1,5 +1,5 @@
-"""scripts/gpu_check without a GPU: its plan by a fake clock, what it writes and when, and each step
-with its stand-in.
+"""scripts/gpu_check without a GPU: its plan with a fake clock, what it writes and when, and each
+step with a stand-in.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_kill_in_the_middle_leaves_valid_files_and_with_sigterm_no_process(tmp_path, number):
-    """A step that would go on for a minute, with a process of its own."""
+    """Run a step that would take a minute, with a child process."""
     tool = tmp_path / "nsys"
     tool.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
     tool.chmod(0o755)

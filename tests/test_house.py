@@ -17,8 +17,8 @@ PACKAGE = Path(__file__).parents[1] / "detector"
 
 WINGS = ("lab", "live", "batch", "tracks")
 # Highest first: the floors of ARCHITECTURE.md, of the core and of the wing that has some. A room
-# imports what stands on a lower floor, and itself; rooms on one floor do not know each other. A
-# wing imports the core and itself. There are no exceptions.
+# imports lower floors, and itself; rooms on one floor do not know each other. A wing imports the
+# core and itself. There are no exceptions.
 LEVELS = {
     "core": [
         ("commands",),
@@ -222,7 +222,7 @@ def test_circles_are_found(tmp_path: Path) -> None:
 
 
 def test_no_class_of_the_core_shares_its_name() -> None:
-    """But with its base: the ``Detections`` of the API are those of types.py, with more methods."""
+    """A class may share only its base's name: the API's ``Detections`` extends that of types.py."""
     homes: dict[str, list[str]] = {}
     for file in PACKAGE.rglob("*.py"):
         for node in nodes_of(file, file.stat().st_mtime_ns):
@@ -241,7 +241,7 @@ def test_the_top_of_the_package_stays_small() -> None:
 
 
 def test_every_program_in_python_is_linted() -> None:
-    """ruff knows a file by its ending; those without one stand in its settings by name."""
+    """ruff knows a file by its suffix; its settings must list those without one."""
     root = PACKAGE.parent
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     programs = {

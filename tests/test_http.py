@@ -1,4 +1,4 @@
-"""What urllib3 leaves to us: whom a login is told, redirects, heads without an end, its errors."""
+"""What urllib3 leaves to us: where logins may go, redirects, endless headers, its errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ AS_SENT = "me:S3cret:Pw/ä"
 
 @pytest.mark.parametrize("block", [b"X-Endless: ", b"HTTP/1.1 100 Continue\r\n\r\n"])
 def test_a_head_without_an_end_is_given_up(block):
-    """Of each byte a socket waits anew. A head that is cut off looks to http.client like a whole
-    one."""
+    """A socket's timeout starts again with each byte, and http.client accepts a truncated head."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def trickle():

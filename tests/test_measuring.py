@@ -82,7 +82,7 @@ def test_the_limit_is_the_longer_of_the_two(serial, lean_ms, fps, by):
     ("others_s", "ready_s", "ms"),
     [
         (None, 1.0, 10.0),  # ready and not scheduled for half of its time; others are to blame
-        (0.0, 1.0, 20.0),  # nobody else was there: the stage waited for its own libraries
+        (0.0, 1.0, 20.0),  # no other load: the stage waited for its own libraries
         (None, 9.0, 5.0),  # of several threads, added up: not below its CPU time on both cores
     ],
 )

@@ -1,4 +1,4 @@
-"""scripts/mutate plants what it says, and its lists are of the program as it is now."""
+"""scripts/mutate plants the faults that it lists, and its lists match the current program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detections on real photos against those of another implementation (shared REFERENCE.md)."""
+"""Detections on real photos match another implementation's (shared REFERENCE.md)."""
 
 import hashlib
 import json
@@ -21,8 +21,8 @@ def iou(a, b):
 
 
 def borderline(item, others):
-    """Whether rounding may make it appear or vanish: its score lies at the threshold, or an IoU at
-    the NMS limit.
+    """Return whether rounding may make it appear or vanish: its score is at the threshold, or an
+    IoU at the NMS limit.
     """
     if item["score"] < 0.25 + 0.01:
         return True

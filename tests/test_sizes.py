@@ -12,7 +12,7 @@ from tests.conftest import CHECKOUT
 
 @pytest.mark.slow
 def test_nothing_is_above_its_budget() -> None:
-    """Where it is: raise the budget in the commit that needs it, and say there why."""
+    """If one is: raise the budget in the commit that needs it, and give the reason there."""
     command = [sys.executable, str(CHECKOUT / "scripts/sizes"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

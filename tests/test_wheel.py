@@ -1,6 +1,4 @@
-"""The built wheel, unpacked into a folder of its own and run from an empty one: nothing of the
-checkout is used.
-"""
+"""The built wheel, unpacked and run from an empty folder, uses nothing of the checkout."""
 
 import os
 import re

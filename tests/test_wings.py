@@ -34,7 +34,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def run(copied: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """In an interpreter that finds no other detect-video (-P), beside the copy."""
+    """Run an interpreter that finds no detect-video (-P) other than the copy."""
     command = [sys.executable, "-P", "-c", RUN, str(copied / "at"), *words]
     return subprocess.run(command, cwd=copied, capture_output=True, text=True)
 

@@ -1,7 +1,7 @@
-"""Waiting for what another thread or process does: for the thing itself, never for a while.
+"""Wait for an event of another thread or process, never for a fixed time.
 
-A machine may be three times slower than ours, or stand still for seconds. So no test sleeps and
-then expects, and none holds that something was quick.
+A machine may be three times slower than ours, or halt for seconds. So no test sleeps and then
+checks, and none requires that something was quick.
 """
 
 from __future__ import annotations

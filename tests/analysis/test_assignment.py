@@ -12,7 +12,7 @@ from detector.core.analysis.assignment import assign, overlaps
 
 
 def best_sum(gains: NDArray[np.float64]) -> float:
-    """By trying all."""
+    """Return the best sum by trying all assignments."""
     wide = gains if gains.shape[0] <= gains.shape[1] else gains.T
     wide = np.maximum(wide, 0)
     n, m = wide.shape
@@ -35,8 +35,8 @@ def test_no_pairs_have_a_larger_sum(shape: tuple[int, int], share: float) -> Non
 
 
 def test_large_groups_find_a_sum_that_is_known() -> None:
-    """The best pairs are hidden in a matrix: prices that are taken off rows and columns change no
-    order of sums, and every other pair is worth less by what is left."""
+    """Hide the best pairs in a matrix: prices added to rows and columns keep the order of sums, and
+    every other pair is worth less by ``left``."""
     random = np.random.default_rng(3)
     for n in (60, 100):
         best = random.permutation(n)

@@ -84,7 +84,7 @@ def load(
     workers=1,
     **ms,
 ):
-    """100 frames; ``loop_ms``: of the period, what lies within the loop's threads."""
+    """Return a load of 100 frames. ``loop_ms``: the part of the period within the loop."""
     infer_s = ms.get("infer", 0) / 10 if infer_s is None else infer_s
     loop_s = (period_ms if loop_ms is None else loop_ms) / 10
     threads = {"writer": thread(loop_s), "reader": thread(loop_s / 2)}
@@ -182,8 +182,8 @@ def test_opening_and_closing_files_stays():
 
 
 def test_gain_without_a_stage_is_limited_to_its_own_time():
-    """Of 10 ms a frame, 2 are no stage's. Inference of 1 ms is worth 11% at most, not the 43% that
-    the remaining 7 ms suggest."""
+    """Ignore the 2 of 10 ms that belong to no stage. Inference of 1 ms is worth 11% at most, not
+    the 43% that the remaining 7 ms suggest."""
     assert gain_without(load(10, infer=1, write=7), "infer") == pytest.approx(10 / 9 - 1)
 
 
@@ -198,7 +198,7 @@ def test_the_null_engine_gains_nothing():
     [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # the last one: coarse clocks
 )
 def test_cores_are_full_above_four_fifths(process_cpu_s, others_s, cores):
-    """Of two cores in one second."""
+    """Use two cores for one second."""
     found = load(10, cores=2, process_cpu_s=process_cpu_s, others_s=others_s, infer=10)
     keep = re.search(r"keep ([\d.]+) of 2 cores busy", judge(found).sentence)
     assert (keep and keep[1]) == cores
@@ -234,7 +234,7 @@ def test_the_thread_that_waited_most_for_its_own_kind(ready_s, foreign, crowded)
 
 
 def test_what_the_needs_do_not_explain_is_not_predicted():
-    """Of 10 ms a frame, its parts explain 7: 3 ms are nobody's, and may stay or go."""
+    """The stages explain 7 of 10 ms a frame. The other 3 ms may stay or go."""
     facts = judge(load(10, infer=1, write=7))
     assert facts.bottleneck == "write"
     assert facts.gain_if_free == {}
@@ -248,7 +248,7 @@ def test_what_the_needs_do_not_explain_is_not_predicted():
 @pytest.mark.parametrize(("rest", "said"), [(8.1, True), (7.9, False)])
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_gain_above_a_quarter_is_not_said(rest, said, sync):
-    """What is left would become faster, too, by more than 10% of the FPS."""
+    """The rest would become faster, too, by more than 10% of the FPS."""
     infer = 10 - rest if sync else 10
     facts = judge(load(10, sync=sync, infer=infer, write=rest, process_cpu_s=0.5))
     assert ("infer" in facts.gain_if_free) is said
@@ -263,8 +263,8 @@ def test_slow_closing_of_files_suppresses_the_gain_of_inference(closing, said):
 
 
 def test_in_turn_codecs_stay_that_worked_beside_the_other_stages():
-    """A frame of 10 ms has 4 of inference. Writing and its codec's threads take 15 ms of CPU: 6 ms
-    are left by the clock, and 7.5 by the two cores. Nothing is said."""
+    """Inference takes 4 of 10 ms a frame. Writing and its codec's threads need 15 ms of CPU time: 6
+    ms remain by wall time, and 7.5 ms on two cores. The gain is not reported."""
     found = load(10, sync=True, cores=2, process_cpu_s=1.7, others_s=0.0, infer=4, write=6)
     left = {"infer": 2e-3, "write": 15e-3}
     found = replace(found, stage_cpu=left, between_cpu_s=0.0, told=True)
@@ -295,12 +295,12 @@ def library(cpu_ms, busiest_ms, ready_ms, calls=100):
 NEEDS = [
     # on a core, ready, blocked; libraries' threads (CPU, the busiest's, its wait); what is needed
     ((1, 3, 0), None, 1),
-    ((1, 3, 2), None, 3),  # a disk is as slow whoever has the cores
-    ((1, 0, 8), (8, 8, 0), 9),  # nobody waits for a core: all of it
+    ((1, 3, 2), None, 3),  # a disk is equally slow when other threads use the cores
+    ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core: all of it counts
     ((1, 0, 8), (4, 2, 6), 3),  # its thread sleeps while theirs wait: 2 of 8 are work
     ((1, 0, 8), (4, 2, 2), 7),  # 4 of 8 ms are theirs, the rest is a disk
     ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # 5 of 8: the rest waits for them, too
-    ((1, 3, 0), (6, 5, 20), 4),  # an encoder works behind its back, but no call takes longer
+    ((1, 3, 0), (6, 5, 20), 4),  # an encoder works in the background, but no call takes longer
     ((1, 9, 0), (6, 5, 20), 5),
 ]
 
@@ -321,8 +321,8 @@ def test_a_stage_needs_what_it_took_without_its_waits_for_a_core(own, theirs, ne
 
 
 def beside(others, **stretched):
-    """A run whose writer, and the encoder behind it, take most CPU; ``stretched``: stage ->
-    milliseconds that its own thread, and its libraries' busiest one, wait for a core."""
+    """Return a run in which the writer and its encoder use most CPU time. ``stretched``: stage ->
+    milliseconds that its own and its libraries' busiest thread wait for a core."""
     of_stages = {"read": 1, "infer": 2, "write": 2}
     theirs = {"infer": 2, "write": 5}
     found = {}
@@ -364,7 +364,7 @@ def test_the_same_stage_is_named_beside_any_load(others, stretched):
 
 @pytest.mark.parametrize(("between_ms", "said"), [(1, True), (10, False)])
 def test_a_gain_after_which_the_cores_are_full_is_not_said(between_ms, said):
-    """Without inference, 8.5 ms of writing are left, and so much CPU beside its 6, on two cores."""
+    """Without inference, writing takes 8.5 ms with 6 ms of CPU time, plus ``between_ms``."""
     found = load(10, cores=2, process_cpu_s=1.5, infer=10, write=8.5)
     found = replace(found, stage_cpu={"infer": 1e-3, "write": 6e-3}, between_cpu_s=between_ms / 1e3)
     assert not found.cpu_is_full
@@ -415,7 +415,7 @@ def test_nothing_to_judge():
 
 
 def test_what_limits_the_run_then_is_named():
-    """94% of the time, and only 19% to gain: reading runs beside it and is nearly as slow."""
+    """Inference takes 94%, yet at most 19% can be gained: reading is nearly as slow."""
     sentence = judge(load(10, read=8.4, infer=9.4)).sentence
     assert "94.0% of its time in `infer`" in sentence
     assert "1.19x" in sentence
@@ -432,7 +432,7 @@ def test_the_stage_that_brings_most_is_named(infer_ms, least, bottleneck):
     facts = judge(found)
     assert facts.bottleneck == bottleneck
     assert facts.sentence.startswith("Inference limits") == (bottleneck == "infer")
-    assert "FPS" not in facts.sentence or bottleneck == "infer"  # a full CPU: there is no bound
+    assert "FPS" not in facts.sentence or bottleneck == "infer"  # no bound: the CPU is full
 
 
 @pytest.mark.parametrize(("frames", "begins"), [(1, "1 frame is"), (FEW - 1, "29 frames are")])
@@ -468,8 +468,8 @@ TIMES = st.floats(0, 50, allow_nan=False)
 def test_the_sentences_own_arithmetic_holds(
     period, ms, cores, cpu, others, loop_share, sync, workers, frames
 ):
-    """No share above 100%, no more cores than there are, no gain above what the share allows, no
-    other stage that brings more, no gain from a few frames."""
+    """Never show a share above 100%, more cores than there are, a gain above the share's limit or
+    from a few frames, or a stage that is not the best."""
     found = load(
         period,
         sync=sync,

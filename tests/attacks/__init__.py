@@ -1,14 +1,14 @@
-"""Attacks: hostile files, command lines, surroundings and moments, run against the real command.
+"""Attacks: hostile files, command lines, environments and timing, run against the real command.
 
 case.py      one attack as data: files, command line, limits, exit codes; saved to a folder and back
-kinds/       one module a kind of attack; each holds a ``KIND`` that makes cases from a seed
-mutate.py    damage to bytes, text and documents, of which the kinds are made
-inputs.py    the whole files that are damaged
-server.py    the process that runs cases: it has imported the program, and forks
-running.py   lays out a case, has it run, and judges what it did and left
+kinds/       one module for each kind of attack, with a ``KIND`` that makes cases from a seed
+mutate.py    damages bytes, text and documents; the kinds build on it
+inputs.py    the undamaged files
+server.py    the process that runs cases: it imports the program once, and forks
+running.py   lays out a case, runs it, and checks what it did and what it left behind
 guided.py    coverage-guided damage for the program's own binary readers, in one process
-mutants.py   damaged videos, our reading held against ffmpeg's
-long_run.py  all kinds for some minutes, the table, and the folders of what failed
+mutants.py   damaged videos, our reading compared with ffmpeg's
+long_run.py  runs all kinds for some minutes, prints the table, and keeps the folders of failures
 
 ``scripts/attack`` is the long run. ``test_attacks.py`` is the small fixed part of it.
 """

@@ -20,12 +20,12 @@ ENGINE_MB = 1500  # what a real engine's library takes besides
 
 @dataclass(frozen=True)
 class Limits:
-    """What a case may take, and what the system gives it. None: as much as there is.
+    """The limits of a case and of its environment. None means unlimited.
 
-    ``wall_s``, ``cpu_s``, ``memory_mb``: more is a failure (hang, time, memory). The others make
-    the surroundings narrow: ``address_space_mb``, ``file_bytes`` (RLIMIT_FSIZE), ``open_files`` and
-    ``stack_kb`` by setrlimit, ``disk_bytes`` by a file system of that size under the current
-    folder, where root may mount one; elsewhere by RLIMIT_FSIZE.
+    ``wall_s``, ``cpu_s``, ``memory_mb``: more is a failure (hang, time, memory). The others
+    restrict the environment: ``address_space_mb``, ``file_bytes`` (RLIMIT_FSIZE), ``open_files``
+    and ``stack_kb`` by setrlimit, ``disk_bytes`` by a file system of that size under the current
+    folder if root may mount one, otherwise by RLIMIT_FSIZE.
     """
 
     wall_s: float = 60.0
@@ -40,25 +40,25 @@ class Limits:
 
 @dataclass(frozen=True)
 class Case:
-    """Files to lay out in an empty current folder, and a command line to run there.
+    """Files to create in an empty current folder, and a command line to run there.
 
     ``files``: path -> content. A path that ends in "/" is an empty folder; ``Link`` is a link,
     ``Pipe`` a named pipe.
-    ``argv``: of detect-video; its paths are relative. ``codes``: the exit codes that are right; a
-    negative one is a signal. ``env``: set in addition; None unsets.
-    ``fresh``: in a new process, not a fork of the server. ``signals``: (seconds after the
-    command begins, number). ``stdout``: "file", "full" (/dev/full) or "broken" (a
-    pipe that nobody reads).
-    ``closed``: descriptors closed by the caller. ``copies``: so many at once, in one folder.
+    ``argv``: the arguments of detect-video, with relative paths. ``codes``: the accepted exit
+    codes; a negative one is a signal. ``env``: variables to set; None unsets one.
+    ``fresh``: run in a new process, not in a fork of the server. ``signals``: (seconds after the
+    command begins, number). ``stdout``: "file", "full" (/dev/full) or "broken" (a pipe without a
+    reader).
+    ``closed``: descriptors closed by the caller. ``copies``: how many run at once, in one folder.
     ``one_of``: a code that at least one of the copies must have. ``again``: afterwards the same
     command line runs once more, undisturbed, and must end with one of these codes.
     ``may_change``: files that the command line names as its own outputs. ``modes``: path -> mode;
-    ``owners``: path -> user id, where root runs the attacks;
-    ``plain_user``: without root's right to pass by modes (of fresh processes).
-    ``pages``: path -> what two web servers give, as ``two_servers`` says; their places are put into
-    the files. ``wants_login``: the first of them does.
-    ``visits``: what visitors of the case's page send, as ``visitors`` says; ``{port}`` in ``argv``
-    is the page's.
+    ``owners``: path -> user id, if root runs the attacks;
+    ``plain_user``: without root's right to ignore modes (fresh processes only).
+    ``pages``: path -> what two web servers send (see ``two_servers``); their addresses are put into
+    the files. ``wants_login``: the first server requires a login.
+    ``visits``: what visitors of the case's page send (see ``visitors``); ``{port}`` in ``argv`` is
+    the page's port.
     ``digests``: path -> sha256 that the file must have afterwards. ``says``: words that must be
     printed.
     """
@@ -87,7 +87,7 @@ class Case:
     says: str = ""
 
     def save(self, folder: Path) -> None:
-        """Writes case.json, command.txt (for people), files/ and pages/."""
+        """Write case.json, command.txt (for people), files/ and pages/."""
         lay_out(self, folder / "files")
         for path, page in self.pages.items():
             (folder / "pages").mkdir(exist_ok=True)
@@ -112,7 +112,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Pipe:
-    """A named pipe into which nobody writes, as content of a path."""
+    """A named pipe without a writer, as content of a path."""
 
 
 @dataclass(frozen=True)

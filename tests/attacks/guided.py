@@ -230,7 +230,7 @@ def run_all(seconds: float, seed: int, keep: Path, workers: int, say: Callable[[
 
 
 def run_reader(name: str, seconds: float, seed: int, keep: Path) -> Found:
-    """Runs one reader in new processes until the time is over; one process a failed input."""
+    """Run one reader in new processes until the time is up. Each failed input ends its process."""
     found, end = Found(name), time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="guided-") as place:
         corpus, kept = Path(place) / "corpus", Path(place) / "failed"

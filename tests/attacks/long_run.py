@@ -25,7 +25,7 @@ APART = "apart"  # ended in a library's way where the case gives too little to s
 
 @dataclass
 class Tally:
-    """What became of the cases of one kind. A case that failed twice counts in both columns."""
+    """The results of the cases of one kind. A case that failed twice counts in both columns."""
 
     cases: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -63,7 +63,7 @@ class LongRun:
     def run(
         self, kinds: Collection[Kind], until: float, workers: int, most: int | None = None
     ) -> None:
-        """Runs cases in the order of ``schedule`` until ``until`` (monotonic) or ``most`` cases."""
+        """Run cases in the order of ``schedule`` until ``until`` (monotonic) or ``most`` cases."""
         self.tallies = {kind.name: Tally() for kind in kinds}
         cases = schedule(kinds)
         taken = 0
@@ -105,8 +105,8 @@ class LongRun:
             raise errors[0]
 
     def _make(self, kind: Kind, number: int) -> Case | None:
-        """None where the engine has no part in it; or where the kind cannot make it: a bug of ours,
-        which counts, and ends no long run."""
+        """Return None if the case has no engine, or if the kind cannot make it: this is a bug of
+        ours, which counts as a failure but does not stop the long run."""
         try:
             case = kind.case(self.seed, number)
             return case if self.engine is None else on_engine(case, self.engine, content("in.mp4"))
@@ -182,7 +182,7 @@ FIRST_CASES = 4000  # by so many cases every kind has had its ``first``
 
 
 def keep(folder: Path, case: Case, outcome: Outcome, told: dict[str, object]) -> None:
-    """Writes a case and what it did, so that ``scripts/attack --case FOLDER`` runs it again."""
+    """Write a case and what it did, so that ``scripts/attack --case FOLDER`` runs it again."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     case.save(folder)

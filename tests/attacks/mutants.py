@@ -74,7 +74,7 @@ WOUNDS = (flip_bits, overwrite, blank, cut_off, cut_out)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one mutant. ``exit``: of a run that reads it."""
+    """The result of one mutant. ``exit``: the exit code of a run that reads it."""
 
     path: Path
     seed: str
@@ -86,7 +86,7 @@ class Outcome:
 
     @property
     def verdicts(self) -> tuple[str, ...]:
-        """How it differs from ffmpeg's; empty where it does not."""
+        """Return the difference from ffmpeg's reading; empty if they agree."""
         damaged = self.exit != EXIT_DONE
         found = {
             "fewer frames than ffmpeg": self.ours < self.theirs,
@@ -101,7 +101,7 @@ class Outcome:
 def make_seeds(folder: Path, names: list[str]) -> None:
     for name in names:
         pixels = [] if "-pix_fmt" in SEEDS[name] else ["-pix_fmt", "yuv420p"]
-        # Without it, Matroska's muxer writes random numbers.
+        # Matroska's muxer writes random numbers unless bitexact is set.
         ffmpeg(*PICTURES, *SEEDS[name], *pixels, "-fflags", "+bitexact", folder / name)
 
 
@@ -142,7 +142,7 @@ def attack(
     decoders: Sequence[str] = ("auto",),
     names: list[str] | None = None,
 ) -> list[Outcome]:
-    """Makes the mutants in ``folder`` and reads each by ffmpeg, and by us with every decoder."""
+    """Make the mutants in ``folder``; read each with ffmpeg and with each of our decoders."""
     names = names or list(SEEDS)
     make_seeds(folder, names)
     outcomes = []

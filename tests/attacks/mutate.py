@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-# Numbers at which programs break: the limits of their types, and one beside them.
+# Numbers at which programs break: the limits of their types, and the values next to them.
 NUMBERS = (
     0, 1, 2, 3, 7, 16, 127, 128, 255, 256, 32767, 32768, 65500, 65535, 65536, 10**6, 2**24,
     2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 10**25, -1, -2, -128,
@@ -27,7 +27,7 @@ MARK = "\x00deep\x00"
 
 
 def damage(random: Random, data: bytes, others: Sequence[bytes] = ()) -> bytes:
-    """One to some changes of bytes. ``others``: whole files of which pieces may be put in."""
+    """Change the bytes once or a few times, perhaps with pieces from ``others``, whole files."""
     changed = bytearray(data)
     if random.random() < 0.15:
         return bytes(_truncate(random, changed))
@@ -176,7 +176,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def damage_tree(random: Random, document: Any) -> Any:
-    """A copy of the document in which some values have another type or size, or are gone."""
+    """Copy the document, with some values removed or changed in type or size."""
     changed = copy.deepcopy(document)
     for _ in range(min(8, int(random.expovariate(0.7)) + 1)):
         changed = _change_tree(random, changed)

@@ -63,7 +63,7 @@ def cases(seed: int) -> Iterator[tuple[str, Files]]:
 
 
 def known(names: Collection[str] | None = None) -> Iterator[tuple[str, Files]]:
-    """Each a class of its own; the same every time. ``names``: only these."""
+    """Yield one case for each class of damage, always the same. ``names``: yield only these."""
     for name, change in CHANGES.items():
         if names is None or name in names:
             yield name, {"m.onnx": changed(change)}
@@ -87,7 +87,7 @@ def _bytes(model: onnx.ModelProto) -> bytes:
 
 
 def _change(random: Random, model: Message) -> str:
-    """Changes one field of one message, in place; returns what it did."""
+    """Change one field of one message, in place; return what it did."""
     message, field = random.choice(list(_fields(model)))
     name, many = f"{message.DESCRIPTOR.name}.{field.name}", field.is_repeated
     if many:
@@ -446,7 +446,7 @@ CHANGES: dict[str, Change] = {
 
 
 # ----------------------------------------------------------------------
-# Named ones: files beside it, and bytes
+# Named cases: neighbouring files, and bytes
 
 
 def outside(location: str, offset: str = "", length: str = "", *, node: bool = False) -> Files:

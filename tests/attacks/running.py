@@ -1,4 +1,4 @@
-"""Lays out a case, has a server run it, and judges what it did and what it left.
+"""Lay out a case, have a server run it, and check what it did and what it left.
 
 ROOT/work     the current folder: the files of the case, and some of the user's that it does not
               mention
@@ -251,7 +251,7 @@ def snapshot(root: Path) -> dict[str, Any]:
 
 
 def judge_told(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """Of a run with visitors: what they sent stands in no line of it, and no error of the page."""
+    """Check that the output shows neither what visitors sent nor an error of the page."""
     for text in (*outcome.stdout, *outcome.stderr):
         if MARK in text or b"error in the page" in text:
             yield "other", f"visitors made it say: {text[-300:]!r}"

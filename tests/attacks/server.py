@@ -1,4 +1,4 @@
-"""Runs cases for ``running.Server``: a process that has imported the program, and forks.
+"""Run cases for ``running.Server``: a process that has imported the program, and forks.
 
 A fork costs milliseconds; starting Python and importing OpenCV, PyAV and onnx costs most of a
 second. The server itself never starts a thread: a lock that another thread held at the fork would
@@ -35,7 +35,7 @@ from tests.processes import children_of, command_line
 PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # of prctl
 PASS_BY_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 MOST_PRINTED = 1 << 20  # bytes that are kept of what a process prints
-GRACE_S = 15.0  # a process of a case that is on its way out may take so long
+GRACE_S = 15.0  # how long a process of a case may take to exit
 LEFT_OUT = (
     "detector.core.engines.torch",
     "detector.core.engines.trt",
@@ -193,7 +193,7 @@ def _send(copies: Mapping[int, Any], number: int) -> None:
 
 
 def collect_left() -> list[str]:
-    """Waits for what the case started and did not wait for; ends and names what goes on."""
+    """Wait for the processes that the case left behind; end and name those that still run."""
     deadline, named, ended = time.monotonic() + GRACE_S, [], set[int]()
     while True:
         try:

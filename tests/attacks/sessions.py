@@ -225,7 +225,7 @@ def npz(columns: Mapping[str, Any], **more: Any) -> bytes:
 
 
 def npz_of_headers(columns: Mapping[str, Any], name: str, header: bytes, data: bytes) -> bytes:
-    """An archive in which one column has this header, followed by this data."""
+    """Return an archive in which one column has this header, followed by this data."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for each, column in columns.items():
@@ -502,8 +502,8 @@ class _HangError(BaseException):
 
 
 def attack(session: Path, whole: Path, case: Case) -> list[str]:
-    """What is wrong with how the commands end on ``session`` with the case's files in it; empty
-    where they end well. ``whole``: a session that is not damaged. The files are put back."""
+    """Return what is wrong with how the commands end on ``session`` with the case's files in it;
+    empty if all is well. ``whole``: an undamaged session. The files are put back."""
     name, files = case
     kept = {file: _take(session / file) for file in files}
     try:
@@ -551,7 +551,7 @@ def _complaints(command: list[str], code: int, said: str, place: str) -> list[st
     if code not in (0, 2):
         return [what]
     lines = said.splitlines()
-    few = "too few frames" in said  # the one refusal that is no damage
+    few = "too few frames" in said  # the one refusal that does not mean damage
     if code == 2 and (len(lines) != 1 or not (place in said or few) or len(said) > 2000):
         return [what]
     return (

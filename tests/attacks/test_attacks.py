@@ -216,7 +216,7 @@ def test_files_that_fail(tmp_path, after, found):
 
 
 def session_elsewhere(work, name, text):
-    """Where nobody can write in runs/, a session is a folder of TMPDIR, and stays."""
+    """Write a session below TMPDIR, as a run does if runs/ is not writable."""
     folder = work.parent / "tmp/detect-video-runs-x/in-ort"
     folder.mkdir(parents=True)
     (folder / name).write_text(text)
@@ -342,7 +342,7 @@ def test_damage_of_every_sort_changes_something():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", guided.READERS)
 def test_guided_readers_take_their_seeds_and_damage(name, tmp_path):
-    """What atheris damages in a long run, without atheris."""
+    """Damage the inputs that atheris damages in a long run, without atheris."""
     from tests.attacks.mutate import damage
 
     read, random = guided.READERS[name].prepare(tmp_path), Random(name)

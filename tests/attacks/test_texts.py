@@ -20,7 +20,7 @@ from detector.lab.datasets.classmap import read_mapping
 from tests.attacks import texts
 from tests.attacks.running import run_apart
 
-# Without their bounds these would take all memory, or all day.
+# These would take all memory, or the whole day, without their limits.
 DANGEROUS = ("aliases", "merge keys", "path of 5,000", "queue", "frame 10^12", "length 10^12")
 SLOW = ("3,000 brackets", "the root")  # they take most of a second
 ERRORS: dict[str, type[DetectVideoError]] = {

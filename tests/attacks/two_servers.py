@@ -1,7 +1,7 @@
-"""Two web servers for cases with pages: the camera's own, and another, which hears no secret.
+"""Two web servers for cases with pages: the camera's own, and another that must get no secret.
 
-Both give the same pages, in which ``{own}`` and ``{other}`` stand for their places. A page that
-begins with ``->`` is a redirect. The first server sets a cookie for whoever says who they are.
+Both serve the same pages, in which ``{own}`` and ``{other}`` become their addresses. A page that
+begins with ``->`` is a redirect. The first server sets a cookie for a client that logs in.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Handler(Handler):
 
 @dataclass
 class Heard:
-    """``places``: what stands in texts of the case. ``other``: requests that the other server
+    """``places``: the values for the case's texts. ``other``: requests that the other server
     received, as text; complete once the servers have ended."""
 
     places: Mapping[str, str]

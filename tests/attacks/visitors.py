@@ -1,7 +1,7 @@
-"""Hostile visitors of the page that a case serves: they send bytes, and note what came back.
+"""Hostile visitors of the page that a case serves: they send bytes and record the replies.
 
-Afterwards the page must answer as ever: the right token passes, health is told, and nothing that
-was asked was an error of ours. Then the run is ended by SIGTERM.
+Afterwards the page must work as before: the right token passes, health is reported, and no request
+caused an internal error. Then SIGTERM ends the run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.attacks.case import Case
 
 TOKEN = "correct-horse-battery-staple-0009"
-CAMERA = b"orchard"  # told to nobody without the token
+CAMERA = b"orchard"  # never shown without the token
 MARK = b"Xyzzy9"  # in every request; in no line of the run's
 PATIENCE_S = 60.0
 READ_S, MOST_READ = 0.4, 200_000
@@ -49,9 +49,9 @@ class Place:
 
 @contextmanager
 def visited(case: Case, root: Path, server: int) -> Iterator[tuple[Case, Met]]:
-    """The case as it is to be run, which has a port now, and what the visitors met. ``server``: the
-    process whose child runs the case."""
-    held = socket.socket()  # it listens nowhere: the system gives the port to nobody else meanwhile
+    """Yield the case with its port filled in, and what the visitors met. ``server``: the process
+    whose child runs the case."""
+    held = socket.socket()  # bound but not listening: the system gives the port to no other program
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
     place = Place(held.getsockname()[1], root)
@@ -126,7 +126,7 @@ def _as_ever(place: Place, locked: bool) -> Iterator[tuple[str, str]]:
             if time.monotonic() > end:
                 yield "other", f"afterwards {path} answers {answer[:100]!r}"
                 break
-            time.sleep(0.1)  # where the camera stood still, it is not healthy for a moment
+            time.sleep(0.1)  # after a halt of the camera it is unhealthy for a moment
     if re.search(rb'status="5(?!03)', answer):
         yield "other", "the page counts answers with an error of its own"
     refused = _ask(place, "/api/streams", "wrong")[:20]
@@ -135,7 +135,7 @@ def _as_ever(place: Place, locked: bool) -> Iterator[tuple[str, str]]:
 
 
 def _ask(place: Place, path: str, token: str) -> bytes:
-    """Comes in anew where it had to give way to others."""
+    """Send a request, connecting again if the page closed the connection to make room."""
     head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
     end = time.monotonic() + PATIENCE_S
     while True:
@@ -161,6 +161,6 @@ def _is_healthy(place: Place) -> bool:
 def end_children(parent: int) -> None:
     for found in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name stands in brackets and may hold anything, so from the last bracket on.
+            # The name is in brackets and may contain anything, so split after the last bracket.
             if int(found.read_text().rpartition(")")[2].split()[1]) == parent:
                 os.kill(int(found.parent.name), signal.SIGTERM)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def why_not_whole(root: Path, name: str) -> str | None:
-    """What is wrong with ROOT/NAME, by its suffix. None: it is whole, or unfinished.
+    """Return what is wrong with ROOT/NAME, by its suffix. None: it is whole, or unfinished.
 
-    ``-o`` may give it another suffix (``report RUN -o x.csv`` writes a page): what is whole by its
-    content is whole.
+    ``-o`` may give it another suffix (``report RUN -o x.csv`` writes a page), so valid content
+    counts as whole whatever the suffix.
     """
     path = root / name
     check = _CHECKS.get(path.suffix.lower())

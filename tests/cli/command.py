@@ -1,8 +1,8 @@
-"""Runs the real command, in a process of its own.
+"""Run the real command in a process of its own.
 
 ``detect_video`` takes a fork that has the libraries imported already (tests/forked.py).
-``detect_video_anew`` starts a new interpreter: where imports, or what is read from the environment
-during them, are the point.
+``detect_video_anew`` starts a new interpreter, for tests of imports and of what they read from the
+environment.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def detect_video_anew(
 
 
 def cli_runner() -> CliRunner:
-    """Runs commands in this process, stdout and stderr apart: click < 8.2 has to be asked."""
+    """Run commands in this process with separate stdout and stderr: click < 8.2 needs an option."""
     mixes = "mix_stderr" in inspect.signature(CliRunner).parameters
     return CliRunner(**({"mix_stderr": False} if mixes else {}))
 
@@ -110,8 +110,8 @@ def interruptible() -> Iterator[None]:
 
 
 def heeds_signals(pid: int) -> bool:
-    """Whether the process has passed the first line of main: SIGTERM is handled from there on.
-    Before it there is only the interpreter, of which nothing is ours."""
+    """Return True once the process handles SIGTERM, which the first line of main sets up; none of
+    our code runs earlier."""
     status = Path(f"/proc/{pid}/status").read_text()
     [caught] = re.findall(r"SigCgt:\s*([0-9a-f]+)", status)
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

@@ -1,6 +1,6 @@
-"""Bad input: one line that says what and how to fix it, the documented exit code.
+"""Bad input: one line that says what is wrong and how to fix it, and the documented exit code.
 
-No half file stands under a final name.
+No partial file keeps a final name.
 """
 
 import os

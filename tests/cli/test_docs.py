@@ -1,9 +1,9 @@
-"""The documents are true: every command line of README and of the pages on usage runs as it is
-written, every link of any page leads somewhere, and numbers are those of the code.
+"""The documents are true: every command line of README and of the usage pages runs as written,
+every link of any page works, and numbers match the code.
 
-A number in a page that the code decides is followed by a comment that names it, which no reader
-sees: ``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may stand between, an
-attribute or a key behind the name, and a factor at the end:
+A number in a page that the code decides is followed by a comment that names it, which readers do
+not see: ``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may come in between, an
+attribute or a key after the name, and a factor at the end:
 ``512 MB <!-- = detector.lab.profile.stand_ins:KEPT_BYTES / 2**20 -->``.
 """
 
@@ -30,7 +30,7 @@ from tests.live.servers import http
 
 # What makes a line quick, and keeps it from leaving a record in the checkout. Commands that are not
 # here get --frames.
-SMALL = ("--size", "160x96")  # several inferences, of which any will do
+SMALL = ("--size", "160x96")  # several inferences; any size will do
 SHORTER = {
     "doctor": [],
     "build": [],
@@ -105,7 +105,7 @@ def test_command_line(material, tmp_path, line):
     for name in re.findall(r"\w+\.pt\b", line):
         random_checkpoint(tmp_path / name)
     words = shlex.split(line)[1:]
-    others = set(command_names()) - {"detect", *SHORTER}  # of those that take none of this
+    others = set(command_names()) - {"detect", *SHORTER}  # commands without such options
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])
     if "--target" in words:  # one that a busy machine reaches, too
         short = [*short, "--target", 1]

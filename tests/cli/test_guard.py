@@ -287,7 +287,7 @@ def test_tensorboard_of_somebody_else_stays(here: Path) -> None:
     assert len(list((made / "tensorboard").glob("events*"))) == 1
 
 
-# What is no plain file
+# Paths that are not plain files
 
 
 @pytest.mark.slow

@@ -232,7 +232,7 @@ HABITS = [
 ]
 
 
-# What follows ``yolo`` -> ours.
+# The arguments of ``yolo`` -> ours.
 YOLO_LINES = {
     "predict source=bus.jpg save_txt=True": "bus.jpg --save pictures,yolo",
     "predict source=shots/*.png save_crop": "'shots/*.png' --save pictures,crops",
@@ -277,7 +277,7 @@ def test_habits_of_other_programs_are_answered(words, answer, monkeypatch, tmp_p
 
 
 def parse(words):
-    """As the command does when they are typed, without running it. Raises click.UsageError."""
+    """Parse the words as the command does, without running it. Raises click.UsageError."""
     with suppress(click.exceptions.Exit):  # of --version
         context = cli.make_context("detect-video", words)
         words = [*context._protected_args, *context.args]

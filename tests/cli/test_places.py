@@ -21,7 +21,7 @@ RUN = "in.mp4 --engine null --engines-dir engines --quiet"
 
 
 def shell(tmp_path, before: str, arguments: str, *wrapper: str, python: str = ""):
-    """The command after a line of shell, which sets the limit. ``python``: options of its own."""
+    """Run the command after a line of shell that sets the limit. ``python``: Python's options."""
     line = f'{before}\nexec "{COMMAND[0]}" {python} -m detector {arguments}'
     return subprocess.run(
         [*wrapper, "bash", "-c", line],
@@ -90,7 +90,7 @@ def test_a_tight_limit_or_a_strange_place(tmp_path, before, arguments, code):
 
 
 def test_four_open_files_are_named(tmp_path):
-    """One beside the standard streams. ``-S``: `site` runs `.pth` files, which may need two."""
+    """One is left after the standard streams. ``-S``: `site` may need two for `.pth` files."""
     process = shell(
         tmp_path, f"export PYTHONPATH={CHECKOUT}; ulimit -n 4", "--version", python="-S"
     )

@@ -46,7 +46,7 @@ PRINTERS = {
 
 @pytest.mark.slow
 def test_nothing_is_printed_another_way():
-    """Printers stand in one file, so that nobody can forget to make a text printable."""
+    """Only one file may print, so that every text is made printable."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         calls = {
@@ -184,7 +184,7 @@ def test_a_run_of_an_odd_name_can_be_reported(name, tmp_path, monkeypatch):
     ids=str,
 )
 def test_a_terminal_of_another_encoding(more, tmp_path):
-    """In a process of its own, because the interpreter decides on encodings when it starts."""
+    """Use a new process, because the interpreter decides on encodings when it starts."""
     name = "视频 ü.mp4"
     shutil.copy(CHECKOUT / "videos/street.mp4", tmp_path / name)
     arguments = (name, "--engine", "null", "--frames", 8, "--no-video", "--run-dir", "run")

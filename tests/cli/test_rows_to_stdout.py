@@ -1,4 +1,4 @@
-"""``-o -``: rows on standard output while the run goes on, and nothing else there."""
+"""``-o -``: rows, and nothing else, on standard output during the run."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_file_that_is_full_holds_whole_rows(tmp_path: Path) -> None:
 
 
 def left(clip: Path, folder: Path, *options: str) -> tuple[int | None, str]:
-    """The end of a run whose video comes once nobody reads what it prints: before, it might end."""
+    """Return how a run ends if its video arrives only after the reader of its output is gone."""
     reading, writing = os.pipe()
     fork = start("-", "--engine", "null", "-o", "-", *options, cwd=folder, stdin=reading)
     os.close(reading)
@@ -170,7 +170,7 @@ def left(clip: Path, folder: Path, *options: str) -> tuple[int | None, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [(), ("--save", "jsonl,video")], ids=["alone", "beside"])
 def test_head(beside: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
-    """Who reads no more ends the run, quietly; files that were asked for beside are finished."""
+    """A reader that stops ends the run quietly; the other requested files are finished."""
     assert left(clip, tmp_path, *beside) == (0, "")
     session = json.loads((tmp_path / "runs/stdin-null/session.json").read_text())
     assert any("standard output" in note for note in session["notes"])

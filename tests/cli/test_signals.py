@@ -38,7 +38,7 @@ def sigint_reaches_them() -> Iterator[None]:
 
 
 def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[str]:
-    """In a session of its own, so that its processes can be told from others."""
+    """Start the command in its own session, so that its processes can be found."""
     (folder / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
@@ -54,7 +54,7 @@ def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[
 
 
 def half_files(folder: Path) -> list[str]:
-    """Everything that is neither an input nor a whole file. onnxruntime leaves a file .ses of its
+    """Return all files that are neither inputs nor complete. onnxruntime leaves a file .ses of its
     own in the folder of temporary files."""
     # os.walk goes on where a folder is deleted under it.
     files = (Path(where, name) for where, _, names in os.walk(folder) for name in names)
@@ -96,7 +96,7 @@ def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded:
 
 
 def sweep(folder: Path, number: signal.Signals, *arguments: object, moments: int) -> list[int]:
-    """Sends the signal at moments from the start to the end of the command. Returns its codes.
+    """Send the signal at moments from the start to the end of the command. Return its codes.
 
     The end is that of the quickest run so far: the first one may have met a busy machine.
     """
@@ -220,11 +220,11 @@ def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("apart_s", [0.0, 0.3])
 def test_two_signals_in_a_row(tmp_path, apart_s):
-    """At once they are one (`timeout` sends two). Later the second one ends the run where it is.
-    What stands under a final name is whole."""
+    """Two at once count as one (`timeout` sends two). A later second one ends the run immediately.
+    Files under a final name are complete."""
     options = ("--engine", "ort", "--engines-dir", "engines", "--run-dir", "run")
     options += ("--batch", 48, "--size", "320x192")  # a batch takes longer than they are apart
-    write_video(tmp_path / "in.mp4", 800, codec="mpeg4")  # of which most are never read
+    write_video(tmp_path / "in.mp4", 800, codec="mpeg4")  # most frames are never read
     process = start(tmp_path, "in.mp4", *options, "-o", "out.mp4")
     wait_for(lambda: (tmp_path / "out.partial.mp4").exists())
     process.terminate()

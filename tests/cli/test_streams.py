@@ -1,4 +1,4 @@
-"""Closed or full standard streams: the run goes on, or one line says that printing failed."""
+"""Closed or full standard streams: the run continues, or one line says that printing failed."""
 
 from __future__ import annotations
 

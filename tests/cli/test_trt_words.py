@@ -116,8 +116,8 @@ def test_auto_takes_trt_and_says_why(monkeypatch, reference):
 def test_the_users_own_words(monkeypatch, place, reference, yaml):
     """detect-video in.mp4 --engine trt --model NAME.trt --config NAME.yaml
 
-    The plan is street's, which has weights, under the user's name (yolov4-tiny-person-vehicle). It
-    lies in a folder of its own.
+    The plan is street's and contains its weights. It has the user's name
+    (yolov4-tiny-person-vehicle) and is in a folder of its own.
     """
     machine = install(monkeypatch, 11)
     models = place / "models"
@@ -138,7 +138,7 @@ def test_the_users_own_words(monkeypatch, place, reference, yaml):
         "--no-video",
     )
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
-    # Beside the plan, the YAML is found by itself; and so is the engine.
+    # A YAML next to the plan is found without an option, and so is the engine.
     summary = run(STREET, "--model", name.with_suffix(".trt"), "--frames", 1, "--no-video")
     assert summary["engine_reason"].startswith("engine trt: the only one")
 

@@ -221,7 +221,7 @@ def test_a_server_of_one_client_is_not_lost_by_asking_it(tmp_path, out):
 
 
 def listens(pid: int) -> bool:
-    """Whether a process has a socket. A connection to it would be its only one."""
+    """Return whether a process has a socket. Connecting would use up its only connection."""
     with suppress(FileNotFoundError):  # one was closed meanwhile
         folder = Path(f"/proc/{pid}/fd")
         return any(os.readlink(one).startswith("socket:") for one in folder.iterdir())

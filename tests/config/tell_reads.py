@@ -1,7 +1,7 @@
-"""What a command reads of its configuration, as each of its processes tells it while it runs.
+"""Record which options a command reads, in each of its processes, while it runs.
 
-``with_telling`` makes an environment in which every process of ours adds a line to a file when it
-first reads an option. A copy, a comparison or a document of the whole tree is no read.
+``with_telling`` makes an environment that makes every process of ours add a line to a file when it
+first reads an option. Copying, comparing or documenting the whole tree does not count as a read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.conftest import CHECKOUT
 
 FILE = "reads.txt"
-# Of a process. What is told is the option, by the first reader of it.
+# Runs in each process. It reports each option once, at its first read.
 TELLING = """
 import os, sys
 sys.path.insert(1, {checkout!r})

@@ -41,7 +41,7 @@ def test_the_usage_page_has_the_table_that_the_schema_makes():
 
 
 def test_help_names_every_choice():
-    """x264's presets are too many for a line: the first and the last stand for them."""
+    """x264's presets are too many for a line, so we expect only the first and the last."""
     for _, leaf in options():
         choices = choices_of(leaf)
         named = (choices[0], choices[-1]) if leaf.name == "preset" else choices

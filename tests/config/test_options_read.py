@@ -15,13 +15,13 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
-# Files that read options of a run of one video, and of cameras; and how often a file reads some
-# after another one did so since its last turn. What is left is the choice of the engine, which
-# rewrites options where they say ``auto``.
+# The most files that may read options, for a run of one video and for one of cameras, and how often
+# a file may read options again after another file did. The rest is the choice of the engine, which
+# rewrites options that say ``auto``.
 FILES, RETURNS = 18, 12
 FILES_LIVE, RETURNS_LIVE = 21, 13
-# Notes each read as (file, whether the loop had begun). A copy or a document of all options, made
-# by dataclasses, is no read.
+# Notes each read as (file, whether the loop had begun). Copying or documenting all options with
+# dataclasses does not count.
 READS = """
 import atexit, dataclasses, json, os, sys
 from detector.core.config import schema

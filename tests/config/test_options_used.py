@@ -1,6 +1,6 @@
 """Every option does something: code reads it, and so does every command that offers it.
 
-To read an option is not yet to obey it. What obeys is tested where it is written.
+Reading an option is not obeying it: tests next to the code that obeys an option check that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def offered(command: click.Command) -> set[str]:
-    """The options of the schema that it takes; not those that it has of its own by such a name."""
+    """Return the schema's options that the command takes, without its own of the same name."""
     mine = (one for one in command.params if isinstance(one, GroupedOption))
     return {str(one.name) for one in mine} & LEAVES
 

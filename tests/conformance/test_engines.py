@@ -176,9 +176,8 @@ def test_outputs_stay_until_that_requests_next_infer(case):
             case.assert_answers(outputs, picture)
         engine.requests[0].slot[:] = given[2]
         engine.requests[0].infer(1)
-        case.assert_answers(
-            results[1], given[1]
-        )  # another request's next infer is no reason to change
+        # Another request's infer leaves these results unchanged.
+        case.assert_answers(results[1], given[1])
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4])
@@ -229,8 +228,8 @@ def test_a_real_network_answers_as_torch_does_in_fp32(case):
 
 
 def test_infer_lets_other_threads_run(computing):
-    """While one thread is inside infer, another one notes the time: with the GIL held, it could not
-    in any infer. Where others want the cores, it cannot in most.
+    """While one thread is inside infer, another one notes the time. With the GIL held it could not
+    during any infer; when other programs need the cores, it cannot during most.
     """
     notes, stop = [], threading.Event()
 

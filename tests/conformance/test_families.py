@@ -44,7 +44,7 @@ class Drawn:
         return self._stream.random(shape)
 
     def standard_normal(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Even ones, of the same mean and variance."""
+        """Return uniform numbers with the same mean and variance."""
         numbers = self._stream.random(shape, np.float32)
         numbers -= 0.5
         numbers *= math.sqrt(12)
@@ -117,7 +117,7 @@ def test_the_graph_opens_in_other_tools(case, tmp_path):
 
 
 def test_a_wrong_shape_opens_in_no_tool(tmp_path):
-    """So that the check above can fail: its own look at the file cannot see it."""
+    """Show that the checker can fail: the comparison above cannot find this fault."""
     graph = plus_one().graph
     graph.graph.output[0].type.tensor_type.shape.dim[2].dim_value += 1
     onnx.save(graph, str(tmp_path / "x.onnx"))

@@ -102,7 +102,7 @@ def check_candidates(
 
 
 def check_rows(case: Case, conf: float) -> None:
-    """The candidates are those of the plain twin: boxes in network pixels, scores, classes."""
+    """Compare the candidates with the plain twin's: boxes in network pixels, scores, classes."""
     found = check_candidates(case, conf)
     assert ((found.class_ids >= 0) & (found.class_ids < CLASSES)).all()
     before = [output.copy() for output in case.outputs]
@@ -152,7 +152,7 @@ def check_pixels(case: Case) -> None:
 
 
 def check_broken(case: Case) -> None:
-    """Numbers that are none count as below any threshold, in one row or in all."""
+    """NaN and infinities count as below any threshold, in one row or in all."""
     for value in (np.nan, np.inf, -np.inf, 3e38, -3e38):
         check_candidates(case, 0.1, [np.full(s, value, np.float32) for s in case.shapes])
         spoilt = [output.copy() for output in case.outputs]
@@ -162,7 +162,7 @@ def check_broken(case: Case) -> None:
 
 
 def check_nothing(case: Case) -> None:
-    """Above all scores, and where the network sees nothing, there are no rows, of the same form."""
+    """Above all scores, and on an empty picture, we get zero rows of the same form."""
     assert len(check_candidates(case, 1e6).scores) == 0
     assert check_candidates(case, 1e6).boxes.shape == (0, 4)
     check_candidates(case, 0.6, [np.zeros(shape, np.float32) for shape in case.shapes])

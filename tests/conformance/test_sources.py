@@ -22,7 +22,7 @@ from tests.conformance.samples import FRAMES, Sample, sample_of
 
 pytestmark = pytest.mark.slow
 KINDS = ("video", "pictures", "live")
-# What people and shells give.
+# Odd sources that people and shells pass.
 ODD = (
     "", " ", ".", "/", "\0", "x" * 5000, "0", "-", "--", "nothing.mp4", "*.png", "[", "%04d.png",
     "%", "/dev/null", "http://", "http://[", "https://user@", "rtsp://", "s3://", "file:///etc",

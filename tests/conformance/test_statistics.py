@@ -1,5 +1,5 @@
-"""Every statistic of a summary is told everywhere: schema, report, run trackers. A number that is
-none says so here, so that a new one cannot be forgotten."""
+"""Every statistic of a summary appears in the schema, the report and the run trackers. A number
+that is not a statistic is listed here, so that a new one cannot be forgotten."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOT_MEASURED = {
     "video/frames_declared",
     "video/duration_s",
     "video/rotation",
-    # parts of a fact that is told whole
+    # parts of a fact that is reported as a whole
     "cpu/libraries/wall_s",
     "cpu/libraries/process_s",
     "cpu/libraries/unknown_s",

@@ -77,7 +77,7 @@ def test_a_gap_of_the_source(name: str, gap_s: float, ids: int) -> None:
 
 @ALL
 def test_long_hidden_object_gets_a_new_id(name: str) -> None:
-    """Hidden longer than a second: another id, and never that of somebody else."""
+    """An object hidden for over a second gets another id, and never another object's."""
     ways = [hidden(straight((100, 200), (40, 0)), 1, 2.5), straight((100, 420), (40, 0))]
     had = ids_of(find(name)(CONF), ways, np.arange(0, 4, 1 / 30).tolist())
     assert [len(one) for one in had] == [2, 1]
@@ -129,7 +129,7 @@ def test_time_that_stands_or_goes_back(name: str) -> None:
 @pytest.mark.slow
 @ALL
 def test_memory_stays_flat(name: str) -> None:
-    """Objects come and go: what is kept is what is there."""
+    """Objects come and go, and only the current ones are kept."""
     tracker, random = find(name)(CONF), np.random.default_rng(1)
     most, n = 0, 10
     corners = np.zeros((n, 2))

@@ -39,7 +39,7 @@ def pictures(network: Network, seed: int) -> np.ndarray:
 def quantised(
     network: Network, folder: Path, keep: tuple[str, ...] = (), activations: str = "QUInt8"
 ) -> Network:
-    """``keep``: convolutions that stay float, with the activation behind them."""
+    """``keep``: convolutions that stay float, together with the activation that follows."""
     import onnx
     from onnxruntime.quantization import (
         CalibrationDataReader,

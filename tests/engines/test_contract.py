@@ -80,8 +80,8 @@ print(*[name for name in sys.modules if "detector.core.engines." in name])
 
 @pytest.mark.slow
 def test_asking_what_an_engine_can_do_imports_little_of_it():
-    """``auto`` asks every engine: of those that do not run it loads their declarations only, and
-    what asks for an NVIDIA driver. A run of a named engine loads no other."""
+    """``auto`` asks every engine, but loads only the declarations of engines that do not run, and
+    the check for an NVIDIA driver. A run of a named engine loads no other."""
     done = subprocess.run(
         [sys.executable, "-c", ASKING], check=True, capture_output=True, text=True, cwd=CHECKOUT
     )

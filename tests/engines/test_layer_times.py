@@ -85,9 +85,7 @@ def test_torch_tells_that_compiled_code_has_no_layers():
 
 
 def test_torchs_layers_tile_the_pass():
-    """What one layer takes is in its row and in no other's; beside the layers there is hardly
-    anything.
-    """
+    """Each layer's time is in its own row only, and hardly any time is outside the layers."""
     need_engine("torch")
     from detector.core.engines.torch.engine import OpenTorch
     from detector.core.engines.torch.layers import TorchLayerProfiler
@@ -99,7 +97,7 @@ def test_torchs_layers_tile_the_pass():
     slow.forward = lambda given: (time.sleep(0.1), forward(given))[1]
     profiler = TorchLayerProfiler(engine, engine.module)
     begin = time.perf_counter()
-    for seed in range(5):  # a machine that stands still does not do so in all of them
+    for seed in range(5):  # five times, so that a halt of the machine does not decide
         profiler.run(pictures(network, seed))
     took_ms = (time.perf_counter() - begin) * 1e3
     told = {layer.name: times for layer, times in profiler.times()}
@@ -110,9 +108,7 @@ def test_torchs_layers_tile_the_pass():
 
 
 def test_told_beside_listed():
-    """Two of one name in their order; one that is not listed stays, one that was not told is
-    gone.
-    """
+    """Two of one name keep their order; an unlisted one stays, and one without times is dropped."""
     listed = [
         LayerExecution("a", "Conv", "fp32"),
         LayerExecution("r", "Reorder", "fp32", nodes=("x",)),

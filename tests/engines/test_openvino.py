@@ -1,4 +1,4 @@
-"""What only OpenVINO's engine promises."""
+"""Promises that only OpenVINO's engine makes."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_what_int8_leaves_in_float_runs_in_bf16_where_that_is_asked_for(tmp_path
         ({"avx512_bf16"}, 0.98, None, "int8", "bf16"),
         ({"amx_bf16"}, 0.98, "auto", "int8", "bf16"),
         ({"avx512_bf16"}, 0.98, "fp32", "int8", "f32"),
-        ({"avx512_bf16"}, None, None, "int8", "f32"),  # nobody measured what it loses
+        ({"avx512_bf16"}, None, None, "int8", "f32"),  # its loss was never measured
         ({"avx512_bf16"}, None, "bf16", "int8", "bf16"),
         ({"avx2"}, 0.98, None, "int8", "f32"),
         ({"avx512_bf16"}, 0.98, None, "fp32", "f32"),
@@ -308,8 +308,8 @@ def test_streams_and_threads_are_what_was_asked_for_and_none_is_pinned(concurren
 
 
 def test_single_runs_are_worked_out_of_the_means_of_all():
-    """PERF_COUNT tells the mean since the graph was compiled; taken as a run, one slow start stays
-    in all.
+    """PERF_COUNT gives the mean since compilation; taken as single runs, one slow start affects
+    all.
     """
     profiler = object.__new__(layers_room.OpenvinoLayerProfiler)
     profiler._sums, told = {}, []

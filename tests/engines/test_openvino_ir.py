@@ -211,7 +211,7 @@ def test_weights_for_other_pixels_are_refused_with_a_description_that_runs(tmp_p
         assert "detect-video models describe" in ended.stderr
     done = detect_video("models", "describe", "yolov8n.xml", "-o", "d.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    description = tmp_path / "d.yaml"  # of which somebody has checked the guesses
+    description = tmp_path / "d.yaml"  # a user corrects its guesses
     description.write_text(description.read_text().replace("form: xyxy", "form: cxcywh"))
     assert found_in(path, describe=str(description)) == GREEN
 

@@ -46,7 +46,7 @@ def test_signed_bytes_become_unsigned_and_no_value_changes(activations, tmp_path
     checker.check_model(after, full_check=True)
     np.testing.assert_array_equal(plainly(after, given), plainly(network.graph, given))
     assert TensorProto.INT8 not in types(after, "QuantizeLinear")
-    assert TensorProto.INT8 in types(after, "DequantizeLinear")  # weights stay as they are
+    assert TensorProto.INT8 in types(after, "DequantizeLinear")  # weights are unchanged
 
 
 def test_what_does_not_end_in_a_pair_stays_signed():
@@ -77,7 +77,7 @@ def test_in_float_only_the_rounding_is_gone(activations, tmp_path):
 
 @pytest.mark.parametrize("activations", KINDS)
 def test_it_computes_what_onnx_runtime_does(activations, tmp_path):
-    """At each of several compilations: what goes wrong there does so at random."""
+    """Compile several times: the failures here are random."""
     network = foreign(tmp_path, activations)
     assert room.is_wide(network.graph) == activations.endswith("16")
     expected, _ = run("ort", network)
@@ -88,7 +88,7 @@ def test_it_computes_what_onnx_runtime_does(activations, tmp_path):
 
 
 def spoil(model):
-    """With scores that are all near 0, as where a Concat is misread."""
+    """Make all scores nearly 0, as a misread Concat does."""
     from onnx import numpy_helper
 
     spoiled = room.in_float(model)

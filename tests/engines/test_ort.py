@@ -1,4 +1,4 @@
-"""What only ONNX Runtime's engine promises."""
+"""Promises that only ONNX Runtime's engine makes."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ def test_int8_runs_the_quantised_graph(tmp_path):
 
 @pytest.fixture
 def with_cuda(monkeypatch):
-    """The build says that it has CUDA; this machine's real one is what fails, or not, behind
-    that.
-    """
+    """Pretend that the build has CUDA. Later steps use the machine's real one, and may fail."""
     monkeypatch.setattr(
         onnxruntime,
         "get_available_providers",
@@ -185,7 +183,7 @@ class OnTheGpu:
 
 
 def test_on_a_gpu_each_request_uploads_its_own_slot_before_it_runs(with_cuda, monkeypatch):
-    """Session and memory are stood in for: the network reads what was uploaded, not the slot."""
+    """Replace session and memory: the network reads what was uploaded, not the slot."""
     session_that(monkeypatch, lambda names: names)
     monkeypatch.setattr(OnTheGpu, "made", [])
     monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", OnTheGpu)

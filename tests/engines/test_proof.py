@@ -228,7 +228,7 @@ def test_a_folder_from_elsewhere_is_built_again(folder, tmp_path, monkeypatch):
 
 
 def test_same_graph_of_another_key_is_sealed_again_silently(folder, tmp_path, monkeypatch):
-    """It is compared with the graph that was just built. So older versions' files are taken."""
+    """The file is compared with the graph just built, so files of older versions stay usable."""
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
         export(plus_one(), folder)

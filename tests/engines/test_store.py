@@ -67,9 +67,7 @@ def test_the_manifest_says_from_what_it_was_made(tmp_path):
 
 
 def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
-    """--family yolov5 and yolov8 give one graph for such a file; only the manifest is written
-    anew.
-    """
+    """--family yolov5 and yolov8 give one graph for such a file; only the manifest is rewritten."""
     first = export(plus_one(), tmp_path)
     other = export(replace(plus_one(), family="another"), tmp_path)
     assert (other.path, other.notes) == (first.path, ())

@@ -161,7 +161,7 @@ def test_everything_of_a_run_happens_on_the_requests_stream(fakes):
 
 
 def test_a_launch_waits_for_one_of_another_arithmetic(fakes):
-    """Two Detectors: what torch is told holds for the whole process."""
+    """Use two Detectors: torch's settings hold for the whole process."""
     seen, network, cudnn = [], plus_one(), torch.backends.cudnn
 
     def look():
@@ -257,7 +257,7 @@ def test_a_network_that_no_graph_can_hold_runs_without_one_and_says_why(fakes, m
 
 
 def test_graphs_that_take_too_much_memory_are_left_out(fakes, monkeypatch):
-    """The two that run at once fit, and all requests, each with a graph of its own, do not."""
+    """The two graphs that run at once fit, but one for each request does not."""
     monkeypatch.setattr(cuda, "fits", lambda run, network, device, at_once, batch: at_once <= 2)
     engine = object.__new__(OpenTorch)
     engine.precision, engine.concurrency, engine.notes = "fp32", 2, []
@@ -289,7 +289,7 @@ def test_error_of_another_cause_is_reported_unchanged(fakes):
 
 
 def test_layers_are_timed_one_by_one(monkeypatch):
-    """In a graph no layer runs by itself, and the clock between them would stand still."""
+    """In a CUDA graph layers do not run separately, so a clock between them would stop."""
     asked = []
 
     class StopError(Exception):
@@ -352,8 +352,8 @@ def test_what_is_tried_is_of_the_same_kind_as_what_is_run(fakes):
 
 
 class FakeMemory:
-    """What torch's allocator tells, in bytes: a run takes ``need`` at its peak and keeps ``kept``.
-    What it gave back is free for every other stream."""
+    """Memory in bytes, as torch's allocator reports it: a run takes ``need`` at its peak and keeps
+    ``kept``. Memory that it returned is free for every other stream."""
 
     def __init__(self, total: int, need: int, kept: int) -> None:
         self.total, self.need, self.kept = total, need, kept

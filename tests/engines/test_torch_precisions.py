@@ -1,6 +1,4 @@
-"""torch in fewer bits: what is cast, what stays float32, which kernels run, what is refused and
-said.
-"""
+"""torch in fewer bits: casts, layers that stay float32, kernels, refusals and messages."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ ALL = EngineOptions(precision="bf16", own={"bf16": "all"})
 
 
 def with_decoding():
-    """plus_one, then (x + 1) * 0.001 behind the last convolution, and the raw x + 1."""
+    """Return plus_one, then (x + 1) * 0.001 after the last convolution, and the raw x + 1."""
     from onnx import TensorProto, helper, numpy_helper
 
     network = plus_one()

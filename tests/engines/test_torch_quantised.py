@@ -21,7 +21,7 @@ CPU = {"device": "cpu"}
 
 @pytest.fixture
 def network(tmp_path: Path) -> Network:
-    """As a front end makes it of such a file: its graph is taken as it is, for fp32."""
+    """Return the network as a front end makes it from such a file: an unchanged graph, for fp32."""
     return replace(quantised(small_network(tmp_path), tmp_path), precision="fp32")
 
 

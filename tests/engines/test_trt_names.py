@@ -1,7 +1,7 @@
-"""Every name of a foreign library that the engine trt uses, against the real thing, without a GPU.
+"""Check every foreign name that the engine trt uses on the real libraries, without a GPU.
 
-TensorRT's real bindings are imported over stub libraries (tests/fakes/bindings.py), cuda-python's
-wheel as it is.
+TensorRT's real bindings are imported over stub libraries (tests/fakes/bindings.py), and
+cuda-python's wheel unchanged.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def test_the_real_bindings_have_every_name(tmp_path, major):
         for name, doc in docs.items():
             real = overloads(found(rtx(), f"{owner}.{name}").__doc__)
             assert real & overloads(doc) or not real, f"{owner}.{name}"
-    # Our subclass of the real ILogger keeps errors, and only those; that of IProgressMonitor
-    # cancels; that of IProfiler keeps what it is told.
+    # Our subclass of the real ILogger keeps only errors; that of IProgressMonitor cancels; that of
+    # IProfiler keeps what it receives.
     assert said["reason"] == "it broke"
     assert said["answers"] == [True, False]
     assert said["told"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]

@@ -114,7 +114,7 @@ def test_a_list_is_asked_for_once_a_writer_comes(model: Path, block: None) -> No
     assert refused(model)
     assert refused(model)
     assert asked == [1]
-    assert not refused(model.parent)  # a folder is no file
+    assert not refused(model.parent)  # a folder is not a file
 
 
 def test_a_folder_of_what_is_kept_is_refused(model: Path, tmp_path: Path, block: None) -> None:

@@ -92,7 +92,7 @@ def test_an_untouched_clip_says_nothing(tmp_path: Path) -> None:
 
 
 def test_text_is_opened_by_its_own_name(tmp_path: Path) -> None:
-    """A playlist names files beside it."""
+    """A playlist names files in its own folder."""
     (tmp_path / "list.m3u8").write_text("#EXTM3U\n#EXTINF:1,\na.ts\n")
     with hold(str(tmp_path / "list.m3u8")):
         assert name_to_open(str(tmp_path / "list.m3u8")) == str(tmp_path / "list.m3u8")
@@ -117,7 +117,7 @@ def test_a_model_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
 def test_external_data_that_is_replaced_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model names it, so nobody knows of it before the model is parsed."""
+    """Only the model names this file, so it is unknown before the model is parsed."""
     external(tmp_path)
     whole = open_network(ModelRequest(str(tmp_path / "y.onnx")))
     assert whole.sha256

@@ -1,4 +1,4 @@
-"""Files of this account alone: how they are made, and which are not believed."""
+"""Private files of this account: how they are made, and which files are not trusted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fails(call: Callable[..., object], *arguments: object) -> bool:
 
 
 def opened_in(folder: Path) -> list[str]:
-    """What this process has open there. How many files it has open in all, other threads change."""
+    """Return this process's open files in the folder; other threads change the count of all."""
     found = []
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # just closed
@@ -71,7 +71,7 @@ def test_what_everybody_may_write_is_not(mine: Path, mode: int) -> None:
 @needs_root
 def test_what_another_group_may_write_is_not(mine: Path) -> None:
     mine.chmod(0o620)
-    assert who_else_may_write(mine) is None  # of root's group, in which nobody else is
+    assert who_else_may_write(mine) is None  # root's group has no other member
     os.chown(mine, -1, NOBODY)
     assert who_else_may_write(mine) is not None
     os.chown(mine, -1, 54321)  # a group without a name

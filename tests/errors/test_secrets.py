@@ -1,4 +1,4 @@
-"""What must not be shown is not shown, in whatever form it comes along."""
+"""Secrets are never shown, whatever form they take."""
 
 from __future__ import annotations
 

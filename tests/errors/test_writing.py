@@ -160,7 +160,7 @@ def test_missing_temporary_folder_raises_with_the_cure(tmp_path, monkeypatch):
 
 
 def test_all_temporary_folders_are_ours():
-    """Python 3.11's recurses until the stack is full where it may not remove its content."""
+    """Python 3.11's version recurses until the stack is full if it may not remove its content."""
     for path in (CHECKOUT / "detector").rglob("*.py"):
         assert "TemporaryDirectory(" not in path.read_text(), path
 

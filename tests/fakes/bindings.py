@@ -39,7 +39,7 @@ def find_wheel(pattern: str) -> Path:
 
 
 def unpack_bindings(major: int, folder: Path) -> dict[str, str]:
-    """The environment in which a child imports ``tensorrt_bindings`` from the folder."""
+    """Return the environment in which a child imports ``tensorrt_bindings`` from the folder."""
     with zipfile.ZipFile(find_wheel(BINDINGS[major])) as archive:
         archive.extractall(folder)
     source = folder / "stub.c"

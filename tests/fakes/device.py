@@ -1,12 +1,11 @@
-"""A GPU without one: memory apart from the host's, streams that do nothing before somebody waits,
-events.
+"""A simulated GPU: memory apart from the host's, events, and streams that run only when waited for.
 
-What it stands for: addresses that only the device can read; copies and runs that are *queued* and
-happen in the order of their stream when an event of it (or the stream) is waited for, so that a
-host array that is read too early is stale, and one that is written too early spoils what is
-uploaded; contexts that are current by thread; several GPUs, of which one is current by thread, and
-none reads another one's memory; one error for bytes beyond an allocation. What it does not stand
-for: how long anything takes, streams that really run side by side, and a GPU's arithmetic.
+It models addresses that only the device can read; copies and runs that are *queued* and happen in
+the order of their stream when an event of it (or the stream) is waited for, so that a host array
+that is read too early is stale, and one that is written too early spoils the upload; contexts that
+are current by thread; several GPUs, one current by thread, none of which reads another one's
+memory; one error for bytes beyond an allocation. It does not model how long anything takes, streams
+that really run in parallel, or a GPU's arithmetic.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ POISON = 0xAB  # what fresh device memory holds: anything but zeros
 
 
 class DeviceFaultError(Exception):
-    """What CUDA would call an illegal address or an invalid handle."""
+    """The error that CUDA would call an illegal address or an invalid handle."""
 
 
 class Device:

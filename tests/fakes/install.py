@@ -1,4 +1,4 @@
-"""Puts the fakes where the program looks: sys.modules and libcuda."""
+"""Install the fakes where the program looks for them: sys.modules and libcuda."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def fake_cuda_python(  # noqa: C901
 def fake_torch(  # noqa: C901
     device: Device,
 ) -> dict[str, ModuleType]:
-    """What of torch the provider touches.
+    """Build the part of torch that the provider touches.
 
     A copy goes to the stream that is current in this thread.
     """

@@ -1,4 +1,4 @@
-"""Plans as somebody else would have built them, by the fake TensorRT."""
+"""Plans built elsewhere, made by the fake TensorRT."""
 
 from __future__ import annotations
 

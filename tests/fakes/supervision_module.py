@@ -34,7 +34,7 @@ class Detections:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """As ``supervision.validators`` checks them."""
+        """Check the fields like ``supervision.validators``."""
         if not isinstance(self.xyxy, np.ndarray) or self.xyxy.shape[1:] != (4,):
             raise ValueError("xyxy must be a 2D np.ndarray with shape (_, 4)")
         if not np.issubdtype(self.xyxy.dtype, np.number) or not np.isfinite(self.xyxy).all():

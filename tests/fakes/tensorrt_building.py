@@ -1,8 +1,8 @@
-"""Parsing and building, by TensorRT for RTX itself, which needs no GPU for it. To its plan comes
-what the fake runtime computes from: the graph, and what was set.
+"""Parse and build with TensorRT for RTX itself, which needs no GPU for it. The plan also gets what
+the fake runtime computes from: the graph and the settings.
 
-Stand-ins are only what TensorRT has and TensorRT for RTX 1.7.1.116 ignores with a warning (timing
-cache, hardware compatibility) or cannot build (plans with a runtime inside: no libnvinfer_lean).
+We fake only what TensorRT has and TensorRT for RTX 1.7.1.116 ignores with a warning (timing cache,
+hardware compatibility) or cannot build (plans with a runtime inside: no libnvinfer_lean).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ A build takes seconds."""
 
 
 class Progress(rtx.IProgressMonitor):
-    """Keeps what it is told for another build of the same."""
+    """Record the calls, to replay them for another build of the same graph."""
 
     def __init__(self, to: Any) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def _settings(network: Any, config: Any, profiles: list[Any]) -> dict[str, Any]:
 
 
 class IBuilderConfig:
-    """The real one, and beside it what only TensorRT has."""
+    """The real builder config, with the additions that only TensorRT has."""
 
     __slots__ = ("_portable", "_profiles", "_real", "_timings", "hardware_compatibility_level")
 

@@ -132,7 +132,7 @@ def _layer(
 
 
 def _copy(layer: dict[str, Any]) -> dict[str, Any]:
-    """What TensorRT puts in front of a layer that wants another layout."""
+    """Return the layer that TensorRT puts in front of a layer that wants another layout."""
     return {
         "Name": f"Reformatting CopyNode for Input Tensor 0 to {layer['Name']}",
         "LayerType": "Reformat",

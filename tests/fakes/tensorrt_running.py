@@ -234,14 +234,12 @@ class IExecutionContext:
         addresses = dict(self._addresses)
         stream.put(lambda: _compute(self, addresses, stream.handle))
         if self.profiler is not None and self.enqueue_emits_profile:
-            stream.run_until(lambda: False)  # a profiler that is told at once waits for the run
+            stream.run_until(lambda: False)  # a profiler that reports at once waits for the run
             _report(self)
         return True
 
     def report_to_profiler(self) -> bool:
-        """Nothing to do where each run reports by itself; False without a profiler, or without a
-        run to tell of.
-        """
+        """Do nothing if each run reports its own times. False without a profiler or a run."""
         if self.profiler is None or (not self._timed and not self.enqueue_emits_profile):
             return False
         if not self.enqueue_emits_profile:

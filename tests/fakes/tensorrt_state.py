@@ -17,9 +17,9 @@ Gpu = tuple[str, tuple[int, int]]
 
 
 class State:
-    """What tests look at. ``alive``: False models that no driver answers: then nothing may be
-    started. ``int8_kernels``, ``tf32_kernels``: False models that no kernel of that kind was found,
-    or that others were faster: Q and DQ then stay layers around a convolution in float.
+    """The state that tests inspect. ``alive``: False models that no driver answers: then nothing
+    may be started. ``int8_kernels``, ``tf32_kernels``: False models that no kernel of that kind was
+    found, or that others were faster: Q and DQ then stay layers around a convolution in float.
     """
 
     def __init__(self, device: Device, gpus: Sequence[Gpu], major: int) -> None:
@@ -33,7 +33,7 @@ class State:
         self.builds: list[dict] = []
         self.strategies: list[str] = []  # of CUDA graphs, of each context of TensorRT for RTX
         self.caches_read: list[bool] = []  # runtime caches: whether each fitted
-        self.runs: list[int] = []  # stream handles, in the order in which the runs happened
+        self.runs: list[int] = []  # stream handles, in the order of the runs
 
     @property
     def edition(self) -> Edition:
@@ -50,8 +50,8 @@ class Crash(BaseException):
 
 
 def ort_session(model: Any) -> Any:
-    """Computes the graph. ONNX Runtime knows no bfloat16: there it computes in float32 and rounds
-    each result.
+    """Compute the graph. ONNX Runtime does not know bfloat16: we compute in float32 and round each
+    result.
     """
     import onnx
     import onnxruntime as ort

@@ -1,12 +1,13 @@
-"""What a recording must not hold, each with its reason.
+"""Values that a recording must not contain, each with its reason.
 
 Kinds, of the value at a path (``rows.0.fps.inference``; a pattern's ``*`` is any number of parts):
 
-type  only its JSON type is compared may   as ``type``; null is as good, since the machine decides
-whether there is a value keys  only that the key is there: its type, its content and what lies below
-are the machine's each  a list or an object whose elements are made alike but whose number (or
-names) is measured: one of it is compared near  a number within a tolerance any   keys below it are
-compared, types and values are not
+type  only its JSON type is compared
+may   like ``type``, but null is accepted: the machine decides whether there is a value
+keys  only the key must be there: its type and its content depend on the machine
+each  a list or an object of similar elements, as many as were measured: one is compared
+near  a number within a tolerance
+any   the keys below it are compared, types and values are not
 
 NAMES are parts of keys and of file names that are replaced.
 """
@@ -198,7 +199,7 @@ MASKS = [
 ]
 
 NAMES = [
-    # pattern in a path or a file name, what stands there instead, reason
+    # pattern in a path or a file name, its replacement, reason
     (r"-[0-9a-f]{12}(?=\.|$)", "-DIGEST", "a graph's digest changes with the version of onnx"),
     (r"worker-\d+", "worker-N", "as many workers as there are requests"),
     (r"^\.ses.*|.*/\.ses.*", ".ses", "onnxruntime 1.31 leaves a file of its own"),

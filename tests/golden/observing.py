@@ -1,6 +1,4 @@
-"""What a command line printed and left behind, as one JSON document that is the same wherever it
-runs.
-"""
+"""Collect a command line's output and files in one JSON document, the same on every machine."""
 
 from __future__ import annotations
 
@@ -164,7 +162,7 @@ def _lines_of(path: Path, command: Command) -> Any:
 
 
 def _arrays(path: Path, command: Command) -> Any:
-    """Names and types; values where they are no measurement."""
+    """Return names and types; values too, unless they are measurements."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
     if path.name == "spans.npz":

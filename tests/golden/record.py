@@ -1,7 +1,7 @@
-"""Writes the recordings anew: ``python -m tests.golden.record [NAME...]``.
+"""Rewrite the recordings: ``python -m tests.golden.record [NAME...]``.
 
-Only for a deliberate change of behaviour: a recording says what users get, so a commit that changes
-one also has a line in CHANGELOG.md. Every engine must be there.
+Only for a deliberate change of behaviour: a recording shows what users get, so a commit that
+changes one also adds a line to CHANGELOG.md. Every engine must be installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs command lines, two at a time, each in a folder of its own with copies of its inputs."""
+"""Run command lines, two at a time, each in a folder of its own with copies of its inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ran:
     stdout: str
     stderr: str
     folder: Path
-    before: frozenset[str]  # files that lay there already
+    before: frozenset[str]  # files that existed before
 
 
 def files_in(folder: Path) -> frozenset[str]:
@@ -61,9 +61,9 @@ class Runner:
         self._pool.shutdown(cancel_futures=True)
 
     def start(self, commands: Iterable[Command]) -> None:
-        """In the order of the table.
+        """Start the commands in the order of the table.
 
-        What a command stands on is started before it, so no two wait for each other.
+        A command starts after the one it depends on, so no two wait for each other.
         """
         for command in commands:
             if command.after is not None:
@@ -81,9 +81,8 @@ class Runner:
             folder.mkdir()
         else:
             shutil.copytree(self._futures[command.after].result().folder, folder)
-        for name in (
-            command.inputs if command.after is None else ()
-        ):  # a clip made anew has another sha256
+        # A clip made again has another sha256.
+        for name in command.inputs if command.after is None else ():
             put(name, folder)
         before = files_in(folder)
         argv = [word.replace("{engines}", str(self.root / "engines")) for word in command.argv]

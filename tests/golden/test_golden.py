@@ -1,8 +1,7 @@
-"""Every recorded command line still does what it did: exit code, keys, rows, file names, drawn
-pictures.
+"""Every recorded command line still behaves the same: exit code, keys, rows, file names, pictures.
 
-Only the command line and files are looked at; masks.py says what is not compared and why. After a
-change that is meant, ``python -m tests.golden.record NAME`` writes the recording anew (record.py).
+We compare only the command line and files; masks.py says what we skip and why. After a deliberate
+change, ``python -m tests.golden.record NAME`` rewrites the recording (record.py).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def lacks(command: Command) -> list[str]:
 def runner(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
-    """Starts the commands in the table's order: slow ones first, two at a time.
+    """Start the commands in the table's order: slow ones first, two at a time.
 
     Where several processes of pytest share the tests (xdist), each runs what it is asked for.
     """

@@ -1,5 +1,6 @@
-"""What ten commands of a day print at 80 columns: its shape, with everything masked that a machine
-measures. ``python -m tests.golden.test_screens [NAME...]`` writes the recordings anew.
+"""The shape of ten commands' output at 80 columns, with all measured values masked.
+
+``python -m tests.golden.test_screens [NAME...]`` rewrites the recordings.
 """
 
 from __future__ import annotations
@@ -35,14 +36,13 @@ COMMANDS = {
 # Of these the words are compared, since how a table folds and what it leaves out depends on how
 # wide the measured numbers are. A word that is broken is a new one.
 TABLES = ("live", "batch", "compare", "profile", "tune")
-# What they say depends on the moment and on what else runs: new words are as good if they are
-# whole, as they stand in the program.
+# Their words depend on the moment and on other load: new words pass if the program has them whole.
 VARIED = ("live", "batch", "tune", "compare", "profile")
 LETTERS = re.compile(r"[A-Za-z]+")
 # Of the stages' milliseconds: a moment's halt makes them wider, and the line folds.
 FOLD = re.compile(r"(?<=\.\d) *\n +(?=[a-z]+ \d)")
 PACKAGE = Path(__file__).parents[2] / "detector"
-LEFT_OUT = 0.2  # of the words, at most: columns for which there was no room, remarks on noise
+LEFT_OUT = 0.2  # largest share of words that may be missing: narrow columns, remarks on noise
 LEFT_OUT_VARIED = 0.4  # a run of cameras that was too short to judge says other sentences
 OF_THE_MACHINE = ("warning", "Other programs")  # how lines begin that may be there or not
 MASKS = [

@@ -20,7 +20,7 @@ INFO = SourceInfo("stub", "video", 8, 8, Fraction(25), Fraction(1, 25))
 
 
 class FakeClock:
-    """Time that passes only when somebody sleeps. For one thread."""
+    """Time that passes only when a test sleeps, in one thread."""
 
     def __init__(self) -> None:
         self.now = 1_000
@@ -142,7 +142,7 @@ def stub_parts(
     fail: dict[str, int] | None = None,
     **more,
 ) -> Parts:
-    """``work(name)`` is called inside every stage; ``fail``: stage -> frame at which it raises."""
+    """Build stub stages. Each calls ``work(name)``; ``fail``: stage -> frame at which it raises."""
     fail = fail or {}
 
     def stage(name, function):

@@ -90,7 +90,7 @@ def test_the_wait_is_in_the_ledger():
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_fresh_pictures_are_taken_when_a_worker_is_free(concurrency):
-    """No more than one picture a worker is between ``read`` and the end of its inference."""
+    """At most one picture a worker is between ``read`` and the end of its inference."""
     lock, state, full = threading.Lock(), {"inside": 0, "most": 0}, threading.Event()
 
     def work(name):
@@ -101,7 +101,7 @@ def test_fresh_pictures_are_taken_when_a_worker_is_free(concurrency):
                 if state["most"] >= concurrency:
                     full.set()
         if name == "infer":
-            full.wait(PATIENCE_S)  # and then for a while, in which one more would show
+            full.wait(PATIENCE_S)  # and a little longer, so that one more would show
             time.sleep(0.003)
             with lock:
                 state["inside"] -= 1

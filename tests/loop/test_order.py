@@ -193,7 +193,7 @@ def test_a_clock_is_for_frames_that_arrived(loop):
 
 
 def test_a_full_queue_waits_until_there_is_room_again():
-    """Woken while it is still full, it goes on waiting."""
+    """A thread that wakes up while the queue is still full waits again."""
     queue, track, put = Queue("queue", 1), OffTimeline().track("t"), []
 
     def fill():
@@ -206,7 +206,7 @@ def test_a_full_queue_waits_until_there_is_room_again():
     for taken in range(3):
         wait_for(lambda taken=taken: len(put) == taken + 1)
         with queue._changed:
-            queue._changed.notify_all()  # as of somebody else's change
+            queue._changed.notify_all()  # as another thread's change would
         thread.join(0.02)
         assert (len(put), len(queue._items)) == (taken + 1, 1)
         assert queue.get(track, taken) == taken

@@ -22,7 +22,7 @@ FRAMES = 23
 
 
 class Repeating:
-    """As a tracker whose objects stand still. The value of a frame is its number."""
+    """A tracker of objects that do not move. A frame's value is its number."""
 
     def __init__(self, holds_s=0.0):
         self.last, self.holds_s = None, holds_s
@@ -59,7 +59,7 @@ def consume(parts, loop, timeline=None):
     covering([1, 2, 3], [1, 2], [1, 2, 5], [1, 1 << 20], [2, 5], together=3),
 )
 def test_every_small_combination(batch, concurrency, requests, image_bytes, every):
-    """Also where there is memory for hardly any picture."""
+    """Include sizes for which memory holds hardly any picture."""
     parts = spared_parts(every, batch, requests, concurrency, image_bytes=image_bytes)
     pairs, progress = consume(parts, frames_overlapped)
     assert pairs == [(i, float(i - i % every), i % every > 0) for i in range(FRAMES)]

@@ -32,9 +32,9 @@ class Export:
         pixels: str = "",
         scale: float = 1.0,
     ) -> None:
-        """``pixels``: "" for 0..1; "baked" scales 0..255 by 1/255 inside; "u8" and "u8-nhwc" do so
-        with bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside;
-        "turned" and "flipped" make RGB of BGR; "convolved" begins with a convolution by ``scale``.
+        """``pixels``: "" for 0..1; "baked" scales 0..255 by 1/255 inside; "u8" and "u8-nhwc" scale
+        bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside; "turned" and
+        "flipped" make RGB of BGR; "convolved" begins with a convolution by ``scale``.
         """
         from onnx import TensorProto, helper
 

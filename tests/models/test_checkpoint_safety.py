@@ -124,7 +124,7 @@ def test_byte_code_that_torch_never_writes_is_refused(tmp_path, code, reason):
 
 
 def test_the_second_gate_asks_again_for_every_name(tmp_path):
-    """Where the first one were deceived."""
+    """The second gate catches names that deceived the first one."""
     with Archive(zipped(tmp_path / "x.pt", b"\x80\x02N.")) as archive:
         for data in (
             b"\x80\x02cos\nsystem\n.",

@@ -120,7 +120,7 @@ def test_outputs_keep_names_shapes_and_type(precision: str, name: str) -> None:
 
 
 def test_a_picture_goes_straight_to_fp16_but_never_to_bf16() -> None:
-    """Into bf16 it goes behind the first convolution, which is thin."""
+    """The cast to bf16 comes after the first convolution, which is thin."""
     fp16, bf16 = (
         [(node.name, node.attribute[0].i) for node in graph.node if node.op_type == "Cast"]
         for graph in (convert_to_halves(tiny(), each).graph.graph for each in HALF)
@@ -130,7 +130,7 @@ def test_a_picture_goes_straight_to_fp16_but_never_to_bf16() -> None:
 
 
 def test_thin_convolutions_stay_float32_in_bf16_only() -> None:
-    """Eight planes, each by itself, and their activation; what adds planes up is bfloat16."""
+    """Eight separate planes and their activation stay; what adds planes up is bfloat16."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(1, 2, 2)
     for index, (shape, group) in enumerate((((8, 3), 1), ((8, 1), 8), ((8, 8), 1))):
@@ -230,7 +230,7 @@ def test_what_follows_the_last_convolution_stays_float32() -> None:
     assert types_of(network)["2.upsample"] == FLOAT
     kinds = [node.op_type for node in network.graph.graph.node]
     assert kinds == ["Cast", "Transpose", "Conv", "Conv", "Cast", "Resize", "Mul"]
-    assert (by_reference(network)[0] == 3 * 25.5).all()  # nothing is rounded behind the convolution
+    assert (by_reference(network)[0] == 3 * 25.5).all()  # nothing is rounded after the convolution
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(1e5, FLOAT), (6e4, 10), (-1e5, FLOAT)])

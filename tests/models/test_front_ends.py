@@ -1,4 +1,4 @@
-"""The front ends: found by listing, imported one at a time, and what each can be told."""
+"""The front ends: listed, imported one at a time, and the options of each."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_family_is_added_by_one_file(dropped_in, tmp_path):
 )
 def test_every_listed_module_holds_a_front_end_for_its_suffix(suffix, module):
     imported = importlib.import_module(module)
-    if suffix in models.front_ends():  # those of an engine stand in its class
+    if suffix in models.front_ends():  # an engine's front end is in its class
         assert suffix in imported.SUFFIXES
     assert isinstance(imported.FRONT_END, FrontEnd)
 

@@ -1,4 +1,4 @@
-"""What a node costs, counted by hand."""
+"""Check the cost of nodes against counts made on paper."""
 
 import numpy as np
 

@@ -58,7 +58,7 @@ def many_nodes(folder):
 
 
 def costly_constants(folder):
-    """A Range of 2^30 numbers, of which the network reads one."""
+    """Write a Range of 2^30 numbers; the network reads one."""
     import numpy as np
 
     export = exports.anchor_free()
@@ -117,7 +117,7 @@ def test_the_variable_raises_all_of_them(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("most", "read"), [(7, True), (6, False)])
 def test_calls_of_functions_count_with_the_nodes_inside(tmp_path, monkeypatch, most, read):
-    """Two calls of a function of two nodes, and one node beside them."""
+    """Count two calls of a function of two nodes, and one more node."""
     from onnx import helper
 
     opset = helper.make_opsetid("", 17)

@@ -29,7 +29,7 @@ def whole(export: Export, *values: int) -> str:
 
 
 def bright(export: Export, tensor: str) -> str:
-    """Return the indices [n, axes] at which ``tensor`` is above 0.5."""
+    """Return the name of the indices [n, axes] at which ``tensor`` is above 0.5."""
     kept = export.add("Greater", tensor, export.const([0.5]))
     return export.add("Transpose", export.add("NonZero", kept), perm=[1, 0])
 

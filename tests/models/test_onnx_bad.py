@@ -37,7 +37,7 @@ def optimised(folder):
 
 
 def unranked(folder):
-    """Even the number of its sides depends on the picture."""
+    """Make an output whose number of dimensions depends on the picture."""
     export = Export()
     pooled = export.add(
         "Reshape", export.add("GlobalMaxPool", "images"), export.const([-1], np.int64)
@@ -184,7 +184,7 @@ def branching(folder):
 
 
 def masks(folder, graph=exports.decoded):
-    """As YOLOv5 exports its segmentation: its metadata tells no task."""
+    """Export masks like YOLOv5's segmentation, whose metadata states no task."""
     export = graph()
     pooled = export.add("MaxPool", "images", kernel_shape=[4, 4], strides=[4, 4])
     return export.out("output1", pooled, [1, 3, 16, 16]).save(folder / "m.onnx", STATED)
@@ -435,9 +435,9 @@ def test_what_the_user_says_does_not_turn_finished_boxes_into_raw_ones(tmp_path)
 
 
 def test_names(tmp_path):
-    """Names are those given, else the file's own, else those beside it, else numbers.
+    """Take the given names, else the file's own, else a neighbouring file's, else numbers.
 
-    Where nothing tells how many there are, they are COCO's, with a warning.
+    If the count is unknown, take COCO's names, with a warning.
     """
     path = exports.decoded().save(tmp_path / "m.onnx", STATED)
     assert open_network(path).names == ("red", "green", "blue")

@@ -1,4 +1,4 @@
-"""What ends a run, since no detector finds it: of a file whose outputs nobody has proved."""
+"""Results that end a run because no detector makes them, for a file with unproved outputs."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_a_run_ends_where_its_classes_are_beyond_the_names(tmp_path):
 
 
 def late_zoo_ssd(numbers=(0, 3), score: float = 1.0) -> Export:
-    """The form of the zoo's SSD, which finds nothing in the drawn picture of the probe: red counts
-    only where there is no green. ``numbers``: the labels. ``score``: the largest."""
+    """Make the zoo's SSD, which finds nothing in the drawn picture of the probe: red counts only
+    without green. ``numbers``: the labels. ``score``: the largest."""
     export = Export()
     colours = export.colours()
     export.out("bboxes", export.table(colours, FRACTIONS, LIST))

@@ -91,7 +91,7 @@ def dets_and_labels(**more) -> Export:
 
 
 def rf_detr(columns: int = 4, **more) -> Export:
-    """dets in 0..1 and logits, the last of which means that nothing is there; GridSample inside."""
+    """Make dets in 0..1 and logits, the last one for the background; GridSample is inside."""
     export = Export(**more)
     looked = export.add("GridSample", "images", export.const(np.zeros((1, 1, 1, 2))))
     one = export.add(
@@ -313,7 +313,7 @@ def boxes_and_scores(**more) -> Export:
 
 
 def odd_objectness() -> Export:
-    """YOLOv5's rows with an objectness that is none."""
+    """Make YOLOv5's rows with an impossible objectness."""
     return exports.decoded(objectness=7.0)
 
 
@@ -442,8 +442,8 @@ UNSURE = REFUSED | {
 
 @pytest.mark.parametrize("case", UNSURE)
 def test_what_a_refusal_says_of_a_description_is_so(monkeypatch, tmp_path, case):
-    """Where it says that ``models describe`` writes a file, that writes one, with the boxes'
-    columns marked; else it says how to write one."""
+    """If the message says that ``models describe`` writes a file, it does, with the boxes' columns
+    marked; otherwise the message says how to write one."""
     monkeypatch.chdir(tmp_path)
     name, graph, _ = UNSURE[case]
     with pytest.raises(ModelError) as caught:
@@ -542,7 +542,7 @@ def test_what_the_graph_does_with_pixels_is_not_done_twice(tmp_path, pixels, eng
 
 
 def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
-    """A family that wants ImageNet's mean, of which one export has it inside."""
+    """Use a family that wants ImageNet's mean, and an export that subtracts it inside."""
     description = tmp_path / "d.yaml"
     description.write_text(
         "family: x\n"
@@ -566,7 +566,7 @@ def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
         ([1 / 255], False),
         ([4.0], True),  # by one deviation of all channels
         ([1 / 58], True),
-        ([1.0, 1.0, 1.1], True),  # by one for each, of which the first changes nothing
+        ([1.0, 1.0, 1.1], True),  # by one for each channel; the first changes nothing
         ([1 / 255, 1 / 255, 1 / 127], True),
     ],
 )
@@ -594,8 +594,8 @@ def test_a_mean_is_subtracted_where_the_graph_only_divides(tmp_path):
 
 
 def asks_for_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
-    """torchvision's detectors: NMS moves the boxes of each class apart, by the largest coordinate
-    of all; where there is no box, a branch goes round it. Boxes whose score is 0 are left out."""
+    """Make torchvision's kind of detector: NMS moves the boxes of each class apart, by the largest
+    coordinate of all; without boxes, a branch skips it. It omits boxes with score 0."""
     export = Export()
     colours = export.colours()
     kept = export.add("Greater", export.add("ReduceMax", colours, axes=[2]), export.const([0.5]))

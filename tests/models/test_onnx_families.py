@@ -215,7 +215,7 @@ def test_yolox(tmp_path, decode, engine):
 
 @pytest.mark.parametrize("arithmetic", ["QuantizeLinear", "Mul"])
 def test_yolox_in_int8(tmp_path, arithmetic):
-    """Scales around the convolutions are no decoding: the rows are as raw as before."""
+    """Scales around the convolutions do not decode: the rows are as raw as before."""
     import onnx
 
     export = exports.yolox()
@@ -225,7 +225,7 @@ def test_yolox_in_int8(tmp_path, arithmetic):
         last.input[0] = export.add(
             "DequantizeLinear", export.add(arithmetic, raw, step, zero), step, zero
         )
-    else:  # as a dynamically quantised network has it behind its ConvInteger
+    else:  # the form of a dynamically quantised network after its ConvInteger
         last.input[0] = export.add("Mul", raw, export.const(1))
     export.nodes.append(export.nodes.pop(export.nodes.index(last)))
     path = export.save(tmp_path / "yolox_nano.onnx")

@@ -1,5 +1,5 @@
-"""Exports as people bring them that are no list and no rows: each refused by the name of its kind,
-with how to export it; and lists in forms of their own.
+"""Exports of users that are neither a list nor rows, each refused by the name of its kind with how
+to export it; and lists in unusual forms.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def turned() -> Export:
 
 
 REFUSED = {
-    # case: file, graph, what is said
+    # case: file, graph, message
     "YOLOv5 as it trains": ("yolov5s", yolov5_maps, "raw maps of YOLOv3 to YOLOv7.*eval mode"),
     "YOLOv7 without --grid": ("best", lambda: maps(255), "raw maps of YOLOv3 to YOLOv7.*--grid"),
     "YOLOv8 for NPUs": ("yolov8n", lambda: maps(144), "maps of YOLOv8 or later.*format=onnx"),

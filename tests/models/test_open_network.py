@@ -1,4 +1,4 @@
-"""A model by path or by name, its class names, and what is said when there is none."""
+"""Open a model by path or by name, with its class names, or report that it is missing."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def found_in(network, engine_options=None):
             2,
             False,
         ),  # the shape alone says it
-        # As many rows as cells: only the header tells that these are no cells of two classes.
+        # As many rows as cells: only the header shows that these are not cells of two classes.
         (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
     ],
     ids=["anchor-free", "rows", "nms", "end2end", "shape", "cells"],
@@ -133,7 +133,7 @@ def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
     ],
 )
 def test_rt_detrs_queries_may_look_finished(machine, tmp_path, ends, model, names, class_id):
-    """[1, 300, 6] again; the header's description tells. Boxes are in 0..1 of the input."""
+    """[1, 300, 6] again; the header's description decides. Boxes are in 0..1 of the input."""
     answer = np.zeros((1, 300, 6), np.float32)
     answer[0, 3] = [*(np.array(BOX) / SIDE), *ends]
     header = {
@@ -154,7 +154,7 @@ def test_rt_detrs_queries_may_look_finished(machine, tmp_path, ends, model, name
 
 
 def test_a_bare_plan_of_yolov4_has_corners_beside_scores(machine, tmp_path):
-    """As trtexec builds it from an export of pytorch-YOLOv4."""
+    """Build it as trtexec does from an export of pytorch-YOLOv4."""
     import onnx
 
     exported = exports.corners().save(tmp_path / "yolov4.onnx")

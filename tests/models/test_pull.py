@@ -124,7 +124,7 @@ def test_a_damaged_file_is_fetched_again(describe):
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_what_broke_off_goes_on_where_it_stopped(describe, server, page, ranges):
-    """Or is sent again by a server that cannot go on."""
+    """A server that cannot resume sends the whole file again."""
     target = describe()
     page.cut, page.ranges = 100_000, ranges
     with pytest.raises(ModelError, match="m: the connection ended after 100000 of 256000 bytes"):
@@ -166,7 +166,7 @@ def test_what_cannot_be_fetched_says_where_to_put_it(describe, reason, page):
     if reason.startswith("HTTP"):
         page.status = 404
     else:
-        describe(url="http://127.0.0.1:9/m.onnx")  # the discard port: nobody listens
+        describe(url="http://127.0.0.1:9/m.onnx")  # the discard port, where no server listens
     with pytest.raises(ModelError) as caught:
         pull("m")
     assert f"{target} yourself (sha256 {DIGEST})" in str(caught.value)

@@ -79,7 +79,7 @@ def test_half_floats_of_another_cfg_are_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch"])
 def test_it_finds_most_of_the_rendered_street(engine):
-    """Without --model, on the engines there are. Every 50th frame of the clip."""
+    """Run the default model on every 50th frame of the clip, on each installed engine."""
     pytest.importorskip("onnxruntime" if engine == "ort" else "torch")
     document = json.loads((ROOT / "videos/street.json").read_text())
     labels = [row for row in document["annotations"] if not row["iscrowd"]]

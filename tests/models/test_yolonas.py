@@ -17,7 +17,7 @@ CLASSES = 8
 
 
 def length(export: Export) -> str:
-    """[1]: USED, of which only the picture's run can tell."""
+    """Return [1]: USED, a value known only once a picture runs."""
     used = export.add("Add", export.nothing(export.colours()), export.const([USED]))
     flat = export.add("Reshape", used, export.const([1], np.int64))
     return export.add("Cast", flat, to=TensorProto.INT64)

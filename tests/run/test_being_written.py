@@ -16,7 +16,7 @@ from tests.sources.clips import write_video
 
 
 class EngineStartedError(Exception):
-    """What a run that may write goes on to."""
+    """Raised at the step after the check, by a run that may write."""
 
 
 @pytest.fixture

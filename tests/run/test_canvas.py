@@ -96,11 +96,11 @@ def input_of(result: RunResult) -> tuple[int, int]:
         (416, 256, AT),
         (640, 480, (288, 384)),  # 4:3, without any grey
         (3, 4, (384, 288)),
-        (720, 576, (288, 384)),  # PAL, as it is stored: 5:4
+        (720, 576, (288, 384)),  # PAL, as stored: 5:4
         (1080, 1920, (416, 256)),  # 9:16, upright
         (1024, 1024, (320, 320)),
         (1000, 1001, (320, 320)),
-        (1500, 1000, (256, 384)),  # 3:2, in which the smaller one shows as much
+        (1500, 1000, (256, 384)),  # 3:2: the smaller canvas shows as much
         (2560, 1080, (224, 480)),  # 21:9
         (1000, 100, (96, 960)),  # a panorama of 10:1
         (100, 1000, (960, 96)),
@@ -280,7 +280,7 @@ VGA, HD, UPRIGHT = (640, 480), (1280, 720), (480, 640)
     [
         ([VGA], VGA, False),
         ([HD], None, False),
-        ([None], None, False),  # nobody waits for it
+        ([None], None, False),  # the size is unknown, and we do not wait for it
         ([HD, None], None, False),
         ([VGA, VGA, HD], VGA, True),
         ([HD, VGA, HD], None, True),
@@ -406,7 +406,7 @@ def test_a_worker_keeps_the_latest_canvases_open(monkeypatch: pytest.MonkeyPatch
     own: Any = FakeLoaded()
     model = OpenModel(configured(), own, "digest", has_shape_of_source=True)
     assert model.loaded_for("own") is own
-    assert model.loaded_for("none") is own  # what cannot be opened is said by its run
+    assert model.loaded_for("none") is own  # the run of an unreadable source reports it
     first = model.loaded_for("a")
     for name in ("b", "c", "a", "a"):
         model.loaded_for(name)

@@ -1,4 +1,4 @@
-"""A process that we start: what is said, how it ends, what is told of its death."""
+"""A process that we start: its messages, its end, and the report of its death."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def start(tmp_path):
 
 
 def test_messages_hide_nothing(monkeypatch):
-    """What a worker opens may hold a password; what is printed and kept does not."""
+    """What a worker opens may contain a password; printed and stored text does not."""
     monkeypatch.setattr(secrets, "_pattern", None)
     secrets.keep_secret("sesame-open-sesame")
     one, other = Pipe()
@@ -73,7 +73,7 @@ def test_the_last_message_ends_the_listening():
     ],
 )
 def test_death_of_a_child_is_described_in_a_line(start, code, says):
-    """Also where the pipe is closed before the process has ended."""
+    """Include a pipe that closes before the process ends."""
     child = start(code)
     with pytest.raises((EOFError, OSError)):
         receive(child.pipe, Word)

@@ -1,4 +1,4 @@
-"""What ``auto`` makes of records that ``compare --use`` and ``tune --use`` write down."""
+"""Check what ``auto`` does with the records that ``compare --use`` and ``tune --use`` write."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_the_fastest_that_was_measured_and_agrees(tmp_path):
         row("ort", "int8", 5, 6, 7),  # slower
         row("ort", "int8", 11, 14, 20),  # its slowest round only touches the default's fastest
         row("ort", "int8", 28, 29, 30, 0.94),  # below the budget
-        row("ort", "int8", 28, 29, 30, None),  # nothing was found on either side: nobody knows
+        row("ort", "int8", 28, 29, 30, None),  # neither side found anything: unknown
         row("null", "int8", 900, 900, 900),  # no engine that auto takes
         row("torch", "int8", 900, 900, 900),  # of an older version, whose torch ran int8
         row("ort", "int8", 28, 29, 30, batch=8),  # not at this batch
@@ -433,7 +433,7 @@ def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
     ids=["names its engine", "leaves it to auto"],
 )
 def test_a_model_is_loaded_without_any_auto(tmp_path, monkeypatch, settings):
-    """What it runs is told to whoever runs it once more."""
+    """The loaded model reports its settings, for running it again."""
     monkeypatch.undo()
     from detector.core.run.loading import load_model
 

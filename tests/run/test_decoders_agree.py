@@ -1,5 +1,5 @@
-"""--decoder opencv, the reader that the founding studies used, beside the others: the same objects
-in every clip that is whole. tests/sources compare the frames.
+"""--decoder opencv, the reader that the founding studies used, finds the same objects as the others
+in every undamaged clip. tests/sources compare the frames.
 """
 
 from __future__ import annotations

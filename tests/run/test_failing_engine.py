@@ -1,5 +1,5 @@
-"""An engine that fails and then cannot be closed either: the run tells the first error, and keeps
-what was there before it.
+"""An engine that fails and then cannot be closed: the run reports the first error and keeps what it
+already wrote.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""--font: what is refused before a model is loaded, and what is said about names."""
+"""--font: what is refused before a model is loaded, and the notes about names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is written behind the user's back, and an unwritable home folder stops no run."""
+"""We write no hidden files, and an unwritable home folder does not stop a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_default_job_leaves_nothing_but_a_key_in_an_empty_home(
     for folder in (home, place, temporary):
         folder.mkdir()
     kept = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(temporary)}
-    kept[SWITCH] = "1" if engine == "ort" else "0"  # its answer lies in the engines' folder
+    kept[SWITCH] = "1" if engine == "ort" else "0"  # its answer is kept in the engines' folder
     kept["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that wait must not take the other test's core
     command = [sys.executable, "-m", "detector", str(CLIP), "--frames", "2", "--engine", engine]
     done = subprocess.run(
@@ -62,7 +62,7 @@ def test_the_default_job_leaves_nothing_but_a_key_in_an_empty_home(
 
 @pytest.fixture
 def unwritable(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A default folder below a file: nobody can make it, root included."""
+    """A default folder below a file, which even root cannot create."""
     folder = Path("/dev/null/detect-video/engines")
     monkeypatch.setattr(store, "default_folder", lambda: folder)
     store.temporary_folder.cache_clear()
@@ -146,7 +146,7 @@ NOBODY = 65534
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Root may write everywhere; nobody else may in a folder of mode 0555."""
+    """Give up root's rights, since root may write even in a folder of mode 0555."""
     if os.getuid():
         yield
         return
@@ -161,7 +161,7 @@ def as_nobody() -> Iterator[None]:
 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, where nobody may write; beside it ``open``, where everybody may."""
+    """Make a read-only current folder, next to a folder ``open`` that is writable for all."""
     above = Path(tempfile.mkdtemp())  # that of pytest is closed for other accounts
     for name, mode in (("open", 0o777), ("closed", 0o555), (".", 0o755)):
         (above / name).mkdir(exist_ok=True)

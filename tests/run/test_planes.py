@@ -213,7 +213,7 @@ def test_formats_that_are_not_420(
 
 @pytest.mark.slow
 def test_crops_are_made_of_frames_with_detections(tmp_path: Path, made: list[Planes]) -> None:
-    """Of the picture before boxes are drawn, whose planes go on."""
+    """Cut crops from the picture before boxes are drawn, while its planes go on."""
     seen = Seen()
     summary = run(
         STREET, tmp_path, Hooks(detected=seen), "ort", save=("video", "crops"), frames=6, conf=0.5
@@ -321,7 +321,7 @@ def partners(ours: list[Detections], theirs: list[Detections]) -> float:
 def psnr_outside(
     source: Path, written: Path, detections: list[Detections]
 ) -> tuple[float, float, float]:
-    """Of Y, U and V against the source, dB, where no box or label is."""
+    """Return the PSNR of Y, U and V in dB against the source, outside boxes and labels."""
     squares = [0.0, 0.0, 0.0]
     counts = [0, 0, 0]
     with av.open(str(source)) as before, av.open(str(written)) as after:

@@ -1,4 +1,4 @@
-"""--rect: which inputs there are, that they are those of single pictures, and what is refused."""
+"""--rect: the possible inputs, their match with single pictures' inputs, and refusals."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_fewer_of_a_model_that_fills_the_memory(monkeypatch: pytest.MonkeyPatch)
 
 
 # ----------------------------------------------------------------------
-# What has one shape only.
+# Sources with one shape only.
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ def test_networks_of_unknown_loss_are_not_timed(street, ticks, tmp_path):
 
 
 def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
-    """It is made at the model's own, also where the first video has another shape."""
+    """Time the model's own canvas, even if the first video has another shape."""
     classic = open_network(ModelRequest("street-1", size=(288, 384)))
     shapes = []
     real = self_timing._open
@@ -413,7 +413,7 @@ def test_the_agreement_of_int8_is_that_of_this_cpu(
     ("flags", "kind"), [(["avx512_vnni"], FRONT), (["avx512_vnni", "avx512_bf16"], FLOAT_IN_BF16)]
 )
 def test_openvinos_int8_is_as_exact_as_its_float_layers(ticks, tmp_path, monkeypatch, flags, kind):
-    """Of ONNX Runtime, which computes them in fp32, nothing changes."""
+    """ONNX Runtime computes these layers in fp32, so its agreement stays the same."""
     set_flags(monkeypatch, "sse2", *flags)
     network = open_network(ModelRequest("street"))
     known = packaged(network, "street").result

@@ -1,4 +1,4 @@
-"""--skip-still on a clip that stands still twice."""
+"""--skip-still on a clip with two still periods."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_the_pictures_are_the_same() -> None:
 
 @pytest.mark.slow
 def test_the_same_frames_behind_damage(tmp_path: Path) -> None:
-    """cv2 gives up inside the file; PyAV goes on, with the numbers of the whole run."""
+    """cv2 gives up inside the file; PyAV continues, with the numbers of the whole run."""
     data = bytearray(Path(CLIP).read_bytes())
     middle = len(data) // 2
     data[middle : middle + 3000] = np.random.default_rng(1).bytes(3000)
@@ -95,7 +95,7 @@ def test_the_same_frames_behind_damage(tmp_path: Path) -> None:
         return frames
 
     whole = read_damaged()
-    for start in ("3", "7"):  # before the damage and behind it
+    for start in ("3", "7"):  # before the damage and after it
         some = read_damaged(start=start)
         assert some == whole[-len(some) :]
         assert len(some) > 25

@@ -1,4 +1,4 @@
-"""A watcher of an ordinary run: pictures are drawn where it looks, and only there."""
+"""A watcher of an ordinary run: only the pictures that it watches are drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written can be read back, whatever the text and the numbers."""
+"""Everything that we write can be read back, whatever the text and the numbers."""
 
 from __future__ import annotations
 

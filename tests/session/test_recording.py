@@ -124,12 +124,12 @@ def test_a_call_before_the_steady_state_counts_as_much_as_one_within_it() -> Non
         0,
         stage.figures().split,
     )
-    assert stage.figures().library_cpu_s is None  # nobody tells whose threads they are
+    assert stage.figures().library_cpu_s is None  # the threads' owner is unknown
     assert StageSum(calls=5).figures().split is None
 
 
 def test_who_had_the_cores_while_a_thread_waited() -> None:
-    """43 of the others, 37 of this process, of which 19 are the thread's own, in 31 of 44 s."""
+    """CPU time: 43 for others, 37 for this process, 19 of it the thread's own, in 31 of 44 s."""
     source = a_source(10**9)
     share = 43 / (43 + 37 - 19 * 31 / 44)
     assert source.threads["main"].figures(source.burnt).foreign_share == pytest.approx(share, 1e-3)

@@ -58,7 +58,7 @@ def write_video(
 
 
 class ClosedBook:
-    """Of lines and zones that count no more."""
+    """Lines and zones that have stopped counting."""
 
     def finish(self) -> tuple[list[ZoneEvent], list[ZoneCount]]:
         return [], []

@@ -313,7 +313,7 @@ def test_unsupported_time_code_is_noted(tmp_path: Path) -> None:
                                  ("a.mp4", "bin_data", ".mp4")]
 )  # fmt: skip
 def test_tracks_of_data_are_kept_or_named(source, kind, kept, tmp_path: Path) -> None:
-    """As drones (KLV) and action cameras (GPMF in MP4) write them."""
+    """Copy data tracks as drones (KLV) and action cameras (GPMF in MP4) write them."""
     with av.open(str(tmp_path / source), "w") as file:
         video = file.add_stream("libx264", rate=10)
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
@@ -366,7 +366,7 @@ def test_a_raw_stream_has_no_times_to_copy(name: str, folder: Path, tmp_path: Pa
 
 
 def fail_at_overlay(source: Path) -> None:
-    """Raises what ends the run, before a model is loaded or at this source."""
+    """Raise the error that ends the run, before a model is loaded or at this source."""
     given = {"engine": "null", "save": "overlay", "output": str(source.with_suffix(".mkv"))}
     config = resolve_config(None, {**given, "run_dir": str(source.with_name("run"))})
     raise detect([str(source)], config).errors[0]

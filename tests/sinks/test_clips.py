@@ -1,4 +1,4 @@
-"""--only-detections: which frames, in which order, with which stamps, sound and rows."""
+"""--only-detections: the selected frames, their order, timestamps, sound and rows."""
 
 from __future__ import annotations
 

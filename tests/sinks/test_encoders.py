@@ -71,7 +71,7 @@ def test_quality_and_crf_decide_the_size_of_av1(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not HERE["svtav1"], reason="this PyAV has no SVT-AV1")
 def test_no_thread_becomes_a_real_time_one(tmp_path: Path) -> None:
-    """As root SVT-AV1 takes SCHED_FIFO at 99, for itself and for whoever opens it."""
+    """As root, SVT-AV1 takes SCHED_FIFO at 99, for itself and for the thread that opens it."""
 
     def policies() -> set[int]:
         found = set()
@@ -124,7 +124,7 @@ def test_missing_hardware_encoder_exits_6_at_once(name, tmp_path) -> None:
     ],
 )
 def test_nvencs_refusal_says_the_true_reason(monkeypatch, said, word) -> None:
-    """FFmpeg's error is "Operation not permitted"; what the driver lacks stands in its log."""
+    """FFmpeg's error is "Operation not permitted"; its log says what the driver lacks."""
 
     class Context:
         def open(self) -> None:

@@ -1,4 +1,4 @@
-"""coco, mot and yolo: what stands in the files, byte by byte, and what an abort leaves."""
+"""coco, mot and yolo: the contents of the files, byte by byte, and what an abort leaves."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_what_cannot_be_copied_is_refused_by_name(clip: Path, tmp_path: Path) ->
         with pytest.raises(UsageError, match=why):
             save(source, tmp_path / "x.mkv")
         assert not list(tmp_path.glob("x*"))
-    kind.check_source(str(tmp_path / "nothing.mp4"))  # whoever opens it says so
+    kind.check_source(str(tmp_path / "nothing.mp4"))  # opening it reports that it is missing
     with pytest.raises(UsageError, match="--only-detections"):
         sinks.open("overlay", tmp_path / "x.mkv", only_detections=True)
     with pytest.raises(UsageError, match=r"\.mkv"):
@@ -420,7 +420,7 @@ def test_libass_puts_text_on_its_plate(tmp_path: Path) -> None:
 
 
 def test_a_picture_has_few_lines_however_many_boxes() -> None:
-    """VLC drops all lines where a picture has twenty."""
+    """VLC drops all lines if a picture has twenty."""
     rng = np.random.default_rng(3)
     corners = rng.uniform(0, 0.8, (40, 2)) * [1280, 720]
     boxes = np.hstack([corners, corners + rng.uniform(20, 120, (40, 2))]).astype(np.float32)

@@ -297,7 +297,7 @@ def test_an_empty_folder_and_the_current_one(
     before = folder.stat().st_ino
     save(folder, "in/a.png")
     assert listed(folder) == ["a.png"]
-    assert folder.stat().st_ino == before  # the shell still stands in it
+    assert folder.stat().st_ino == before  # the shell's current folder is still this one
     monkeypatch.chdir(tmp_path)
 
 

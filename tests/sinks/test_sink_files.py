@@ -1,4 +1,4 @@
-"""What every sink promises of its file: a whole one or none, one writer, one line for whoever must
+"""Every sink's promises for its file: complete or absent, one writer, one line for a user who must
 act.
 """
 
@@ -251,7 +251,7 @@ def test_a_full_disk(name: str, suffix: str, small_disk: Any) -> None:
         for i in range(20_000):
             frame = make_frame(i)
             frame.image = noise[i % 4]
-            # The index of tracks writes when one is over: each is of one frame.
+            # The index of tracks writes when a track ends: each has one frame.
             sink.write(frame, with_scene(one_person(), i))
         sink.close()
 

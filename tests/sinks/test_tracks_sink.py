@@ -102,7 +102,7 @@ def test_a_picture_is_the_box_with_a_margin_and_nothing_drawn(tmp_path):
 
 def test_names_are_safe_and_none_is_written_twice(tmp_path):
     rows = [(1, 0, 0.9, *BOX), (2, 1, 0.9, *BOX), (3, 9, 0.9, *BOX), (-1, 0, 0.9, *BOX)]
-    later = found((1, 0, 0.9, *BOX))  # the id begins anew, as after a camera's midnight
+    later = found((1, 0, 0.9, *BOX))  # the id starts again, as after a camera's midnight
     _, written = save(tmp_path / "out", (textured(0), found(*rows)), (textured(100), later))
     files = [row["file"] for row in written]
     assert files == ["000001-person.jpg", "000002-_a_b.jpg", "000003-9.jpg", "000001-person-2.jpg"]

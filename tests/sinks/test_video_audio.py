@@ -177,7 +177,7 @@ def test_a_start_that_is_near_is_not_sought() -> None:
 
 @pytest.mark.slow
 def test_sound_packets_are_interleaved_with_frames(tmp_path: Path) -> None:
-    """Sound is written as it comes: packets are at most the encoder's look-ahead apart."""
+    """Sound is written as it arrives: packets are at most the encoder's look-ahead apart."""
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
     rewrite(source, tmp_path / "out.mp4")
     with av.open(str(tmp_path / "out.mp4")) as container:
@@ -201,7 +201,7 @@ def test_broken_sound_is_a_note(tmp_path: Path) -> None:
     sink = write_frames(damaged, tmp_path / "out.mp4", has_audio=True)
     assert codecs(tmp_path / "out.mp4") == {"video": "h264", "audio": "aac"}
     assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
-    assert sink.notes == []  # an early end is no damage that the demuxer can see
+    assert sink.notes == []  # the demuxer cannot see an early end as damage
 
 
 @pytest.mark.slow
@@ -234,7 +234,7 @@ def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
     ("layout", "kept"), [("5.1", True), ("7.1", False), ("hexadecagonal", True)]
 )
 def test_many_channels(layout: str, kept: bool, tmp_path: Path) -> None:
-    """In a process of its own: PyAV 18.1 dies of the channel order of 7.1 in QuickTime."""
+    """Use a new process: PyAV 18.1 crashes on the channel order of 7.1 in QuickTime."""
     make_clip(
         tmp_path / "in.mov",
         *"-c:a pcm_s16le -af".split(),
@@ -270,7 +270,7 @@ def test_sound_that_cannot_be_opened_is_a_note(
 def test_a_track_that_fails_midway_is_a_note(
     encoder: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copied one where it is read, the other where it is encoded: its channels change."""
+    """A copied track fails at reading, the other at encoding: its channels change."""
     source = make_clip(tmp_path / "in.mov", "-c:a", encoder)
     whole = CarriedTrack._items
 

@@ -1,4 +1,4 @@
-"""WebM, AVI, GIF, MPEG-TS and FLV beside MP4: the same promises, each by its own means."""
+"""WebM, AVI, GIF, MPEG-TS and FLV keep the same promises as MP4, each by its own means."""
 
 from __future__ import annotations
 

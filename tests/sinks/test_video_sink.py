@@ -203,7 +203,7 @@ def test_weeks_between_frames_are_kept(suffix: str, tmp_path: Path) -> None:
 def test_a_pause_that_mp4_cannot_hold_is_shortened(
     days: float, note: bool, longest: float, tmp_path: Path
 ) -> None:
-    """A time base of 1/90000 leaves 6.6 hours. The frames behind the pause follow as they did."""
+    """A time base of 1/90000 leaves 6.6 hours. The frames after the pause keep their intervals."""
     pause = round(days * DAY) * 90_000
     stored = [0, 3600, 7200, pause, pause + 3600, pause + 7200]
     sink = write_video(

@@ -52,8 +52,8 @@ def write_video(
 
 
 def encode_once(path: Path, kind: Hashable, encode: Callable[[], None]) -> Path:
-    """Writes ``path``: through ``encode`` the first time, later from the bytes of then. ``kind``
-    holds all that decides them, but for the name's suffix.
+    """Write ``path`` with ``encode`` the first time, and later from the bytes it made. ``kind``
+    holds everything that decides them except the name's suffix.
     """
     key = (path.suffix, kind)
     if key in _encoded:
@@ -75,7 +75,7 @@ def _encode(
         if rotation:
             stream.set_display_rotation(rotation)
             stream.codec_context.sample_aspect_ratio = Fraction(4, 3)
-        # With AVX-512 x264's mb-tree depends on memory that nobody wrote: 2 to 4 of 100 encodings
+        # With AVX-512, x264's mb-tree depends on uninitialised memory: 2 to 4 of 100 encodings
         # differ.
         steady = {"mbtree": "0"} if codec == "libx264" else {}
         stream.options = {"threads": "1", **steady, **options}
@@ -87,8 +87,8 @@ def _encode(
 
 
 def hurt(path: Path, *numbers: int) -> Path:
-    """Turns the second half of these packets into noise of which ffmpeg's decoder complains: of
-    some noise it makes a picture without a word.
+    """Turn the second half of these packets into noise that makes ffmpeg's decoder complain: it
+    decodes some noise silently.
     """
     with av.open(str(path)) as container:
         packets = [packet for packet in container.demux(video=0) if packet.size]

@@ -1,5 +1,5 @@
-"""Small clips, each with one property that readers get wrong. Numbers and properties are those of
-real clips in the folder of shared data; most counts are the same, too.
+"""Small clips, each with one property that readers get wrong. Numbers and properties match real
+clips in the folder of shared data; most counts match, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.conftest import night
 from .clips import complaints, encode_once, pts_of, write_sound, write_video
 from .oddities import ffmpeg
 
-# Of the real clips and of those made here.
+# Clips that must be refused, both real ones and ones made here.
 REFUSED = {  # by number: a word that the message must hold
     "01": "empty",
     "02": "text",
@@ -83,7 +83,7 @@ def audio_first(path: Path) -> None:
 
 
 def change_of_size(path: Path) -> None:
-    blurred = ("-vf", "boxblur=4,hue=s=0.3")  # readers that scale do so by different filters
+    blurred = ("-vf", "boxblur=4,hue=s=0.3")  # readers that scale use different filters
     later = (*blurred, "-output_ts_offset", "1.333333")
     larger = encode(path.with_name("larger.ts"), *later, size="240x136", frames=30)
     path.write_bytes(encode(path, *blurred, frames=30).read_bytes() + larger.read_bytes())

@@ -1,6 +1,6 @@
-"""Healthy videos in which packets and frames do not pair off, made by the ``ffmpeg`` command.
+"""Healthy videos whose packets and frames do not correspond, made by the ``ffmpeg`` command.
 
-Where no encoder at hand makes an oddity (field pairs, packed B-frames), its bits are written here.
+If no available encoder makes an oddity (field pairs, packed B-frames), we write its bits here.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SOUND = ("-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}")
 
 
 def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
-    """The test picture and a sound once for each of ``parts``, which are options, joined as by
-    ``cat``. Without options a part's clock goes on."""
+    """Encode the test picture and a sound once for each of ``parts``, which are options, and join
+    them like ``cat``. A part without options continues the clock."""
     data = b""
     for number, options in enumerate(parts):
         part = path.with_name(f"part-{path.name}")
@@ -58,7 +58,7 @@ def cut_front(whole: Path, path: Path, packets: int) -> None:
 
 
 def open_gop(path: Path, *options: str) -> int:
-    """Begins with a key frame whose leading pictures refer to what was before it."""
+    """Write a video that begins with a key frame whose leading pictures refer to earlier ones."""
     whole = path.with_name(f"whole-{path.name}")
     ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *options, whole)
     with av.open(str(whole)) as container:
@@ -103,7 +103,7 @@ class Bits:
         return self
 
     def close(self) -> bytes:
-        """With the stop bit."""
+        """Add the stop bit."""
         self.text += "1"
         self.align()
         return bytes(self)

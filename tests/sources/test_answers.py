@@ -50,7 +50,7 @@ def web():
 @pytest.mark.parametrize(
     ("path", "kind", "data", "stated", "taken"),
     [
-        # A length, and what is no picture: a file, whatever it is called.
+        # A length and a type other than a picture: a file, whatever its name.
         ("/clip.mp4", "video/mp4", AT_ONCE, True, FILE),
         ("/clip", BINARY, AT_ONCE, True, FILE),
         ("/video.ts", "video/mp2t", TS, True, FILE),
@@ -176,7 +176,7 @@ def test_silent_server_is_judged_by_the_name(monkeypatch):
 
 @pytest.mark.slow
 def test_a_certificate_counts_for_files_alone(tmp_path: Path):
-    """Cameras sign their own. What is asked of a server that nobody knows holds no secret."""
+    """Cameras sign their own. A request to an unverified server contains no secret."""
     _answers._known.clear()
     data = write_video(tmp_path / "a.mp4").read_bytes()
     with web_server(make_certificate(tmp_path)) as web:

@@ -57,7 +57,7 @@ def test_start_counts_from_where_the_clock_begins(
     whole, _ = read(clip, decoder, pixels)
     some, notes = read(clip, decoder, pixels, **window)
     assert [frame.index for frame in some] == list(expected)
-    # What rows say stays on the source's own clock.
+    # Rows keep the source's own clock.
     assert [frame.time_s for frame in some] == [whole[at].time_s for at in expected]
     said = [note for note in notes if note.startswith("the source's clock begins at 36")]
     assert len(said) == ("late" in clip.name and "start" in window)

@@ -1,4 +1,4 @@
-"""What a file holds decides how it is read, whatever its name is."""
+"""A file's content decides how it is read, whatever its name is."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_video_by_the_name_of_a_picture(name: str, options: str, tmp_path: Pat
     found = sources.gather([str(tmp_path)], lambda _: False)
     is_stream = "-f mjpeg" in options
     assert found == ([str(tmp_path)] if is_stream else [str(tmp_path), str(path)])
-    with sources.open(str(tmp_path)) as source:  # nobody reads a folder's photos to their end
+    with sources.open(str(tmp_path)) as source:  # a folder's photos are not read to their end
         assert len(list(source)) == 1 + is_stream
     assert ("only the first is used" in source.notes[0]) == is_stream
 
@@ -79,7 +79,7 @@ def test_a_picture_by_another_name(name: str, data: bytes, tmp_path: Path) -> No
         assert [frame.size for frame in source] == [(160, 240)]
     assert (source.info.kind, as_image(tmp_path / name).shape) == ("pictures", (160, 240, 3))
     assert "but it holds one" in source.notes[0]
-    if name != "a.dat":  # in a folder the suffix says what is looked at
+    if name != "a.dat":  # in a folder we go by the suffix
         assert sources.pictures_of(str(tmp_path)) == [str(tmp_path / name)]
 
 

@@ -1,4 +1,4 @@
-"""What a file lost is said, and a healthy file lost nothing."""
+"""Report what a file has lost, and nothing for a healthy file."""
 
 import gc
 import random
@@ -60,7 +60,7 @@ def test_a_field_without_its_partner_is_counted(folder, suffix, lost):
 
 
 def test_a_field_that_is_noise_is_a_corrupt_frame(folder):
-    """Both fields are one picture, so one of them is not a lost frame beside it."""
+    """Both fields are one picture, so one of them is not an additional lost frame."""
     path = folder / "noise.mkv"
     count = ODDITIES["h264-fields.mkv"](path)
     with av.open(str(path)) as container:
@@ -85,7 +85,7 @@ def own_log(monkeypatch):
 
 @pytest.fixture(scope="module")
 def patched_up(folder):
-    """H.264 in which the second half of two pictures is noise: their decoder guesses it."""
+    """H.264 with noise in the second half of two pictures, which the decoder guesses."""
     return hurt(write_video(folder / "hurt.mp4", 40, g="40", bf="0"), 20, 30)
 
 
@@ -115,7 +115,7 @@ def test_a_limit_in_front_of_the_damage_is_none(patched_up, pixels):
 
 @pytest.fixture(scope="module")
 def without_reference(folder):
-    """HEVC with wrong bits where a picture begins to which others refer."""
+    """Damage HEVC at the start of a picture that others refer to."""
     options = {"x265-params": "log-level=none:bframes=3", "g": "50"}
     path = write_video(folder / "hevc.mkv", 50, "libx265", **options)
     with av.open(str(path)) as container:
@@ -152,7 +152,7 @@ def test_reported_files(shared, decoder):
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "opencv"])
 def test_lost_frames_are_counted_without_the_log_of_cv2(without_reference, monkeypatch, decoder):
-    """As on Windows, where cv2's FFmpeg cannot be listened to."""
+    """Simulate Windows, where we cannot read the log of cv2's FFmpeg."""
     monkeypatch.setattr(_complaints, "_find_libraries", lambda: None)
     frames, source = read_all(without_reference, decoder=decoder)
     assert len(frames) + source.counts.bad == 50
@@ -318,7 +318,7 @@ def test_the_log_is_put_back(patched_up):
 
 @pytest.mark.slow
 def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monkeypatch):
-    """Also in the middle of what holds the log's lock."""
+    """A collection may come even while the log's lock is held."""
     forgotten = [sources.open(str(patched_up), decoder="av")]
     real = _complaints.Complaints.note
 
@@ -433,7 +433,7 @@ def test_random_damage_ends_in_frames_or_one_error(folder):
 
 
 def test_a_stream_that_appears_late_ends_nothing():
-    """PyAV 18 raises IndexError for it, and goes on when it demuxes anew."""
+    """PyAV 18 raises IndexError for it, and continues when we demux again."""
 
     class Container:
         packets = iter([1, 2, IndexError(), 3, IndexError()])

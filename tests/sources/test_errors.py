@@ -107,7 +107,7 @@ def test_folders_and_globs_without_pictures(tmp_path):
 
 
 def test_links_that_lead_nowhere(tmp_path):
-    """Also where they lie among pictures."""
+    """Include a broken link among pictures."""
     (tmp_path / "gone.mp4").symlink_to("absent.mp4")
     (tmp_path / "loop.png").symlink_to("loop.png")
     assert "(to absent.mp4)" in refused(tmp_path / "gone.mp4")

@@ -1,4 +1,4 @@
-"""What key frames promise, by their bytes."""
+"""Check what key frames promise, by their bytes."""
 
 from __future__ import annotations
 

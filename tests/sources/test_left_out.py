@@ -153,7 +153,7 @@ def test_nothing_to_read(files: list[str], told: list[str]) -> None:
 
 
 def test_a_folder_that_is_opened_alone_names_its_videos_too() -> None:
-    """As ``profile`` does."""
+    """Open the folder like ``profile``."""
     make("P/a.jpg", "P/b.jpg", "P/v.mkv", "P/n.txt")
     for frames in (None, 1):
         with sources.open("P", frames=frames) as source:
@@ -175,7 +175,7 @@ def ffmpeg(*arguments: str) -> None:
 
 @pytest.mark.parametrize("suffix", [".tga", ".sgi", ".pcx", ".dpx", ".exr", ".xwd"])
 def test_pictures_that_opencv_does_not_read_are_pictures(suffix: str) -> None:
-    """As decoded from the PNG that ffmpeg made them of."""
+    """Decode what ffmpeg made of a PNG, and compare it with the PNG's pixels."""
     assert suffix in FFMPEG_PICTURES
     image = np.zeros((24, 32, 3), np.uint8)
     image[:12, :16] = (10, 100, 200)

@@ -1,4 +1,4 @@
-"""What a file holds beside the frames that a decoder gave."""
+"""A file's contents other than the frames that a decoder returned."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def test_what_cannot_be_read(what: str, clip: Path, pipe: Any) -> None:
 
 
 def test_a_list_of_files_opens_none_of_them(clip: Path, pipe: Any) -> None:
-    """Also where the text does not look like one."""
+    """Include text that does not look like a playlist."""
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:1,\xe9\n{clip}\n#EXT-X-ENDLIST\n"
     with pipe(playlist.encode()), pytest.raises(SourceError):
         sources.open("-")
@@ -371,7 +371,7 @@ SOUNDS = [
 def test_sound_of_standard_input_is_written_like_a_files(
     name: str, sound: tuple[str, ...], window: dict[str, str], tmp_path: Path, pipe: Any
 ) -> None:
-    """As it does where the file is read beside the frames."""
+    """Compare with a file, whose sound is read alongside the frames."""
     path, made = make_beeping(tmp_path / name, *sound), {}
     for spec in (str(path), "-"):
         out = tmp_path / f"out{len(made)}.mp4"

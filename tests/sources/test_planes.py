@@ -345,7 +345,7 @@ def test_each_picture_has_its_own_colours(decoder: str, name: str, tmp_path: Pat
 
 @pytest.mark.slow
 def test_change_of_size_is_noted_once(tmp_path: Path) -> None:
-    """Also where another reader takes over behind it, begins at the start and meets it again."""
+    """A reader that takes over later begins at the start and meets the change again."""
     clip = write_parts(tmp_path / "both.ts", H264, (), LARGER)
     with sources.open(str(clip), pixels="yuv420p", decoder="auto") as source:
         assert isinstance(source, _threaded.ThreadedSource)
@@ -380,7 +380,7 @@ def test_mutants_give_the_frames_and_counts_of_the_careful_reader(folder: Path) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nasty_clips_give_the_same_frames(request: pytest.FixtureRequest, kind: str) -> None:
     as_planes, paths = 0, clips(kind, request)
-    if kind == "real":  # three in which frames were lost in silence
+    if kind == "real":  # frames were lost silently in three of them
         paths += sorted((request.getfixturevalue("shared") / "data/attacks").glob("*[0-9].mkv"))
     for path in paths:
         exact_frames, exact = read_all(path, decoder="av", pixels="bgr")

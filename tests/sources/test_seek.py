@@ -138,7 +138,7 @@ def test_nasty_clips(
         paths += (request.getfixturevalue("shared") / "data/attacks").glob("*.[ma]*")
     for path in paths:
         starts = times_in(path, "0.55", "0.9")
-        # Of damage, cv2's threads patch up something else each time.
+        # cv2's threads patch damage differently each time.
         first = "av" if path.name == "h2.mkv" else "auto"
         for decoder, start in zip((first, "av"), starts, strict=True):
             one, other = both_ways(path, decoder, start, monkeypatch)
@@ -190,7 +190,7 @@ def test_a_start_at_a_key_frame_begins_there(folder: Path) -> None:
 
 
 def test_cv2_ends_in_front_of_the_frames_that_an_open_group_loses(folder: Path) -> None:
-    """It decodes 17 frames behind frame 20, and the leading ones of the next key begin at 38."""
+    """It decodes 17 frames after frame 20, and the leading ones of the next key begin at 38."""
     options = "open-gop=1:scenecut=0:b-adapt=0:b-pyramid=none"
     path = write_video(folder / "long.mp4", 60, g="20", bf="16", **{"x264-params": options})
     with sources.open(str(path)) as source:
@@ -218,7 +218,7 @@ def test_missed_landing_decodes_from_the_beginning(
 
 
 def test_damage_after_the_start_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """cv2 gives up, and PyAV goes on, with the numbers of a whole run."""
+    """cv2 gives up, and PyAV continues with the numbers of a whole run."""
     whole = encode(folder, "plain.mp4")
     data = bytearray(whole.read_bytes())
     at = len(data) * 4 // 5

@@ -1,4 +1,4 @@
-"""Frames that a stride leaves out are not decoded, and nobody can tell by those that are."""
+"""Frames that a stride skips are not decoded, and the other frames do not change."""
 
 from __future__ import annotations
 

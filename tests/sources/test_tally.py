@@ -13,7 +13,7 @@ from detector.core.types import ReadCounts
 
 
 class Stream:
-    """A decoder that shows what it is told to; ``fields``: what the packets are, in order."""
+    """A decoder that follows a script. ``fields``: the kinds of the packets, in order."""
 
     def __init__(self, *, knows: bool = True, fields: tuple[Any, ...] = ()) -> None:
         self.counts = ReadCounts()

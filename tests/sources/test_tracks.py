@@ -1,4 +1,4 @@
-"""Files with several video tracks: which one is used, what is said, and how another is chosen."""
+"""Files with several video tracks: which one is used, what we note, and how to choose another."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sizes_read(path: Path, **options: object) -> set[tuple[int, int]]:
         return {frame.size for frame in source}
 
 
-# What `ffmpeg -i FILE OUT` takes of each.
+# The tracks that `ffmpeg -i FILE OUT` chooses.
 CHOICES = [
     ("later.mkv", [SMALL, LARGE], "01", LARGE),
     ("first.mkv", [SMALL, LARGE], "10", SMALL),

@@ -57,7 +57,7 @@ def png(orientation: int) -> bytes:
     data = cv2.imencode(".png", stored())[1].tobytes()
     chunk = b"eXIf" + exif(orientation)
     whole = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    return data[:33] + whole + data[33:]  # behind the header
+    return data[:33] + whole + data[33:]  # after the header
 
 
 def make(folder: Path, name: str, orientation: int) -> Path:

@@ -1,4 +1,4 @@
-"""Videos made here: what comes out, in what order, in which buffer."""
+"""Read videos made here: the frames, their order and their buffers."""
 
 import struct
 from fractions import Fraction
@@ -85,7 +85,7 @@ def test_variable_frame_rate(folder, decoder, suffix):
 @pytest.mark.parametrize(
     ("name", "codec", "options"),
     [
-        ("b.avi", "libx264", {"bf": "2"}),  # AVI has no pts; the last ones are nobody's
+        ("b.avi", "libx264", {"bf": "2"}),  # AVI has no pts; the last ones match no frame
         ("raw.h264", "libx264", {"bf": "2"}),  # no timestamp at all
         (
             "pq.mp4",
@@ -118,7 +118,7 @@ def test_decoders_agree(folder, name, codec, options):
 
 
 def test_one_converter_serves_all_pictures(plain, monkeypatch):
-    """A picture's own would make its tables anew: 2 ms each, and 1.3 s in HDR."""
+    """A converter for each picture would make its tables again: 2 ms each, and 1.3 s in HDR."""
     real, calls = av_source.VideoReformatter, []
 
     class Counted:

@@ -113,7 +113,7 @@ def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
 
 @pytest.mark.parametrize("end", ["ranges", "plain"])
 def test_a_position_behind_or_far_ahead_is_asked_for(web, end):
-    """Some bytes are read past. What came without ranges is kept, and nothing is asked for."""
+    """We read past some bytes. An answer without ranges is kept, and we send no other request."""
     data, far = np.random.default_rng(0).bytes(3 * _web.SKIPPED), _web.SKIPPED
     with closing(_web.WebFile(_web.WebPlace(web.put("/x", data, **HOW[end])))) as file:
         for at, asked in ((0, 1), (5, 1), (3, 2), (4 + far, 2), (6 + 2 * far, 3), (2, 4)):
@@ -122,7 +122,7 @@ def test_a_position_behind_or_far_ahead_is_asked_for(web, end):
             assert len(web.requests) == (asked if end == "ranges" else 1)
 
 
-# What is broken.
+# Broken answers.
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -156,7 +156,7 @@ def test_a_server_that_sends_little_at_a_time_is_asked_on_and_on(web, tmp_path):
     url, some = web.put("/clip.mp4", data), len(data) // 5
 
     class Further(int):
-        """A cut that lies as far behind the start of each answer."""
+        """A cut at the same distance from the start of each answer."""
 
         def __sub__(self, start):
             return some
@@ -203,7 +203,7 @@ def test_a_run_that_is_to_stop_waits_for_no_server(web, monkeypatch):
 
 
 def test_finished_run_does_not_stop_anothers_stream(web):
-    """Of two streams at once, or of one behind the other."""
+    """Open two streams at once, or one after the other."""
     place = _web.WebPlace(web.put("/clip.mp4", bytes(9)))
     with _web.keep_open():
         with _web.cut_when(lambda: True):
@@ -364,7 +364,7 @@ def test_a_playlist_whose_end_does_not_come_is_damaged(web, tmp_path):
     assert any("ends at 2.0 of 4.0 s" in note for note in source.notes)
 
 
-# What is refused.
+# Refused answers.
 
 
 def test_pages_and_what_needs_a_file(web, tmp_path):

@@ -53,7 +53,7 @@ class Server(ThreadingHTTPServer):
         return f"{self.scheme}://{login + '@' if login else ''}{host}:{port}{path}"
 
     def handle_error(self, *_: Any) -> None:
-        """A client that leaves is no error."""
+        """Ignore clients that leave."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -150,7 +150,7 @@ def serving(server: HTTPServer) -> Iterator[None]:
 
 
 def make_certificate(folder: Path) -> Path:
-    """For localhost, signed by itself: key and certificate in one file."""
+    """Make a self-signed certificate for localhost: key and certificate in one file."""
     key, path = folder / "key.pem", folder / "certificate.pem"
     subprocess.run(
         [

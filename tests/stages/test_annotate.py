@@ -277,7 +277,7 @@ def test_a_label_is_in_doubt_up_to_the_outline_of_another_box(left: int, doubtfu
 
 
 def test_a_label_does_not_hide_the_object_behind() -> None:
-    """A small object stands where the label would go: the label goes elsewhere."""
+    """A small object is where the label would go, so the label moves."""
     image = grey()
     annotate(image, found((200, 200, 400, 400), (200, 178, 240, 198)), Style(scores=False))
     small = image[182:194, 206:234]  # inside the small box, its line left out
@@ -370,7 +370,7 @@ def test_a_name_beyond_the_font_becomes_its_number() -> None:
 
 @pytest.mark.parametrize(("name", "covered"), [("person", False), ("horse", True)])
 def test_a_label_goes_where_it_hides_no_face(name: str, covered: bool) -> None:
-    """The smaller box's first place is over the head of the larger one."""
+    """The preferred place of the smaller box's label covers the larger one's head."""
     boxes = np.array([[100, 100, 400, 460], [225, 150, 285, 260]], np.float32)
     detections = Detections(boxes, np.array([0.9, 0.8], np.float32), np.zeros(2, int), (name,))
     layout = lay_out(640, 480, detections, Style())

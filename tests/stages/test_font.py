@@ -1,4 +1,4 @@
-"""Labels in a font file: letters of any script, in the order in which they are read."""
+"""Labels in a font file: letters of any script, in reading order."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ TABLE = [
         [1],
         "classes keep what was asked for",
     ),
-    # dropped before NMS: the better box of an unwanted class suppresses nobody
+    # dropped before NMS: the better box of an unwanted class suppresses nothing
     (
         [(0, 0, 9, 9, 0.9, 0), (0, 0, 9, 9, 0.8, 1)],
         {"classes": [1], "agnostic": True},

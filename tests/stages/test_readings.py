@@ -357,7 +357,7 @@ def test_scores_across_beside_boxes_in_rows():
 
 
 def test_a_list_with_a_count_and_labels_from_one():
-    """TensorFlow: y x y x in 0..1, labels from 1, rows behind the count are rests."""
+    """TensorFlow: y x y x in 0..1, labels from 1, rows after the count are leftovers."""
     boxes = np.array([[[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]]], np.float32)
     outputs = [boxes, np.float32([[0.9, 0.9]]), np.float32([[1, 3]]), np.float32([1])]
     reading = Reading(

@@ -181,7 +181,7 @@ def test_what_is_added_late_survives_packing():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no clock of another thread")
 def test_a_real_threads_clock_is_its_own():
-    """What another thread counts for it lies between what it reads itself before and after."""
+    """The count by another thread is between the thread's own readings before and after."""
     import time
 
     told: list[int] = []

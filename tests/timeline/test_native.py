@@ -109,7 +109,7 @@ def test_where_two_stages_were_at_it_at_once_the_name_of_the_maker_decides():
 
 
 def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again():
-    """OpenMP gives each calling thread a pool of its own; both are gone when the run is over."""
+    """OpenMP gives each calling thread a pool of its own; both are gone after the run."""
     system = System()
     natives = system.natives()
     with natives.book_threads(INFER):
@@ -165,7 +165,7 @@ def test_a_thread_of_ours_that_ended_meanwhile_is_nobodys_either():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
 def test_a_real_foreign_thread_is_timed_by_the_kernel():
-    """Started behind threading's back, as a library would."""
+    """Start a thread without threading's knowledge, as a library would."""
     natives = Natives()
     go, done, over = threading.Event(), threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Which domain ranges go to, and what a user is told whose profiler would see none."""
+"""The domain of ranges, and the message for a user whose profiler would show none."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def kept(*calls, folder: Path | None = None) -> SpanRows:
 
 
 def put(rows, at, index, start, end, off=0):
-    """The call that follows ``at`` others. What it lasted is taken as a span takes it."""
+    """Record the call that follows ``at`` others, and take its duration like a span."""
     block = rows.block
     block.write(
         block.written, at % block.size * ROW_BYTES, index, start, end, off, 0, 0, end - start

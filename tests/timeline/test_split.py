@@ -1,4 +1,4 @@
-"""Where a thread was: on a core, ready for one, or blocked, by clocks that a test sets."""
+"""A thread's states: on a core, ready for one, or blocked, by clocks that a test sets."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_core_that_is_lost_while_a_span_is_about_to_begin_is_not_the_spans():
 
 
 def test_cpu_time_since_the_stretch_is_of_the_next():
-    """The thread works on between the end of its span and the look at its clock."""
+    """The thread still works between the end of its span and the reading of its clock."""
     kernel = Kernel()
     timeline = kernel.timeline()
     wall = iter((0, 0, 1 * MS, 3 * MS, 3 * MS, 3 * MS, 3 * MS))
@@ -164,7 +164,7 @@ def test_the_next_look_corrects_what_passed_for_work():
 
 
 def test_a_wait_that_no_look_saw_is_counted_as_unplaced():
-    """A short stretch passes for one on a core; the kernel's counts for the thread tell."""
+    """A short stretch counts as time on a core, but the kernel's counts for the thread differ."""
     kernel = Kernel()
     timeline = kernel.timeline()
     with timeline.track("main") as track, track.span(WRITE, 0):

@@ -1,4 +1,4 @@
-"""The programs in training/ import their modules from beside them, and so do these tests."""
+"""The programs in training/ import their modules from their own folder, and so do these tests."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def answers(box: list[float], moved_box: list[float], score: float, moved_score:
 
 
 def test_pictures_move_as_boxes_do():
-    """A white square lies where its box goes."""
+    """A white square is where its box goes."""
     image = torch.zeros(1, 3, *SIZE)
     image[:, :, 20:44, 30:54] = 1
     move = moves(1.1, 5.0, -3.0)

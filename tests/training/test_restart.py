@@ -1,4 +1,4 @@
-"""Training goes on from weights whose batch normalisation was folded away."""
+"""Training resumes from weights whose batch normalisation was folded away."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHIPPED = CHECKOUT / "cfg/weights/street.f16"
 @pytest.mark.slow
 @torch.no_grad()
 def test_it_starts_with_what_the_weights_compute(tmp_path):
-    """In both modes: with the statistics of these very pictures, and with those of the batch."""
+    """Test both modes: with these pictures' statistics, and with the batch's."""
     torch.manual_seed(0)
     pictures = torch.rand(2, 3, 96, 160)
     network = Street(read_layers(CFG))

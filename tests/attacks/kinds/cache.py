@@ -1,7 +1,7 @@
-"""Poisoned built files: whatever lies in the engines' folder, the rows are those of the real model.
+"""Poisoned built files: whatever they hold, the rows must be the real model's.
 
-Every case begins with a folder that a run has filled, and the key that proves it. Then somebody who
-does not know the key has been there.
+Every case begins with a folder that a run has filled, and the key that proves it. Then an attacker
+who does not know the key has changed something.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def filled() -> Mapping[str, bytes]:
 
 @dataclass
 class Harm:
-    """A folder that is being poisoned. ``says``: words of the line that must tell of it."""
+    """A folder being poisoned. ``says``: words that the run's line must contain."""
 
     random: Random
     files: dict[str, Any]
@@ -71,7 +71,7 @@ class Harm:
         self.files[self.manifest] = json.dumps({**self.told(), **changed}).encode()
 
     def poison(self) -> str:
-        """Gives the graph other weights; returns its digest."""
+        """Give the graph other weights; return its digest."""
         import onnx
 
         model = onnx.load_from_string(self.files[self.graph])
@@ -185,7 +185,7 @@ def file_of_another(harm: Harm) -> None:
 
 
 def spoilt_key(harm: Harm) -> None:
-    """Without its key a folder proves nothing. A key that others can read is none."""
+    """Remove, damage, expose or link the key: afterwards the folder proves nothing."""
     harm.tell(file_sha256=harm.poison())
     what = harm.random.randrange(4)
     if what == 0:

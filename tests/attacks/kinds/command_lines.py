@@ -143,8 +143,8 @@ def make(random: Random) -> Case:
 
 
 def _own_outputs(argv: tuple[str, ...]) -> set[str]:
-    """Files of the case that the command line itself names as an output or as its session, and
-    those of the user's that it names with -o."""
+    """Return the case's files that the command line names as an output or as its session, and the
+    user's files that it names with -o."""
     given = [*pairwise(argv), *(tuple(word.split("=", 1)) for word in argv if "=" in word)]
     outputs = {value for word, value in given if word in ("-o", "--output")}
     folders = {value for word, value in given if word == "--run-dir"}

@@ -49,7 +49,7 @@ def make(random: Random) -> Case:
         first = random.choice([*_find(data, b'{\n "schema"'), *_find(data, b"{detect-video 1")])
         last = data.find(b"}", first) + 1
         changed = damage_text(random, data[first:last].decode())
-        # Of the same length, so that what is around it stays whole.
+        # Keep the length, so that the bytes around it stay valid.
         data = data[:first] + changed[: last - first].ljust(last - first) + data[last:]
     argv = ["burn", "x.mkv", *random.choice(([], ["-o", "y.mp4"], ["--hide-labels"]))]
     return Case({"x.mkv": data}, tuple(argv), CODES)

@@ -53,7 +53,7 @@ def head(method: str, path: str, headers: dict[str, str], version: str = "HTTP/1
 
 
 def known(random: Random) -> dict[str, str]:
-    """Of whom it comes: nobody, somebody with the token, or with something like it."""
+    """Make the headers of a visitor: without a token, with the right one, or with one like it."""
     wrong = random.choice((*WORDS, TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "A" * 5000))
     wrong = wrong.replace("\n", " ")
     return random.choice((
@@ -162,7 +162,7 @@ def upgrades(random: Random) -> Pieces:
 
 
 def pipelines(random: Random) -> Pieces:
-    """Many requests at once, or something else behind one that is being answered."""
+    """Send many requests at once, or other bytes after a request that is still in flight."""
     first = head("GET", random.choice((*PATHS, *ENDLESS)), known(random))
     then = random.choice((
         first * random.randint(1, 200), b"\r\n", b"\r\n\r\n", b"no http\r\n\r\n",

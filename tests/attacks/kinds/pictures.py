@@ -45,7 +45,7 @@ def _tif(data: bytes, width: int, height: int) -> bytes:
 
 
 def _webp(data: bytes, width: int, height: int) -> bytes:
-    """Of a lossless WebP: 14 bits each, less one, behind a signature."""
+    """Write the size into a lossless WebP: 14 bits each, minus one, after a signature."""
     at = data.index(b"VP8L") + 9
     (bits,) = struct.unpack_from("<I", data, at)
     sides = (width - 1) % 16384 | (height - 1) % 16384 << 14

@@ -9,7 +9,7 @@ from tests.attacks.case import Case, Kind
 from tests.attacks.inputs import NULL, content
 
 ENDS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-LONGEST_S = 0.5  # of the run: some signals come after it, and find nobody
+LONGEST_S = 0.5  # some signals come after the run has ended
 
 
 def make(random: Random) -> Case:

@@ -35,8 +35,8 @@ def make(random: Random) -> Case:
 
 
 def _memory_mb(data: bytes) -> int:
-    """What the frames of a GIF take of itself: 3 bytes a pixel for each of five that are in flight,
-    and 8 of the decoder. Damage may make its screen 16384x16384, and each frame then has so many.
+    """Return the megabytes that a GIF's frames need: 3 bytes a pixel for each of five in flight,
+    and 8 for the decoder. Damage may make its screen, and so each frame, 16384x16384.
     """
     if not data.startswith(b"GIF8") or len(data) < 10:
         return 0

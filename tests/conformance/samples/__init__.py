@@ -23,8 +23,8 @@ FRAMES = 6
 
 @dataclass(frozen=True)
 class Sample:
-    """``spec``: what is opened, of ``FRAMES`` frames or more. ``damaged``: specs that the source
-    claims, of which some part is damaged. ``around``: entered before each opening."""
+    """``spec``: a source of ``FRAMES`` frames or more. ``damaged``: specs that the source claims
+    and that are partly damaged. ``around``: entered before each opening."""
 
     spec: str
     damaged: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Builds the program's graphs with the real parser and builder of TensorRT for RTX.
+"""Build the program's graphs with the real parser and builder of TensorRT for RTX.
 
 ``python -m tests.engines.trt.real_builds`` prints the table of docs/gpu.md: each graph in each
 precision, for one batch and for a range of batches, for two lists of targets.

@@ -122,9 +122,7 @@ def test_detections_are_onnx_runtimes_of_the_same_graph(
 def test_executed_layers_count_all_macs_once_in_their_precision(
     monkeypatch, network, place, major, precision
 ):
-    """The graph's MACs, all of them: those of the outputs' convolutions, whose names their Casts
-    took, too.
-    """
+    """Include the MACs of the outputs' convolutions, whose names their Casts took."""
     install(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:

@@ -107,7 +107,7 @@ def test_auto_takes_trt_where_it_is_usable_and_not_on_the_cpu(monkeypatch):
 
 
 class FailingDriver:
-    """libcuda, of which one function gives error 2 and has no name for it."""
+    """A libcuda with one function that returns error 2 and has no name for it."""
 
     def __init__(self, fails: str) -> None:
         self._codes = {fails: 2, "cuGetErrorName": 1}

@@ -38,13 +38,13 @@ RUNNING = {
         "cuda.Event.synchronize cuda.Event.elapsed_time"
     ).split(),
 }
-# What only closing calls.
+# Functions that only closing calls.
 CLOSING = {
     "pycuda": ["DeviceAllocation.free"],
     "cuda-python": ["cudaFree", "cudaEventDestroy", "cudaStreamDestroy"],
     "torch": [],  # its tensors go with the last reference
 }
-# What opening calls.
+# Functions that only opening calls.
 OPENING = {
     "pycuda": ["Device.retain_primary_context", "Stream", "Event", "pagelocked_empty", "mem_alloc"],
     "cuda-python": [
@@ -65,7 +65,7 @@ def rows(table):
 
 
 class Death:
-    """Ends all calls that it wraps, from the one called ``name`` on, once it is armed."""
+    """A wrapper of calls: once armed, all fail from the one called ``name`` on."""
 
     def __init__(self, name: str, armed: bool) -> None:
         self.name, self.armed, self.dead = name, armed, False
@@ -173,7 +173,7 @@ def test_a_device_that_fails_at_the_start_says_which_call(
     assert not (tmp_path / "run").exists()
 
 
-# Which call it is makes no difference here: the engine's answers are those of the runs above.
+# The choice of the call makes no difference here: the engine's answers match the runs above.
 @pytest.mark.parametrize(("package", "name"), [(one, RUNNING[one][0]) for one in RUNNING])
 def test_the_python_api_raises_the_first_error(monkeypatch, plans, package, name):
     death = machine(monkeypatch, package, name)

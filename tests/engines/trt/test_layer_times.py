@@ -80,10 +80,7 @@ def test_run_request_has_no_profiler_after_layer_times(machine):
 
 @pytest.mark.slow
 def test_a_run_is_started_and_not_waited_for_inside_that_call(eleven, monkeypatch):
-    """The stream goes on by itself, as without a profiler:
-
-    TensorRT is asked for the times when the run has ended.
-    """
+    """As without a profiler, the stream runs on; TensorRT is asked for the times after the run."""
     attached = []
     start = eleven.trt.IExecutionContext.execute_async_v3
 
@@ -204,7 +201,7 @@ def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
 def test_the_pass_on_a_plan_from_elsewhere(eleven, tmp_path, monkeypatch):
-    """No graph, no MACs: times and names only, and it is said what the plan does not hold."""
+    """Without a graph MACs are unknown: we report times and names, and note what is missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     (tmp_path / "x.engine").write_bytes(plan_of(eleven, as_elsewhere(open_network("street"))))

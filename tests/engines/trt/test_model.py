@@ -1,4 +1,4 @@
-"""TensorRT plans from elsewhere: what describes them, and what is said where nothing does."""
+"""TensorRT plans from elsewhere: their descriptions, and the messages for plans without one."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_plan_with_a_second_input_is_refused_with_its_tensors(machine, place):
         (b"ftrt", "it is damaged, or not a plan"),
         (b"\x89PNG....", r"not a TensorRT plan: it begins with b'\\x89PNG'"),
         (b'\x08\0\0\0{"a": 1}nope', "not a TensorRT plan"),
-        # A length that cannot be is no header.
+        # An impossible length does not make a header.
         *(
             (length.to_bytes(4, "little", signed=True) + b"{}ftrt", "not a TensorRT plan")
             for length in (-1, 0, 1, 2**31 - 1)

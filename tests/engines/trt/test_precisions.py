@@ -79,7 +79,7 @@ def test_node_in_several_layers_counts_only_in_the_computing_one():
 
 
 def test_a_plan_from_elsewhere_names_the_nodes_that_it_kept():
-    """There is no graph to compare with; names of other exporters hold slashes and brackets."""
+    """We have no graph to compare with; other exporters' names contain slashes and brackets."""
     kept = "[ONNX Layer: /model.22/cv2.0/Conv]\x1f[ONNX Layer: /act[1]/Mul]"
     [found] = layers_of({"Layers": [layer("x", Metadata=kept)]}, None)
     assert found.nodes == ("/model.22/cv2.0/Conv", "/act[1]/Mul")

@@ -1,4 +1,4 @@
-"""What the real parser and builder make of the program's graphs. They need no GPU."""
+"""Build the program's graphs with the real parser and builder, which need no GPU."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ REFUSED = {
     for precision in PRECISIONS
     if precision != "int8"
 }
-# By day every form of output in every precision. Whole networks, of which a build takes seconds,
-# take turns: each in one precision, our own in all.
+# The day's tests build every form of output in every precision. Whole networks, which take seconds
+# to build, take turns: each in one precision, our own in all.
 TURNS = [name for name in GRAPHS if not name.endswith("-export") and name != "street"]
 CASES = [
     (name, precision)

@@ -169,7 +169,7 @@ def test_the_strategy_of_every_context(machine, own, strategies):
 
 @pytest.mark.slow
 def test_a_machine_without_a_gpu_builds_and_says_what_running_needs(tmp_path, monkeypatch):
-    """With the library itself."""
+    """Run the real library."""
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
     from detector.core.config.levels import merge_levels
     from detector.core.engines.trt import driver

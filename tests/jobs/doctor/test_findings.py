@@ -1,4 +1,4 @@
-"""What the doctor finds on machines that a test writes down."""
+"""The doctor's findings on machines that a test describes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
     monkeypatch.setattr(doctor, "time_encoders", lambda: {"error": crash, "exit_code": 5})
     findings = doctor.examine(Config())
     assert findings["exit"]["code"] == code
-    # A driver that crashes is no end of doctor.
+    # A driver that crashes does not stop the doctor.
     assert findings["encoders"]["nvenc"] == {"usable": False, "reason": crash, "fps": None}
     out = io.StringIO()
     print_findings(Console(file=out, width=100), findings)

@@ -83,7 +83,7 @@ def test_scales_of_a_tiny_graph_by_hand() -> None:
     # Bias in steps of input scale x weight scale: -55 / (1 x 1/127).
     assert found["0.conv_bias_q"].dtype == np.int32
     assert found["0.conv_bias_q"].tolist() == [-55 * 127] * 3
-    # One kernel does convolution and Relu: nothing stands in between.
+    # One kernel does convolution and Relu, without a node between them.
     assert "0.conv_q.scale" not in found
 
 
@@ -179,8 +179,8 @@ def test_weights_of_7_bits_overflow_nowhere() -> None:
 
 
 def run_as_written(graph: onnx.ModelProto, pictures: np.ndarray) -> np.ndarray:
-    """The first output, with every node run by itself: no int8 kernel, which may saturate in 16
-    bits on a CPU without VNNI.
+    """Return the first output with every node run alone, without an int8 kernel, which may saturate
+    in 16 bits on a CPU without VNNI.
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -196,11 +196,11 @@ def test_nodes_that_are_kept_are_untouched(kind: str) -> None:
     after = quantised_graph(before, RANGES, {"0.conv", "0.act"}, kind)
     assert readers(after)["0.conv"] == readers(before)["0.conv"]
     assert readers(after)["0.act"] == readers(before)["0.act"]
-    # A convolution that makes an output gives its name to the DequantizeLinear behind it.
+    # A convolution that makes an output gives its name to the DequantizeLinear after it.
     assert readers(after)["2.conv_raw" if kind == "int8-u8" else "2.conv"][0].endswith("_dq")
     found = constants(after)
     assert np.array_equal(found["0.conv.weight"], constants(before)["0.conv.weight"])
-    assert "2.conv.weight" not in found  # only what is read lies in the file
+    assert "2.conv.weight" not in found  # the file holds only what is read
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -109,8 +109,8 @@ def test_where_the_graph_lies_the_fp32_graph_is_not_read(video: Path, tmp_path: 
 def test_a_cpu_that_adds_in_16_bits_gets_weights_of_7(
     narrow: bool, video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its calibration is not taken for one of the same frames from another CPU, and the other way
-    round. For TensorRT nothing changes."""
+    """A calibration is not used for the same frames on the other kind of CPU. TensorRT's stay as
+    before."""
     monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: not narrow)
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: narrow)
@@ -400,7 +400,7 @@ def only_for(engine: str, instead: Callable[..., Any], usual: Callable[..., Any]
 
 
 def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Nothing of it may be float32 in and out: there is no tensor left to look at."""
+    """Quantise dynamically, so that no tensor remains with float32 on both sides."""
     from onnxruntime.quantization import quantize_dynamic
 
     onnx.save(model, "float.onnx")

@@ -1,4 +1,4 @@
-"""The search for what must stay float: stories with known answers, over stand-ins for graphs."""
+"""The search for layers that must stay float: known answers, with stand-ins for graphs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS = [unit(name) for name in "abcdefgh"]
 
 
 def graph(kept: Sequence[Unit]) -> Any:
-    """Stands for a graph: the names of what stays float."""
+    """Return a stand-in for a graph: the names of the units that stay float."""
     return frozenset(one.name for one in kept)
 
 
@@ -43,7 +43,7 @@ def test_the_worst_are_kept_and_no_more() -> None:
 
 
 def test_what_was_kept_for_nothing_goes_back() -> None:
-    """b stands before c in the order, but costs no agreement."""
+    """b comes before c in the order, but costs no agreement."""
     found = choose_float_units(UNITS, graph, losing(a=0.2, c=0.2), 0.95)
     assert [one.name for one in found.kept] == ["a", "c"]
     assert found.reached == 1
