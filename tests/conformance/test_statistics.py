@@ -111,7 +111,7 @@ def test_every_statistic_is_in_schema_report_and_metrics(one, session, told) -> 
 def test_most_are_measured_in_a_plain_run(session) -> None:
     absent = {one.name for one in list_statistics() if one.of(session.document) is None}
     rare = {"fps", "memory", "decoding", "capacity", "disturbed", "input_shapes"}
-    assert {name.split("/")[0] for name in absent} <= rare
+    assert {name.split("/")[0] for name in absent - {"detections/empty"}} <= rare  # of photos alone
     assert "fps/end_to_end" not in absent
 
 

@@ -164,9 +164,11 @@ def test_a_session_for_each_number_of_tiles():
 def test_what_a_run_takes_is_judged_too(monkeypatch):
     from detector.core import engines
     from detector.core.run import loading
+    from detector.core.run.choose import EngineChoice
 
     def usual(engine, precision):
-        chosen = Config().with_options({"engine": engine, "precision": precision})
+        config = Config().with_options({"engine": engine, "precision": precision})
+        chosen = EngineChoice(config, None)
         monkeypatch.setattr(loading, "choose_as_a_run", lambda config: chosen)
         made = evaluation.with_usual(Config())
         return [(one.runtime.engine, one.runtime.precision) for one in made]
