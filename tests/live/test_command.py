@@ -214,5 +214,6 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
         assert done.returncode == (2 if errors else 0)
         said = [line for line in done.stderr.splitlines() if line.startswith("detect-video: ")]
         assert len(said) == errors, done.stderr
+        assert bool(done.stdout) is (errors == 0)
     assert [path.name for path in tmp_path.iterdir()] == ["cameras.yaml"]
     assert detect_video("absent.yaml", "--check", cwd=tmp_path).returncode == 3

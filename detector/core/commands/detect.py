@@ -87,6 +87,7 @@ def command(
                 check_source(specs[0])
                 raise UsageError("--check is for cameras, not for files; remove it")
             guest.check(specs, config)
+            echo("no error found; no camera was opened")
             return 0
     rows_to = take_standard_output() if owners["--output -"] and not taken else None
     if owners["--events -"]:
