@@ -23,10 +23,10 @@ EMPTY, OTHER = "empty", "other"
 
 
 def check_order(order: Sequence[str], names: Sequence[str], paths: Iterable[str]) -> None:
-    """Raise UsageError for an unknown class, and for sources that are no files here."""
+    """Raise UsageError for an unknown class, and for a source that is not a local file."""
     refuse_unknown("--sort", "class", order, [EMPTY, OTHER, *names])
     if order and (away := next(filter(is_address, paths), None)) is not None:
-        raise UsageError(f"--sort: {away} is not on this machine; omit it")
+        raise UsageError(f"--sort: {away} is not a local file; download it, or omit --sort")
 
 
 def sort_sources(outputs: Outputs, done: Iterable[ManifestRow], order: Sequence[str]) -> str:
@@ -42,16 +42,16 @@ def sort_sources(outputs: Outputs, done: Iterable[ManifestRow], order: Sequence[
             found = record.classes or dataset.classes_in(rows) if record.detections else (EMPTY,)
             wanted = next((word for word in order if word in found), OTHER)
             wanted = wanted.replace("/", "_").strip(".") or OTHER
-            stands_in = sort_source(folder, one.name, one.path, wanted)
-            counts[stands_in] += 1
-            kept += stands_in != wanted
+            placed = sort_source(folder, one.name, one.path, wanted)
+            counts[placed] += 1
+            kept += placed != wanted
     text = f"{folder}: " + ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    again = f"; {kept} kept where they were sorted before (to sort anew, remove {folder})"
+    again = f"; {kept} kept where they were sorted before (to sort again, remove {folder})"
     return text + again if kept else text
 
 
 def sort_source(folder: Path, name: str, path: str, wanted: str) -> str:
-    """Return the folder in which the source is now: the one that it was in before, if any."""
+    """Link or copy the source unless a folder has it already, and return the folder's name."""
     from detector.core.run.outputs import mark_settings
 
     target = folder / wanted / name

@@ -97,7 +97,7 @@ def find_files(folder: str, *of: str) -> Mapping[str, str]:
 
 @cache
 def read_literal(module: str, name: str) -> Any:
-    """What a module or a class in it gives ``name``, as a literal on one line; None if it does not.
+    """Return the literal that a module, or a class in it, assigns to ``name`` on one line, or None.
     Read from its source; nothing is imported."""
     place = ROOT.parent.joinpath(*module.split("."))
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
