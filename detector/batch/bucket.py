@@ -203,7 +203,8 @@ class BucketOutputs:
         place = self._partition(name)
         with _writing(place), temporary_folder() as folder:
             table = Path(folder, dataset.FILE)
-            dataset.write_table(table, rows)
+            with table.open("xb") as file:
+                dataset.write_table(file, rows)
             self._put(table, place)
 
     def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:

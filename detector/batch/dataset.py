@@ -19,8 +19,9 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from detector.batch.layout import CURE, output_errors
@@ -73,8 +74,10 @@ def gather(place: str, name: str, rows: Path) -> None:
     try:
         with output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            write_table(temporary, rows)
-            put_in_place(temporary, folder / FILE)
+            with temporary.open("xb") as file:
+                write_table(file, rows)
+                file.flush()
+                put_in_place(temporary, folder / FILE, file.fileno())
     except (ValueError, KeyError, TypeError) as error:
         raise OutputError(
             f"{rows}: damaged, not rows of detections; remove its folder and use --resume to "
@@ -85,12 +88,15 @@ def gather(place: str, name: str, rows: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def write_table(target: Path, rows: Path) -> None:
+def write_table(target: BinaryIO, rows: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    schema = _schema(pyarrow)
-    with pyarrow.parquet.ParquetWriter(target, schema, compression="zstd") as writer:
+    schema = _schema()
+    # Only classes repeat: a dictionary of each number would make a small file larger.
+    with pyarrow.parquet.ParquetWriter(
+        target, schema, compression="zstd", use_dictionary=["class"]
+    ) as writer:
         for columns in _blocks(rows):
             writer.write_table(pyarrow.table(columns, schema=schema))
 
@@ -114,7 +120,10 @@ def classes_in(rows: Path) -> set[str]:
     return {name for columns in _blocks(rows) for name in columns["class"]}
 
 
-def _schema(pyarrow: Any) -> Any:
+@cache
+def _schema() -> Any:
+    import pyarrow
+
     number = pyarrow.float64()
     box = pyarrow.struct([(side, number) for side in SIDES])
     return pyarrow.schema(

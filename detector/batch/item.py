@@ -265,9 +265,7 @@ def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceR
         watch(done)
 
     plan = model.plan_for(task.path)
-    run = run_opened(spec_of(task.path), plan, scratch, plain=True, detected=count)
-    shutil.rmtree(scratch / "session", ignore_errors=True)
-    return run
+    return run_opened(spec_of(task.path), plan, scratch, plain=True, detected=count)
 
 
 def _record(task: Task, model: OpenModel, about: ObjectInfo, **facts: Any) -> ItemRecord:
@@ -309,7 +307,7 @@ def _outputs(outputs: Mapping[str, str | Path], scratch: Path) -> dict[str, Any]
 def _ledger(run: SourceRun) -> Ledger:
     from detector.core.session.recording import record
 
-    recording = record(run.timeline)
+    recording = record(run.timeline, durations=False)
     waits: dict[str, float] = {}
     for thread in recording.threads.values():
         for what, nanoseconds in thread.waits.items():

@@ -7,7 +7,6 @@ without sound; and, last, what is to be known of both (``part.json``).
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -117,7 +116,6 @@ def detect_part(
         run = run_opened(spec, plan, folder, hooks)
         if run.error is not None:
             raise run.error
-    shutil.rmtree(folder / "session", ignore_errors=True)
     (source,), ((height, width),) = opened, sizes
     counts = run.counts
     result = PartResult(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rich.live import Live
 from rich.text import Text
 
 from detector.batch.documents import (
@@ -59,6 +58,8 @@ def clock_time(seconds: float) -> str:
 
 @contextmanager
 def live_progress(console: SafeConsole) -> Iterator[Callable[[BatchProgress], None]]:
+    from rich.live import Live
+
     with Live(console=console, auto_refresh=False, transient=True) as live:
         yield lambda progress: live.update(line(progress), refresh=True)
 

@@ -128,14 +128,15 @@ def detect(
             name = session_name(specs[0], config.runtime.engine)
             session = _open_session(plan, outputs, name)
             stream = None if rows_to is None else _open_stream(rows_to, outputs, stop)
-            job = _RunJob(plan, outputs, session, timer, stop, live, hooks, stream=stream)
+            folder = session.folder
+            job = _RunJob(plan, outputs, session, folder, timer, stop, live, hooks, stream=stream)
             with closing_session(session):
                 watch = DisturbanceMonitor()
                 with plan.loop.library_threads():
                     runs = _run_sources(job, specs)
                 with timer.phase("close"):
                     plan.loaded.close(runs)
-                return _write_session(job, runs, command, watch)
+                return _write_session(job, session, runs, command, watch)
 
 
 def _resolve(
@@ -252,19 +253,17 @@ def run_opened(
     *,
     plain: bool = False,
     detected: Callable[[Frame, Detections], None] | None = None,
+    session: Session | None = None,
 ) -> SourceRun:
     """Run one source through a loaded model, which stays open, and write into ``folder``.
-    ``plain``: file names without source and engine. ``detected`` receives each frame."""
-    from detector.core.session.store import Session
-
+    ``plain``: file names without source and engine. ``detected`` receives each frame. ``session``
+    receives the rows of frames; the caller releases it."""
     output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
     outputs = OutputPlan(output, [spec], plain=plain, brought=plan.writing["brought"])
-    session = Session.create(str(folder / "session"), "")
     if detected is not None:
         hooks = replace(hooks, detected=detected)
-    job = _RunJob(plan, outputs, session, PhaseTimer(), Stop(), None, hooks, False)
-    with closing_session(session):
-        return _run_sources(job, [spec])[0]
+    job = _RunJob(plan, outputs, session, folder, PhaseTimer(), Stop(), None, hooks, False)
+    return _run_sources(job, [spec])[0]
 
 
 @contextmanager
@@ -286,7 +285,8 @@ def closing_session(session: Session) -> Iterator[None]:
 class _RunJob:
     plan: RunPlan
     outputs: OutputPlan
-    session: Session
+    session: Session | None
+    folder: Path  # for temporary files
     timer: PhaseTimer
     stop: Stop
     live: Live | None
@@ -300,7 +300,7 @@ def _run_sources(job: _RunJob, specs: Sequence[str]) -> list[SourceRun]:
 
     runs: list[SourceRun] = []
     for number, spec in enumerate(specs):
-        timeline = job.plan.loop.timeline(job.plan.loaded.natives, folder=job.session.folder)
+        timeline = job.plan.loop.timeline(job.plan.loaded.natives, folder=job.folder)
         run = SourceRun(_text_of(spec), timeline)  # documents hold plain text
         run.notes += filter(None, [sources.note_of(spec)])
         runs.append(run)
@@ -360,13 +360,15 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
             settings = _settings(job, spec)
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]
-            job.session.begin()
+            if job.session is not None:
+                job.session.begin()
             with run.timeline.book_threads(WRITE):
                 sinks = plan.open_sinks(paths, source.info)
             own = None
             try:
-                if "jsonl" not in paths or plan.writing["only_detections"]:
-                    own = plan.open_rows(_own_rows(job, number), source.info)
+                misses_rows = "jsonl" not in paths or plan.writing["only_detections"]
+                if job.session is not None and misses_rows:
+                    own = plan.open_rows(_own_rows(job.session, number), source.info)
                     sinks.insert(0, own)
                 if job.stream is not None and job.outputs.streamed is not None:
                     streamed = plan.open_stream(job.stream, job.outputs.streamed, source.info)
@@ -384,6 +386,8 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
             mark_settings(path, settings)
         if job.stream is not None and not job.stream.is_read:
             run.notes.append("the reader of standard output closed it before the end")
+        if job.session is None:
+            return
         if own is not None and own.path.exists():
             job.session.adopt(own.path)
             own.path.unlink()
@@ -416,10 +420,10 @@ def _settings(job: _RunJob, spec: str) -> str:
     return settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
 
 
-def _own_rows(job: _RunJob, number: int) -> Path:
+def _own_rows(session: Session, number: int) -> Path:
     """Return where the session's rows of a source are written if the user asked for none."""
     name = f"source-{number}"
-    return job.session.claim(f"{name}.jsonl", f"{name}.partial.jsonl")
+    return session.claim(f"{name}.jsonl", f"{name}.partial.jsonl")
 
 
 def _drive_loop(
@@ -471,7 +475,7 @@ def _end(
         sink.abort()
     elif (path := sink.close()) is not None and sink is not own:
         run.outputs[sink.name] = str(path)
-    if written and sink.for_session:
+    if written and sink.for_session and job.session is not None:
         job.session.write_bytes(f"{sink.name}/{number}.jsonl", sink.for_session)
     run.notes += sink.notes
 
@@ -494,11 +498,15 @@ def _notes_of_spared(plan: RunPlan, run: SourceRun, sinks: Sequence[Sink]) -> li
 
 
 def _write_session(
-    job: _RunJob, runs: list[SourceRun], command: Sequence[str], watch: DisturbanceMonitor
+    job: _RunJob,
+    session: Session,
+    runs: list[SourceRun],
+    command: Sequence[str],
+    watch: DisturbanceMonitor,
 ) -> RunResult:
     """Write summary and session files. If no source could be opened, the session is removed."""
     written = write_records(
-        job.session,
+        session,
         runs,
         job.plan,
         command,

@@ -173,8 +173,9 @@ class TimelineSums:
             thread.self_check()
 
 
-def record(timeline: Timeline | OffTimeline) -> TimelineSums:
-    """Return a timeline's sums. Checks that each thread's times add up to its wall time."""
+def record(timeline: Timeline | OffTimeline, *, durations: bool = True) -> TimelineSums:
+    """Return a timeline's sums. Checks that each thread's times add up to its wall time.
+    ``durations``: whether stages have a histogram of their spans, from which percentiles come."""
     recording = TimelineSums({stage: StageSum() for stage in STAGES})
     if isinstance(timeline, OffTimeline):
         return recording
@@ -194,6 +195,8 @@ def record(timeline: Timeline | OffTimeline) -> TimelineSums:
                 stage = recording.stages.setdefault(what, StageSum())
                 stage.told = track.ready_ns is not None
                 _add(stage, name, span)
+                if durations:
+                    stage.durations.merge(span.durations())
             else:
                 thread.waits[what] = thread.waits.get(what, 0) + span.self_ns
                 thread.wait_input_ns += span.self_ns if kind == WAIT_INPUT else 0
@@ -215,7 +218,6 @@ def _add(stage: StageSum, thread: str, span: Span) -> None:
     stage.busy_ns += span.self_ns
     stage.cpu_ns += span.cpu_ns
     stage.split.add(span.self_ns, span.on_cpu_ns, span.ready_ns)
-    stage.durations.merge(span.durations())
     if span.is_booked:
         stage.library_ns = (stage.library_ns or 0) + span.library_ns
 

@@ -305,7 +305,8 @@ class _OpenVariant:
         """Timed: read, infer, annotate, write, close. ``keeps``: detections in a file."""
         import shutil
 
-        from detector.core.run.detect import run_opened
+        from detector.core.run.detect import closing_session, run_opened
+        from detector.core.session.store import Session
 
         idle = self._idle_cpu()
         place = self.folder / "round"
@@ -313,7 +314,9 @@ class _OpenVariant:
         found: list[Detections] = []
         detected = (lambda frame, each: found.append(each)) if keeps else None
         try:
-            run = run_opened(self.source, self.plan, place, detected=detected)
+            session = Session.create(str(place / "session"), "")  # as the command writes one
+            with closing_session(session):
+                run = run_opened(self.source, self.plan, place, detected=detected, session=session)
             video = run.outputs.get("video")
             size = 0 if video is None or run.error is not None else os.path.getsize(video)
         finally:
