@@ -1,14 +1,15 @@
 """Results in an object store: ``-o s3://bucket/prefix``.
 
-    PREFIX/files/NAME/...      an item's outputs, and done.json, its marker, which comes last
+    PREFIX/files/NAME/...      an item's outputs, and done.json, its marker, which is written last
     PREFIX/detections/...      the dataset
     PREFIX/job.json            the settings of all workers, written once
-    PREFIX/manifest.sqlite     a copy, now and then and at the end; so are settings and failures
+    PREFIX/manifest.sqlite     a copy, refreshed every minute and at the end, like settings.yaml
+                               and failures.jsonl
 
-A store has no renaming and no locks. So a marker is removed before anything of an item is replaced,
-and put after all the rest: an item with a marker is whole, and one without is redone. SQLite needs
-files: the written manifest is in a folder of this machine (``home``), with the lock. Another
-machine begins with the copies, and the markers say what is done since.
+Object stores cannot rename and have no locks. So a marker is removed before any output of its item
+is replaced, and written after all of them: an item with a marker is complete, and one without is
+redone. SQLite needs a file: the manifest itself is in a folder of this machine (``home``), with the
+lock. A job on another machine starts from the copies; markers show the items done since.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from detector.core.session.codec import from_json, to_json
 from detector.core.sources._addresses import STORES, Location, parse_address
 from detector.core.sources._storage import ObjectInfo, about_of, explain, open_store, path_in_store
 
-PART_BYTES = 16 << 20  # of an upload in parts, which files of twice as much and more get
-COPIED_EVERY_S = 60.0  # the job's own files, while it runs
-VERSIONS = "copies.json"  # in home: which versions of the copies it has seen
+PART_BYTES = 16 << 20  # part size of an upload; files from twice this size are uploaded in parts
+COPIED_EVERY_S = 60.0  # how often a running job copies its own files
+VERSIONS = "copies.json"  # in home: the versions of the copies that it has read or written
 JOB = "job.json"
 OWN = re.compile(r"job\.json|settings\.yaml|(manifest|failures)(-\d+-of-\d+)?\.(sqlite|jsonl)")
 
@@ -122,7 +123,7 @@ class BucketOutputs:
 
     def discard(self, name: str) -> None:
         self._discard_scratch(name)
-        with suppress(Exception):  # the next try does it
+        with suppress(Exception):  # the next try removes them
             folder = self._folder(FILES, name)
             self._abort_uploads(folder)
             keys = [key for key, _ in walk(folder)]
@@ -136,7 +137,7 @@ class BucketOutputs:
             self._abort_uploads(self._folder())
 
     def _abort_uploads(self, folder: Location) -> None:
-        """Unfinished uploads in parts cost money (Google's end by themselves in a week)."""
+        """Abort unfinished multipart uploads, which cost money. Google ends its own in a week."""
         if folder.scheme != "s3":
             return
         bucket: dict[str, str] = {"Bucket": folder.host}
@@ -176,7 +177,7 @@ class BucketOutputs:
         return self.has_marker(name)
 
     def is_whole(self, record: ItemRecord | Seal) -> bool:
-        return True  # an object is whole, and its marker is the last of an item's
+        return True  # objects are never partial, and the marker is written last
 
     def read_marker(self, name: str) -> ItemRecord | None:
         place = self._at(FILES, name, MARKER)
@@ -230,7 +231,8 @@ class BucketOutputs:
     # ---- the job's own files
 
     def fetch_home(self) -> str:
-        """Make ``home``, updated from the place; without a job there, ``home`` forgets its own."""
+        """Create ``home`` and update it from the store. If the store has no job, files of an
+        earlier one are removed from ``home``."""
         home = Path(self.home)
         try:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -240,7 +242,7 @@ class BucketOutputs:
                 "the manifests of jobs"
             ) from error
         if is_running(self.home):
-            return self.home  # these are the newest
+            return self.home  # home is newer than the copies
         there, seen = self._own_files(), self._seen()
         if JOB not in there:
             for path in home.iterdir():
@@ -289,14 +291,14 @@ class BucketOutputs:
         return settings
 
     def _create(self, place: Location, data: bytes) -> bool:
-        """False where the object is there already, if the store has conditional writes."""
+        """Write an object. Return False if it exists and the store has conditional writes."""
         path = path_in_store(place)
         try:
             self._store.pipe_file(path, data, mode="create")
         except FileExistsError:
             return False
         except Exception as error:
-            if "changed while" in explain(error, place.scheme).text:  # 412: its condition failed
+            if "changed while" in explain(error, place.scheme).text:  # status 412: it exists
                 return False
             if "NotImplemented" not in f"{error!r} {error.__cause__!r}":
                 raise
@@ -319,7 +321,7 @@ class BucketOutputs:
                 raise
 
     def _copy_manifest(self, name: str) -> None:
-        """Copy it as of its last commit: this process may be writing it."""
+        """Copy a manifest as of its last commit, since this process may be writing it."""
         source = Path(self.home, name)
         if not source.exists():
             return
@@ -342,7 +344,8 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Return the folder of one place in one store: other endpoints may reuse its name."""
+    """Return the local folder for ``place``. The endpoint is part of its name, since another one
+    may have a bucket of the same name."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

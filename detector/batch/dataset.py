@@ -1,10 +1,10 @@
-"""OUT/detections: every detection as a Parquet dataset, a partition a source; and
-OUT/detections.csv, the same as one table (--one-csv).
+"""OUT/detections: all detections as a Parquet dataset, one partition per source; and
+OUT/detections.csv, the same in one table (--one-csv).
 
     OUT/detections/source=cam1%2Fmonday.mp4/detections.parquet
 
-A partition is written whole before its item's marker stands. DuckDB, Spark and pyarrow read
-``source`` from the folder's name. Needs pyarrow (extra ``batch``); without it a job has no dataset.
+A partition is complete before its item gets its marker. DuckDB, Spark and pyarrow read ``source``
+from the folder's name. Needs pyarrow (extra ``batch``); without it a job has no dataset.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from detector.core.errors.text import as_cell
 from detector.core.errors.writing import put_in_place, whole_file
 
 FOLDER, KEY, FILE = "detections", "source=", "detections.parquet"
-ENDING = b"PAR1"  # of every whole file
-LONGEST = 200  # bytes of a folder's name; a longer source is cut, and has a digest
+ENDING = b"PAR1"  # the last bytes of a complete Parquet file
+LONGEST = 200  # bytes of a folder's name; a longer one is shortened and gets a digest
 COLUMNS = ("frame", "time", "class", "score", "box", "track", "inferred")
 SIDES = ("x1", "y1", "x2", "y2")
-BLOCK = 50_000  # detections in memory at once
+BLOCK = 50_000  # detections held in memory
 
 
 def is_installed() -> bool:
@@ -50,7 +50,7 @@ def partition(place: str, name: str) -> Path:
 
 
 def _quoted(name: str) -> str:
-    """Quote a value for paths as Hive and Spark do. Not reversible if the name is too long."""
+    """Quote a value for paths as Hive and Spark do. A shortened name cannot be unquoted."""
     text = quote(name, safe=" ")
     if len(text) <= LONGEST:
         return text
@@ -59,15 +59,15 @@ def _quoted(name: str) -> str:
 
 
 def gather(place: str, name: str, rows: Path) -> None:
-    """Write the partition of an item from its detections.jsonl, in place of an earlier one.
+    """Write the partition of an item from its detections.jsonl; replace an earlier one.
 
     Columns: frame int64, time float64 (seconds), class text, score float64, box struct of x1, y1,
-    x2, y2 float64 (pixels), track int64 (null without --track, and for an object that has no id
-    yet), inferred bool (false where a track moved the box: --infer-every). Frames without
+    x2, y2 float64 (pixels), track int64 (null without --track, and for objects that have no id
+    yet), inferred bool (false if a track predicted the box: --infer-every). Frames without
     detections have no row. Raises OutputError.
     """
     folder = partition(place, name)
-    if os.path.islink(folder) or os.path.isfile(folder):  # it would lie elsewhere, or nowhere
+    if os.path.islink(folder) or os.path.isfile(folder):  # the partition must be a folder in OUT
         with suppress(OSError):
             os.unlink(folder)
     temporary = folder / f".{secrets.token_hex(8)}.tmp"
@@ -102,7 +102,7 @@ def write_table(target: BinaryIO, rows: Path) -> None:
 
 
 def write_csv(target: Path, sources: Iterable[tuple[str, Path]]) -> None:
-    """All detections as one table, without pyarrow. ``sources``: name and rows of each."""
+    """Write all detections as one table, without pyarrow. ``sources``: name and rows of each."""
     with (
         whole_file(target, CURE, ours=True) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
@@ -169,7 +169,7 @@ def remove(place: str, name: str) -> None:
         with suppress(OSError):
             os.unlink(folder)
         return
-    with suppress(OSError):  # first the file: a folder that is half removed holds no rows
+    with suppress(OSError):  # the file first, so that an interrupted removal leaves no rows
         (folder / FILE).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 

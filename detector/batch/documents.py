@@ -1,4 +1,4 @@
-"""What a job of ``batch`` leaves and prints: markers, settings, progress, the result of all."""
+"""The documents that a job of ``batch`` writes and prints: markers, settings, progress, result."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class StageSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The time that some items took, by cause. ``infer_s``: seconds in which any inference ran.
-    ``waits``: cause of threads' waits -> seconds."""
+    """The time that items took, by cause. ``infer_s``: seconds with at least one inference running.
+    ``waits``: what threads waited for -> seconds."""
 
     infer_s: Duration = 0.0
     cpu_s: Duration = 0.0  # of the whole process
@@ -38,12 +38,12 @@ class Ledger:
 class ItemRecord:
     """done.json: the marker of an item. If it exists, the item's results are complete.
 
-    ``key``: a digest of ``path``, ``version`` and ``settings``. ``version``: size and modification
-    time of the source. ``settings``: a digest of the model and of all options that decide what is
-    detected and written. ``outputs``: kind -> name in the item's folder. ``exit``: as of a single
-    run; 7 if a part of the source was lost. ``parts``: number of parts that were joined, 0 for a
-    single run; ``seconds`` and ``ledger`` are sums over all parts. ``sizes``: kind -> bytes, of the
-    outputs that are files. ``classes``: name -> detections.
+    ``key``: digest of ``path``, ``version`` and ``settings``. ``version``: size and modification
+    time of the source. ``settings``: digest of the model and of all options that affect detections
+    or outputs. ``outputs``: kind -> name in the item's folder. ``exit``: as for a single run; 7 if
+    a part of the source was lost. ``parts``: number of joined parts, 0 for a single run;
+    ``seconds`` and ``ledger`` are sums over all parts. ``sizes``: kind -> bytes, for outputs that
+    are files. ``classes``: name -> number of detections.
     """
 
     schema: int = SCHEMA
@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The part of a marker that shows if its item is done: four times as fast to read."""
+    """The fields of a marker that prove its item done. They are read four times as fast as all."""
 
     schema: int
     name: str
@@ -117,9 +117,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """The state of one worker. ``item``: its name, and the part of it if the worker has only one.
-    ``done``: items, and steps of items that are split into parts. ``busy_share``: share of its
-    lifetime with an item."""
+    """The state of one worker. ``item``: name of the present item, and its part if it is split.
+    ``done``: number of finished items, and steps of split items. ``busy_share``: share of its
+    lifetime in which it had an item."""
 
     worker: Count
     state: str  # "loading", "idle", "working", "gone"
@@ -132,11 +132,11 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """One line of --progress, and what --status shows of a running job.
+    """One line of --progress; also the progress that --status shows.
 
-    ``fps``: end to end, over the last minute. ``eta_s``: estimated from the bytes left; None while
-    it is unknown. ``core_hours``: cores that the job holds, times its hours; ``cpu_hours``: the CPU
-    time that the items used. ``parts``: parts of the items being processed in parts now;
+    ``fps``: end to end, over the last minute. ``eta_s``: estimated from the remaining bytes; None
+    while it is unknown. ``core_hours``: hours of the job times its cores; ``cpu_hours``: CPU time
+    that the items used. ``parts``: number of parts of the items that are split now;
     ``parts_done``: how many of them are done.
     """
 
@@ -184,8 +184,8 @@ class SlowItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """One slot of the pool, over the whole run: load + busy + idle = its lifetime. ``starts``:
-    processes started in it. ``items``: items, and steps of items that are split into parts."""
+    """One place of the pool over the whole run: load + busy + idle = its lifetime. ``starts``:
+    number of processes started. ``items``: number of items, and of steps of split items."""
 
     worker: Count
     starts: Count
@@ -204,22 +204,22 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The items of this run replayed on more workers, with as many cores per worker as now."""
+    """A simulation of this run with more workers, each with as many cores as now."""
 
     workers: Count
     seconds: Duration
-    speedup: Amount  # against the workers that there were
-    read_mb_s: Amount  # that the storage must give
+    speedup: Amount  # relative to this run
+    read_mb_s: Amount  # the read rate that the storage must provide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
     """A report on a whole run of the job.
 
-    ``ledger``: of all items. ``between_s``: seconds of workers on an item outside its run (placing
-    results, messages). ``stragglers``: the last items, or parts of items, that ran while other
-    workers were idle. ``forecasts``: the effect of more workers; ``limit``: where scaling stops, in
-    words. ``cpu_share``: share of the workers' cores that the items used."""
+    ``ledger``: of all items. ``between_s``: seconds that workers had an item but did not run it
+    (they placed results or exchanged messages). ``stragglers``: the last items, or parts of items,
+    which ran while other workers were idle. ``forecasts``: the effect of more workers; ``limit``: a
+    sentence about where scaling stops. ``cpu_share``: share of the workers' cores in use."""
 
     ledger: Ledger
     workers: list[WorkerReport]
@@ -235,8 +235,9 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What all runs of the job found. ``classes``: name -> detections. ``filled``: items with any,
-    ``empty``: without, ``damaged``: with a part lost, ``unknown``: of a version without counts."""
+    """The findings of all runs of the job. ``classes``: name -> number of detections. Items:
+    ``filled`` have detections, ``empty`` have none, ``damaged`` lost a part, ``unknown`` were
+    written by a version without counts."""
 
     classes: dict[str, Count] = field(default_factory=dict)
     filled: Count = 0
@@ -246,7 +247,7 @@ class Found:
 
     @classmethod
     def of(cls, items: Mapping[str, tuple[bool, dict[str, int] | None]]) -> Found:
-        """Sum what ``Manifest.found`` returns: damaged or not, and name -> detections if known."""
+        """Sum the items of ``Manifest.found``: whether damaged, and name -> detections if known."""
         known = {name: classes for name, (_, classes) in items.items() if classes is not None}
         empty = sorted(name for name in known if not known[name])
         return cls(
@@ -282,8 +283,8 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedItems:
-    """The plan of a job: counts of items. ``changed``: done before from another version of the
-    source, or with other settings. ``vanished``: results whose source is gone."""
+    """The plan of a job: counts of items. ``changed``: done earlier from another version of the
+    source, or with other settings. ``vanished``: results whose source no longer exists."""
 
     new: Count = 0
     changed: Count = 0

@@ -1,4 +1,4 @@
-"""A run of a job as a whole: where its seconds went, what more workers would bring."""
+"""Analyse a whole run of a job: where its seconds went, and what more workers would gain."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from detector.batch.documents import BatchReport, Forecast, SlowItem, WorkerRepo
 from detector.batch.progress import Tally
 from detector.core.errors.text import counted
 
-MOST_WORKERS = 4096  # of a forecast
-WORTH = 1.1  # twice the workers for less than this growth is where it stops growing
+MOST_WORKERS = 4096  # the largest number that is simulated
+WORTH = 1.1  # scaling stops where twice the workers are less than this factor faster
 MB = 1e6
 
 
 @dataclass(slots=True)
 class RunFacts:
-    """``walls``: seconds of each item on its worker, in order.
-    ``straggling_s``: from when a worker had nothing left to do until the last one was ready."""
+    """Facts about a run. ``walls``: seconds of each item on its worker, in order of submission.
+    ``straggling_s``: from the time when a worker found no task left to the end of the last one.
+    ``chain_s`` and ``chain_of``: see ``long_items.LongItems``."""
 
     seconds: float
     cores: float
@@ -52,7 +53,8 @@ def report_on(facts: RunFacts) -> BatchReport:
 
 
 def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
-    """Replay the run with more workers, as many cores each; also where it stops scaling."""
+    """Simulate the run with more workers of the same size. Return the forecasts, and a sentence
+    about where scaling stops."""
     walls, now = list(facts.walls), len(facts.workers)
     if not walls or not now:
         return [], "no item was done, so none can be forecast"
@@ -80,7 +82,8 @@ def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
 
 
 def makespan(walls: Sequence[float], workers: int, load_s: float, least_s: float = 0.0) -> float:
-    """Seconds until the last item is done. ``least_s``: what cannot be done side by side."""
+    """Return the seconds until the last item is done. ``least_s``: the part that must run
+    serially."""
     free = [load_s] * min(workers, max(1, len(walls)))
     for wall in walls:
         heapq.heapreplace(free, free[0] + wall)
@@ -89,7 +92,7 @@ def makespan(walls: Sequence[float], workers: int, load_s: float, least_s: float
 
 def _limit(facts: RunFacts, walls: Sequence[float], load_s: float, stops: Forecast | None) -> str:
     if stops is None:
-        return f"it scales to at least {MOST_WORKERS} workers, the most that we consider"
+        return f"it scales to at least {MOST_WORKERS} workers, the largest number simulated"
     longest, spent_s = max(walls), stops.seconds - load_s
     if facts.chain_s > longest and spent_s < 1.5 * facts.chain_s:
         why = (

@@ -1,7 +1,7 @@
-"""One item, from its source to its marker, done in a local process or a cluster's actor.
+"""Process one item, from its source to its marker, in a local process or a cluster's actor.
 
-A long item may be done in steps, by several workers: one plans its parts, each detects some, one
-joins them. If a step finds a reason against parts, the item is done whole.
+A long item may be processed in steps by several workers: one plans the parts, several detect them,
+and one joins them. If a step finds a reason against parts, the item gets a single run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from detector.core.run.plan import RunPlan
     from detector.core.session.outcome import SourceRun
 
-MOST_CANVASES = 3  # that stay open beside the model's own: videos of a folder have few shapes
-NOT_SPLIT = "not split: "  # begins an item's note
+MOST_CANVASES = 3  # models open for other input sizes: videos of a folder have few shapes
+NOT_SPLIT = "not split: "  # starts the note of an item
 
 Gather = Callable[[str, Path], None]
 Watched = Callable[[int], None]
@@ -44,9 +44,9 @@ Watched = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What a task does of an item that may be done in parts: ``plan``s up to ``most`` of
-    ``least_s`` seconds or more, detects ``part`` ``number`` of ``of``, ``join``s all, or does it
-    ``whole``, noting ``why``."""
+    """A step of an item that may be split. ``plan``: divide it into up to ``most`` parts of at
+    least ``least_s`` seconds; ``part``: detect part ``number`` of ``of``; ``join``: join all parts;
+    ``whole``: process it in a single run, and note the reason ``why``."""
 
     do: Literal["plan", "part", "join", "whole"]
     number: int = 0
@@ -58,7 +58,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """``version``: of the source when it was listed. ``tries``: with this one."""
+    """An item, or a step of it, for a worker. ``version``: the source's when it was listed.
+    ``tries``: how many times it was started, including this one."""
 
     name: str
     path: str
@@ -84,27 +85,28 @@ class Task:
 class OpenModel:
     """A model on its engine, warm. ``digest``: of all settings that decide the results.
 
-    ``loaded``: at the model's own input size. ``has_shape_of_source``: each item gets the input of
-    its source's shape; the ``MOST_CANVASES`` that were used last stay open.
+    ``loaded``: the model at its own input size. ``has_shape_of_source``: each item gets an input in
+    the shape of its source; the last ``MOST_CANVASES`` of these models stay open.
     """
 
     config: Config
     loaded: LoadedModel
     digest: str
     has_shape_of_source: bool = False
-    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # the latest last
-    _plan: RunPlan | None = None  # of the item before, which mostly fits the next one
+    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # last used last
+    _plan: RunPlan | None = None  # the last item's, which usually fits the next one
 
     def plan_for(self, path: str) -> RunPlan:
         from detector.core.run.plan import Asked
 
         loaded = self.loaded_for(path)
         if self._plan is None or self._plan.loaded.engine is not loaded.engine:
-            # No marker says what libraries' threads did.
+            # Markers do not report the CPU time of libraries' threads.
             self._plan = Asked.of(self.config).on(replace(loaded, natives=None))
         if kind_of(path) != PICTURE:
             return self._plan
-        return replace(self._plan, loop=replace(self._plan.loop, sync=True))  # for a single frame
+        # Threads do not pay off for a single frame.
+        return replace(self._plan, loop=replace(self._plan.loop, sync=True))
 
     def loaded_for(self, path: str) -> LoadedModel:
         from detector.core.run.canvas import find_canvas
@@ -118,13 +120,13 @@ class OpenModel:
         canvas = find_canvas(self.config, picture)
         if canvas is None:
             return self.loaded
-        found = self._others.pop(canvas, None)
-        if found is None:
+        loaded = self._others.pop(canvas, None)
+        if loaded is None:
             while len(self._others) >= MOST_CANVASES:
                 self._others.pop(next(iter(self._others))).engine.close()
-            found = load_model(self.config, picture=picture, measured=False)
-        self._others[canvas] = found
-        return found
+            loaded = load_model(self.config, picture=picture, measured=False)
+        self._others[canvas] = loaded
+        return loaded
 
     def close(self) -> None:
         for loaded in (self.loaded, *self._others.values()):
@@ -136,9 +138,9 @@ def open_model(
 ) -> tuple[OpenModel, LoadedFacts]:
     """Load the model, once for many items.
 
-    ``resolves``: ``plain`` may say ``auto``; the facts tell what that means here. ``pictures``: the
-    first of these sources that opens decides the canvas where the size asked for is only its
-    longest side. Raises DetectVideoError.
+    ``plain``: the configuration, by group. ``resolves``: it may contain ``auto``; the returned
+    facts hold the resolved values. ``pictures``: sources; if --size gives only the longest side,
+    the first one that can be opened decides the shape. Raises DetectVideoError.
     """
     from detector.core.run.canvas import follows_source
     from detector.core.run.loading import PhaseTimer
@@ -147,9 +149,9 @@ def open_model(
     start = time.perf_counter()
     config, chosen = config_of(plain), []
     shaped = follows_source(config)
-    # With --rect each picture decides for itself, so that nothing depends on which one is first.
-    alone = shaped or config.runtime.rect
-    specs = [] if alone else [spec_of(path) for path in pictures]
+    # With --rect the size depends on each picture alone, so the order of pictures has no effect.
+    has_own_shape = shaped or config.runtime.rect
+    specs = [] if has_own_shape else [spec_of(path) for path in pictures]
     loaded = resolve(
         config,
         PhaseTimer(),
@@ -178,7 +180,7 @@ def open_model(
 def _without_auto(config: Config, loaded: LoadedModel) -> Config:
     engine, network, runtime = loaded.engine, loaded.network, config.runtime
     size = runtime.size
-    if size is not None and not runtime.rect:  # of --rect it is the longest side of all
+    if size is not None and not runtime.rect:  # with --rect it is the longest side of all pictures
         size = f"{network.input.width}x{network.input.height}"
     device = "cpu" if runtime.device == "auto" and engine.device == "cpu" else runtime.device
     return replace(
@@ -202,10 +204,11 @@ def process_item(
     gather: Gather | None = None,
     watch: Watched = lambda frames: None,
 ) -> ItemRecord:
-    """Detect, write, and place the results with their marker. A failure leaves nothing.
+    """Detect, write, and put the results in place with their marker. A failure leaves no files.
 
-    ``gather`` gets the name and the rows before the marker is placed. ``watch`` gets the number of
-    done frames. The record is the marker, or that of one step. Raises DetectVideoError.
+    ``gather`` gets the name and the rows before the marker is written. ``watch`` gets the number of
+    finished frames. Returns the marker's record, or the record of one step. Raises
+    DetectVideoError.
     """
     _refuse_sinks_of_files(task, model.config)
     why_whole = ""
@@ -239,18 +242,18 @@ def process_item(
 
 
 def spec_of(path: str) -> str:
-    """Return what opens the source: an address alone would be taken for a camera's."""
+    """Return the spec that opens the source. A plain address would be opened as a camera."""
     return StoredVideo(path) if is_address(path) else path
 
 
 def _refuse_sinks_of_files(task: Task, config: Config) -> None:
-    """Raise UsageError for outputs that hold, or point to, the source's own file."""
+    """Raise UsageError for outputs that contain or reference the source's own file."""
     from detector.core import sinks
 
-    unfit = [name for name in config.output.save or () if sinks.find(name).untouched]
-    if unfit and is_address(task.path):
+    needing_files = [name for name in config.output.save or () if sinks.find(name).untouched]
+    if needing_files and is_address(task.path):
         raise UsageError(
-            f"{task.path}: --save {unfit[0]} needs a file on this machine; use --save video"
+            f"{task.path}: --save {needing_files[0]} needs a file on this machine; use --save video"
         )
 
 
@@ -325,7 +328,7 @@ def _ledger(run: SourceRun) -> Ledger:
     )
 
 
-# The steps of an item that is done in parts.
+# The steps of an item that is split into parts.
 
 
 def _do_step(
@@ -336,7 +339,7 @@ def _do_step(
     gather: Gather | None,
     watch: Watched,
 ) -> ItemRecord | str:
-    """The step's own record, or why the item is to be done whole (half a sentence, or "")."""
+    """Return the step's record, or the reason for a single run (part of a sentence, or "")."""
     if piece.do == "whole":
         return piece.why
     key = key_of(task.path, task.version, model.digest)
@@ -352,7 +355,8 @@ def _do_step(
 
 
 class _Step:
-    """One step of an item. ``folder``: of its parts. ``alive`` is called as often as ``watch``."""
+    """One step of an item. ``folder``: of its parts. ``alive`` is called for every frame or packet,
+    so that the pool does not take the worker for hung."""
 
     def __init__(
         self, task: Task, model: OpenModel, folder: Path, key: str, alive: Callable[[], None]
@@ -365,7 +369,7 @@ class _Step:
         from detector.batch.split import keep_plan, plan_parts, read_plan
 
         if look_at(self._task.path).version != self._task.version:
-            return ""  # it changed since it was listed
+            return ""  # the source changed since it was listed
         parts = read_plan(self._folder, self._key)
         if not parts:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -373,7 +377,7 @@ class _Step:
             try:
                 plan = plan_parts(self._task.path, config, most, least_s=least_s, watch=self._alive)
             except DetectVideoError:
-                return ""  # the run of the whole says what is wrong with it
+                return ""  # a single run reports what is wrong with the source
             if not plan.parts:
                 return "" if plan.is_short else plan.why_whole
             parts = plan.parts
@@ -382,7 +386,7 @@ class _Step:
         return self._record(len(parts))
 
     def detect(self, number: int, watch: Watched) -> ItemRecord:
-        """Detect a part. If an earlier run has done it, the record has no frames."""
+        """Detect a part. If an earlier run did it already, the record has no frames."""
         from detector.batch.part import detect_part
 
         parts = self._read_plan()

@@ -1,4 +1,4 @@
-"""The job: items are handed to a pool until none is left, and what became of each is kept."""
+"""The job: it hands items to a pool until none is left, and records the result of each."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ from detector.core.session.document import Exit
 from detector.core.sources._addresses import is_address
 
 MOST_TRIES = 2
-TICK_S = 0.5  # between two looks at the progress
+TICK_S = 0.5  # the longest wait for events
 SHOWN_EVERY_S = 0.25
 KEPT_EVERY_S = 2.0  # between two commits of the manifest
-OUTPUT_ERRORS = 3  # of different items in a row: the place is full, or gone
-MOST_NOTES = 5  # on items that are long and were not done in parts
+OUTPUT_ERRORS = 3  # so many items in a row that cannot be written end the job
+MOST_NOTES = 5  # notes about long items that were not split
 FAILURES = "failures"
 LOCAL = "local"
 
@@ -66,7 +66,8 @@ TaskId = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """``flags``: of the configuration, as typed. ``on``: local, ray, or ray://HOST:PORT."""
+    """What the user asked for. ``flags``: options of the configuration, as typed. ``on``: local,
+    ray, or ray://HOST:PORT."""
 
     sources: Sequence[str]
     output: str
@@ -86,7 +87,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """An observer. ``progress``: some times a second; ``say``: a sentence for the user."""
+    """Callbacks. ``progress`` is called a few times a second; ``say`` gets a sentence for the
+    user."""
 
     progress: Callable[[BatchProgress], None] = lambda progress: None
     say: Callable[[str], None] = lambda text: None
@@ -96,7 +98,7 @@ class Watch:
 class Job:
     request: Request
     settings: JobSettings
-    listing: Listing  # what is this shard's
+    listing: Listing  # the items of this shard
     plan: Plan
     manifest: Manifest
     outputs: Outputs
@@ -107,14 +109,14 @@ class Job:
     notes: list[str] = field(default_factory=list)
     _todo: deque[Task] = field(default_factory=deque)
     _running: dict[TaskId, Task] = field(default_factory=dict)
-    _walls: dict[TaskId, float] = field(default_factory=dict)  # in the order of being handed out
+    _walls: dict[TaskId, float] = field(default_factory=dict)  # seconds, in order of submission
     _long: LongItems = field(init=False)
     _not_split: int = 0
     _output_errors: list[Failed] = field(default_factory=list)
     _ends: Exit | None = None  # why the job ends before its last item
     _kept: float = 0.0
     _shown: float = float("-inf")
-    _dry: float | None = None  # when a worker first had nothing left to do
+    _dry: float | None = None  # when a worker first found no task left
     _stragglers: list[SlowItem] = field(default_factory=list)
     _total_s: float = 0.0
 
@@ -179,7 +181,7 @@ class Job:
             )
 
     def _gather_missing(self, stop: Stop) -> None:
-        """Items that were done without pyarrow get their partition now."""
+        """Write the partitions of items that were done while pyarrow was not installed."""
         if not dataset.is_installed() or not self.plan.skipped:
             return
         planned = {item.name for item, _ in self.plan.todo}
@@ -205,7 +207,7 @@ class Job:
             states = self.pool.states()
             reports = self.pool.reports()
             self.pool.close()
-            for task in self._running.values():  # what was under way is dropped
+            for task in self._running.values():  # unfinished tasks
                 self.outputs.discard(task.name)
                 if self._long.is_given_up(task):
                     pieces.drop(self.outputs.place, task.name)
@@ -268,7 +270,7 @@ class Job:
         self.tally.parts, self.tally.parts_done = self._long.counts()
         return self.tally.progress(workers)
 
-    # ---- what became of an item
+    # ---- results of items
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Gone):
@@ -286,7 +288,7 @@ class Job:
         if isinstance(event, Finished):
             self._finish(task, event.record, event.wall_s)
             return
-        # It may have placed its results before it was lost: then they are whole, and stay.
+        # A lost worker may have placed the results before it was lost: they are complete then.
         if event.lost and (record := self._placed(task)) is not None:
             self._finish(task, _without_costs(record) if record.parts else record, event.wall_s)
         elif self._is_refused_part(event):
@@ -300,15 +302,16 @@ class Job:
     @staticmethod
     def _may_pass(event: Failed) -> bool:
         """Return whether another try may succeed: a store may be unreachable for a while."""
-        away = event.exit_code == EXIT_SOURCE and is_address(event.task.path)
-        return event.lost or away or event.exit_code == EXIT_OUTPUT
+        is_unreachable = event.exit_code == EXIT_SOURCE and is_address(event.task.path)
+        return event.lost or is_unreachable or event.exit_code == EXIT_OUTPUT
 
     def _placed(self, task: Task) -> ItemRecord | None:
+        """Return the marker of the task's item if its results are complete."""
         if task.piece is not None and task.piece.do == "part":
             return None
         record = self.outputs.read_marker(task.name)
-        wanted = key_of(task.path, task.version, self.settings.digest)
-        if record is None or record.key != wanted or not self.outputs.is_whole(record):
+        key = key_of(task.path, task.version, self.settings.digest)
+        if record is None or record.key != key or not self.outputs.is_whole(record):
             return None
         return record
 
@@ -318,7 +321,7 @@ class Job:
         if record.parts and task.piece is not None:
             self._finish_step(task, task.piece, record, wall_s)
             return
-        self._take_back_parts(task)  # where they did not fit
+        self._take_back_parts(task)  # if it was split before
         self._note_not_split(record)
         slow = _slow(record)
         self.tally.finish(slow, record.ledger, record.exit.code != EXIT_DONE)
@@ -338,14 +341,14 @@ class Job:
         if piece.do == "join":
             self._finish_joined(task, wall_s)
         if following:
-            # Before shorter items; and a join frees the space that its parts take.
+            # They come before shorter items; a join also frees the space of its parts.
             self._todo.extendleft(reversed(following))
             self._dry = None
             self._stragglers.clear()
 
     def _finish_joined(self, task: Task, wall_s: float) -> None:
         record = self._placed(task)
-        if record is None:  # somebody removed it
+        if record is None:  # another program removed it
             self._take_back_parts(task)
             self._todo.appendleft(
                 do_whole(task, "its results were missing when the parts were joined")
@@ -356,7 +359,8 @@ class Job:
         self.manifest.finish(record, task.tries)
 
     def _is_refused_part(self, event: Failed) -> bool:
-        """What one part of a file does not bear a whole run may: damage, a source that changed."""
+        """Return whether a part failed for a reason that a run of the whole file may survive: a
+        damaged file, or one that changed."""
         piece = event.task.piece
         if piece is None or piece.do != "part" or event.lost:
             return False
@@ -379,7 +383,7 @@ class Job:
                     self.notes.append(f"{record.name}: {note}")
 
     def _try_again(self, event: Failed) -> None:
-        """At the end, after all others: what ends workers must not delay what does not."""
+        """Put the task behind all others: an item that ends workers must not delay the rest."""
         self.outputs.discard(event.task.name)
         if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
             return
@@ -393,7 +397,7 @@ class Job:
         task = event.task
         self._walls.pop(task.id, None)
         self._take_back_parts(task)
-        # Earlier results are of another version of the source, or of other settings.
+        # Earlier results belong to another version of the source, or to other settings.
         with suppress(OutputError):
             self.outputs.remove(task.name)
         with suppress(OutputError):
@@ -420,7 +424,7 @@ class Job:
             )
 
     def _is_place_broken(self, event: Failed) -> bool:
-        """Return whether several in a row could not be written; they are left for --resume."""
+        """Return whether several items in a row could not be written. --resume tries them again."""
         self._output_errors.append(event)
         if len({one.task.name for one in self._output_errors}) < OUTPUT_ERRORS:
             return False
@@ -506,7 +510,8 @@ def _reason(event: Failed) -> str:
 
 
 def _without_costs(record: ItemRecord) -> ItemRecord:
-    """The marker of an item that a lost worker has joined: what its parts cost is known already."""
+    """Return the marker of an item that a lost worker had joined, without its costs: those of its
+    parts are counted already."""
     return replace(record, frames=0, seconds=0.0, ledger=Ledger())
 
 

@@ -1,8 +1,9 @@
-"""Joins the parts of a file into one run's outputs. Detections go through the sinks of a run, frame
-by frame, so rows, datasets and overlays are those of one run, byte for byte. The video is made of
-the parts' packets (``sinks/video/joined.py``), with the sound of the source. Before any output gets
-its name, we check that every frame came once, in order, and that two adjacent parts decoded the
-same picture where they meet.
+"""Join the parts of a file into the outputs of a single run.
+
+Detections go through the sinks of a run, frame by frame, so rows, datasets and overlays equal those
+of a single run byte for byte. The video is made from the packets of the parts
+(``sinks/video/joined.py``), with the source's sound. Before an output gets its name, we check that
+every frame occurs once and in order, and that adjacent parts decoded the same picture at the joint.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class NotExactError(Exception):
-    """The file is to be run as a whole. The message says why, as a part of a sentence."""
+    """The file needs a single run. The message is part of a sentence that gives the reason."""
 
 
 @dataclass(slots=True)
@@ -54,8 +55,8 @@ def join_parts(
     paths: Mapping[str, Path],
     watch: Callable[[], None] = lambda: None,
 ) -> Joined:
-    """Write ``paths`` (name of the sink -> file), each whole or not at all, from ``folders``, one
-    per part in order. Raises NotExactError, DetectVideoError."""
+    """Write ``paths`` (name of the sink -> file), each complete or not at all. ``folders``: those
+    of the parts, in order. Raises NotExactError, DetectVideoError."""
     from detector.core.run.plan import Asked, open_sinks
     from detector.core.sinks.video.joined import UnjoinableError
 
@@ -82,7 +83,7 @@ def join_parts(
         outputs = {sink.name: path for sink in opened if (path := sink.close()) is not None}
     except BaseException as error:
         for sink in opened:
-            _remove(sink.abort())  # the parts are still there
+            _remove(sink.abort())  # no partial output is kept: the parts still exist
         if isinstance(error, UnjoinableError):
             raise NotExactError(str(error)) from error
         raise
@@ -150,12 +151,12 @@ def _replay(
     opened: Sequence[Sink],
     watch: Callable[[], None],
 ) -> np.ndarray:
-    """Write every frame to the sinks of rows; returns [n, 2] int64: number and pts of each."""
+    """Write every frame to the sinks of rows. Return number and pts of each, int64 [n, 2]."""
     from detector.core.sinks.video.joined import JoinedVideoSink
 
     writing = [sink for sink in opened if not isinstance(sink, JoinedVideoSink)]
     size = (results[0].height, results[0].width, 3)
-    blank = np.broadcast_to(np.uint8(0), size)  # sinks of rows ask for its size alone
+    blank = np.broadcast_to(np.uint8(0), size)  # sinks of rows read only its size
     frames, stride = array("q"), config.input.stride
     for part, result, folder in zip(parts, results, folders, strict=True):
         where, expected = f"part {part.number + 1} of {part.of}", part.first

@@ -1,4 +1,4 @@
-"""The names of files in an output, and the lock that admits one job, or its shards."""
+"""The names of files in an output, and the lock that lets one job, or its shards, use it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from detector.core.errors import OutputError
 from detector.core.errors.writing import NO_LOCKS
 
 FILES, MARKER, ROWS, SORTED = "files", "done.json", "detections.jsonl", "sorted"
-SCRATCH = ".detect-video-item-"  # a hidden folder for each item under way: the digest of its name
+SCRATCH = ".detect-video-item-"  # starts an unfinished item's hidden folder; its digest follows
 LOCK = ".detect-video-batch"
-# What the job itself writes in its folder, and the folders of results and of the dataset.
+# Names that the job itself uses in its folder, with those of the results and of the dataset.
 OWN = re.compile(
     r"files|sorted|detections([-\w]*\.csv)?|job\.json|settings\.yaml|(manifest|failures)[-\w]*\.\w+"
 )
@@ -27,7 +27,7 @@ CURE = "choose another folder with -o"
 
 
 def named(stem: str, suffix: str, shard: Shard) -> str:
-    """``manifest.sqlite``, or ``manifest-2-of-4.sqlite`` of a shard."""
+    """Return ``manifest.sqlite``, or ``manifest-2-of-4.sqlite`` for a shard."""
     return f"{stem}{suffix}" if shard == WHOLE else f"{stem}-{shard}{suffix}"
 
 
@@ -42,7 +42,7 @@ def output_errors(target: Path) -> Iterator[None]:
 
 
 def remove_tree(path: str | Path) -> None:
-    """Remove a folder of ours; of a link in its place, the link alone."""
+    """Remove a folder of ours. If a link has its name, only the link is removed."""
     if os.path.islink(path):
         with suppress(OSError):
             os.unlink(path)
@@ -62,8 +62,9 @@ def _refuse_links(place: str) -> None:
 
 @contextmanager
 def locked(place: str, shard: Shard) -> Iterator[None]:
-    """Lock other jobs out of an output folder; each shard of one job may be in it once. The kernel
-    drops the lock with its process; a file system without locks gives no protection."""
+    """Lock other jobs out of an output folder; shards of one job may use it together, each once.
+    The kernel releases the lock when the process ends. A file system without locks gives no
+    protection."""
     held: list[int] = []
     _refuse_links(place)
     try:
@@ -88,7 +89,7 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
 
 
 def is_running(place: str) -> bool:
-    """Return whether a job, or a shard of one, runs there now, as far as the file system tells."""
+    """Return whether a job, or a shard of one, runs there now. False without support for locks."""
     try:
         file = os.open(os.path.join(place, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -123,7 +124,8 @@ def _open_lock(place: str, name: str) -> int:
 
 
 def _take(file: int, *, shared: bool = False) -> bool:
-    """False where another has the lock; True where the file system has none."""
+    """Return whether we got the lock: False if another process has it, True on a file system
+    without locks."""
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:

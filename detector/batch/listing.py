@@ -1,5 +1,5 @@
-"""SOURCES -> items: folders (recursive), quoted globs, list files, single files; addresses, too.
-Two items never share a name, and none leaves the output folder."""
+"""List the items of SOURCES: folders (recursive), quoted globs, list files, files and addresses.
+Item names are unique, and no name leads out of the output folder."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from detector.core.sources._storage import ObjectInfo
 if TYPE_CHECKING:
     from detector.batch.stores import BucketObject as Stored
 
-LISTS = (".txt", ".lst", ".list")  # suffixes of a file that lists sources, one a line
-LIST_BYTES = 256 << 20  # two million lines of a hundred characters and more
-LONGEST_PART = 240  # bytes of one part of a name: other files next to it have longer ones
+LISTS = (".txt", ".lst", ".list")  # suffixes of a file that lists sources, one per line
+LIST_BYTES = 256 << 20  # more than two million lines of a hundred characters
+LONGEST_PART = 240  # bytes between slashes; names of outputs add some, and 255 is the limit
 
 
 class Item(NamedTuple):
-    """``version``: size and time of change, or ETag, which tell whether it is the same."""
+    """A source. ``version``: its size and modification time, or ETag; it differs after a change."""
 
     name: str
     path: str
@@ -42,8 +42,8 @@ class Item(NamedTuple):
 
 @dataclass(slots=True)
 class Listing:
-    """The items of a job. ``refused``: other paths, and why. ``silent``: arguments that matched
-    nothing. ``left_out``: other files, by suffix."""
+    """The items of a job. ``refused``: paths that cannot be items, with the reason. ``silent``:
+    arguments that matched nothing. ``left_out``: number of other files, by suffix."""
 
     items: list[Item] = field(default_factory=list)
     refused: list[Failure] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """A file found. ``about``: the store's facts; None: not asked for yet."""
+    """A file of a SOURCE. ``relative``: its path below it. ``about``: None: not read yet."""
 
     relative: str
     path: str
@@ -91,8 +91,9 @@ def look_at(path: str) -> ObjectInfo:
 
 
 def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None = None) -> Listing:
-    """List the items that ``specs`` name. ``output``: the job's folder, whose videos are not
-    sources. ``known``: path -> name of an earlier run, kept. Raises UsageError, SourceError."""
+    """List the items of ``specs``. ``output``: the job's folder, whose videos are not sources.
+    ``known``: path -> name, from an earlier run; these names stay. Raises UsageError,
+    SourceError."""
     listing = Listing()
     names = _Names(known or {})
     seen: set[str] = set()
@@ -137,7 +138,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Assigns names. One that is taken, or inside another, gets its argument's number."""
+    """Assigns names. A name that is in use, or inside another, gets its argument's number."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -166,7 +167,7 @@ class _Names:
 
 
 def names_above(name: str) -> Iterator[str]:
-    """Return ``a``, ``a/b`` for ``a/b/c``."""
+    """Yield ``a``, ``a/b`` for ``a/b/c``."""
     at = name.find("/")
     while at >= 0:
         yield name[:at]
@@ -222,7 +223,8 @@ def _find_stored(address: str, output: str, listing: Listing) -> Iterator[Found]
 
 
 def _as_found(base: str, stored: Stored) -> Found:
-    """Check that an address survives as text, since workers parse it again."""
+    """Return the object as a file of a SOURCE. An address that workers could not parse again from
+    text is refused."""
     place, about = stored
     relative = place.path[len(base) :]
     try:
@@ -233,8 +235,8 @@ def _as_found(base: str, stored: Stored) -> Found:
 
 
 def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Yield the videos and pictures below a folder, sorted, without hidden names and what runs
-    wrote. A folder is entered once, whatever links lead to it."""
+    """Yield the videos and pictures below a folder, sorted, except hidden ones and outputs of runs.
+    A folder is entered once, however many links lead to it."""
     entered: set[tuple[int, int]] = set()
     before = len(os.path.join(folder, ""))
     left = [folder]
@@ -270,7 +272,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Yield matching files, and files below matching folders; names relative to the fixed part."""
+    """Yield matching files, and files below matching folders. Their names are relative to the part
+    of the pattern before its first wildcard."""
     base = os.path.abspath(_before_magic(pattern))
     for path in sorted(glob.iglob(pattern, recursive=True)):
         path = os.path.abspath(path)
@@ -290,8 +293,8 @@ def _before_magic(pattern: str) -> str:
 
 
 def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
-    """Yield what a list names, one per line, relative to the list; # starts a comment line. Names
-    are relative to the folder that all files or addresses share."""
+    """Yield the sources in a list file: one path or address per line, relative to the list; lines
+    with # are comments. Item names are relative to the common folder of all lines."""
     from detector.batch.stores import find_listed, lines_of
 
     text = read_text(file, "a list of sources", limit=LIST_BYTES)
@@ -320,7 +323,7 @@ class Shard(NamedTuple):
     of: int
 
     def has(self, path: str) -> bool:
-        """Return whether the shard has the item, whatever else is listed."""
+        """Return whether the shard has the item. That depends on its path alone."""
         digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
         return int.from_bytes(digest[:8], "big") % self.of == self.number - 1
 

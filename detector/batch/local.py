@@ -1,7 +1,7 @@
 """The pool of this machine: processes, each with its share of the cores and one engine.
 
-A process that crashes takes its item with it and nothing else. Two watchdogs end a process: an item
-that takes longer than the user allows, and one that gives no frame for five minutes.
+A process that crashes loses its item, and no other. A process is killed if its item takes longer
+than the user allows, or yields no frame for five minutes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from detector.core.run.signals import Stop, Stopped
 from detector.core.session import codec
 from detector.core.session.codec import to_builtins
 
-STALL_S = 300.0  # without a frame
-LOADING_S = 3600.0  # an engine may build its own file first
+STALL_S = 300.0  # time limit without a frame
+LOADING_S = 3600.0  # long, since an engine may have to build its file first
 
 
 def share_cores(cores: Sequence[int], workers: int) -> list[list[int]]:
@@ -42,7 +42,7 @@ def share_cores(cores: Sequence[int], workers: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds. ``item``: how long an item may take; None: as long as it gives frames."""
+    """Time limits in seconds. ``item``: for one item; None: no limit while it yields frames."""
 
     item: float | None = None
     stall: float = STALL_S
@@ -54,12 +54,13 @@ class _LocalPlace(Place):
     cores: list[int]
     folder: Path
     child: Child | None = None
-    moved: float = 0.0  # when the last frame came
+    moved: float = 0.0  # time of the last frame
 
 
 @dataclass(slots=True)
 class LocalPool(Places[_LocalPlace]):
-    """``folder``: for temporary files, of this process alone. ``place``: of the outputs."""
+    """Worker processes on this machine. ``folder``: for temporary files, used by this process
+    alone. ``place``: of the outputs. ``shares``: the cores of each worker."""
 
     folder: Path
     place: str
@@ -68,7 +69,7 @@ class LocalPool(Places[_LocalPlace]):
     gathers: bool = False
     stop: Stop = field(default_factory=Stop)
     _opening: Opening | None = None
-    _digest: str | None = None  # of the settings, once they are known
+    _digest: str | None = None  # of the settings; None until they are resolved
 
     # ---- starting
 
@@ -118,7 +119,7 @@ class LocalPool(Places[_LocalPlace]):
 
     def _launch(self, place: _LocalPlace) -> None:
         assert self._opening is not None
-        shutil.rmtree(place.folder, ignore_errors=True)  # of one that was killed
+        shutil.rmtree(place.folder, ignore_errors=True)  # files of a killed worker
         place.folder.mkdir()
         place.child = Child(
             lambda pipe: _command_line(self.folder, place.cores, pipe),
@@ -132,7 +133,7 @@ class LocalPool(Places[_LocalPlace]):
 
     def _send(self, place: _LocalPlace, order: Order) -> None:
         assert place.child is not None
-        with suppress(OSError):  # its death is noticed where it is read
+        with suppress(OSError):  # ``_read`` notices if the process has ended
             send(place.child.pipe, order)
 
     # ---- work
@@ -190,7 +191,7 @@ class LocalPool(Places[_LocalPlace]):
             self._end([place])
             self._launch(place)
 
-    # ---- what goes wrong
+    # ---- failures
 
     def _why_hanging(self, place: _LocalPlace, now: float) -> str | None:
         if place.child is None:
@@ -222,7 +223,8 @@ class LocalPool(Places[_LocalPlace]):
     def _fail_load(
         self, place: _LocalPlace, why: str, exit_code: int, *, final: bool = False
     ) -> None:
-        """Tries again, but not for ever. ``final``: another process would say the same."""
+        """Start another process, up to MOST_FAILED_LOADS times. ``final``: another process would
+        fail in the same way."""
         if place.state != "idle":  # an idle worker's death is not a failed load
             place.failed_loads += 1
         self._end([place])
@@ -241,7 +243,7 @@ class LocalPool(Places[_LocalPlace]):
         for place in places:
             place.child = None
 
-    # ---- what is known
+    # ---- cores
 
     def _cores_each(self) -> float:
         return self.cores() / max(1, len(self._places))
@@ -261,6 +263,7 @@ class LocalPool(Places[_LocalPlace]):
 
 
 def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
-    """Return a command that takes its cores first: libraries start a thread for each."""
+    """Return a worker's command line. It binds itself to its cores before it imports libraries,
+    because they start a thread for each core."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
     return python("detector.batch.worker", pipe, shared, bind)

@@ -1,12 +1,12 @@
-"""The long items of a job: which are done in parts, and what comes next for each.
+"""The long items of a job: which of them are split, and the next tasks of each.
 
-One long file must not keep one worker busy while the others have nothing left. Before anything is
-opened only sizes are known, so these decide: an item is looked at where it has more than a quarter
-of the bytes that each worker gets when all are shared equally. A worker then reads its packets and
-divides it (``split.py``), or does it whole at once.
+A long file must not keep one worker busy while the others are idle. Only file sizes are known
+before anything is opened, so they decide: an item is inspected if it is larger than a quarter of
+the bytes per worker. A worker then reads the packets of the file and divides it (``split.py``), or
+processes it in a single run at once.
 
     plan ──► part, part, part ──► join          each is a task of its own, for any worker
-      └──► whole       └──► whole  └──► whole   where parts are not to be had, or do not fit
+      └──► whole       └──► whole  └──► whole   if the file cannot be split, or the parts differ
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from detector.batch.pieces import LEAST_S, folder_name
 from detector.core.errors import UsageError
 from detector.core.sources._addresses import is_address
 
-LEAST_BYTES = 8 << 20  # two minutes of video mostly have more; less is not looked at
-MINUTE_BYTES = 1 << 20  # a minute of video hardly has less: so many parts a file may have
-PER_WORKER = 4  # parts of an equal share, so that the last ones end at about the same time
-MOST_PARTS = 1 << 20  # as many as there are
+LEAST_BYTES = 8 << 20  # smaller files stay whole: two minutes of video usually have more
+MINUTE_BYTES = 1 << 20  # a minute of video rarely has less, so this bounds the number of parts
+PER_WORKER = 4  # parts per worker, so that the last ones end at about the same time
+MOST_PARTS = 1 << 20  # no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``least_s``: of a part, in seconds. ``every``: every file that is long enough is divided."""
+    """The option --split. ``least_s``: minimum length of a part in seconds. ``every``: split every
+    file that is long enough. ``off``: split none."""
 
     least_s: float = LEAST_S
     every: bool = False
@@ -55,13 +56,13 @@ def parse_split(text: str | None) -> Split:
 
 
 def count_tasks(items: Sequence[Item], split: Split) -> int:
-    """At most so many tasks there will be, as far as sizes tell: no more workers can be of use."""
+    """Return an upper bound of the number of tasks, from file sizes. More workers would be idle."""
     if split.off:
         return len(items)
     if split.every:
         return MOST_PARTS
     return sum(
-        1 if item.size < LEAST_BYTES else 2 + item.size // MINUTE_BYTES  # its plan and join, too
+        1 if item.size < LEAST_BYTES else 2 + item.size // MINUTE_BYTES  # plan, parts and join
         for item in items
     )
 
@@ -74,7 +75,7 @@ def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
         return {item.name: MOST_PARTS for item in items}
     pieces_in_all = PER_WORKER * workers
     total = sum(item.size for item in items)
-    # Whole numbers, so that every machine decides alike.
+    # Integer arithmetic gives the same result on every machine.
     return {
         item.name: -(-item.size * pieces_in_all // total)
         for item in items
@@ -84,7 +85,8 @@ def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
 
 @dataclass(slots=True)
 class Divided:
-    """An item that is being done in parts. ``size``: in bytes; ``booked`` of them are counted."""
+    """An item that is split. ``of``: number of parts; ``left``: numbers of unfinished ones.
+    ``size``: bytes of the item; ``booked``: those that are counted as done."""
 
     size: int
     of: int
@@ -92,17 +94,19 @@ class Divided:
     booked: int = 0
     frames: int = 0
     plan_s: float = 0.0
-    part_s: float = 0.0  # the longest
+    part_s: float = 0.0  # seconds of the longest part
 
 
 @dataclass(slots=True)
 class LongItems:
-    """``chosen``: name -> parts. ``kept``: items that an earlier run has divided, gone on with."""
+    """The long items of a run. ``chosen``: name -> number of parts. ``kept``: items that an earlier
+    run divided, which are continued. ``chain_s``: the largest sum of an item's steps that must
+    follow one another (plan, longest part, join), in seconds; ``chain_of``: that item."""
 
     split: Split
     chosen: Mapping[str, int]
     kept: Collection[str]
-    chain_s: float = 0.0  # see analysis.batch.RunFacts
+    chain_s: float = 0.0
     chain_of: str = ""
     _divided: dict[str, Divided] = field(default_factory=dict)
 
@@ -115,21 +119,22 @@ class LongItems:
         workers: int,
         ours: Collection[str] | None = None,
     ) -> LongItems:
-        """``todo``: (item, key). Removes what earlier runs left of others (``ours``: of a
-        shard)."""
+        """Choose the items to split. ``todo``: (item, key). Parts that earlier runs left of other
+        items are removed (``ours``: only of these items, those of a shard)."""
         names = {folder_name(item.name, key): item.name for item, key in todo}
         there = pieces.sweep(place, () if split.off else names, ours)
         items = [item for item, _ in todo]
         return cls(split, choose(items, split, workers), {names[folder] for folder in there})
 
     def first(self, task: Task) -> Task:
-        looked_at = task.name in self.chosen or task.name in self.kept
-        if not looked_at or is_address(task.path):
+        """Return the first task of an item: planning, if it may be split."""
+        is_inspected = task.name in self.chosen or task.name in self.kept
+        if not is_inspected or is_address(task.path):
             return task
         most, least_s = self.chosen.get(task.name, 0), self.split.least_s
         return replace(task, piece=Piece(do="plan", most=most, least_s=least_s))
 
-    # ---- what comes next
+    # ---- the next tasks
 
     def divide(self, task: Task, record: ItemRecord, wall_s: float) -> list[Task]:
         of = record.parts
@@ -140,7 +145,8 @@ class LongItems:
         ]
 
     def finish_part(self, task: Task, record: ItemRecord, wall_s: float) -> tuple[int, list[Task]]:
-        """Bytes of the part (none, if done by an earlier run), and the task that joins all."""
+        """Return the bytes of the part (0 if an earlier run did it), and the join if all parts are
+        done."""
         assert task.piece is not None
         item = self._divided[task.name]
         item.left.discard(task.piece.number)
@@ -152,7 +158,7 @@ class LongItems:
         return share, [] if item.left else [join]
 
     def finish_joined(self, task: Task, wall_s: float) -> int:
-        """The item is in place. Bytes of it that no part stands for."""
+        """Forget a joined item. Return those of its bytes that no part accounted for."""
         item = self._divided.pop(task.name)
         chain_s = item.plan_s + item.part_s + wall_s
         if chain_s > self.chain_s:
@@ -160,7 +166,7 @@ class LongItems:
         return item.size - item.booked
 
     def give_up(self, name: str) -> Divided | None:
-        """The item is done whole, or set aside; its parts are dropped. None if it had none."""
+        """Forget the item: it gets a single run, or has failed. Return None if it was not split."""
         return self._divided.pop(name, None)
 
     def is_given_up(self, task: Task) -> bool:

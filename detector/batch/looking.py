@@ -1,4 +1,4 @@
-"""Reports on a job without working on it: --status and --dry-run."""
+"""Report on a job without changing it: --status and --dry-run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from detector.core.session.document import Exit
 
 
 def look(place: str) -> BatchResult:
-    """The job in a folder, running or not; ``done`` counts all runs. Raises UsageError for none."""
+    """Return the state of the job in a folder, running or not; ``done`` counts all its runs. Raises
+    UsageError if there is no job."""
     home = open_home(place)
     settings, paths = read_settings(home), manifests(home)
     if settings is None:
@@ -74,7 +75,8 @@ def look(place: str) -> BatchResult:
 
 
 def _later(known: str | None, row: ManifestRow) -> str:
-    """Two manifests know an item if a job went on with other shards: what is done is done."""
+    """Return the state of an item that another manifest has as ``known``. Two have it if the job
+    was continued with other shards; done in one of them counts."""
     return known if known in (FAILED, DONE) and row.state != DONE else row.state
 
 
@@ -88,7 +90,8 @@ def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], dama
 
 
 def dry_run(request: Request) -> DryRun:
-    """Return what ``run_batch`` would do. ``auto`` is not resolved: other settings mean changed."""
+    """Return what ``run_batch`` would do. ``auto`` is not resolved, so with other settings all
+    items count as changed."""
     home = open_home(request.output)
     settings = read_settings(home)
     sources, flags, config_file = given_or_kept(request, settings)

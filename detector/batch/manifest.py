@@ -1,7 +1,7 @@
-"""OUT/manifest.sqlite: which items there are, and what became of each.
+"""OUT/manifest.sqlite: the items of a job and the state of each.
 
-It is an index: the truth about an item is its marker, so a transaction that a crash took back loses
-nothing. One process writes it. Each shard has a database of its own: no two machines write one.
+It is an index. An item's marker decides whether it is done, so nothing is lost if a crash undoes a
+transaction. Only one process writes a manifest: each shard has its own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from detector.core.sinks._partial import explain
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
-FOUND = "found/"  # begins the names of the facts that hold the classes of an item
-BUSY_S = 60.0  # how long a reader or the writer waits for the other
-BLOCK = 1000  # rows of a statement's batch
+FOUND = "found/"  # starts the names of facts that hold the classes of an item
+BUSY_S = 60.0  # how long reader and writer wait for each other
 
 _TABLES = f"""
 CREATE TABLE items (
@@ -56,7 +55,8 @@ PRAGMA user_version = {VERSION};
 
 
 _SCHEMA_OF = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
-# SQLite takes any value in any column. And a name is a path below the folder of results.
+# SQLite accepts any value in any column, so check types and ranges. Names are paths below the
+# folder of results, so they must not lead out of it.
 _ODD = f"""
 SELECT 'items' FROM items WHERE
     typeof(name) || typeof(path) || typeof(version) || typeof(key) != 'texttexttexttext'
@@ -77,7 +77,7 @@ UNION ALL SELECT 'refused' FROM refused WHERE
 UNION ALL SELECT 'facts' FROM facts WHERE typeof(name) || typeof(value) != 'texttext'
 LIMIT 1
 """
-SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # ends a journal that is of several databases
+SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # ends a journal of several databases
 
 
 class ManifestRow(NamedTuple):
@@ -88,7 +88,7 @@ class ManifestRow(NamedTuple):
 
 
 class Manifest:
-    """Changes are kept by ``commit``, which costs a sync of the disk: call it rarely."""
+    """The state of all items. ``commit`` saves changes and syncs the disk, so call it rarely."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -96,7 +96,7 @@ class Manifest:
 
     @classmethod
     def open(cls, path: Path) -> Manifest:
-        """Make it if missing. Raises OutputError, and UsageError for any other file."""
+        """Open the manifest, or create it. Raises OutputError, and UsageError for another file."""
         try:
             _refuse_foreign(path)
             with ExitStack() as unless_opened:
@@ -115,7 +115,8 @@ class Manifest:
     @classmethod
     @contextmanager
     def reading(cls, path: Path) -> Iterator[Manifest]:
-        """Open while a job may write; not read-only: SQLite may have to roll back."""
+        """Open a manifest that a job may be writing. It is not opened read-only, since SQLite may
+        have to roll back a transaction."""
         with ExitStack() as at_end:
             try:
                 _refuse_foreign(path)
@@ -123,7 +124,7 @@ class Manifest:
                     f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S
                 )
                 at_end.callback(connection.close)
-                if _is_empty(connection):  # its job was killed as it began
+                if _is_empty(connection):  # the job was killed while it started
                     connection = sqlite3.connect(":memory:")
                     at_end.callback(connection.close)
                     connection.executescript(_TABLES)
@@ -156,7 +157,7 @@ class Manifest:
 
     def close(self) -> None:
         with closing(self._connection), self._errors():
-            if self._connection.in_transaction:  # a full disk has ended it
+            if self._connection.in_transaction:  # a full disk ends a transaction
                 self._connection.execute("COMMIT")
 
     @contextmanager
@@ -178,7 +179,7 @@ class Manifest:
             return dict(self._connection.execute("SELECT path, name FROM items"))
 
     def plan(self, items: Iterable[tuple[Item, str]]) -> None:
-        """Plan these items: (item, key). Earlier facts about them are dropped."""
+        """Add these items, (item, key), as unfinished. Their earlier rows are replaced."""
         with self._errors():
             self._connection.executemany(
                 "INSERT OR REPLACE INTO items (name, path, size, version, key, state) "
@@ -238,10 +239,10 @@ class Manifest:
                 (error, exit_code, tries, time.time(), name),
             )
 
-    # ---- what is known as a whole
+    # ---- facts about the whole job
 
     def work(self) -> tuple[int, float]:
-        """Return the frames and seconds of what is done."""
+        """Return frames and seconds of the items that are done."""
         with self._errors():
             frames, seconds = self._connection.execute(
                 f"SELECT TOTAL(frames), TOTAL(seconds) FROM items WHERE state = '{DONE}'"
@@ -267,7 +268,7 @@ class Manifest:
         ]
 
     def found(self) -> dict[str, tuple[bool, dict[str, int] | None]]:
-        """Return what was found in each item that is done, by its name."""
+        """Return for each item that is done: whether it is damaged, and name -> detections."""
         with self._errors():
             rows = self._connection.execute(
                 "SELECT items.name, damaged, value FROM items LEFT JOIN facts "
@@ -329,7 +330,7 @@ def manifests(place: str) -> list[Path]:
 
 
 def known_names(place: str) -> dict[str, str]:
-    """path -> name, of all shards: an item keeps its name."""
+    """Return path -> name of the items of all shards, so that items keep their names."""
     names: dict[str, str] = {}
     for path in manifests(place):
         with Manifest.reading(path) as manifest:
@@ -345,7 +346,8 @@ def _own_schema() -> list[tuple[str, str, str]]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse foreign files before SQLite opens them: it might write elsewhere. Raises OSError."""
+    """Raise OSError for links and special files before SQLite opens them: it could write outside
+    of OUT."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         try:
             about = os.lstat(f"{path}{suffix}")

@@ -1,7 +1,7 @@
-"""One part of a long file, detected by a process that has a model open.
+"""Detect one part of a long file, in a process that has a model open.
 
-A part leaves in its folder the rows of all that was found; its stretch of the annotated video,
-without sound; and, last, what is to be known of both (``part.json``).
+The folder of a part gets the rows of its detections, its stretch of the annotated video without
+sound, and at the end ``part.json``, which describes both.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ if TYPE_CHECKING:
     from detector.core.sources.video._part import PartSource
 
 ROWS, RESULT = "rows.bin", "part.json"
-# Of a row: number and pts of the frame, what --max-det cut, how many detections follow. Those are
-# int64 class ids [M], float32 scores [M] and float32 boxes [M, 4], all little-endian.
+# The head of a row: the frame's number and pts, the number of detections that --max-det removed,
+# and M, the number that follow: int64 class ids [M], float32 scores [M] and float32 boxes [M, 4],
+# all little-endian.
 HEAD = struct.Struct("<qqqq")
-BYTES_EACH = 28  # of a detection
+BYTES_EACH = 28  # of one detection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
-    """The facts of a finished part. ``first_digest``: of its first picture; ``behind_digest``: of
-    the one after its last. ``bad`` to ``ended_early`` are of ``types.ReadCounts``. ``by_class``:
-    [class id, how often]."""
+    """The facts of a finished part. ``first_digest``: digest of its first picture;
+    ``behind_digest``: of the picture after its last. ``bad`` to ``ended_early`` are fields of
+    ``types.ReadCounts``. ``by_class``: pairs of class id and count."""
 
     number: int
     of: int
@@ -80,8 +81,8 @@ def detect_part(
     folder: Path,
     watch: Callable[[int], None] = lambda frames: None,
 ) -> tuple[PartResult, SourceRun]:
-    """Detect a part of ``spec`` into ``folder``, which is made. ``config``: of the whole file.
-    ``watch`` gets the number of frames done. Raises DetectVideoError."""
+    """Detect a part of ``spec`` into ``folder``, which is created. ``config``: the configuration
+    for the whole file. ``watch`` gets the number of finished frames. Raises DetectVideoError."""
     from detector.core.run.detect import Hooks, run_opened
     from detector.core.run.plan import Asked
     from detector.core.sources.video._part import PartSource
@@ -89,7 +90,7 @@ def detect_part(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULT).unlink(missing_ok=True)
     plan = Asked.of(_config_of_a_part(config)).on(loaded)
-    # As one run of the whole file would read it: detections of planes and of BGR differ a little.
+    # Use the pixels of a single run: detections from planes and from BGR differ slightly.
     pixels = "bgr" if any(sink.pictures == "bgr" for sink in chosen_sinks(config)) else "yuv420p"
     opened: list[PartSource] = []
     sizes: list[tuple[int, int]] = []
@@ -145,7 +146,7 @@ def detect_part(
 
 
 def _config_of_a_part(config: Config) -> Config:
-    """Remove the range, which the part has already, and outputs that are made of rows."""
+    """Remove the range, which the part already applies, and outputs that are made from rows."""
     shows_video = any(sink.name == "video" for sink in chosen_sinks(config))
     return replace(
         config,
@@ -189,7 +190,7 @@ class RowsFile:
 
 
 class CutOffError(Exception):
-    """The rows of a part end in the middle."""
+    """The rows of a part are truncated."""
 
 
 class PartRow(NamedTuple):

@@ -1,13 +1,13 @@
-"""The parts of a long item on disk, as long as a job is at it.
+"""The parts of a long item on disk, while a job processes it.
 
     OUT/.detect-video-parts-NAME-KEY/   digests of the item's name and of its key
         plan.json                       where the file is cut (split.py)
-        part-3/                         a part that is done (part.py), and record.json, its marker
-        part-3.1a2b3c4d/                a part under way
+        part-3/                         a finished part (part.py), and record.json, its marker
+        part-3.1a2b3c4d/                an unfinished part
 
-A part gets its name by one rename, when it is whole and on the disk. So a killed job loses only its
-unfinished parts, and the next one continues after the finished ones. The folder is removed when the
-item's results are in place. All workers must see it: it is in OUT.
+A part is renamed when it is complete and on the disk. So a killed job loses only unfinished parts,
+and --resume continues after the finished ones. The folder is removed when the item's results are in
+place. It is in OUT, because all workers must see it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from detector.core.sources._addresses import is_address
 
 PARTS = ".detect-video-parts-"
 PLAN, RECORD = "plan.json", "record.json"
-LEAST_S = 60.0  # of a part: decoding twice and opening the file should cost little
+LEAST_S = 60.0  # length of a part: opening the file and decoding twice should cost little
 
 
 def folder_name(name: str, key: str) -> str:
-    """``key``: of settings.key_of; another version or other settings have another folder."""
+    """Return the folder's name. ``key`` (``settings.key_of``) differs for another version of the
+    source and for other settings."""
     return f"{_all_of(name)}{key[:16]}"
 
 
@@ -58,8 +59,8 @@ def drop(place: str, name: str) -> None:
 
 
 def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
-    """Remove parts of items that are not to be done; returns the folders of ``keep`` that exist.
-    ``names``: a shard's items alone; None: all."""
+    """Remove folders of parts, except those in ``keep``; return the ones of ``keep`` that exist.
+    ``names``: remove only parts of these items, a shard's; None: of all."""
     found = find_folders(place)
     ours = None if names is None or not found else tuple(map(_all_of, names))
     kept = {name for name in found if name in keep and not os.path.islink(f"{place}/{name}")}
@@ -103,7 +104,7 @@ def finish_part(folder: Path, number: int, under_way: Path, record: ItemRecord) 
     try:
         os.rename(under_way, _done(folder, number))
     except OSError:
-        # A worker that was given up as lost may have been slow: then its part stands, as good.
+        # A worker that was given up as lost may still have finished this part: it is as good.
         if read_record(folder, number) is None:
             raise
         shutil.rmtree(under_way, ignore_errors=True)

@@ -1,15 +1,15 @@
-"""Where results go: the folders of an output, and how an item's results come to stand there whole.
+"""The folders of an output, and how the results of an item are put there complete.
 
     OUT/files/NAME/            an item's outputs, and done.json, its marker
     OUT/detections/source=.../ its rows in the dataset (dataset.py)
-    OUT/manifest.sqlite        which items there are; of a shard: manifest-2-of-4.sqlite
-    OUT/job.json               what every worker obeys (settings.py)
+    OUT/manifest.sqlite        the items and their states; manifest-2-of-4.sqlite for a shard
+    OUT/job.json               the settings of every worker (settings.py)
     OUT/settings.yaml          the same for --config of a single run
-    OUT/failures.jsonl         what was set aside; of a shard: failures-2-of-4.jsonl
+    OUT/failures.jsonl         the failed items; failures-2-of-4.jsonl for a shard
 
-An item is written into a hidden folder of OUT and renamed when it is whole, with its marker. So a
-marker means whole results, no matter when a job was killed. The contract is ``Outputs``; bucket.py
-places results in an object store; pieces.py keeps the parts of long items.
+An item is written into a hidden folder of OUT, which is renamed when it is complete, with its
+marker. So a marker proves complete results, whenever a job was killed. ``Outputs`` is the contract;
+bucket.py writes results into an object store; pieces.py keeps the parts of long items.
 """
 
 from __future__ import annotations
@@ -46,25 +46,26 @@ Marker = TypeVar("Marker", ItemRecord, Seal)
 
 
 class Outputs(Protocol):
-    place: str  # for ``open_outputs``, in another process
-    home: str  # the folder of this machine for the job's own files: manifest, settings, locks
+    place: str  # the argument of ``open_outputs``, for other processes
+    home: str  # the local folder of the job's own files: manifest, settings, locks
 
     def begin(self, name: str) -> Path:
-        """An empty local folder for the results of an item. Removes what earlier tries left."""
+        """Return an empty local folder for the results of an item. Removes files of earlier
+        tries."""
 
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         """Make the content of ``scratch`` the results of the item; the marker comes last."""
 
     def discard(self, name: str) -> None:
-        """Remove what tries of this item left under way."""
+        """Remove the unfinished results of this item."""
 
     def discard_all(self) -> None:
-        """Discard those of all items. Only if no other job is at work."""
+        """Remove the unfinished results of all items. No other job may be running."""
 
     def has_marker(self, name: str) -> bool: ...
 
     def is_done(self, name: str, key: str) -> bool:
-        """Return whether the marker has this key. In a folder its outputs must exist, too."""
+        """Return whether the marker has this key. In a local folder the outputs must exist, too."""
 
     def is_whole(self, record: ItemRecord | Seal) -> bool:
         """Return whether the marker's outputs exist with their sizes."""
@@ -75,13 +76,13 @@ class Outputs(Protocol):
     def remove(self, name: str) -> None:
         """Remove the results of an item."""
 
-    # Its rows in the dataset. Of these, only ``gather`` and its callers need pyarrow.
+    # An item's rows in the dataset. Only ``gather`` and ``gather_missing`` need pyarrow.
 
     def gather(self, name: str, rows: Path) -> None:
         """Write the partition of an item from its rows, in place of an earlier one."""
 
     def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
-        """Gather the done items among these that have no rows yet."""
+        """Write the partitions of those finished items that have none."""
 
     def ungather(self, name: str) -> None:
         """Remove the partition of an item, where there is one."""
@@ -89,14 +90,16 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Put the settings in the place; return those in force: the first to come."""
+        """Write the settings to the place. Return those in force: with ``first``, another shard may
+        have written its own before."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
-        """Brings copies of the job's own files to the place, now and then, and at the ``last``."""
+        """Copy the job's own files to the place, at most once a minute unless it is the ``last``
+        time."""
 
 
 def open_outputs(place: str) -> Outputs:
-    """Raises UsageError for an address that cannot be written."""
+    """Return the outputs at a folder or address. Raises UsageError for an unwritable address."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 
@@ -105,7 +108,8 @@ def open_outputs(place: str) -> Outputs:
 
 
 def open_home(place: str) -> str:
-    """Return the folder of the job's own files, updated from a store. Raises as above."""
+    """Return the folder of the job's own files, updated from a store. Raises UsageError for an
+    address that cannot be written, and OutputError."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 
@@ -132,7 +136,7 @@ class LocalOutputs:
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         target = self.folder(name)
         with output_errors(target):
-            # Only its content is synced: where a power loss takes its name, the item is not done.
+            # Only its content needs a sync: if a power loss removes its name, the item is redone.
             with open(scratch / MARKER, "wb", buffering=0) as file:
                 file.write(to_json(record).encode())
                 os.fsync(file.fileno())
@@ -161,7 +165,8 @@ class LocalOutputs:
         os.rename(target, aside)
 
     def _new_place(self, name: str) -> Path:
-        """A new name, as far below OUT as the results will be, for relative links."""
+        """Return a new path, as deep below OUT as the results will be, so that relative links
+        stay valid."""
         return Path(self._scratch(name), *["x"] * name.count("/"), secrets.token_hex(4))
 
     def _scratch(self, name: str) -> str:
@@ -172,7 +177,7 @@ class LocalOutputs:
         remove_tree(self._scratch(name))
 
     def discard_all(self) -> None:
-        """Remove unfinished work of killed jobs. Only if no other job is at work here."""
+        """Remove unfinished results of killed jobs. No other job may be running here."""
         for path in Path(self.place).glob(f"{SCRATCH}*"):
             remove_tree(path)
 
@@ -227,7 +232,7 @@ class LocalOutputs:
             if parent == Path(self._files):
                 break
             with suppress(OSError):
-                parent.rmdir()  # where it is empty
+                parent.rmdir()  # fails unless it is empty
 
     def gather(self, name: str, rows: Path) -> None:
         dataset.gather(self.place, name, rows)
@@ -243,14 +248,14 @@ class LocalOutputs:
         dataset.remove(self.place, name)
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        return settings  # they lie where they belong
+        return settings  # home is the place, so they are there already
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
-        """Nothing to do: home is the place."""
+        """Do nothing: home is the place."""
 
 
 def _read_plain(path: str, most: int) -> bytes:
-    """An ordinary file, neither a link nor what would wait for a writer. Raises OSError."""
+    """Read a regular file of at most ``most`` bytes. Raises OSError for links and special files."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         about = os.fstat(file)
@@ -263,7 +268,7 @@ def _read_plain(path: str, most: int) -> bytes:
 
 def make_output_folder(place: str) -> None:
     if is_address(place := local_path(place)):
-        return  # ``open_home`` has asked
+        return  # ``open_home`` has checked the store
     try:
         os.makedirs(os.path.join(place, FILES), exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is to be done: the items against manifest and markers; and what has lost its source."""
+"""Plan a job: compare the listed items with manifest and markers, and find vanished sources."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from detector.core.errors import UsageError
 
 @dataclass(slots=True)
 class Plan:
-    """``todo``: (item, key). ``adopted``: done already, by their markers alone. ``vanished``:
-    results whose source is gone; ``stale``: names without results."""
+    """The plan of a job. ``todo``: (item, key). ``adopted``: items that only their markers show as
+    done. ``vanished``: results without a source; ``stale``: names without results or source."""
 
     todo: list[tuple[Item, str]] = field(default_factory=list)
     adopted: list[tuple[Item, ItemRecord]] = field(default_factory=list)
@@ -70,8 +70,8 @@ def _marker(outputs: Outputs, name: str) -> ItemRecord | None:
 
 
 def prune(listing: Listing, outputs: Outputs) -> int:
-    """Remove results whose source is not listed any more, of all shards; returns how many. Raises
-    UsageError if a SOURCE names nothing: it may be an unmounted disk."""
+    """Remove the results of sources that are no longer listed, for all shards; return how many.
+    Raises UsageError if a SOURCE matches nothing: its disk may be unmounted."""
     if listing.silent:
         raise UsageError(
             f"{', '.join(listing.silent)}: matches nothing now, so nothing is pruned; is a disk "

@@ -1,7 +1,7 @@
 """The contract of a pool of workers, and the state that all pools share.
 
-A worker loads the model once and then takes one item after the other: it gets a name and path and
-returns the record; it writes frames and detections itself.
+A worker loads the model once and then processes one item after the other: it gets the name and path
+of an item and returns its record. It writes the outputs itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from detector.batch.settings import LoadedFacts
 from detector.core.errors import EXIT_ENGINE
 
 TICK_S = 0.2
-MOST_FAILED_LOADS = 3  # in a row, then the place is given up
+MOST_FAILED_LOADS = 3  # in a row; then the place stays empty
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """``wall_s``: from handing the item over to having its record."""
+    """A finished task. ``wall_s``: from its submission to its record."""
 
     task: Task
     worker: int
@@ -33,7 +33,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """``lost``: the worker did not answer for it (a crash, a hang, no memory): try again."""
+    """A failed task. ``lost``: the worker did not report the error itself (it crashed, hung or ran
+    out of memory), so another try may succeed."""
 
     task: Task
     worker: int
@@ -45,7 +46,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A place in the pool is given up: its workers do not even load."""
+    """A place in the pool stays empty, because its workers cannot load the model."""
 
     worker: int
     error: str
@@ -59,56 +60,57 @@ class Pool(Protocol):
     def load_first(
         self, config: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
     ) -> LoadedFacts:
-        """Load the model in one worker, and wait for that. ``resolves``: it may say ``auto``.
-        Raises what loading raises, and Stopped where a signal ends the wait."""
+        """Load the model in one worker, and wait for that. ``resolves``: ``config`` may contain
+        ``auto``. Raises the errors of loading, and Stopped if a signal ends the wait."""
 
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
-        """Start the other workers, ``most`` in all; the first one stays if its settings agree."""
+        """Start the other workers, ``most`` in all. The first stays if it has these settings."""
 
     def has_room(self) -> bool:
-        """Return whether an item can be handed over now: workers that load have no room."""
+        """Return whether a worker is free. A worker that is still loading is not."""
 
     def submit(self, task: Task) -> None:
-        """Hand an item to a worker. Only where there is room."""
+        """Give a task to a free worker. Call it only after ``has_room`` returned True."""
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return the events, or none after so many seconds."""
+        """Return the events as soon as there are any, or an empty list after ``seconds``."""
 
     def states(self) -> list[WorkerState]: ...
 
     def reports(self) -> list[WorkerReport]: ...
 
     def is_alive(self) -> bool:
-        """Return whether any place is left."""
+        """Return whether any place still has, or will get, a worker."""
 
     def cores(self) -> float:
-        """Cores that the workers hold together."""
+        """Return the number of cores that all workers use together."""
 
     def close(self) -> None:
-        """Dismiss all workers. Their unfinished work is dropped without a trace."""
+        """End all workers. Their unfinished work is removed."""
 
 
-# ---- what pools keep
+# ---- the state of a pool
 
 
 @dataclass(slots=True, kw_only=True)
 class Place:
-    """One place in a pool: its worker now, and over all workers, what they did and how long."""
+    """One place in a pool: its present worker, and the sums over all workers that it has had.
+    ``since``: start of ``state``. ``spent``: state -> seconds."""
 
     number: int
-    state: str = "waiting"  # for a node; "loading", "idle", "working", "gone"
+    state: str = "waiting"  # "waiting" (for a node), "loading", "idle", "working" or "gone"
     since: float
     task: Task | None = None
-    frames: int = 0  # of the item under way
+    frames: int = 0  # of the present task
     facts: LoadedFacts | None = None
     failed_loads: int = 0  # in a row
-    starts: int = 0  # processes
+    starts: int = 0  # number of processes
     items: int = 0
     done_frames: int = 0
     spent: dict[str, float] = field(default_factory=dict)
 
     def enter(self, state: str, now: float) -> None:
-        """Book the seconds of the state that ends."""
+        """Change the state, and add the seconds of the last one to ``spent``."""
         self.spent[self.state] = self.seconds(self.state, now)
         self.state, self.since = state, now
 
@@ -134,11 +136,11 @@ class Places(Generic[AnyPlace]):
 
     @abstractmethod
     def _look(self, seconds: float) -> None:
-        """Take workers' messages for so many seconds, and check on silent workers."""
+        """Read workers' messages for up to ``seconds``, and check on silent workers."""
 
     @abstractmethod
     def _hand(self, place: AnyPlace, task: Task) -> None:
-        """The task is this place's."""
+        """Send the task to the worker of this place."""
 
     @abstractmethod
     def _cores_each(self) -> float: ...
@@ -173,7 +175,7 @@ class Places(Generic[AnyPlace]):
     def _fail_task(
         self, place: AnyPlace, why: str, exit_code: int = EXIT_ENGINE, *, lost: bool = True
     ) -> bool:
-        """Fail the place's task. Return whether there was one."""
+        """Report the place's task as failed. Return whether it had one."""
         task, place.task = place.task, None
         if task is not None:
             wall_s = self.clock() - place.since

@@ -1,7 +1,7 @@
-"""The settings of a job: resolved once, kept in OUT/job.json, obeyed by every worker.
+"""The settings of a job: resolved once, stored in OUT/job.json, used by every worker.
 
-A first worker loads the model and tells what ``auto`` means; then engine, precision, canvas, batch,
-threads and requests have names and numbers, for all workers and for a later run.
+The first worker loads the model and resolves ``auto``. From then on engine, precision, canvas,
+batch, threads and requests have fixed values, for all workers and for later runs of the job.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from detector.core.errors.writing import write_whole
 from detector.core.session.codec import check_schema, from_builtins, parse_json, read_file, to_json
 
 JOB, SETTINGS = "job.json", "settings.yaml"
-UNUSED = (*CAMERA_GROUPS, "page")  # groups that mean nothing here
-# Sections that decide an item's outputs. Threads, requests and the loop do not.
+UNUSED = (*CAMERA_GROUPS, "page")  # groups of options that batch does not have
+# Groups and options that affect an item's outputs. Threads, requests and the loop do not.
 DECIDING = ("selection", "input", "drawing")
 DECIDING_RUNTIME = ("engine", "precision", "batch", "size", "device", "engine_options")
 NOT_DECIDING_OUTPUT = ("output", "run_dir")
@@ -47,7 +47,8 @@ class LoadedFacts:
 def ask(
     sources: Sequence[str], flags: Mapping[str, Any], config_file: str | None
 ) -> tuple[Config, dict[str, Any]]:
-    """The configuration of a command line, always with rows, and its flags. Raises UsageError."""
+    """Return the configuration of a command line and its flags. Rows are always saved. Raises
+    UsageError."""
     given = {name: value for name, value in flags.items() if value is not None}
     config = resolve_config(config_file, given)
     save = config.output.save
@@ -98,7 +99,7 @@ def settle(
 
 
 def as_plain(config: Config) -> dict[str, dict[str, Any]]:
-    """Convert to JSON: lists for tuples; without groups that mean nothing here."""
+    """Return the configuration as JSON types: lists for tuples, and without ``UNUSED`` groups."""
     plain: dict[str, dict[str, Any]] = json.loads(json.dumps(asdict(config)))
     return {group: values for group, values in plain.items() if group not in UNUSED}
 
@@ -108,7 +109,7 @@ def config_of(plain: Mapping[str, Any]) -> Config:
 
 
 def digest_of(facts: LoadedFacts) -> str:
-    """Return the digest of the model and all options that decide results."""
+    """Return the digest of the model and of all options that affect results."""
     config = facts.config
     runtime = {name: config["runtime"][name] for name in DECIDING_RUNTIME}
     output = {
@@ -131,7 +132,7 @@ def digest_of(facts: LoadedFacts) -> str:
 
 
 def key_of(path: str, version: str, settings: str) -> str:
-    """Return the key of an item's results. Another key means that they must be redone."""
+    """Return the key of an item's results. If it differs from the marker's, they are redone."""
     return _digest(f"{path}\0{version}\0{settings}")
 
 
@@ -143,7 +144,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-# Kept beside the results.
+# The stored settings.
 
 
 def read_settings(place: str) -> JobSettings | None:
@@ -156,19 +157,20 @@ def read_settings(place: str) -> JobSettings | None:
 
 
 def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:
-    """Keep the settings; returns those in force. ``first``: of shards, the first wins."""
+    """Store the settings; return those in force. ``first``: keep those that another shard stored
+    before."""
     path = Path(place, JOB)
     if first:
         temporary = path.with_name(f".detect-video-{os.urandom(8).hex()}.json")
         try:
             write_whole(temporary, to_json(settings).encode(), ours=True)
             try:
-                os.link(temporary, path)  # fails where the name is taken, also over a network
+                os.link(temporary, path)  # fails if the name exists, also on network file systems
             except FileExistsError:
                 standing = read_settings(place)
                 assert standing is not None
                 return standing
-            except OSError:  # a file system without links: only shards that begin at once differ
+            except OSError:  # no hard links here: of shards that start at once, the last one wins
                 os.replace(temporary, path)
         except OSError as error:
             raise OutputError(f"{path}: cannot be written: {error.strerror}") from error

@@ -30,14 +30,14 @@ def check_order(order: Sequence[str], names: Sequence[str], paths: Iterable[str]
 
 
 def sort_sources(outputs: Outputs, done: Iterable[ManifestRow], order: Sequence[str]) -> str:
-    """Put each source into the folder of the first class of ``order`` that was found in it.
+    """Put each source into the folder of the first class of ``order`` that it contains.
 
     Returns a summary. Raises OutputError.
     """
     folder, counts, kept = Path(outputs.home, SORTED), Counter[str](), 0
     for one in done:
         if (record := outputs.read_marker(one.name)) is not None:
-            # Markers of 0.2.0 name no classes.
+            # Markers of version 0.2.0 have no classes.
             rows = Path(outputs.home, FILES, one.name, ROWS)
             found = record.classes or dataset.classes_in(rows) if record.detections else (EMPTY,)
             wanted = next((word for word in order if word in found), OTHER)
@@ -57,7 +57,7 @@ def sort_source(folder: Path, name: str, path: str, wanted: str) -> str:
     target = folder / wanted / name
     with output_errors(target):
         folder.mkdir(exist_ok=True)
-        mark_settings(folder, SORTED)  # so that no later job takes the links for sources
+        mark_settings(folder, SORTED)  # so that no later job reads the links as sources
         for other in folder.iterdir():
             if os.path.lexists(other / name):
                 return other.name

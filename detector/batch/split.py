@@ -1,8 +1,8 @@
-"""Finds cuts of a long file, so that several processes detect it with the results of one run.
+"""Divide a long file into parts, so that several processes give the results of a single run.
 
-A part begins after a key frame that gives a decoder the same pictures as in a whole run, and
-at the first frame of a batch of that run. If packets leave a doubt, or an option carries state from
-frame to frame, the file stays whole, and the plan says why.
+A part starts after a key frame from which a decoder gives the same pictures as in a single run, and
+at the first frame of a batch of that run. If the packets do not prove this, or an option carries
+state from frame to frame, the file stays whole, and the plan gives the reason.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from detector.core.types import SourceInfo
 
 JOINED_ENCODERS = (None, "x264", "svtav1")
-KEYS_BEFORE = 3  # of a part's landing that are kept, so that a part stays some kilobytes
+KEYS_BEFORE = 3  # key frames stored with a part's landing: more would make plan.json large
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a file, and all that a process needs to detect it.
+    """A part of a file, with the facts that a process needs to detect it.
 
-    ``number`` counts from 0. ``first``: number of its first frame; ``frames``: how many. Times are
-    ticks of the source's time base; ``end_pts``: the first frame that is not its own, None at the
-    end of the file. ``landing``: where to begin decoding; None: at the beginning.
+    ``number`` counts from 0. ``first``: number of its first frame; ``frames``: number of frames.
+    Times are ticks of the source's time base; ``end_pts``: time of the first frame after the part,
+    None at the end of the file. ``landing``: where decoding starts; None: at the beginning.
     """
 
     number: int
@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """``parts`` is empty where the file stays whole; ``is_short``: since it lasts too little."""
+    """The parts of a file; none if it stays whole. ``is_short``: because it is too short."""
 
     parts: tuple[Part, ...]
     why_whole: str = ""
@@ -76,8 +76,8 @@ def plan_parts(
     least_s: float = LEAST_S,
     watch: Callable[[], None] = lambda: None,
 ) -> SplitPlan:
-    """Divide a source into up to ``most`` parts of ``least_s`` seconds or more, by all its packets,
-    with a call of ``watch`` for each. ``config``: without any ``auto``. Raises SourceError."""
+    """Divide a source into up to ``most`` parts of at least ``least_s`` seconds. Reads all packets,
+    and calls ``watch`` for each. ``config``: without any ``auto``. Raises SourceError."""
     if reason := why_whole(spec, config):
         return SplitPlan((), reason)
     try:
@@ -109,7 +109,8 @@ def shorter_than(info: SourceInfo, config: Config, seconds: float) -> bool:
 
 
 def why_whole(spec: str, config: Config) -> str:
-    """Why these options, or this kind of source, keep a file whole; "" where they do not. Cheap."""
+    """Return why these options, or this kind of source, prevent a split; "" if nothing does. Opens
+    no file."""
     from detector.core.sources.video import VideoSource
 
     if config.live.repeat or sources.find_claiming(spec) is not VideoSource:
@@ -140,11 +141,11 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     from detector.core.sinks.video.joined import SUFFIXES
 
     if sink.pictures == "none":
-        return ""  # rebuilt from all detections by the same code
+        return ""  # the join writes it from the detections of all parts
     if sink.name != "video":
         return f"--save {sink.name} writes pictures into one folder, in a single run"
     if config.output.only_detections:
-        return "--only-detections cuts the video depending on what is found before and after"
+        return "--only-detections keeps frames that depend on detections before and after them"
     if config.output.encoder not in JOINED_ENCODERS:
         return f"--encoder {config.output.encoder}: joining its parts is untested"
     suffix = os.path.splitext(config.output.output or "")[1].lower()
@@ -153,13 +154,13 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     return ""
 
 
-# Dividing what is known of a file.
+# Dividing a surveyed file.
 
 
 @dataclass(frozen=True, slots=True)
 class _FrameRange:
-    """The frames that one run hands out: numbers ``first``, ``first + stride``..., ``count`` of
-    them; it looks at frames ``begin`` to before ``end``."""
+    """The frames that a single run yields: ``count`` frames with the numbers ``first``,
+    ``first + stride``, ... It reads the frames from ``begin`` to before ``end``."""
 
     begin: int
     end: int
@@ -205,13 +206,13 @@ def divide(
 
 
 def _find_wanted(survey: Survey, info: SourceInfo, config: Config) -> _FrameRange | None:
-    """Return what --start, --duration, --frames and --stride leave; None for nothing."""
+    """Return the frames selected by --start, --duration, --frames and --stride; None if none."""
     reading = SourceReading.of(config)
     start_s, duration_s = reading.start_s, reading.duration_s
     shown, base, stride = survey.shown, info.time_base, reading.stride
     begin, end = 0, len(shown)
     if start_s is not None:
-        start_s += info.start_pts * base  # it is counted from where the file's clock begins
+        start_s += info.start_pts * base  # --start counts from the first timestamp
         begin = survey.number(_ceil(start_s / base))
     if duration_s is not None and begin < end:
         start_s = shown[begin] * base if start_s is None else start_s
@@ -232,7 +233,7 @@ def _find_joints(survey: Survey, wanted: _FrameRange, batch: int) -> list[int]:
     usable = [key for key in survey.keys if key.promise is not Promise.NONE]
     joints = set()
     for at, key in enumerate(usable):
-        # For an open GOP, one GOP earlier is decoded. A part cannot begin at a file's first.
+        # Decoding for an open GOP starts one GOP earlier. No part starts at the first key frame.
         if at < (2 if key.promise is Promise.OPEN else 1):
             continue
         place = -(-(survey.number(key.pts) - wanted.first) // wanted.stride)
@@ -243,7 +244,7 @@ def _find_joints(survey: Survey, wanted: _FrameRange, batch: int) -> list[int]:
 
 
 def _choose(joints: Sequence[int], count: int, most: int, least: int) -> list[int]:
-    """Return the joints nearest to equal parts, none shorter than ``least``."""
+    """Return the joints that come nearest to equal parts; no part is shorter than ``least``."""
     chosen: list[int] = []
     for number in range(1, most):
         before = chosen[-1] if chosen else 0
@@ -266,7 +267,7 @@ def _why_no_joint(survey: Survey) -> str:
     return f"it has {counted(len(usable), 'key frame')}, and none where a part could start"
 
 
-# A plan that is kept, so that workers, and a job that goes on later, have the same parts.
+# The stored plan. With it all workers, and a job that is continued later, use the same parts.
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +278,13 @@ class _KeptPlan:
 
 
 def keep_plan(folder: Path, key: str, parts: tuple[Part, ...]) -> None:
-    """Raise OutputError."""
+    """Store the plan. Raises OutputError."""
     kept = _KeptPlan(key, __version__, parts)
     write_whole(folder / PLAN, codec.to_json(kept).encode(), ours=True)
 
 
 def read_plan(folder: Path, key: str) -> tuple[Part, ...]:
-    """Return the parts of an item; none where nothing is kept that can be gone on with."""
+    """Return the stored parts of an item; none without a plan for this key and this version."""
     try:
         path = folder / PLAN
         kept = codec.from_json(codec.read_file(path), _KeptPlan, path)

@@ -1,4 +1,4 @@
-"""How a job begins: what is typed and what OUT holds already become a pool, a plan, and a run."""
+"""Start a job: make a pool, a plan and a run from the command line and from what OUT contains."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from detector.core.errors.writing import temporary_folder
 from detector.core.run.signals import Stop, stop_on_signals
 from detector.core.sources._addresses import is_address, local_path
 
-PICTURES = 20  # sources that may decide the canvas
-TOKEN = ".detect-video-cluster"  # a hidden file in OUT: who reads it sees the OUT of the job
+PICTURES = 20  # how many of the first sources are tried for the shape of the canvas
+TOKEN = ".detect-video-cluster"  # a hidden file in OUT: a node that can read it sees the same OUT
 UNWATCHED = Watch()
 
 MakePool = Callable[[Path, Stop], Pool]
@@ -38,7 +38,7 @@ MakePool = Callable[[Path, Stop], Pool]
 def run_batch(
     request: Request, watch: Watch = UNWATCHED, *, make_pool: MakePool | None = None
 ) -> BatchResult:
-    """Do all items. Raises DetectVideoError before the first item, and Stopped by a signal."""
+    """Process all items. Raises DetectVideoError before the first item, and Stopped on a signal."""
     if request.on != LOCAL:
         from detector.batch.cluster.pool import check_on
 
@@ -53,7 +53,7 @@ def run_batch(
     listed = list_sources(sources, request.output) if settings is None else None
     make_output_folder(request.output)
     with stop_on_signals() as stop, locked(home, request.shard):
-        settings = check_begin(request, home)  # it may have begun meanwhile
+        settings = check_begin(request, home)  # another process may have started the job
         outputs = open_outputs(request.output)
         if request.shard == WHOLE:
             outputs.discard_all()
@@ -100,7 +100,7 @@ def run_batch(
 
 
 def prune_batch(request: Request) -> int:
-    """Remove results whose source is gone; returns how many. Raises UsageError."""
+    """Remove results whose source no longer exists; return how many. Raises UsageError."""
     home = open_home(request.output)
     settings = read_settings(home)
     if settings is None:
@@ -168,7 +168,7 @@ def _local_pool(
 
 
 def default_workers(cores: int, config: Config) -> int:
-    """One for two cores. With a GPU one with all cores, as each would load the model onto it."""
+    """Return one worker per two cores; with a GPU one, since each would load the model onto it."""
     runtime = config.runtime
     on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
     if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):
@@ -208,7 +208,7 @@ def _has_division(request: Request, home: str) -> bool:
 def given_or_kept(
     request: Request, settings: JobSettings | None
 ) -> tuple[list[str], dict[str, Any], str | None]:
-    """Sources, flags and --config of the command line, each over what the job has."""
+    """Return sources, flags and --config of the command line, or the job's where it has none."""
     given = {name: value for name, value in request.flags.items() if value is not None}
     sources, config_file = list(request.sources), request.config_file
     if settings is None:

@@ -1,5 +1,5 @@
-"""Resolves addresses in SOURCES: objects below a prefix, matches, single objects, lists.
-Keys come in pages, so that very many cost little memory."""
+"""Resolve addresses in SOURCES: objects below a prefix, patterns, single objects and lists. Keys
+are read in pages, so memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from detector.core.sources._left_out import suffix_of
 from detector.core.sources._storage import ObjectInfo, about_of, open_store, store_errors
 from detector.core.sources.stored import look, open_place
 
-AT_ONCE = 32  # objects of a list that are asked for side by side
+AT_ONCE = 32  # concurrent requests for the objects of a list
 CHUNK = 1000
-PAGE = 1000  # keys, of S3
+PAGE = 1000  # keys per page, the most that S3 gives
 
 
 class BucketObject(NamedTuple):
-    """An object, by its path (host and key), with what is known of it or why it is refused."""
+    """An object. ``about``: its size and version, or the reason why it is refused."""
 
     place: Location
     about: ObjectInfo | DetectVideoError
 
 
 class Named(NamedTuple):
-    """``base``: the part of ``found.place.path`` that all that one SOURCE names has in common."""
+    """An object of a SOURCE. ``base``: the path that all objects of the SOURCE start with."""
 
     base: str
     found: BucketObject
 
 
 def walk(place: Location, *, flat: bool = False) -> Iterator[tuple[str, ObjectInfo]]:
-    """(key, about) of every object whose key begins with that of ``place``, sorted."""
+    """Yield (key, about) of each object whose key starts with that of ``place``, sorted."""
     store = open_store(place)
     with store_errors(place):
         if place.scheme == "s3":
@@ -66,8 +66,9 @@ def _walk_s3(store: Any, place: Location, more: dict[str, str]) -> Iterator[tupl
 def find_objects(
     text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
 ) -> Iterator[Named]:
-    """Yield the videos that one SOURCE names. ``lists``: suffixes of lists of at most ``limit``
-    bytes. ``own``: the job's output, skipped. ``left_out`` counts others by suffix."""
+    """Yield the videos of one SOURCE. ``lists``: suffixes of list files, which have at most
+    ``limit`` bytes. ``own``: the job's output, which is skipped. Other objects are counted in
+    ``left_out``, by suffix."""
     place = parse_address(text)
     if place.scheme in STORES and MAGIC.search(place.key):
         yield from _match(place, own, left_out)
@@ -103,7 +104,8 @@ def _below(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]
 
 
 def _match(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Matching objects, and videos below matching folders. Names: relative to the fixed part."""
+    """Yield matching objects, and videos below matching folders. Their names are relative to the
+    part of the pattern before its first wildcard."""
     from fsspec.utils import glob_translate
 
     found = MAGIC.search(place.key)
@@ -123,14 +125,14 @@ def _match(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]
 
 
 def _folders(key: str) -> Iterator[str]:
-    """``a/b/c`` -> ``a/b``, ``a``."""
+    """Yield ``a/b``, ``a`` for ``a/b/c``."""
     while (at := key.rfind("/")) >= 0:
         key = key[:at]
         yield key
 
 
 def _takes(relative: str, left_out: Counter[str]) -> bool:
-    """Decide by suffix. Count the others, except hidden names and empty folder objects."""
+    """Return whether the suffix is a video's. Count others, except hidden names and folders."""
     hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
     if hidden or not relative or relative.endswith("/"):
         return False
@@ -167,7 +169,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Objects and folders (they end in a slash) that a list's addresses name."""
+    """Yield the objects, and the videos of folders (ending in a slash), of the listed addresses."""
     places = list(dict.fromkeys(map(parse_address, lines)))
     base = _common([place.path for place in places])
     single = [one for one in places if one.scheme not in STORES or not _is_folder(one)]
@@ -184,7 +186,7 @@ def _is_folder(place: Location) -> bool:
 
 
 def _common(paths: Sequence[str]) -> str:
-    """``h/a/b``, ``h/a/c/d`` -> ``h/a/``."""
+    """Return the common folder: ``h/a/`` for ``h/a/b`` and ``h/a/c/d``."""
     folders = [path.split("/")[:-1] for path in paths]
     common: list[str] = []
     for parts in zip(*folders, strict=False):
@@ -195,7 +197,8 @@ def _common(paths: Sequence[str]) -> str:
 
 
 def _look_at(places: Sequence[Location]) -> Iterator[BucketObject]:
-    """Some at once: each costs a request. Raises SourceError where we are not let in at all."""
+    """Request the facts of each object, several at a time. Raises SourceError if the store refuses
+    our credentials for all of the first chunk."""
     is_first = True
     if not places:
         return
@@ -203,7 +206,7 @@ def _look_at(places: Sequence[Location]) -> Iterator[BucketObject]:
         for start in range(0, len(places), CHUNK):
             chunk = places[start : start + CHUNK]
             for one in {place.scheme: place for place in chunk if place.scheme in STORES}.values():
-                open_store(one)  # once, not in 32 threads at a time
+                open_store(one)  # once, not in each of 32 threads
             results = list(threads.map(_ask, chunk))
             refused = [one.about for one in results if isinstance(one.about, DetectVideoError)]
             if is_first and len(refused) == len(chunk) and "credentials" in str(refused[0]):

@@ -1,4 +1,4 @@
-"""What jobs over many videos add to the program: their command, in commands/."""
+"""Declare the wing of jobs over many videos: it adds one command, in commands/."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A process of the local pool: it loads the model once, then does one item after the other.
+"""A process of the local pool: it loads the model once, then processes one item after the other.
 
-It answers each ``Order`` by ``PoolReply``s: how many frames are done, then the record or the error.
-All is JSON, since it reads strangers' files. Prints of libraries go to a file.
+It answers each ``Order`` with ``PoolReply``s: the number of frames done so far, and at the end the
+item's record or an error. Messages are JSON, not pickles: a worker that decodes untrusted files
+may be compromised. What libraries print goes to a file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ BEAT_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """``config``: all options, by group. ``gathers``: whether rows go into the dataset too."""
+    """The order to load the model. ``config``: all options, by group. ``place``: the output folder
+    or address. ``resolves``: whether ``config`` may contain ``auto``. ``gathers``: whether rows go
+    into the dataset too."""
 
     config: dict[str, dict[str, Any]]
     place: str
@@ -43,10 +46,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReply:
-    """``broken``: the worker should be replaced, since its state is unknown."""
+    """A worker's answer. ``broken``: the worker must be replaced, since its state is unknown."""
 
     kind: Literal["loaded", "frames", "record", "error"]
-    facts: dict[str, Any] | None = None  # of settings.LoadedFacts
+    facts: dict[str, Any] | None = None  # the fields of settings.LoadedFacts
     frames: int = 0
     record: ItemRecord | None = None
     error: str = ""
@@ -56,12 +59,12 @@ class PoolReply:
 
 def main(pipe: int) -> None:
     parent = open_pipe(pipe)
-    for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides what these mean
+    for number in (signal.SIGINT, signal.SIGHUP):  # the parent handles them for all workers
         signal.signal(number, signal.SIG_IGN)
-    _serve(listen(parent, Order, lambda order: order.do == "close"), _Told(parent))
+    _serve(listen(parent, Order, lambda order: order.do == "close"), _Reporter(parent))
 
 
-def _serve(next_order: Callable[[], Order], told: _Told) -> None:
+def _serve(next_order: Callable[[], Order], reporter: _Reporter) -> None:
     worker: _ItemWorker | None = None
     while (order := next_order()).do != "close":
         try:
@@ -69,25 +72,25 @@ def _serve(next_order: Callable[[], Order], told: _Told) -> None:
                 worker = _ItemWorker(order.opening)
                 answer = PoolReply(kind="loaded", facts=codec.to_builtins(worker.facts))
             else:
-                assert worker is not None, "open comes first"
-                answer = worker.work(order, told)
+                assert worker is not None, "the first order is open"
+                answer = worker.work(order, reporter)
         except DetectVideoError as error:
             answer = _refusal(error)
         except Exception as error:
             answer = _describe_failure(error)
-        told.say(answer)
+        reporter.send(answer)
     if worker is not None:
         worker.model.close()
 
 
-class _Told:
-    """The worker's reports: frames done, or a sign of life without any."""
+class _Reporter:
+    """Sends the worker's reports: the number of frames done, also if it has not changed."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent, self._lock = parent, threading.Lock()
         self.frames = self._steps = 0
 
-    def say(self, answer: PoolReply) -> None:
+    def send(self, answer: PoolReply) -> None:
         with self._lock:
             send(self._parent, answer)
 
@@ -96,12 +99,13 @@ class _Told:
         self._steps += 1
 
     def beat(self, over: threading.Event) -> None:
-        said = self._steps
+        """Report every ``BEAT_S`` seconds until ``over`` is set, if anything has moved."""
+        reported = self._steps
         while not over.wait(BEAT_S):
-            if (steps := self._steps) != said:
-                said = steps
+            if (steps := self._steps) != reported:
+                reported = steps
                 with suppress(OSError):
-                    self.say(PoolReply(kind="frames", frames=self.frames))
+                    self.send(PoolReply(kind="frames", frames=self.frames))
 
 
 class _ItemWorker:
@@ -119,14 +123,14 @@ class _ItemWorker:
             opening.config, opening.pictures, resolves=opening.resolves
         )
 
-    def work(self, order: Order, told: _Told) -> PoolReply:
+    def work(self, order: Order, reporter: _Reporter) -> PoolReply:
         from detector.batch.item import Task, process_item
 
         task = codec.from_builtins(order.task, Task, "batch")
-        _forget_words()
-        told.frames = 0
+        _empty_stderr()
+        reporter.frames = 0
         over = threading.Event()
-        beats = threading.Thread(target=told.beat, args=(over,), daemon=True)
+        beats = threading.Thread(target=reporter.beat, args=(over,), daemon=True)
         beats.start()
         try:
             record = process_item(
@@ -134,7 +138,7 @@ class _ItemWorker:
                 self.model,
                 self.outputs,
                 gather=self.outputs.gather if self._gathers else None,
-                watch=told.watch,
+                watch=reporter.watch,
             )
         finally:
             over.set()
@@ -142,14 +146,14 @@ class _ItemWorker:
         return PoolReply(kind="record", record=record)
 
 
-def _forget_words() -> None:
-    """Empties stderr, a file that would fill the disk with a library's words in a job of days."""
+def _empty_stderr() -> None:
+    """Truncate the file of stderr: what libraries print would fill the disk in a job of days."""
     with suppress(OSError):
         os.ftruncate(2, 0)
 
 
 def _refusal(error: DetectVideoError) -> PoolReply:
-    """Answer with the error. After an engine failure or a bug the worker is unusable."""
+    """Return the reply for an error. After an engine failure or a bug the worker is broken."""
     return PoolReply(
         kind="error",
         error=" ".join(str(error).split()),

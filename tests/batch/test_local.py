@@ -76,9 +76,9 @@ def test_cores_are_shared_next_to_each_other():
 )
 def test_a_worker_answers_an_unexpected_error(error, code, broken, monkeypatch):
     monkeypatch.setattr(worker, "_ItemWorker", Mock(side_effect=error))
-    orders, said = [SimpleNamespace(do="close"), SimpleNamespace(do="open", opening=0)], []
-    worker._serve(orders.pop, SimpleNamespace(say=said.append))
-    assert [(one.kind, one.exit_code, one.broken) for one in said] == [("error", code, broken)]
+    orders, sent = [SimpleNamespace(do="close"), SimpleNamespace(do="open", opening=0)], []
+    worker._serve(orders.pop, SimpleNamespace(send=sent.append))
+    assert [(one.kind, one.exit_code, one.broken) for one in sent] == [("error", code, broken)]
 
 
 @pytest.mark.slow

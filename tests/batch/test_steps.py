@@ -265,11 +265,11 @@ def test_planning_and_joining_show_that_they_get_on(clip, model, outputs):
 def test_a_worker_that_has_no_frames_says_that_it_gets_on(monkeypatch):
     monkeypatch.setattr(worker, "BEAT_S", 0.01)
     (parent, own), over = Pipe(), threading.Event()
-    told = worker._Told(own)
-    beats = threading.Thread(target=told.beat, args=(over,))
+    reporter = worker._Reporter(own)
+    beats = threading.Thread(target=reporter.beat, args=(over,))
     beats.start()
     try:
-        wait_for(lambda: told.watch(0) or parent.poll(), what="a sign")
+        wait_for(lambda: reporter.watch(0) or parent.poll(), what="a sign")
     finally:
         over.set()
         beats.join()

@@ -1,7 +1,7 @@
 """A worker on a node of the cluster: Ray runs ``Worker`` there, as an actor.
 
-It is a pool of one process (local.py): crashes, hangs and their replacement are as on one machine,
-and Ray sees none of them. An actor takes one call at a time, each short but for loading.
+It is a pool of one process (local.py), which handles crashes and hangs as on one machine, without
+Ray. An actor handles one call at a time; all calls but ``load`` are short.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from detector.core.errors.writing import has_permission
 from detector.core.session import codec
 from detector.core.sources._addresses import is_address
 
-LOOK_S = 1.0  # a call waits so long for something to happen while an item is under way
-GLANCE_S = 0.05  # and so long where none is
+LOOK_S = 1.0  # how long a call waits for an event while an item is processed
+GLANCE_S = 0.05  # and how long while the worker is idle
 PREFIX, LOCK = "detect-video-batch-", "worker.lock"
-NOBODY = ".nobody"  # no item's name: hidden ones are left out
+NOBODY = ".nobody"  # not the name of an item, since hidden files are not listed
 
 
 class Worker:
-    _pool: LocalPool  # once it has loaded, as is this:
+    """Runs on a node. ``_pool`` and ``_facts`` exist after ``load``."""
+
+    _pool: LocalPool
     _facts: LoadedFacts
     _folder: str | None = None
 
@@ -48,7 +50,8 @@ class Worker:
         self._next: Task | None = None
 
     def hello(self, text: str) -> str:
-        """What this node is and sees of the job; of a job of another version, only the version."""
+        """Return a ``Welcome`` as text: this node, and which files of the job it can use. If the
+        job has another version and ``text`` cannot be parsed, only the node is described."""
         about: dict[str, Any] = {
             "version": __version__,
             "host": socket.gethostname(),
@@ -63,7 +66,8 @@ class Worker:
         return to_text(Welcome(**about))
 
     def load(self, load: Load) -> LoadedFacts:
-        """Load with the settings in force; the first worker also before, to resolve them."""
+        """Load the model. The first worker is called twice: without a digest, to resolve the
+        settings, and then with those in force."""
         if self._folder is None:
             self._load_first(load)
         if load.digest is not None:
@@ -75,7 +79,7 @@ class Worker:
         usable = sorted(os.sched_getaffinity(0))
         cores, self._locks = claim_cores(load.cores, usable, load.node_cpus)
         if not self._locks:
-            os.environ[CORES_VARIABLE] = str(load.cores)  # the process that is started reads it
+            os.environ[CORES_VARIABLE] = str(load.cores)  # read by the process that is started
         self._locks.append(lock)
         limits = Limits(item=load.item_timeout)
         self._pool = LocalPool(Path(self._folder), load.place, [cores], limits, load.gathers)
@@ -96,7 +100,8 @@ class Worker:
         return News(state=state.state, frames=state.frames, starts=report.starts, events=events)
 
     def _hand_over(self) -> None:
-        """An idle process may have died a moment ago: then the item waits for the next one."""
+        """Submit the next item if a process is free. If it has just died, the item waits for the
+        one that replaces it."""
         if self._next is not None and self._pool.has_room():
             task, self._next = self._next, None
             self._pool.submit(task)
@@ -108,10 +113,10 @@ class Worker:
 
 
 def make_folder(place: str) -> tuple[str, int]:
-    """A worker's own folder, and a lock on it that goes with the worker. What workers left that
-    were killed with all that they had started is removed."""
+    """Return a new folder for a worker, and a lock on it, which ends with the process. Folders of
+    killed workers are removed."""
     for path in Path(place).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # most are of other programs, or in use
+        with suppress(OSError):  # it belongs to another user, or is in use
             if path.lstat().st_uid == os.getuid() and (old := take_lock(str(path / LOCK))):
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(old)
@@ -119,7 +124,7 @@ def make_folder(place: str) -> tuple[str, int]:
         folder = tempfile.mkdtemp(prefix=PREFIX, dir=place)
         lock = take_lock(os.path.join(folder, LOCK), os.O_CREAT)
         if lock is not None and os.path.exists(os.path.join(folder, LOCK)):
-            return folder, lock  # else another worker was quicker with the lock
+            return folder, lock  # otherwise another worker locked and removed it first
 
 
 def _sees(hello: Hello) -> bool:
@@ -134,8 +139,8 @@ def _sees(hello: Hello) -> bool:
 
 
 def _barred(hello: Hello) -> Iterator[tuple[str, str]]:
-    """Yield each store address that this node's environment cannot open, and the reason. A node
-    without credentials would fail one item after the other, faster than others do them."""
+    """Yield each address that this node cannot open, and the reason. A node without credentials
+    fails items faster than other nodes process them, so it would get most of them."""
     for address in hello.addresses:
         try:
             look_at(address)

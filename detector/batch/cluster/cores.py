@@ -1,6 +1,7 @@
-"""Which cores of its node a worker takes: Ray counts cores, and hands out none in particular.
+"""Choose the cores of a worker on its node: Ray only counts cores and assigns none.
 
-The worker that locks a core's file has the core; the kernel releases a lock with its process.
+A worker owns a core while it holds the lock on that core's file. The kernel releases the lock when
+the process ends.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from contextlib import suppress
 
 
 def claim_cores(count: int, usable: Sequence[int], node_cpus: float) -> tuple[list[int], list[int]]:
-    """``count`` of the usable cores that no other worker has, and the locks to hold on to. All of
-    them and no lock if Ray has not exactly these cores, as in a container with a quota."""
+    """Return ``count`` usable cores that no other worker has, and the locks to keep open. Returns
+    all usable cores and no lock if Ray counts another number, as in a container with a quota."""
     if int(node_cpus) != len(usable) or count >= len(usable):
         return list(usable), []
     folder = os.path.join(tempfile.gettempdir(), f"detect-video-cores-{os.getuid()}")
@@ -22,7 +23,7 @@ def claim_cores(count: int, usable: Sequence[int], node_cpus: float) -> tuple[li
     locks: list[int] = []
     with suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        if os.stat(folder).st_uid != os.getuid():  # somebody else's, with our name
+        if os.stat(folder).st_uid != os.getuid():  # another user created it
             return list(usable), []
         for core in usable:
             if len(taken) == count:

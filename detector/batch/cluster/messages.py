@@ -1,5 +1,5 @@
-"""What travels between a job, the process that speaks to Ray, and the workers on their nodes:
-names, paths, settings, records; never frames, detections or credentials."""
+"""The messages between a job, the process that talks to Ray, and the workers on their nodes. They
+contain names, paths, settings and records; never frames, detections or credentials."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ ORIGIN = "a message of the cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The order to load a model. ``digest``: of settings and model, None if unknown yet. ``cores``:
-    the worker's; ``node_cpus``: Ray's count. ``folder``: for files; None is TMPDIR."""
+    """The order to load a model. ``digest``: of settings and model; None until they are resolved.
+    ``cores``: the worker's; ``node_cpus``: the node's, as Ray counts them. ``folder``: for
+    temporary files; None means TMPDIR."""
 
     config: dict[str, dict[str, Any]]
     digest: str | None = None
@@ -33,12 +34,12 @@ class Load:
     node_cpus: float = 0.0
 
 
-# ---- between the job and the process that speaks to Ray
+# ---- between the job and the process that talks to Ray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """The first message. ``address``: of a cluster; None starts Ray here, with ``cores`` of it."""
+    """The first message. ``address``: of the cluster; None starts Ray here with ``cores`` cores."""
 
     address: str | None
     cores: int
@@ -67,12 +68,14 @@ class Turned:
     cores: float = 0.0
 
 
-# ---- between that process and a worker; Hello and Welcome as text, for one of another version
+# ---- between that process and a worker. Hello and Welcome are sent as text, which a node with
+# another version can parse too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a node must see: ``token`` in ``token_file``, and sources (``paths``, ``addresses``)."""
+    """What a node must be able to read: ``token`` in ``token_file`` of ``place``, and these
+    sources (``paths``, ``addresses``)."""
 
     place: str
     token_file: str = ""
@@ -83,7 +86,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """``sees``: the job's OUT, to write. ``barred``: what in stores it does not get at, and why."""
+    """The answer to Hello. ``sees``: whether it can write the job's OUT. ``unseen``: paths that do
+    not exist there. ``barred``: address that it cannot open -> reason."""
 
     version: str
     host: str

@@ -1,4 +1,4 @@
-"""The job's end of a cluster's pool: it starts the process that speaks to Ray, and outlives it."""
+"""The pool of a cluster, in the job's process: it starts the process that talks to Ray."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ INSTALL = "--on ray needs ray; install it with: pip install 'detect-video[ray]'"
 RAY = "ray"
 CLIENT = "ray://"
 OPENING_S = 180.0
-ANSWER_S = 60.0  # beyond a turn's own wait
-REACHING_S = 5.0  # for a port to answer
+ANSWER_S = 60.0  # time limit of an answer, added to the turn's own wait
+REACHING_S = 5.0  # time limit of a connection
 CLOSING_S = 20.0
-MOST_PATHS = 100  # that nodes are asked for
+MOST_PATHS = 100  # how many paths each node checks
 LAST_WORDS = 300  # characters
-LONGEST_FOLDER = 30  # Ray makes sockets of 60 characters in it, and a socket's path ends at 107
+LONGEST_FOLDER = 30  # Ray adds 60 characters for its sockets, and a socket's path has at most 107
 
-# Environment of the process and its children. Without it Ray uploads the folder of a program that
-# `uv run` started, and contacts others.
+# Environment of the process and its children. Without it Ray sends usage statistics, and uploads
+# the project's folder of a program started by `uv run`.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-# Of Ray that is started here: without it, 127.0.0.1 is taken for any address of the machine. The
-# name is of the systems where that is the default.
+# For a Ray that is started here. Without it, Ray listens on all addresses of the machine instead of
+# 127.0.0.1. Its name mentions the systems where this is the default.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Ray ends a process that its head does not answer; a job decides that itself, and earlier.
+# Ray kills a process whose head does not answer. The job decides that itself, and earlier.
 PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 LOG_LINE = re.compile(r"\[20[^]]*\] ")  # [2026-11-23 02:06:54,047 C 28345 28375]
 
 
 class ConnectionLostError(Exception):
-    """The process is gone, or does not answer. The text says why, in a line."""
+    """The process that talks to Ray ended, or does not answer. The message gives the reason."""
 
 
 def check_on(on: str) -> None:
@@ -75,7 +75,7 @@ def check_on(on: str) -> None:
 
 
 def address_of(on: str) -> str | None:
-    """Return the cluster's address, by --on or RAY_ADDRESS; None if Ray has to start here."""
+    """Return the cluster's address from --on or RAY_ADDRESS; None if Ray must be started here."""
     if on != RAY:
         return on
     address = os.environ.get("RAY_ADDRESS", "").strip()
@@ -84,9 +84,10 @@ def address_of(on: str) -> str | None:
 
 @dataclass(slots=True)
 class ClusterPool:
-    """``folder``: of the job, for temporary files. ``place``: of the outputs, which all nodes see.
-    ``token_name``: of a hidden file there, which shows that they do. ``workers``: None is as many
-    as there is room for. ``stop``: ends the wait for a first worker."""
+    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: of the outputs,
+    which all nodes must see. ``token_name``: name of a hidden file there, by which they are
+    recognized. ``workers``: None means as many as there is room for. ``stop``: ends the wait for
+    the first worker."""
 
     on: str
     folder: Path
@@ -103,9 +104,9 @@ class ClusterPool:
     _rays: Path | None = None
     _token: Path | None = None
     _known: Turned = field(default_factory=Turned)
-    _handed: list[Task] = field(default_factory=list)  # with the next turn
+    _handed: list[Task] = field(default_factory=list)  # sent with the next turn
     _running: list[Task] = field(default_factory=list)
-    _lost: bool = False  # the connection
+    _lost: bool = False  # whether the connection is lost
 
     def load_first(
         self, config: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
@@ -181,8 +182,8 @@ class ClusterPool:
     def wait(self, seconds: float) -> list[Event]:
         tasks, self._handed = self._handed, []
         events = self._keep_up(Turn(wait=seconds, tasks=tasks))
-        told = {event.task.id for event in events if isinstance(event, Finished | Failed)}
-        self._running = [task for task in self._running if task.id not in told]
+        ended = {event.task.id for event in events if isinstance(event, Finished | Failed)}
+        self._running = [task for task in self._running if task.id not in ended]
         return events
 
     def _keep_up(self, turn: Turn) -> list[Event]:
@@ -215,7 +216,7 @@ class ClusterPool:
         self._child = Child(
             lambda pipe: self.command(self.folder, pipe),
             self.folder / "ray.txt",
-            cwd=self._rays,  # Ray puts this folder before what its workers have installed
+            cwd=self._rays,  # Ray's workers import from this folder first
             env=_environment(address),
         )
 
@@ -223,10 +224,10 @@ class ClusterPool:
         self._known = self._ask(turn, turn.wait + ANSWER_S, stops=stops)
 
     def _ask(self, message: Open | Turn, seconds: float, *, stops: bool) -> Any:
-        """Send ``message`` and await the answer. ``stops``: a signal ends the wait at once."""
+        """Send ``message`` and wait for the answer. ``stops``: a signal ends the wait at once."""
         assert self._child is not None
         pipe, until = self._child.pipe, time.monotonic() + seconds
-        patience_s = CLOSING_S if isinstance(message, Turn) and message.closes else GRACE_S
+        timeout_s = CLOSING_S if isinstance(message, Turn) and message.closes else GRACE_S
         try:
             pipe.send(message)
             while not pipe.poll(TICK_S):
@@ -234,7 +235,7 @@ class ClusterPool:
                     if stops:
                         assert self.stop.exit_code is not None
                         raise Stopped(self.stop.exit_code)
-                    until = min(until, time.monotonic() + patience_s)
+                    until = min(until, time.monotonic() + timeout_s)
                 if time.monotonic() > until:
                     raise ConnectionLostError(f"Ray did not respond for {seconds:.0f} s")
             answer = pipe.recv()
@@ -258,7 +259,7 @@ class ClusterPool:
             if self._known.facts is not None:
                 self._keep_up(Turn(wait=0.0, closes=True))
             self._lost = True
-            self._child.pipe.close()  # then it leaves: Ray's processes first
+            self._child.pipe.close()  # then the process ends Ray, and itself
             end([self._child], alone_s=CLOSING_S)
             self._child = None
         if self._rays is not None:
@@ -269,7 +270,8 @@ class ClusterPool:
 
 
 def last_words(said: str) -> str:
-    """The last line of Ray's log, which a page of addresses may follow; else the end of all."""
+    """Return the last line of Ray's log, or the end of the output if there is none. After the last
+    line Ray may print a long stack of addresses."""
     logged = [line for line in said.splitlines() if LOG_LINE.match(line)]
     if logged:
         return LOG_LINE.sub("", logged[-1])[:LAST_WORDS]
@@ -277,8 +279,8 @@ def last_words(said: str) -> str:
 
 
 def _environment(address: str | None) -> dict[str, str]:
-    """RAY_ADDRESS has been read. Ray that is started here finds this very package, and asks for a
-    token of its own: other users of this machine reach its ports, too."""
+    """Return the environment of the process. A Ray that is started here imports this package, and
+    requires a token, since other users of this machine can reach its ports."""
     given = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
     if address is not None:
         return {**given, **QUIET, **PATIENT}
@@ -303,7 +305,7 @@ def _short_folder() -> Path:
 def _reach(address: str) -> None:
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
-        return  # "auto": Ray finds it
+        return  # "auto": Ray finds the cluster
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACHING_S).close()
     except OSError as error:

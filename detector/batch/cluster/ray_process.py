@@ -1,8 +1,8 @@
-"""The process that speaks to Ray, for one job on one machine.
+"""The process that talks to Ray, for one job on one machine.
 
-Ray may end the process that uses it, handles its signals and prints, and its files must go even if
-the job is killed: so Ray is imported here only. After the job is gone, its pipe is closed and this
-process ends.
+Only this process imports Ray, because Ray may kill the process that uses it, handles its signals
+and prints, and because Ray's files must be removed even if the job is killed. If the job ends, its
+pipe is closed, and this process ends too.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from detector.batch.cluster.workers import Workers, describe
 from detector.core.errors import DetectVideoError, EngineError
 from detector.core.run.child import open_pipe
 
-STORE_BYTES = 80 << 20  # about the least that Ray allows; nothing of ours goes into it
+STORE_BYTES = 80 << 20  # about the minimum that Ray allows; we store no objects
 NODES_EVERY_S = 2.0
 LEAVING_S = 5.0
 
 
 def main(pipe: int) -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):  # the job decides what these mean
+    for number in (signal.SIGINT, signal.SIGHUP):  # the job handles them
         signal.signal(number, signal.SIG_IGN)
     serve(open_pipe(pipe))
 
@@ -45,15 +45,15 @@ def serve(job: Connection) -> None:
     except DetectVideoError as error:
         job.send(error)
     except (EOFError, OSError):
-        pass  # the job is gone, or does not want any more
+        pass  # the job has ended, or closed the pipe
     finally:
-        if "ray" in sys.modules:  # ends Ray where it was started here, and actors wherever they are
+        if "ray" in sys.modules:  # ends the job's actors, and Ray if it was started here
             sys.modules["ray"].shutdown()
         _remove(wanted.folder)
 
 
 def _remove(folder: str) -> None:
-    """Workers that were started here have their files in it, and end a moment later."""
+    """Remove the folder. Retry for a while: workers that were started here still use it."""
     end = time.monotonic() + LEAVING_S
     while os.path.exists(folder) and time.monotonic() < end:
         shutil.rmtree(folder, ignore_errors=True)
@@ -83,7 +83,7 @@ def _open(wanted: Open) -> Workers:
         options["configure_logging"] = False
     try:
         ray.init(**options)
-    except Exception as error:  # Ray has a dozen kinds, RuntimeError and ConnectionError among them
+    except Exception as error:  # Ray raises a dozen types, such as RuntimeError, ConnectionError
         where = "Ray did not start on this machine" if address is None else address
         raise EngineError(f"--on ray: {where}: {describe(error)}") from error
     from detector.batch.cluster.actor import Worker
@@ -92,7 +92,7 @@ def _open(wanted: Open) -> Workers:
 
 
 class WatchedNodes:
-    """The nodes, asked for by a thread: if the head does not answer, the call hangs or fails."""
+    """The cluster's nodes, read by a thread, since the call hangs if the head does not answer."""
 
     def __init__(self, ray: Any) -> None:
         self.found: Sequence[Node] = ()
@@ -113,6 +113,7 @@ class WatchedNodes:
             time.sleep(NODES_EVERY_S)
 
 
-def _node(told: dict[str, Any]) -> Node:
-    has = told["Resources"]
-    return Node(id=told["NodeID"], cpus=has.get("CPU", 0.0), gpus=has.get("GPU", 0.0))
+def _node(entry: dict[str, Any]) -> Node:
+    resources = entry["Resources"]
+    cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+    return Node(id=entry["NodeID"], cpus=cpus, gpus=gpus)

@@ -1,4 +1,4 @@
-"""What a worker needs of a node, and how many such workers a cluster has room for."""
+"""Compute the cores and GPUs that a worker needs, and how many such workers fit on a cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CORES = 2  # of a worker, as on one machine
+CORES = 2  # per worker, as on one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,9 @@ class Need:
 def need_of(
     config: Mapping[str, Mapping[str, Any]], nodes: Sequence[Node], workers: int | None = None
 ) -> Need:
-    """A GPU each where a GPU does the inference, with its share of the node's cores; else cores as
-    --threads says, or two, or one where ``workers`` do not fit with two."""
+    """Return the need of one worker. With inference on a GPU it is one GPU and its share of the
+    node's cores. Otherwise it is --threads cores, by default two, or one if ``workers`` do not fit
+    with two."""
     runtime = config["runtime"]
     with_gpu = [node for node in nodes if node.gpus >= 1]
     device = runtime["device"]

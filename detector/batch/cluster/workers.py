@@ -1,11 +1,11 @@
-"""The workers of a job on a cluster: how many, what each is doing, what becomes of lost ones.
+"""The workers of a job on a cluster: their number, their calls, and the replacement of lost ones.
 
-Ray places an actor where there is room, or lets it wait, runs its calls and reports which were lost
-and why. Ray's own restarts and retries are off: with ``max_restarts`` above 0, Ray 2.60 says of a
-lost call no more than "the actor was restarted", not that the memory of its node ran low
-(scripts/cluster_check memory); and an item that is tried again has to be counted, put at the end,
-and checked for existing results, which is up to the job. So a place whose actor is lost gets
-another actor. Each has one call at a time, so that none has two items.
+Ray places an actor on a node with room, or lets it wait; it runs the actor's calls and reports
+which were lost and why. Ray's own restarts and retries are off, for two reasons. With
+``max_restarts`` above 0, Ray 2.60 reports a lost call only as "the actor was restarted", without
+the reason, such as low memory (scripts/cluster_check memory). And the job must count the tries of
+an item, put it behind all others, and check for existing results. So a place whose actor is lost
+gets a new actor. Each actor has one call at a time, so it never has two items.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from detector.core.errors import EXIT_ENGINE, DetectVideoError, EngineError, Out
 from detector.core.errors.text import counted
 from detector.core.session import codec
 
-BALANCE_S = 2.0  # between two looks at whether there should be more workers
-IDLE_S = 2.0  # between two looks at a worker that has nothing to do
-SILENT_S = 60.0  # for an answer that should come within a second
-HEAD_S = 90.0  # for the cluster's head to answer again
-WAITING_S = 60.0  # for room that others seem to have; then it is not asked for ...
-AGAIN_S = 300.0  # ... for so long
-NO_WORKER_S = 600.0  # without any node for any worker
-MEMORY_S = 5.0  # for that of a worker that Ray ended to be free: its process may end later
+BALANCE_S = 2.0  # interval of checks whether the number of workers is right
+IDLE_S = 2.0  # interval of calls to an idle worker
+SILENT_S = 60.0  # time limit of a call that should return within a second
+HEAD_S = 90.0  # time limit for the cluster's head to answer
+WAITING_S = 60.0  # if no node has had room for so long, waiting actors are withdrawn ...
+AGAIN_S = 300.0  # ... and new ones are requested only after this time
+NO_WORKER_S = 600.0  # the job ends after this time without any worker on a node
+MEMORY_S = 5.0  # pause after Ray killed a worker: its process may free the memory later
 CLOSING_S = 10.0
 LIMITS = {"load": LOADING_S + SILENT_S, "work": SILENT_S, "look": SILENT_S}
 
@@ -45,7 +45,7 @@ NOT_INSTALLED = "detect-video is not installed on the node, or is too old"
 NOT_THERE = "No module named 'detector"
 RAN_LOW = "running low on memory"
 USED = re.compile(r"[\d.]+ ?\w?B used / [\d.]+ ?\w?B limit")
-LONGEST = 400  # characters of what Ray says in a message
+LONGEST = 400  # characters of Ray's text that a message quotes
 
 
 class Nodes(Protocol):
@@ -57,15 +57,15 @@ class Nodes(Protocol):
 @dataclass(slots=True, kw_only=True)
 class _Place(Place):
     actor: Any = None
-    due: float = 0.0  # when it may get one
-    doing: str = ""  # the call that is under way
-    answer: Any = None  # of it, to be waited for
+    due: float = 0.0  # time from which it may get a new actor
+    doing: str = ""  # the method that is being called
+    answer: Any = None  # Ray's reference to that call's result
     called: float = 0.0
     welcome: Welcome | None = None
-    load: Load | None = None  # that was asked for last
-    given: bool = False  # the task is on its way
-    processes: int = 0  # that this actor took
-    apart: bool = False  # given up for its node's sake: another place may do better
+    load: Load | None = None  # the last one sent
+    given: bool = False  # whether the task was sent
+    processes: int = 0  # started by this actor
+    apart: bool = False  # given up because of its node, so another place may be added
 
     def is_free(self) -> bool:
         return self.state == "idle" and not self.doing
@@ -84,12 +84,12 @@ class Workers(Places[_Place]):
     need: Need = field(init=False)
     _load: Load = field(init=False)
     _avoid: set[str] = field(default_factory=set)  # ids of nodes
-    _most: int = 1  # workers with work, as far as known
-    _added: int = 0  # places, ever
-    _began: float | None = None  # when the first worker had its node
+    _most: int = 1  # how many workers can have a task
+    _added: int = 0  # number of places so far, including removed ones
+    _began: float | None = None  # when the first worker got a node
     _balanced: float = float("-inf")
-    _without: float = 0.0  # time since which no node has a worker
-    _sated: float = float("-inf")  # until then no more is asked for
+    _without: float = 0.0  # the last time when a worker had a node
+    _sated: float = float("-inf")  # until then no more workers are requested
     _room: int = 0
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class Workers(Places[_Place]):
         self._most = most
         self._load = replace(self._load, config=config, digest=digest, pictures=[], resolves=False)
         need = need_of(config, self.nodes.found, self.wanted.workers)
-        if need != self.need:  # auto had asked for no GPU
+        if need != self.need:  # ``auto`` was resolved to another device
             self.need = need
             for place in self._standing():
                 self._restart(place)
@@ -153,7 +153,7 @@ class Workers(Places[_Place]):
     # ---- work
 
     def _hand(self, place: _Place, task: Task) -> None:
-        place.given = False  # the next look hands it over
+        place.given = False  # the next ``_look`` sends it
 
     def _look(self, seconds: float) -> None:
         now = self.clock()
@@ -170,7 +170,7 @@ class Workers(Places[_Place]):
             return
         now = self.clock()
         for place in self._standing():
-            limit = LIMITS.get(place.doing)  # for "hello" it may wait for a node
+            limit = LIMITS.get(place.doing)  # none for "hello", which may wait for a node
             if limit is not None and now - place.called > limit:
                 self._lose(place, f"its worker on {place.where()} did not respond for {limit:g} s")
         if now - self._balanced >= BALANCE_S:
@@ -196,14 +196,14 @@ class Workers(Places[_Place]):
             self.sleep(seconds)
             return
         ready, _ = self.ray.wait(list(awaited), num_returns=1, timeout=seconds)
-        if ready:  # and what came at the same moment
+        if ready:  # others may be ready at the same time
             ready, _ = self.ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
         yield from (awaited[answer] for answer in ready)
 
     def _hear(self, place: _Place) -> None:
         doing, place.doing = place.doing, ""
         try:
-            said = self.ray.get(place.answer)
+            result = self.ray.get(place.answer)
         except DetectVideoError as error:
             cause = getattr(error, "cause", error)  # Ray's own has a traceback in its text
             self._give_up(place, str(cause), error.exit_code)
@@ -211,14 +211,15 @@ class Workers(Places[_Place]):
             self._lose(place, f"its worker on {place.where()} was lost: {describe(error)}")
         else:
             if doing == "hello":
-                self._meet(place, codec.from_json(said, Welcome, ORIGIN))
+                self._meet(place, codec.from_json(result, Welcome, ORIGIN))
             elif doing == "load":
-                place.facts = said
+                place.facts = result
             else:
-                self._take_news(place, said)
+                self._take_news(place, result)
 
     def _meet(self, place: _Place, welcome: Welcome) -> None:
-        """The actor has a node. Refuses nodes on which items would fail, or come out otherwise."""
+        """Note that the actor has a node. Give the node up if items would fail there, or give other
+        results."""
         place.welcome, now = welcome, self.clock()
         self._began = now if self._began is None else self._began
         place.enter("loading", now)
@@ -264,11 +265,12 @@ class Workers(Places[_Place]):
         if state == "idle":
             place.failed_loads = 0
 
-    # ---- what goes wrong
+    # ---- failures
 
     def _lose(self, place: _Place, why: str) -> None:
-        """The actor is gone, or as good as. Reports the item under way and starts another actor."""
-        # One that waits for a node may lose it, over and over. Short memory is for all of them.
+        """Report the item of an actor that is gone or silent, and start another actor."""
+        # An actor that waits for a node may be lost again and again: that is not counted. Low
+        # memory counts in every state.
         loads = place.state == "loading" or NO_MEMORY in why
         if not self._fail_task(place, why) and loads:
             place.failed_loads += 1
@@ -299,10 +301,10 @@ class Workers(Places[_Place]):
             place.enter("gone", self.clock())
         self._events.append(Gone(0, f"{why}; continue with --resume", EXIT_ENGINE))
 
-    # ---- how many there should be
+    # ---- the number of workers
 
     def _balance(self, now: float) -> None:
-        """Ask for more workers if there is room; workers with a node are never dismissed."""
+        """Request more workers if there is room. Workers that have a node are never withdrawn."""
         self._balanced = now
         standing = self._standing()
         waiting = [place for place in standing if place.state == "waiting"]
@@ -319,7 +321,7 @@ class Workers(Places[_Place]):
             return
         surplus = len(standing) - self._wanted(now, len(standing))
         idle = any(p.state == "idle" and now - p.since > IDLE_S for p in standing)
-        if idle:  # no item left to hand out
+        if idle:  # no item is left
             surplus = len(waiting)
         elif placed and self.wanted.workers is None and _waits_long(waiting, now):
             surplus, self._sated = len(waiting), now + AGAIN_S
@@ -330,10 +332,11 @@ class Workers(Places[_Place]):
                 self._add_place()
 
     def _wanted(self, now: float, standing: int) -> int:
-        """A number of workers is asked for until there are so many: an autoscaling cluster brings
-        nodes. Without, as many as the nodes can hold; one at least, unless all were given up."""
+        """Return the number of workers to request. With --workers it is that number, since a
+        cluster may add nodes; otherwise as many as the nodes can hold, but at least one unless all
+        were given up."""
         room = room_of(self.need, self.nodes.found, self._avoid)
-        if room != self._room:  # a node has come, or is gone
+        if room != self._room:  # the number of nodes has changed
             self._room, self._sated = room, float("-inf")
         failed = sum(not place.stands() and not place.apart for place in self._places)
         wanted = self.wanted.workers or max(1, room)
@@ -349,13 +352,13 @@ class Workers(Places[_Place]):
         if not place.starts:
             self._places.remove(place)
 
-    # ---- what is known
+    # ---- cores
 
     def _cores_each(self) -> float:
         return float(self.need.cpus)
 
     def cores(self) -> float:
-        """On the average since the first worker had its node: workers come and go."""
+        """Return the mean number of cores since the first worker got a node."""
         now = self.clock()
         passed = 0.0 if self._began is None else now - self._began
         if passed < BALANCE_S:
@@ -367,7 +370,7 @@ class Workers(Places[_Place]):
     # ---- the end
 
     def close(self) -> None:
-        """Stop all actors. They end their own processes, so that no unfinished work stays."""
+        """Stop all actors. Each ends its process and removes unfinished work."""
         closing = [place for place in self._standing() if place.facts is not None]
         for place in closing:
             with suppress(Exception):
@@ -390,7 +393,7 @@ def describe(error: Exception) -> str:
             f"{NO_MEMORY}{f' ({used[0]})' if used else ''}; use fewer --workers, or nodes with "
             "more memory (Ray kills tasks above RAY_memory_usage_threshold)"
         )
-    cause = getattr(error, "cause", None)  # what was raised in an actor
+    cause = getattr(error, "cause", None)  # the error that was raised in an actor
     if isinstance(cause, Exception):
         text = f"{type(cause).__name__}: {cause}"
     words = " ".join(text.split()) or type(error).__name__
@@ -398,7 +401,7 @@ def describe(error: Exception) -> str:
 
 
 def _is_open(address: str) -> bool:
-    """Return whether this machine can open it: if not, no node is at fault."""
+    """Return whether this machine can open the address: if not, the node is not at fault."""
     try:
         look_at(address)
     except DetectVideoError:
