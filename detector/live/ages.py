@@ -1,10 +1,10 @@
 """The age of pictures at every output, split into its parts.
 
     arrived ── decoding ── decoded ── waiting ── inference began ── inference ── result ── writing
-            what the decoder took    queues, conversion, letterbox    infer, head, nms
+                                queues, conversion, letterbox    infer, head, nms
 
-decoding + waiting + inference is exactly the age of a result. writing is the time from the result
-until every output has the picture.
+The age of a result is the sum of decoding, waiting and inference. Writing is the time from the
+result until every output has received the picture.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from detector.live.base import Ages
 
 DECODING, WAITING, INFERENCE, WRITING = "decoding", "waiting", "inference", "writing"
 PARTS = (DECODING, WAITING, INFERENCE, WRITING)
-RECENT_NS = 10_000_000_000  # "the last seconds": this window and the one before it
-PENDING = 64  # samples between two calls of numpy
+RECENT_NS = 10_000_000_000  # recent ages are those of the current and the previous window
+PENDING = 64  # samples are added to the histogram in batches of this size
 
 
 def parts_of(arrival: Arrival, written_ns: int) -> dict[str, int]:
@@ -65,10 +65,10 @@ class AgeSums:
         self.result = Samples()
         self.parts = {part: Samples() for part in PARTS}
         self.outputs: dict[str, Samples] = {}
-        self.camera: Samples | None = None  # since the camera's own timestamps, if it sends any
+        self.camera: Samples | None = None  # since the camera's timestamps, if it sends any
 
     def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
-        """Count one picture. ``outputs``: name -> when that output had the picture."""
+        """Count one picture. ``outputs``: name -> when that output received it."""
         self.result.add(arrival.result_ns - arrival.arrived_ns)
         for part, ns in parts_of(arrival, written_ns).items():
             self.parts[part].add(ns)
@@ -76,12 +76,13 @@ class AgeSums:
             self.outputs.setdefault(name, Samples()).add(moment - arrival.arrived_ns)
         if arrival.captured_s is not None:
             self.camera = self.camera or Samples()
-            on_the_way_s = arrival.utc_s - arrival.captured_s
-            self.camera.add(int(on_the_way_s * 1e9) + arrival.result_ns - arrival.arrived_ns)
+            transit_s = arrival.utc_s - arrival.captured_s
+            self.camera.add(int(transit_s * 1e9) + arrival.result_ns - arrival.arrived_ns)
 
 
 class FrameAges:
-    """One camera's ages: of the session, and of the last 10 to 20 seconds. One writer thread."""
+    """One camera's ages, over the session and over the last 10 to 20 seconds. Only one thread may
+    call ``add``."""
 
     def __init__(self, now_ns: int | None = None) -> None:
         self._lock = threading.Lock()
@@ -91,11 +92,11 @@ class FrameAges:
 
     def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
         with self._lock:
-            self._turn(written_ns)
+            self._rotate(written_ns)
             self._whole.add(arrival, outputs, written_ns)
             self._recent.add(arrival, outputs, written_ns)
 
-    def _turn(self, now_ns: int) -> None:
+    def _rotate(self, now_ns: int) -> None:
         past = now_ns - self._since_ns
         if past >= RECENT_NS:
             self._before = self._recent if past < 2 * RECENT_NS else AgeSums()
@@ -103,7 +104,7 @@ class FrameAges:
 
     def recent(self, now_ns: int) -> tuple[Ages, dict[str, Ages]]:
         with self._lock:
-            self._turn(now_ns)
+            self._rotate(now_ns)
             both = (self._before, self._recent)
             parts = {part: ages(_merge(*(one.parts[part] for one in both))) for part in PARTS}
             return ages(_merge(*(one.result for one in both))), parts

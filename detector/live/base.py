@@ -1,4 +1,4 @@
-"""The nouns of a live run: its events, its figures, and the receivers of events."""
+"""The data types of a live run: its events, its figures, and the receivers of events."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-APPEARS = "appears"  # a class was seen in 3 of 5 frames
-LEAVES = "leaves"  # it was not seen for 2 s; with a ``zone``: an object left it
-# Only with lines and zones (--zones). "ends": the track was lost in the zone.
+APPEARS = "appears"  # a class was detected in 3 of 5 frames
+LEAVES = "leaves"  # it was not detected for 2 s; with ``zone``: an object left the zone
+# Only with --zones. "ends": an object's track was lost in the zone.
 CROSSES, ENTERS, STAYS, ENDS = "crosses", "enters", "stays", "ends"
 CAMERA_UP = "camera_up"
 CAMERA_DOWN = "camera_down"
@@ -44,13 +44,13 @@ class Event:
     event: str
     camera: str
     time_s: float
-    since_s: float  # when the presence or state that this event is about began
+    since_s: float  # when the presence or state that the event reports began
     class_name: str | None = None  # None for events of the camera itself
-    # Objects of the class: the most at once; with ``track``: in view now; with ``zone``: in the
-    # zone now. For "crosses": today's crossings of the line in this direction.
+    # Highest number of objects of the class at once; with ``track``: their number in view; with
+    # ``zone``: their number in the zone. "crosses": today's crossings in this direction.
     count: int | None = None
     snapshot: str | None = None  # path of a picture, relative to the output folder
-    reason: str | None = None  # why a camera is down, without secrets; RUN_ENDED
+    reason: str | None = None  # why a camera is down, without secrets; or RUN_ENDED
     track: int | None = None  # id of the object, with --track
     zone: str | None = None  # name of the line or zone
     direction: str | None = None  # "in" or "out", for "crosses"
@@ -58,11 +58,11 @@ class Event:
 
 
 class EventTarget(Protocol):
-    """A receiver of events. ``tell`` returns at once; ``lost`` counts undelivered events."""
+    """A receiver of events. ``send`` never blocks; ``lost`` counts undelivered events."""
 
     name: str
 
-    def tell(self, event: Event) -> None: ...
+    def send(self, event: Event) -> None: ...
 
     def lost(self) -> int: ...
 
@@ -94,7 +94,7 @@ class ZoneShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ZoneFigures:
-    """The counts of a line (crossings in and out) or zone (objects that came and went)."""
+    """The counts of a line (crossings) or zone (objects that entered or left), in and out."""
 
     shape: ZoneShape
     counts: Mapping[str, tuple[int, int]]  # class -> in and out, over the whole run
@@ -143,8 +143,7 @@ class LiveFigures:
     busy: Mapping[str, float] = field(default_factory=dict)  # stage -> share of time, 0 to 1
     cpu_share: float | None = None  # share of all cores that this program uses
     computer_share: float | None = None  # the same for all programs; None if unknown
-    capacity: float | None = None  # how many such cameras this machine could take
-    bottleneck: str = ""  # a sentence
-    # Since the engine last finished a request; 0 if it is idle.
-    engine_age_s: float | None = None
-    events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # receiver, result
+    capacity: float | None = None  # estimated number of such cameras that this machine can handle
+    bottleneck: str = ""  # a sentence for the user
+    engine_age_s: float | None = None  # since the engine finished a request; 0 if it is idle
+    events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by receiver and result

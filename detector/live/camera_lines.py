@@ -1,4 +1,4 @@
-"""The lines that a live run prints when its cameras change."""
+"""Prints the state changes of cameras during a live run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from detector.live.sources.base import CONNECTING, LAG, LIVE, WAITING, FeedFacts
 
 SECOND = 1_000_000_000  # ns
-CAUGHT_UP_S = 60.0  # without a drop: the next drop is reported again
+CAUGHT_UP_S = 60.0  # after this time without drops, the next drop is reported again
 
 
 class CameraLines:
-    """Prints a line through ``state`` when a camera comes or goes, through ``say`` for a problem.
-    ``max_age_s``: the age up to which ``--live every`` promises all pictures. Not thread-safe."""
+    """Prints a line with ``state`` when a camera connects or disconnects, and with ``say`` for a
+    problem. ``max_age_s``: with --live every, pictures are dropped only above this age. Not
+    thread-safe."""
 
     def __init__(
         self, state: Callable[[str], None], say: Callable[[str], None], max_age_s: float | None
@@ -24,7 +25,7 @@ class CameraLines:
     def has_reported(self, name: str, error: str) -> bool:
         return self._last_lines.get(name) == error
 
-    def look(self, cameras: Mapping[str, FeedFacts], now_ns: int) -> None:
+    def report(self, cameras: Mapping[str, FeedFacts], now_ns: int) -> None:
         for name, facts in cameras.items():
             self._report_state(name, facts, now_ns)
             if self._max_age_s is not None:
@@ -39,7 +40,7 @@ class CameraLines:
             self._state(f"{name}: {now}{_again(facts, now_ns)}")
 
     def _report_lag(self, name: str, dropped: int, now_ns: int) -> None:
-        """Report when pictures begin to be dropped, again only after a while without drops."""
+        """Report the first dropped pictures, and again after ``CAUGHT_UP_S`` without drops."""
         before, last_ns = self._lag.get(name, (0, None))
         if dropped <= before:
             return

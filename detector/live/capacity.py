@@ -1,19 +1,19 @@
-"""Estimates how many such cameras this machine could handle.
+"""Estimates how many such cameras this machine can handle.
 
-Two resources can be exhausted: a group of the loop's stages, each of which has its own thread, and
-the CPU. Every picture that arrives is decoded; only pictures that are not dropped cost the loop's
-work. So for k cameras, all of whose pictures are detected,
+Two resources are limited: the threads of the loop, one for each group of stages, and the CPU. Every
+picture that arrives is decoded; only pictures that are not dropped need work in the loop. So for k
+cameras, if all their pictures are detected,
 
     loop:  k / N * busy / processed share <= 1
     CPU:   k / N * (decoding / decoded share + rest / processed share)
                                                         <= 1 - share used by other programs
 
-The decoded share is below 1 only for shed cameras: dividing by it adds the decoding they skip.
+The decoded share is below 1 only with load shedding: dividing by it adds the skipped decoding.
 
-If pictures are dropped for lack of time, the estimate is at most the share that was not dropped,
-whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.
+If pictures are dropped for lack of time, the estimate is at most the share of pictures that were
+not dropped, because a machine that drops pictures of one camera cannot handle 1.1 cameras.
 
-It is an upper estimate: stages share cores. docs/live.md compares it with measured streams.
+It is an upper limit, because stages share cores. docs/live.md compares it with measurements.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from detector.core.timeline.order import INFERENCE, READING, WRITING, grouped
 NAMES = {READING: "Reading", INFERENCE: "Inference", WRITING: "Writing"}
 CPU = "The CPU"
 LEAST = 0.001  # smaller shares count as unknown
-DROPPING = 0.02  # dropped share from which we report a limit
+DROPPING = 0.02  # with a higher share of dropped pictures, we report a limit
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The resources used in a span of time, as shares, 0 to 1.
 
-    ``stages``: busy time of each; for workers, their mean. ``cpu``: of all cores, by this process;
-    ``decoding``: the part of it in feeds; ``others``: by other programs, 0 if unknown. Shares of
-    arrived pictures: ``processed`` (detected), ``dropped`` (no time), ``decoded`` (not shed).
+    ``stages``: busy time of each stage; for several workers, their mean. ``cpu``: use of all cores
+    by this process; ``decoding``: the part of it in feeds; ``others``: use by other programs, 0 if
+    unknown. Of the pictures that arrived: ``processed``: detected; ``dropped``: for lack of time;
+    ``decoded``: not skipped by load shedding.
     """
 
     cameras: int  # live ones
@@ -49,21 +50,21 @@ class Usage:
 
 
 def shares_needed(load: Usage) -> dict[str, float]:
-    """Return how much of each resource is needed to detect every picture of these cameras."""
+    """Return the share of each resource that detecting every picture of these cameras needs."""
     processed = max(load.processed, LEAST)
     needed = {
         NAMES[group]: sum(load.stages.get(stage, 0.0) for stage in stages) / processed
         for group, stages in grouped(load.stages).items()
     }
     decoding = min(load.decoding, load.cpu)
-    left = max(1.0 - load.others, LEAST)  # the share that other programs leave
+    available = max(1.0 - load.others, LEAST)
     all_decoded = decoding / max(load.decoded, LEAST)
-    needed[CPU] = (all_decoded + (load.cpu - decoding) / processed) / left
+    needed[CPU] = (all_decoded + (load.cpu - decoding) / processed) / available
     return needed
 
 
 def capacity(load: Usage) -> float | None:
-    """Return how many cameras like the present ones are possible; None if nothing is known."""
+    """Return how many cameras like the current ones are possible; None if unknown."""
     if not load.cameras or load.processed < LEAST:
         return None
     fullest = max(shares_needed(load).values())
@@ -83,7 +84,7 @@ def busiest_stage(load: Usage) -> str | None:
 
 
 def sentence(load: Usage) -> str:
-    """Say what limits the run, and how many cameras this machine could handle."""
+    """Return a sentence: what limits the run, and how many cameras this machine can handle."""
     could = capacity(load)
     if could is None:
         return "no camera is live, so the capacity is unknown"

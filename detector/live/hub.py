@@ -1,8 +1,8 @@
-"""What viewers of a run see: pictures, figures, events.
+"""Passes pictures, figures and events of a run to its viewers.
 
-A viewer costs the writer's thread one copy of a picture, only while pictures are requested
-(``wants_pictures``). The thread that calls ``jpeg`` scales and encodes, once for each picture and
-width. Only the newest picture is kept, so slow viewers skip pictures.
+While pictures are requested (``wants_pictures``), the writer's thread copies them. The thread that
+calls ``jpeg`` scales and encodes, once for each picture and width. Only the newest picture is kept,
+so slow viewers skip pictures.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import cv2
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import Event, LiveFigures
 
-WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a requested width is rounded up to one of them
-QUALITY = 80  # of JPEG: 25 to 60 kB at a width of 640
-RATE = 25.0  # maximum and default, pictures per second
+WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a requested width is rounded up to one of these
+QUALITY = 80  # of JPEGs, which have 25 to 60 kB at a width of 640
+RATE = 25.0  # pictures per second, maximum and default
 EVENTS_KEPT = 200
-EVENTS_WAITING = 100  # per subscriber; beyond it the oldest is lost and counted
-FORGOTTEN_AFTER_NS = 10_000_000_000  # an unrequested picture is freed after this time
+EVENTS_WAITING = 100  # per subscriber; if more are queued, the oldest is lost and counted
+FORGOTTEN_AFTER_NS = 10_000_000_000  # a picture is freed after this time without a request
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What a viewer may change. ``cameras``: names for ``start`` and ``stop``. ``draw`` takes a
-    camera and its lines and zones, and returns what changed and the file that stores them."""
+    """Functions with which a viewer controls the run. ``cameras`` returns the names that ``start``
+    and ``stop`` accept. ``draw`` sets a camera's lines and zones, and returns a description of the
+    changes and the file that stores them."""
 
     cameras: Callable[[], Collection[str]]
     start: Callable[[str], None]
@@ -39,7 +40,7 @@ class Controls:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    number: int  # 1, 2, ... for the kept pictures of this camera
+    number: int  # counts the kept pictures of this camera, from 1
     image: Image  # u8 BGR [h, w, 3]; read-only
     taken_ns: int  # perf_counter_ns of the copy
     utc_s: float  # when the picture arrived; for files, when it was detected
@@ -50,32 +51,32 @@ class Shot:
 class _CameraChannel:
     shot: Shot | None = None
     number: int = 0
-    gap_ns: int | None = None  # between pictures, for the fastest viewer; None without viewers
+    interval_ns: int | None = None  # between pictures, for the fastest viewer; None without viewers
     due_ns: int = 0
-    asked: bool = False  # a single picture was requested
-    last_wish_ns: int = 0
-    answer: bool = False  # what ``wants_pictures`` last returned: the next picture is drawn
+    requested: bool = False  # a single picture was requested
+    last_request_ns: int = 0
+    draw_next: bool = False  # the last result of ``wants_pictures``: the next picture has boxes
     encoding: threading.Lock = field(default_factory=threading.Lock)
     jpegs: dict[int, bytes] = field(default_factory=dict)  # width -> ``jpegs_of`` encoded
     jpegs_of: int = 0
 
-    def wanted(self, now_ns: int) -> bool:
-        if self.asked:
+    def is_due(self, now_ns: int) -> bool:
+        if self.requested:
             return True
-        # Half a period early is accepted, so that a camera with the viewer's rate loses no picture.
-        return self.gap_ns is not None and now_ns >= self.due_ns - self.gap_ns // 2
+        # Arrivals jitter, and a camera with the viewer's rate should not lose pictures.
+        return self.interval_ns is not None and now_ns >= self.due_ns - self.interval_ns // 2
 
-    def give_back(self, now_ns: int) -> None:
-        if self.gap_ns is None and now_ns - self.last_wish_ns > FORGOTTEN_AFTER_NS:
+    def free_unrequested(self, now_ns: int) -> None:
+        if self.interval_ns is None and now_ns - self.last_request_ns > FORGOTTEN_AFTER_NS:
             self.shot, self.jpegs = None, {}
 
 
 class HubWatch:
-    """A viewer of one or more cameras. ``close`` it when the viewer leaves."""
+    """A viewer of one or more cameras. Call ``close`` when the viewer leaves."""
 
     def __init__(self, hub: Hub, cameras: Collection[str], rate: float) -> None:
         self.cameras = frozenset(cameras)
-        self.gap_ns = round(1e9 / min(max(rate, 0.1), RATE))
+        self.interval_ns = round(1e9 / min(max(rate, 0.1), RATE))
         self._hub = hub
 
     def close(self) -> None:
@@ -83,7 +84,7 @@ class HubWatch:
 
 
 class Subscription:
-    """Queued events of one subscriber, at most ``EVENTS_WAITING``."""
+    """The queue of events of one subscriber."""
 
     def __init__(self, first: Iterable[tuple[int, Event]]) -> None:
         self._waiting: deque[tuple[int, Event]] = deque(first, maxlen=EVENTS_WAITING)
@@ -99,7 +100,7 @@ class Subscription:
             return not full
 
     def take(self) -> tuple[list[tuple[int, Event]], int]:
-        """Return the queued events and the number of lost ones, and reset both."""
+        """Return and clear the queued events and the number of lost events."""
         with self._lock:
             waiting, lost = list(self._waiting), self._lost
             self._waiting.clear()
@@ -108,8 +109,8 @@ class Subscription:
 
 
 class Hub:
-    """Shares a run with its viewers. Thread-safe. Keeps only pictures that ``wants_pictures``
-    allowed: others may lack boxes and --blur."""
+    """Passes a run to its viewers. Thread-safe. Keeps only pictures for which ``wants_pictures``
+    returned True, because others may lack boxes and --blur."""
 
     name = "page"
 
@@ -135,38 +136,40 @@ class Hub:
     def wants_pictures(self, camera: str) -> bool:
         channel = self._channel(camera)
         now = self._clock_ns()
-        channel.answer = channel.wanted(now)
-        channel.give_back(now)
-        return channel.answer
+        channel.draw_next = channel.is_due(now)
+        channel.free_unrequested(now)
+        return channel.draw_next
 
     def show(self, frame: Frame, detections: Detections) -> None:
         if frame.arrival is not None:
             self.keep(frame.arrival.camera, frame, frame.arrival.utc_s, len(detections))
 
     def keep(self, camera: str, frame: Frame, utc_s: float, objects: int) -> None:
-        """Keep a frame as ``show`` does, if it has no arrival. ``utc_s``: Unix time."""
+        """Keep a frame like ``show``, with its Unix time and number of objects."""
         channel = self._channel(camera)
-        if not channel.answer:
+        if not channel.draw_next:
             return
-        channel.answer = channel.asked = False  # first: later requests get a later picture
+        channel.draw_next = channel.requested = (
+            False  # before the copy, so that requests from now on get the next picture
+        )
         now = self._clock_ns()
         if not channel.number:  # the first picture of this camera or file: another may have ended
             for other in list(self._channels.values()):
-                other.give_back(now)
-        if channel.gap_ns is not None:
-            earliest = max(channel.due_ns, now - channel.gap_ns // 2)
-            channel.due_ns = earliest + channel.gap_ns
+                other.free_unrequested(now)
+        if channel.interval_ns is not None:
+            earliest = max(channel.due_ns, now - channel.interval_ns // 2)
+            channel.due_ns = earliest + channel.interval_ns
         channel.number += 1
         channel.shot = Shot(channel.number, frame.image.copy(), now, utc_s, objects)
-        self._call()
+        self._notify()
 
-    def tell(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         with self._lock:
             self._event_count += 1
             self._events.append((self._event_count, event))
             for subscription in self._subscriptions:
                 self._lost += not subscription.put(self._event_count, event)
-        self._call()
+        self._notify()
 
     def lost(self) -> int:
         return self._lost
@@ -177,36 +180,37 @@ class Hub:
     def figures(self) -> LiveFigures | None:
         return None if self._figures is None else self._figures()
 
-    def called_by(self, wake: Callable[[], None]) -> None:
-        """Set ``wake``, called from any thread on a new picture or event, once until ``look``."""
+    def set_wake(self, wake: Callable[[], None]) -> None:
+        """Set a function that is called from any thread at a new picture or event, but not again
+        before ``clear_wake``."""
         self._wake = wake
 
-    def look(self) -> None:
+    def clear_wake(self) -> None:
         self._woken = False
 
     def watch(self, cameras: Collection[str], rate: float = RATE) -> HubWatch:
-        """Draw and keep pictures of these cameras from now on, at most ``rate`` per second."""
+        """Request pictures of these cameras from now on, at most ``rate`` per second."""
         watch = HubWatch(self, cameras, rate)
         with self._lock:
             self._watches.add(watch)
-            self._set_gaps(watch.cameras)
+            self._set_intervals(watch.cameras)
         return watch
 
     def leave(self, watch: HubWatch) -> None:
         with self._lock:
             self._watches.discard(watch)
-            self._set_gaps(watch.cameras)
+            self._set_intervals(watch.cameras)
 
     def watchers(self) -> int:
-        with self._lock:  # under the lock: viewers that left must not count
+        with self._lock:
             return len(self._watches)
 
-    def ask(self, camera: str) -> int:
-        """Request one picture. Return the newest number so far; a higher one is the answer."""
+    def request_picture(self, camera: str) -> int:
+        """Request one picture, which will have a higher number than the returned one."""
         channel = self._channel(camera)
-        channel.last_wish_ns = self._clock_ns()
-        number = channel.number  # before the request, so that the answer has a higher number
-        channel.asked = True
+        channel.last_request_ns = self._clock_ns()
+        number = channel.number  # read before the request is set
+        channel.requested = True
         return number
 
     def newest(self, camera: str) -> Shot | None:
@@ -249,21 +253,21 @@ class Hub:
         channel = self._channels.get(camera)
         return channel or self._channels.setdefault(camera, _CameraChannel())
 
-    def _set_gaps(self, cameras: Iterable[str]) -> None:
+    def _set_intervals(self, cameras: Iterable[str]) -> None:
         for camera in cameras:
-            gaps = [watch.gap_ns for watch in self._watches if camera in watch.cameras]
+            intervals = [watch.interval_ns for watch in self._watches if camera in watch.cameras]
             channel = self._channel(camera)
-            channel.gap_ns = min(gaps, default=None)
-            channel.last_wish_ns = self._clock_ns()
+            channel.interval_ns = min(intervals, default=None)
+            channel.last_request_ns = self._clock_ns()
 
-    def _call(self) -> None:
+    def _notify(self) -> None:
         if not self._woken:
             self._woken = True
             self._wake()
 
 
 def fitting_width(wish: int | None, width: int) -> int:
-    """Return the width to encode a picture of ``width`` pixels at: never above its own."""
+    """Return the width at which to encode a picture of ``width`` pixels; at most its own."""
     if wish is None:
         return width
     return min(next((one for one in WIDTHS if one >= wish), width), width)

@@ -33,11 +33,10 @@ from detector.live.base import day_text
 from detector.live.events.days import EventDays
 from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
-from detector.live.recording import Quality
 from detector.live.recording.encoder import to_yuv
 from detector.live.recording.inbox import Drawn
 from detector.live.recording.names import list_recordings
-from detector.live.recording.recording import Recording
+from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.retention import Retention
 from detector.live.routing import Output, Router
 from detector.live.rows import CameraRows
@@ -174,7 +173,7 @@ class Recorder:
 
     def look(self) -> None:
         """Sweep. Check that no file below the age limit is gone and none far above it stays."""
-        self.recording.look(self.world.ns)
+        self.recording.check(self.world.ns)
         for path in {one.path for one in list_recordings(self.folder)} - self.there:
             self.born[path] = self.world.elapsed_s
             os.utime(path, (self.world.utc_s,) * 2)
@@ -208,7 +207,7 @@ class Rig:
         self.router = Router(
             *(self.make, self.status),
             rules=EventRules(world.ns, world.utc_s),
-            tell=EventDays(folder).deliver,
+            send=EventDays(folder).deliver,
             clock=clock,
         )
         self.feed: Any = self.collector.add(camera())

@@ -17,7 +17,7 @@ import pytest
 
 from detector.core.errors import OutputError
 from detector.core.types import Detections
-from detector.live.recording import CameraRecorder, Quality, Retention, mp4
+from detector.live.recording import mp4
 from detector.live.recording import segments as segments_module
 from detector.live.recording.names import (
     finish_leftovers,
@@ -27,6 +27,9 @@ from detector.live.recording.names import (
     time_name,
     whole_length,
 )
+from detector.live.recording.recorder import CameraRecorder
+from detector.live.recording.recording import Quality
+from detector.live.recording.retention import Retention
 from tests.live.streams import (
     HEIGHT,
     NS,
@@ -175,9 +178,9 @@ def test_an_item_that_fails_costs_itself_alone(
 def test_silence_finishes_the_file(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     bench.draw(range(5))
-    bench.recording.look(105 * NS)
+    bench.recording.check(105 * NS)
     assert bench.recording.figures().files == 0
-    bench.recording.look(112 * NS)
+    bench.recording.check(112 * NS)
     assert bench.recording.figures().files == 1
     bench.draw(range(5, 10), 120.0)
     assert [numbers_of(path) for path in bench.files()] == [list(range(5)), list(range(5, 10))]
@@ -421,11 +424,11 @@ def test_folders_are_looked_at_every_half_minute(
 ) -> None:
     now = [START_S + 9 * 3600.0]
     retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
-    retention.look()
+    retention.sweep_if_due()
     assert kept() == ALL[5:]
     for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # an end of 17:10, half past 21
         now[0] = START_S + 9 * 3600 + after
-        retention.look()
+        retention.sweep_if_due()
         assert kept() == ALL[left:]
 
 
@@ -435,7 +438,7 @@ def test_gigabytes_of_all_cameras_together(tmp_path: Path, kept: Callable[[], li
 
 
 def test_nothing_is_removed_without_a_wish(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
-    Retention(tmp_path, None, None).look()
+    Retention(tmp_path, None, None).sweep_if_due()
     Retention(tmp_path / "absent", 1, 1).sweep()
     assert kept() == ALL
 
@@ -579,10 +582,10 @@ def test_recording_leaves_a_reserve(disk: Path, monkeypatch: pytest.MonkeyPatch)
     bench = Bench(disk / "yard", record="annotated")
     (disk / "ballast").write_bytes(bytes(1_000_000))
     bench.draw(range(25))
-    bench.recording.look(101 * NS)
+    bench.recording.check(101 * NS)
     assert not bench.recording.figures().paused
     (disk / "more").write_bytes(bytes(600_000))
-    bench.recording.look(102 * NS)
+    bench.recording.check(102 * NS)
     assert bench.recording.figures().paused
     (disk / "rows").write_bytes(bytes(300_000))
     assert numbers_of(bench.files()[0])[:5] == list(range(5))

@@ -47,7 +47,7 @@ class Bench:
                 if stamp is not None:
                     end = max(end, at_s + float(stamp * packet.time_base))
                 utc = START_S + end - at_s + (utc_jump if end > at_s + 1 else 0.0)
-                kept = Packet.keep(packet, round(end * NS), utc)
+                kept = Packet.copy(packet, round(end * NS), utc)
                 if change is not None:
                     change(number, kept)
                 self.recording.handle(kept)
@@ -189,7 +189,7 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
             if one.size
         ]
         for at, packet in sorted(arriving, key=lambda one: one[0]):
-            bench.recording.handle(Packet.keep(packet, round((100 + at) * NS), START_S + at))
+            bench.recording.handle(Packet.copy(packet, round((100 + at) * NS), START_S + at))
     bench.recording.handle(Closed())
     files = bench.files()
     assert len(files) == 3
@@ -371,7 +371,7 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
         number = 0
         for packet in packets:
             at = 100.0 + max(heap_s, float(packet.dts * packet.time_base) - begin)
-            kept = Packet.keep(packet, round(at * NS), START_S)
+            kept = Packet.copy(packet, round(at * NS), START_S)
             if packet.stream.type == "video":
                 bench.draw(range(number, number + 1), at)
                 number += 1
@@ -432,7 +432,7 @@ def run_with_detections(
                 continue
             at = 100.0 + count / 25
             if mode == "copy":
-                kept = Packet.keep(packet, round(at * NS), START_S + count / 25)
+                kept = Packet.copy(packet, round(at * NS), START_S + count / 25)
                 bench.recording.handle(kept)
             else:
                 bench.draw(range(count, count + 1), at)
@@ -488,7 +488,7 @@ def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None
         for packet in container.demux(video=0):
             if packet.size and packet.dts is not None:
                 at = 119.96 + float(packet.dts * packet.time_base)
-                bench.recording.handle(Packet.keep(packet, round(at * NS), START_S))
+                bench.recording.handle(Packet.copy(packet, round(at * NS), START_S))
     assert bench.recording.figures().files == 1  # without ``finish``
 
 
@@ -532,7 +532,7 @@ def test_the_ring_is_bounded_in_bytes() -> None:
         at = number * NS // 10
         clips.write(Sample(0, bytes(1000), at, at, 0, number % 10 == 0, at, 0.0))
         assert clips._bytes == sum(len(one.data) for one in clips._ring) <= 100_000
-    clips.seen(99 * NS, True)
+    clips.add_result(99 * NS, True)
     assert kept.samples[0].arrived_ns == 90 * NS
     assert kept.samples[0].key
     assert len(kept.samples) == 100

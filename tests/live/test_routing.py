@@ -98,7 +98,7 @@ class Set:
             self.noted,
             watcher=self.watcher,
             rules=Rules(),
-            tell=self.told.append,
+            send=self.told.append,
             snapshot=snapshot,
             draw=lambda image, detections: image.fill(7),
             hide=lambda image, detections: self.hidden.append(detections.class_ids.tolist()),

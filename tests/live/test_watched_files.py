@@ -92,7 +92,7 @@ def test_pictures_and_counts_carry_the_name_of_their_file():
     hub, yard = Hub(), SimpleNamespace(name="yard", is_line=False)
     watched = WatchedFiles(hub)
     watched.start(info("in.mp4"), NOTHING, Timeline(nvtx=False), None)
-    hub.ask("in")
+    hub.request_picture("in")
     shown = frame("", picture(3))
     shown.arrival = None
     assert watched.wants_pictures("in.mp4")

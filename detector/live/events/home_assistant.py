@@ -1,7 +1,7 @@
 """Cameras as devices of Home Assistant, by MQTT discovery: PREFIX/device/TOPIC/CAMERA/config.
 
-A device has the camera's state, its last snapshot (TOPIC/CAMERA/snapshot, a JPEG), and the counts
-that mqtt.py publishes. Keys of payloads are Home Assistant's abbreviations:
+A device shows the camera's state, its last snapshot (TOPIC/CAMERA/snapshot, a JPEG), and the counts
+that mqtt.py publishes. Payload keys are Home Assistant's abbreviations:
 https://www.home-assistant.io/integrations/mqtt/#device-discovery-payload
 """
 
@@ -20,15 +20,15 @@ from detector.core.errors.parsing import parse_json
 from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
 from detector.live.events.mqtt import MqttTarget, is_topic, level
 
-BIRTH = "homeassistant/status"  # Home Assistant's default, whatever the prefix
-MOST_CLASSES = 20  # more would clutter a device; --classes selects
-MOST_WAITING = 20  # unacknowledged messages; above it snapshots are dropped
-MOST_DEVICES = 256  # of earlier runs, so that a broker cannot fill the memory
-Entities = dict[str, dict[str, Any]]  # by id; Home Assistant removes one that has only a platform
+BIRTH = "homeassistant/status"  # Home Assistant's default; it does not depend on the prefix
+MOST_CLASSES = 20  # with more, a device gets no class entities; use --classes
+MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
+MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory
+Entities = dict[str, dict[str, Any]]  # id -> config; only a platform ("p") removes the entity
 
 
 def identifier(text: str) -> str:
-    """Replace characters that ids may not have; different texts get different ids."""
+    """Make an id: replace forbidden characters, and append a hash if any were replaced."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)
     return plain if plain == text else f"{plain}-{zlib.crc32(text.encode()):08x}"
 
@@ -45,7 +45,7 @@ def make_entities(
             "ent_cat": "diagnostic",
             **state,
         },
-        # Not "camera", which is for live video; an image shows its time.
+        # Not a "camera", which is for live video; an "image" shows its time.
         "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{place}/snapshot"},
     }
     present = {f"class_{name}": (name, f"{place}/count/{level(name)}") for name in classes}
@@ -79,8 +79,8 @@ def device_config(topic: str, camera: str, entities: Entities) -> str:
 
 
 class HomeAssistant(MqttTarget):
-    """Announces each camera at its first picture, when its lines are known. A camera that is down
-    keeps its device of earlier runs."""
+    """Announces each camera at its first picture, because its lines are known then. A camera that
+    is down keeps its device from earlier runs."""
 
     subscribes = True
 
@@ -88,59 +88,61 @@ class HomeAssistant(MqttTarget):
         if not is_topic(prefix):
             raise UsageError("--mqtt-discovery: not a topic; Home Assistant's is homeassistant")
         self._prefix = prefix
-        self._order = threading.Lock()  # keeps values in order
-        self._again = False  # publish all retained values again
-        self._made: dict[str, tuple[Any, Entities]] = {}  # camera -> (shapes and classes), entities
-        # Camera -> id -> platform: entities that Home Assistant may know.
-        self._before: dict[str, dict[str, str]] = {}
+        self._order_lock = threading.Lock()  # published values must not overtake each other
+        self._republish = False  # publish all retained values at the next ``publish_changes``
+        self._announced: dict[
+            str, tuple[Any, Entities]
+        ] = {}  # camera -> (shapes and classes), entities
+        # Entities that Home Assistant may know: camera -> id -> platform.
+        self._known_devices: dict[str, dict[str, str]] = {}
         super().__init__(*broker, **more)
 
     def _config_topic(self, camera: str) -> str:
         return f"{self._prefix}/device/{identifier(self._topic)}/{camera}/config"
 
-    def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        super()._connected(client, data, flags, code, more)
+    def _on_connect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
+        super()._on_connect(client, data, flags, code, more)
         if not code.is_failure:
             topics = {BIRTH, f"{self._prefix}/status", self._config_topic("+")}
             client.subscribe([(topic, 0) for topic in topics])
-            self._again = True
+            self._republish = True
 
-    def _received(self, client: Any, data: Any, message: Any) -> None:
-        """Handle a message: Home Assistant has started, or a device of an earlier run."""
+    def _on_message(self, client: Any, data: Any, message: Any) -> None:
+        """Handle Home Assistant's start message, or the retained config of an earlier run."""
         try:
             topic, payload = message.topic, message.payload.decode()
             if topic in (BIRTH, f"{self._prefix}/status"):
-                self._again |= payload == "online"
+                self._republish |= payload == "online"
                 return
             camera = identifier(topic.split("/")[-2])
             is_ours = message.retain and topic == self._config_topic(camera)
-            if is_ours and len(self._before) < MOST_DEVICES:
+            if is_ours and len(self._known_devices) < MOST_DEVICES:
                 given = parse_json(payload, topic)["cmps"].items()
                 known = {key: str(one["p"]) for key, one in given if len(one) > 1}
-                self._before[camera] = known
+                self._known_devices[camera] = known
         except (UsageError, ValueError, LookupError, TypeError, AttributeError):
-            pass  # not ours
+            pass  # not a message of ours
 
-    def tell(self, event: Event) -> None:
-        with self._order:
-            super().tell(event)
+    def send(self, event: Event) -> None:
+        with self._order_lock:
+            super().send(event)
 
-    def look(
+    def publish_changes(
         self, cameras: Mapping[str, Sequence[str]], figures: Callable[[], LiveFigures]
     ) -> None:
-        """Publish changes, once a second. ``cameras``: name -> classes."""
-        with self._order:
-            if self._again:
-                self._again = False
+        """Publish changes; called once a second. ``cameras``: name -> classes."""
+        with self._order_lock:
+            if self._republish:
+                self._republish = False
                 for topic, payload in list(self._latest.items()):
                     self._publish(topic, payload, retain=True)
             for stream in figures().streams:
                 if stream.processed and stream.name in cameras:
-                    self._see(stream, cameras[stream.name])
-            for camera in {*self._made, *self._before.copy()} - {*cameras}:
+                    self._announce(stream, cameras[stream.name])
+            for camera in {*self._announced, *self._known_devices.copy()} - {*cameras}:
                 self._drop(camera)
 
-    def _see(self, stream: StreamFigures, classes: Sequence[str]) -> None:
+    def _announce(self, stream: StreamFigures, classes: Sequence[str]) -> None:
         camera, place = stream.name, f"{self._topic}/{level(stream.name)}"
         classes = classes if len(classes) <= MOST_CLASSES else ()
         for name in classes:
@@ -152,18 +154,18 @@ class HomeAssistant(MqttTarget):
                 topic, value = f"{place}/zone/{level(zone.shape.name)}/{what}", str(values[what])
                 if self._latest.get(topic) != value:
                     self._keep(topic, value)
-        shapes, before = [zone.shape for zone in stream.zones], self._before.get(camera, {})
-        made, entities = self._made.get(camera, (None, {}))
+        shapes, before = [zone.shape for zone in stream.zones], self._known_devices.get(camera, {})
+        made, entities = self._announced.get(camera, (None, {}))
         if changed := made != (shapes, classes):
             entities = make_entities(self._topic, camera, shapes, classes)
-            self._made[camera] = (shapes, classes), entities
+            self._announced[camera] = (shapes, classes), entities
         if gone := {key: {"p": p} for key, p in before.items() if key not in entities}:
             text = device_config(self._topic, camera, {**entities, **gone})
             self._publish(self._config_topic(camera), text, retain=True)
         if gone or changed:
             text = device_config(self._topic, camera, entities)
             self._keep(self._config_topic(camera), text)
-            self._before[camera] = {key: entity["p"] for key, entity in entities.items()}
+            self._known_devices[camera] = {key: entity["p"] for key, entity in entities.items()}
 
     def _drop(self, camera: str) -> None:
         place = f"{self._topic}/{level(camera)}/"
@@ -171,8 +173,8 @@ class HomeAssistant(MqttTarget):
         for topic in (self._config_topic(camera), f"{place}snapshot", *values):
             self._publish(topic, "", retain=True)
             self._latest.pop(topic, None)
-        self._made.pop(camera, None)
-        self._before.pop(camera, None)
+        self._announced.pop(camera, None)
+        self._known_devices.pop(camera, None)
 
     def show(self, camera: str, jpeg: bytes) -> None:
         """Publish a snapshot, from any thread."""

@@ -1,6 +1,6 @@
 """The JSON documents of the page, and the health of a run.
 
-All texts from outside (addresses, errors, class names) pass ``redact`` here.
+Secrets are removed here (``redact``) from all foreign texts: addresses, errors, class names.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import msgspec
 from detector.core.errors.secrets import redact
 from detector.live.base import Ages, LiveFigures, StreamFigures, ZoneFigures, utc_text
 
-ENGINE_HANGS_S = 30.0  # without a finished request, while a camera is live
+ENGINE_HANGS_S = 30.0  # a run is unhealthy after this time without a finished request
 LIVE = "live"
 
 
 class AgesDocument(msgspec.Struct, frozen=True):
-    """Age of frames when they were detected, in milliseconds; null before the first."""
+    """Age of frames when they were detected, in milliseconds; null before the first frame."""
 
     p50: float | None
     p90: float | None
@@ -27,7 +27,7 @@ class AgesDocument(msgspec.Struct, frozen=True):
 
 
 class SumsDocument(msgspec.Struct, frozen=True):
-    """Crossings of a line in its two directions, or objects that came into a zone and went."""
+    """Crossings of a line in its two directions, or objects that entered and left a zone."""
 
     come: int = msgspec.field(name="in")
     gone: int = msgspec.field(name="out")
@@ -35,8 +35,8 @@ class SumsDocument(msgspec.Struct, frozen=True):
 
 class ZoneDocument(msgspec.Struct, frozen=True):
     """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``:
-    what a line calls in and out. ``inside``: objects in a zone now, null for a line. ``today`` and
-    its ``hours`` (local) include earlier runs; ``classes`` are of this run."""
+    the line's names for in and out. ``inside``: objects in a zone now; null for a line. ``today``
+    and ``hours`` (local) include earlier runs; ``classes`` counts only this run."""
 
     name: str
     kind: Literal["line", "zone"]
@@ -49,7 +49,7 @@ class ZoneDocument(msgspec.Struct, frozen=True):
 
 
 class ZoneDaysDocument(msgspec.Struct, frozen=True):
-    """Days of a line or zone, in the order of ``days``."""
+    """Sums of a line or zone for each of ``days``."""
 
     camera: str
     name: str
@@ -57,7 +57,7 @@ class ZoneDaysDocument(msgspec.Struct, frozen=True):
 
 
 class CountsDocument(msgspec.Struct, frozen=True):
-    """What lines and zones counted on the days (local) before today, the last one yesterday."""
+    """Counts of lines and zones on the local days before today, oldest first."""
 
     schema: int
     days: list[str]
@@ -65,7 +65,7 @@ class CountsDocument(msgspec.Struct, frozen=True):
 
 
 class StreamDocument(msgspec.Struct, frozen=True):
-    """One camera or file. Counts cover the whole run, rates the last few seconds."""
+    """A camera or file. Counts cover the whole run, and rates the last few seconds."""
 
     name: str
     kind: Literal["camera", "file"]
@@ -92,9 +92,9 @@ class StreamDocument(msgspec.Struct, frozen=True):
 
 
 class LiveDocument(msgspec.Struct, frozen=True):
-    """The state of a run. ``cpu_share``: share of all cores used by this program;
-    ``computer_share``: by all programs, null if the system does not report it. ``stopped``: cameras
-    of cameras.yaml that a user stopped."""
+    """The state of a run. ``cpu_share``: share of all cores that this program uses;
+    ``computer_share``: that all programs use, null if unknown. ``stopped``: cameras of cameras.yaml
+    that a user stopped."""
 
     schema: int
     time_utc: str
@@ -113,8 +113,8 @@ class LiveDocument(msgspec.Struct, frozen=True):
 
 
 class HistoryDocument(msgspec.Struct, frozen=True):
-    """The last minutes, one value per sample. ``age_ms``: the median of the last few seconds; rates
-    are frames per second; null if the camera was not live or the value is unknown."""
+    """The last minutes, one value per sample. ``age_ms``: the median of a few seconds. Rates are
+    frames per second. Values are null if unknown, or if the camera was not live."""
 
     schema: int
     every_s: float
@@ -125,10 +125,9 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
-    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, which players
-    load if saved next to it under the same name; null if there are none. ``finished``: false while
-    it is still being written; ``url`` then returns the part that can be played.
-    """
+    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, if any. Players
+    load them if they are saved next to the video with the same name. ``finished``: false while the
+    file is being written; ``url`` then returns the part that can be played."""
 
     camera: str
     name: str
@@ -141,7 +140,7 @@ class RecordingDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingsDocument(msgspec.Struct, frozen=True):
-    """The newest first. ``more``: true if there are older ones."""
+    """Recordings, newest first. ``more``: true if there are older ones."""
 
     schema: int
     recordings: list[RecordingDocument]
@@ -149,8 +148,8 @@ class RecordingsDocument(msgspec.Struct, frozen=True):
 
 
 class ChangeDocument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A camera was asked to start or stop, or to count at lines and zones ("door added"), which
-    ``file`` keeps; its state changes asynchronously."""
+    """An accepted change. ``asked``: start, stop, or a description of the changed lines and zones
+    ("door added"), which are stored in ``file``. The camera's state changes asynchronously."""
 
     schema: int
     camera: str
@@ -210,7 +209,7 @@ def _zone(one: ZoneFigures) -> ZoneDocument:
 
 
 def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -> LiveDocument:
-    """Return the document. ``now_s``: Unix time. ``controllable``: cameras that start and stop."""
+    """Return the document. ``now_s``: Unix time. ``controllable``: cameras that can be stopped."""
     return LiveDocument(
         schema=1,
         time_utc=utc_text(now_s),
@@ -221,7 +220,7 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
         busy={stage: round(float(share), 4) for stage, share in figures.busy.items()},
         cpu_share=rounded(figures.cpu_share, 4),
         computer_share=rounded(figures.computer_share, 4),
-        capacity=rounded(figures.capacity, 1),  # as in the sentence
+        capacity=rounded(figures.capacity, 1),
         bottleneck=redact(figures.bottleneck),
         engine_age_s=rounded(figures.engine_age_s),
         streams=[stream(one, one.name in controllable) for one in figures.streams],
@@ -230,7 +229,7 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
 
 
 def is_healthy(figures: LiveFigures | None) -> bool:
-    """Return False before the run has begun, if no camera is live, or if the engine hangs."""
+    """Return False before the run has started, if no camera is live, or if the engine hangs."""
     if figures is None or not any(one.state == LIVE for one in figures.streams):
         return False
     return figures.engine_age_s is None or figures.engine_age_s < ENGINE_HANGS_S
@@ -241,4 +240,4 @@ def encode(document: msgspec.Struct | Mapping[str, object]) -> bytes:
 
 
 def rounded(value: float | None, digits: int = 2) -> float | None:
-    return None if value is None else round(float(value), digits)  # also for numpy
+    return None if value is None else round(float(value), digits)  # NumPy numbers become floats

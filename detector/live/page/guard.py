@@ -1,7 +1,7 @@
-"""Checks of every request, and the headers of every response.
+"""Checks every request, and adds headers to every response.
 
-The order: method, lengths, Host and Origin (a page of another site must reach nothing, even under a
-name that it points at this address), the body with its limit and deadline, and the login.
+The order of checks is: method, lengths, Host and Origin, the body with its limit and deadline, and
+the login. Host and Origin keep out other sites, even if their host name resolves to this address.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 METHODS = ("GET", "HEAD", "POST")
-# Open without a login: they reveal nothing about the run.
+# These need no login, because they reveal nothing about the run.
 OPEN = frozenset(("/healthz", "/login", "/page.css", "/icon.svg"))
 BODY_BYTES = 8 << 10
 BODY_S = 5.0
 TARGET_BYTES = 2048  # path and query
-RANGE_BYTES = 128  # of a Range header: long ones have made libraries slow
+RANGE_BYTES = 128  # of a Range header, because long ones make some libraries slow
 STALLED_S = 20.0  # a client that reads nothing for this long is cut off
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -40,7 +40,7 @@ HEADERS = {
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # no-referrer would make forms send Origin: null
+    "referrer-policy": "same-origin",  # with no-referrer, forms would send Origin: null
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
@@ -49,7 +49,7 @@ HEADERS = {
 
 
 class HttpError(Exception):
-    """A refused request. ``headers``: added to those of all responses."""
+    """A refused request. ``headers``: further ones for the response."""
 
     def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
@@ -57,7 +57,7 @@ class HttpError(Exception):
 
 
 class Gate:
-    """Passes a request to ``app``, or answers it. One per server."""
+    """Passes a request to ``app``, or refuses it."""
 
     def __init__(
         self,
@@ -71,17 +71,17 @@ class Gate:
         self._access, self._connections = access, connections
         self._say, self._reported = say, False
         self.body_s, self.stalled_s = BODY_S, STALLED_S
-        self.requests: dict[int, int] = {}  # status -> answers
+        self.requests: dict[int, int] = {}  # status -> number of responses
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         peer = scope.get("client")
-        self._connections.answering(peer)
+        self._connections.begin_request(peer)
         try:
             await self._answer(scope, receive, _Sender(self, peer, send))
         finally:
-            self._connections.answered(peer)
+            self._connections.end_request(peer)
 
     async def _answer(
         self, scope: MutableMapping[str, Any], receive: Receive, send: _Sender
@@ -90,14 +90,14 @@ class Gate:
             headers = _headers(scope)
             self._check_request(scope, headers)
             if scope["method"] == "POST":
-                receive = await self._whole_body(headers, receive)
+                receive = await self._read_body(headers, receive)
             self._check_login(scope, headers)
             await self._app(scope, receive, send)
         except HttpError as refusal:
             if not send.begun:
                 await _refuse(refusal, send)
         except (TimeoutError, OSError):
-            self._connections.cut_off(scope.get("client"))  # the client is gone, or stalls
+            self._connections.cut_off(scope.get("client"))  # the client left or stalls
         except Exception as error:
             self._report(error)
             if not send.begun:
@@ -109,7 +109,7 @@ class Gate:
         self.requests[status] = self.requests.get(status, 0) + 1
 
     def _report(self, error: Exception) -> None:
-        """Print an error only once: repeated requests must not fill the terminal."""
+        """Print only the first error, so that repeated requests do not fill the terminal."""
         if not self._reported:
             self._reported = True
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -121,7 +121,7 @@ class Gate:
             raise HttpError(405, "use GET, HEAD or POST", {"allow": ", ".join(METHODS)})
         if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:
             raise HttpError(414, "the address is too long")
-        # uvicorn only limits a head that arrives in pieces.
+        # uvicorn limits only heads that arrive in pieces.
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
             raise HttpError(431, f"the headers may have at most {HEAD_BYTES} bytes")
         if len(headers.get("range", "")) > RANGE_BYTES:
@@ -134,17 +134,17 @@ class Gate:
                 "--page-hosts",
             )
         origin = headers.get("origin")
-        if origin is not None and not _is_same(origin, host):
+        if origin is not None and not _is_same_site(origin, host):
             raise HttpError(403, "requests from other sites are refused (Origin)")
-        # Cross-site requests are refused, except links to the page.
+        # Other sites may only link to the page.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             navigates = headers.get("sec-fetch-mode") == "navigate"
             if not (navigates and scope["method"] == "GET" and scope["path"] in ("/", "/login")):
                 raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Accept known names (others may point anywhere) and addresses; only loopback on
-        loopback."""
+        """Return whether the Host header is a known name, or an address. A server on loopback
+        accepts only loopback addresses."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
@@ -164,15 +164,15 @@ class Gate:
         return True
 
     def _check_login(self, scope: MutableMapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Require a login. Sets ``scope["session"]`` to the id of the session, or None."""
+        """Raise HttpError without a login. Set ``scope["session"]`` to the session's id or None."""
         scope["session"] = None
         if not self._access.needed:
-            self._connections.knows(scope.get("client"))
+            self._connections.mark_known(scope.get("client"))
             return
         session = cookie(headers.get("cookie", ""), COOKIE)
-        if session is not None and self._access.session_is(session):
+        if session is not None and self._access.has_session(session):
             scope["session"] = session
-            self._connections.knows(scope.get("client"))
+            self._connections.mark_known(scope.get("client"))
             return
         if scope["path"] in OPEN:
             return
@@ -188,12 +188,12 @@ class Gate:
         )
 
     def is_token(self, given: str, scope: Mapping[str, Any]) -> bool:
-        """Return whether this is the token. Raises HttpError after too many wrong ones."""
+        """Return whether this is the token. Raises HttpError after too many wrong tokens."""
         client = scope.get("client")
         address = str(client[0]) if client else ""
         wait_s = self._access.wait_s(address)
-        if self._access.token_is(given, address):
-            self._connections.knows(client)
+        if self._access.check_token(given, address):
+            self._connections.mark_known(client)
             return True
         if wait_s > 0:
             seconds = str(max(1, round(wait_s)))
@@ -201,7 +201,7 @@ class Gate:
             raise HttpError(429, text, {"retry-after": seconds})
         return False
 
-    async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
+    async def _read_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > BODY_BYTES:
             raise HttpError(413, f"request body over {BODY_BYTES} bytes", {"connection": "close"})
@@ -223,23 +223,24 @@ class Gate:
             raise HttpError(408, "the body is too slow", {"connection": "close"}) from None
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def again() -> Message:
+        async def replay() -> Message:
             return whole.pop() if whole else await receive()
 
-        return again
+        return replay
 
 
 class _Sender:
-    """Sends a response with the headers of all responses; times out if the client stops reading."""
+    """Adds ``HEADERS`` to a response and sends it. Raises TimeoutError if the client stops
+    reading."""
 
-    def __init__(self, guard: Gate, peer: Any, send: Send) -> None:
-        self._guard, self._peer, self._send = guard, peer, send
+    def __init__(self, gate: Gate, peer: Any, send: Send) -> None:
+        self._gate, self._peer, self._send = gate, peer, send
         self.begun = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begun = True
-            self._guard.count(message["status"])
+            self._gate.count(message["status"])
             own = list(message.get("headers", ()))
             given = {name.lower() for name, _ in own}
             own += [
@@ -248,7 +249,7 @@ class _Sender:
                 if name.encode() not in given
             ]
             message = {**message, "headers": own}
-        async with asyncio.timeout(self._guard.stalled_s):
+        async with asyncio.timeout(self._gate.stalled_s):
             await self._send(message)
 
 
@@ -268,7 +269,7 @@ async def _refuse(refusal: HttpError, send: _Sender) -> None:
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Return headers by lower-case name. Raises HttpError for a duplicate that matters."""
+    """Return headers by lower-case name. Raises HttpError if a critical one is duplicated."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -278,8 +279,8 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _is_same(origin: str, host: str) -> bool:
-    """Return whether an Origin is the page itself; a proxy may have terminated TLS."""
+def _is_same_site(origin: str, host: str) -> bool:
+    """Return whether an Origin is this page. The scheme may differ behind a TLS proxy."""
     return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
 

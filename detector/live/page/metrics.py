@@ -1,7 +1,7 @@
-"""The figures of a run for Prometheus, in our own registry.
+"""Exports the figures of a run to Prometheus.
 
 Names follow its conventions: a prefix, base units, ``_total`` for counters. Values are read from
-the run when Prometheus scrapes; nothing is counted twice.
+the run when Prometheus scrapes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from detector.core import __version__
 from detector.live.base import LiveFigures, StreamFigures
 from detector.live.page.documents import LIVE, is_healthy
+from detector.live.sources.base import STATES
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # what ``generate_latest`` writes
-STATES = ("connecting", "live", "stalled", "waiting", "ended")
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # the format of ``generate_latest``
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class RunCollector(Collector):
         self._figures, self._page = figures, page
 
     def describe(self) -> list[Metric]:
-        return []  # else the registry calls ``collect`` to learn the names
+        return []  # otherwise the registry would call ``collect`` to get the names
 
     def collect(self) -> Iterator[Metric]:
         return (metric for metric in self._all() if metric.samples)
@@ -55,16 +54,12 @@ class RunCollector(Collector):
             "healthy", "1 if a camera is live and the engine responds.", is_healthy(figures)
         )
         if figures is not None:
-            yield from _of_run(figures)
-            yield from _of_streams(figures.streams)
-        yield from _of_page(self._page())
+            yield from _run_metrics(figures)
+            yield from _stream_metrics(figures.streams)
+        yield from _page_metrics(self._page())
 
 
-def exposition(registry: CollectorRegistry) -> bytes:
-    return generate_latest(registry)
-
-
-def registry_of(
+def make_registry(
     figures: Callable[[], LiveFigures | None], page: Callable[[], PageFigures]
 ) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
@@ -73,7 +68,7 @@ def registry_of(
     return registry
 
 
-def _of_run(figures: LiveFigures) -> Iterator[Metric]:
+def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
     yield _gauge("uptime_seconds", "Time since the run started.", figures.uptime_s)
     yield _gauge(
         "inference_pictures_per_second",
@@ -112,7 +107,7 @@ def _of_run(figures: LiveFigures) -> Iterator[Metric]:
     yield events
 
 
-def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
+def _stream_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
     for name, text, value in (
         ("received", "Frames received.", lambda one: one.received),
         ("processed", "Frames detected.", lambda one: one.processed),
@@ -166,15 +161,15 @@ def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         for what, fps in (("received", one.camera_fps), ("processed", one.processed_fps)):
             if fps is not None:
                 rates.add_metric((one.name, what), fps)
-    yield from (dropped, state, up, frozen, age, rates, *_of_zones(streams))
+    yield from (dropped, state, up, frozen, age, rates, *_zone_metrics(streams))
 
 
-def _of_zones(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
-    crossed, gone = (
+def _zone_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
+    went_in, went_out = (
         CounterMetricFamily(f"detect_video_zone_{what}", text, labels=("camera", "zone", "class"))
         for what, text in (
-            ("in", "Crossings of a line in its direction in, or objects that came into a zone."),
-            ("out", "Crossings of a line in its direction out, or objects that left a zone."),
+            ("in", "Crossings of a line in the direction in, or objects that entered a zone."),
+            ("out", "Crossings of a line in the direction out, or objects that left a zone."),
         )
     )
     inside = GaugeMetricFamily(
@@ -183,15 +178,15 @@ def _of_zones(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
     for one in streams:
         for zone in one.zones:
             for name, sums in zone.counts.items():
-                for counter, count in zip((crossed, gone), sums, strict=True):
+                for counter, count in zip((went_in, went_out), sums, strict=True):
                     labels = (one.name, zone.shape.name, name)
                     counter.add_metric(labels, count)
             if zone.inside is not None:
                 inside.add_metric((one.name, zone.shape.name), zone.inside)
-    yield from (crossed, gone, inside)
+    yield from (went_in, went_out, inside)
 
 
-def _of_page(page: PageFigures) -> Iterator[Metric]:
+def _page_metrics(page: PageFigures) -> Iterator[Metric]:
     yield _gauge("page_watchers", "Picture streams being watched.", page.watchers)
     yield _gauge("page_connections", "Open connections.", page.connections)
     for name, text, count in (

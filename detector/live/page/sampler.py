@@ -1,7 +1,6 @@
-"""Samples the figures of a run once a second, and keeps the last minutes of each camera.
+"""Samples the figures of a run once a second, and stores the last minutes of each camera.
 
-The run is asked once a second, however many clients the page has, and in a separate thread: if the
-run hangs, the page must still report it.
+The figures are read in a separate thread, so that the page still works if the run hangs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from detector.live.page.documents import LIVE, HistoryDocument, rounded
 
 EVERY_S = 1.0
 KEPT = 600  # samples: ten minutes
-ANSWER_S = 3.0  # a run that takes longer is not healthy
+TIMEOUT_S = 3.0  # a run that does not respond for longer hangs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,56 +32,54 @@ class _RunSample:
 
 
 class Sampler:
-    """Keeps ``newest``, the last second's figures; None if the run has not begun or hangs."""
+    """Samples figures. ``newest``: the last ones; None if the run has not begun or hangs."""
 
     def __init__(
         self,
-        ask: Callable[[], LiveFigures | None],
+        read: Callable[[], LiveFigures | None],
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._ask, self._clock = ask, clock
+        self._read_figures, self._clock = read, clock
         self.every_s = every_s
         self.newest: LiveFigures | None = None
         self.at_s = clock()  # Unix time of ``newest``
-        self.names: frozenset[str] = frozenset()  # names of the streams, as last known
+        self.names: frozenset[str] = frozenset()  # last known names of the streams
         self._samples: deque[_RunSample] = deque(maxlen=KEPT)
         self.sampled = asyncio.Event()  # set at the next sample, then replaced
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        question: asyncio.Future[LiveFigures | Exception | None] | None = None
+        request: asyncio.Future[LiveFigures | Exception | None] | None = None
         while True:
             began = loop.time()
-            question = question or self._question(loop)
-            done, _ = await asyncio.wait([question], timeout=max(ANSWER_S, self.every_s))
+            request = request or self._request_figures(loop)
+            done, _ = await asyncio.wait([request], timeout=max(TIMEOUT_S, self.every_s))
             if done:
-                self._note(question.result())
-                question = None
+                figures = request.result()
+                self._keep(None if isinstance(figures, Exception) else figures)
+                request = None
             else:
-                self._keep(None)  # still pending; a second question would only queue
+                self._keep(None)  # a second request would only wait for the first
             await asyncio.sleep(max(0.05, self.every_s - (loop.time() - began)))
 
-    def _question(
+    def _request_figures(
         self, loop: asyncio.AbstractEventLoop
     ) -> asyncio.Future[LiveFigures | Exception | None]:
-        """Ask the run in a daemon thread, so that the end of the program does not wait for it."""
-        answered: asyncio.Future[LiveFigures | Exception | None] = loop.create_future()
+        """Read the figures in a daemon thread, so that the program's exit does not wait for it."""
+        future: asyncio.Future[LiveFigures | Exception | None] = loop.create_future()
 
         def ask() -> None:
             answer: LiveFigures | Exception | None
             try:
-                answer = self._ask()
+                answer = self._read_figures()
             except Exception as error:
                 answer = error
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(_set, answered, answer)
+            with suppress(RuntimeError):  # the event loop may have ended
+                loop.call_soon_threadsafe(_resolve, future, answer)
 
         threading.Thread(target=ask, name="detect-video page asks", daemon=True).start()
-        return answered
-
-    def _note(self, answer: LiveFigures | Exception | None) -> None:
-        self._keep(None if isinstance(answer, Exception) else answer)
+        return future
 
     def _keep(self, figures: LiveFigures | None) -> None:
         self.newest, self.at_s = figures, self._clock()
@@ -119,7 +116,7 @@ class Sampler:
 
 
 def _rates(samples: list[_RunSample], what: str, name: str) -> list[float | None]:
-    """Return rates per second between samples; None for the first."""
+    """Return rates per second between samples; the first is None."""
     rates: list[float | None] = []
     before: _RunSample | None = None
     for one in samples:
@@ -134,6 +131,6 @@ def _rates(samples: list[_RunSample], what: str, name: str) -> list[float | None
     return rates
 
 
-def _set(answered: asyncio.Future[Any], answer: object) -> None:
-    if not answered.done():
-        answered.set_result(answer)
+def _resolve(future: asyncio.Future[Any], answer: object) -> None:
+    if not future.done():
+        future.set_result(answer)

@@ -1,4 +1,4 @@
-"""Headers in packets: parameter sets of H.264 and H.265, and ADTS of AAC."""
+"""Reads headers in packets: parameter sets of H.264 and H.265, and ADTS of AAC."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ AAC_LC = 2
 
 
 def parameter_sets(codec: str, data: bytes) -> bytes | None:
-    """Return the parameter sets before the first slice, if any. Input and output: Annex B."""
-    wanted, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
-    found: dict[int, list[bytes]] = {kind: [] for kind in wanted}
-    for unit in _units(data):
+    """Return the parameter sets before the first slice; None if some are missing. Both input and
+    output are in Annex B format."""
+    set_kinds, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
+    found: dict[int, list[bytes]] = {kind: [] for kind in set_kinds}
+    for unit in _nal_units(data):
         kind = unit[0] & 31 if codec == "h264" else unit[0] >> 1 & 63
         if kind in found:
             found[kind].append(unit)
@@ -29,7 +30,7 @@ def parameter_sets(codec: str, data: bytes) -> bytes | None:
     return b"".join(b"\x00" + START + unit for units in found.values() for unit in units)
 
 
-def _units(data: bytes) -> Iterator[bytes]:
+def _nal_units(data: bytes) -> Iterator[bytes]:
     begin = data.find(START)
     while begin >= 0:
         end = data.find(START, begin + 3)
@@ -52,7 +53,8 @@ def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None
 
 
 def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
-    """Split an ADTS packet into AAC frame and AudioSpecificConfig (ISO 14496-3, 1.A.2)."""
+    """Split an ADTS packet into AAC frame and AudioSpecificConfig (ISO 14496-3, 1.A.2); None if
+    it is not ADTS."""
     if len(data) < 9 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
         return None
     head = 7 if data[1] & 1 else 9
@@ -64,7 +66,7 @@ def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def aac_config(rate: int, channels: int) -> bytes | None:
-    """Return the AudioSpecificConfig of AAC-LC; None if it cannot express the format."""
+    """Return an AudioSpecificConfig for AAC-LC; None if it cannot express the format."""
     if rate not in AAC_RATES or not 1 <= channels <= 6:
         return None
     index = AAC_RATES.index(rate)

@@ -1,4 +1,4 @@
-"""The bounded queue between threads that must not wait and the recorder's thread."""
+"""The bounded queue from the loop and the feed, which must not wait, to the recorder's thread."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from detector.live.recording.samples import NS
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8
 MOST_ITEMS = 20_000
-# A kill loses queued items, so drop a picture if the first item is older than this.
-OLDEST_NS = NS * 4 // 10
-# Packets need no encoding, so they may wait for a slow disk.
-OLDEST_PACKET_NS = 5 * NS
+OLDEST_NS = NS * 4 // 10  # pictures are dropped at this age of the queue: a kill would lose it
+OLDEST_PACKET_NS = 5 * NS  # packets need no encoding, so they may wait for a slow disk
 
 
 @dataclass(slots=True)
@@ -32,10 +30,11 @@ class Drawn:
 
 @dataclass(slots=True)
 class Sighting:
+    """The result of a picture. ``found``: it belongs in a clip."""
+
     arrived_ns: int
     found: bool
-    # For the side-car with boxes; None: no side-car.
-    detections: Detections | None = None
+    detections: Detections | None = None  # for the side-car, if there is one
     size: tuple[int, int] = (0, 0)  # height, width of the picture
 
 
@@ -46,18 +45,18 @@ class Opened:
 
 @dataclass(slots=True)
 class Closed:
-    """The connection has ended."""
+    """The end of a connection."""
 
 
 Item = Drawn | Sighting | Opened | Closed | Packet
 
 
 class Inbox:
-    """The queue. ``put_*`` never waits and returns whether there was room; ``take`` waits."""
+    """The queue. ``put_*`` never waits; ``take`` waits."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._condition = threading.Condition()
-        self._items: deque[tuple[int, Item]] = deque()  # with the time of arrival
+        self._items: deque[tuple[int, Item]] = deque()  # with the time when each was put
         self._most_bytes = most_bytes
         self._bytes = self._pictures = 0
         self._closed = False
@@ -72,7 +71,7 @@ class Inbox:
             return True
 
     def picture_fits(self, now_ns: int) -> bool:
-        """Tell whether ``put_picture`` would accept one, before it is converted."""
+        """Return whether ``put_picture`` would accept a picture, before it is converted."""
         with self._condition:
             late = bool(self._items) and now_ns - self._items[0][0] > OLDEST_NS
             return not late and self._pictures < MOST_PICTURES
@@ -85,8 +84,8 @@ class Inbox:
             self._put(packet, now_ns)
             return True
 
-    def put_word(self, word: Sighting | Opened | Closed, now_ns: int) -> None:
-        """Add a small item. If space is short its boxes are dropped first, then the item."""
+    def put_message(self, word: Sighting | Opened | Closed, now_ns: int) -> None:
+        """Add a small item. If the queue is full, drop its boxes, or the whole item."""
         with self._condition:
             if isinstance(word, Sighting):
                 if len(self._items) >= MOST_ITEMS:

@@ -1,5 +1,5 @@
-"""Files of N minutes, cut at key frames, and pauses while the disk is full. The monotonic clock
-counts the minutes."""
+"""Writes files of N minutes, which begin at key frames, and pauses while the disk is full. The
+monotonic clock measures the minutes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
 from detector.live.recording.side_cars import SideCars
 
 RETRY_NS = 5 * NS  # between attempts to resume after the disk was full
-# How long a file waits for late sound after the next one began.
-TAIL_NS = NS * 3 // 10
-# Space left for rows and events: 64 MB, or 1% of a small disk.
+TAIL_NS = NS * 3 // 10  # how long a file waits for late sound after the next file began
+# Space reserved for rows and events: 64 MB, or 1% of a small disk.
 RESERVE_BYTES = 64_000_000
 RESERVE_SHARE = 0.01
 
@@ -54,10 +53,10 @@ class Segments:
         self._notice = notice
         self._tracks: Tracks | None = None
         self._file: Mp4 | None = None
-        self._before: Mp4 | None = None  # the file before it, until its sound is complete
-        self._began_ns = 0  # arrival of the file's first sample
-        self._paused_ns: int | None = None  # arrival of the sample that hit the full disk
-        self._try_ns = 0
+        self._previous: Mp4 | None = None  # the file before, until its sound is complete
+        self._began_ns = 0  # arrival of the current file's first sample
+        self._paused_ns: int | None = None  # when writing failed: arrival of the sample
+        self._retry_ns = 0
         self._refused_codec = False
         self._files = self._bytes = self._refused = self._lost = self._written = 0
 
@@ -72,9 +71,9 @@ class Segments:
         self._refused_codec = False
 
     def wants_key(self, arrived_ns: int) -> bool:
-        """Return whether a picture that arrived then should be a key frame, to begin a file."""
+        """Return whether a picture that arrived then should begin a file, so be a key frame."""
         if self._paused_ns is not None and self._file is None:
-            return arrived_ns >= self._try_ns
+            return arrived_ns >= self._retry_ns
         return self._file is None or arrived_ns - self._began_ns >= self._longest_ns
 
     def write(self, sample: Sample) -> None:
@@ -82,14 +81,14 @@ class Segments:
             self._write_video(sample)
         elif self._file is not None and self._file.start_ns is not None:
             early = sample.dts_ns < self._file.start_ns
-            if early and self._before is not None:
-                self._put(self._before, sample)
+            if early and self._previous is not None:
+                self._put(self._previous, sample)
             elif not early:
                 self._put(self._file, sample)
 
     def _write_video(self, sample: Sample) -> None:
-        if self._before is not None and sample.arrived_ns - self._began_ns > TAIL_NS:
-            self._finish_before()
+        if self._previous is not None and sample.arrived_ns - self._began_ns > TAIL_NS:
+            self._finish_previous()
         if sample.key and self.wants_key(sample.arrived_ns):
             self._begin_file(sample)
         if self._file is not None:
@@ -103,10 +102,10 @@ class Segments:
         if not self._has_room():
             self._pause(sample.arrived_ns, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
             return
-        self._finish_before()
-        self._before, self._file = self._file, None
+        self._finish_previous()
+        self._previous, self._file = self._file, None
         if len(self._tracks) == 1:
-            self._finish_before()  # no sound to wait for
+            self._finish_previous()  # no sound to wait for
         longest_s = self._longest_ns / NS
         try:
             name = time_name(sample.utc_s)
@@ -127,7 +126,7 @@ class Segments:
             return
         self._written += sample.track == VIDEO
         if self._side_cars is not None and sample.track == VIDEO and shown_ns is not None:
-            self._side_cars.shown(file, sample, shown_ns)
+            self._side_cars.add_picture(file, sample, shown_ns)
         if self._paused_ns is not None and file.path is not None and file is self._file:
             out_s = (sample.arrived_ns - self._paused_ns) / NS
             self._paused_ns = None
@@ -139,32 +138,33 @@ class Segments:
         except OSError:
             return True  # writing will report the error
         wanted = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
-        twice = 2 if self._paused_ns is not None else 1  # else it would pause again at once
-        return disk.f_bavail * disk.f_frsize >= wanted * twice
+        # To resume, require twice the space, so that it does not pause again immediately.
+        factor = 2 if self._paused_ns is not None else 1
+        return disk.f_bavail * disk.f_frsize >= wanted * factor
 
     def _pause(self, now_ns: int, error: OSError) -> None:
-        """Finish the files with what they have. Print one notice per pause."""
-        for file in (self._before, self._file):
+        """Finish the files with their complete fragments. Print one notice per pause."""
+        for file in (self._previous, self._file):
             if file is not None:
                 self._lost += file.waiting
                 self._count(file, file.give_up())
-        self._before = self._file = None
-        self._try_ns = now_ns + RETRY_NS
+        self._previous = self._file = None
+        self._retry_ns = now_ns + RETRY_NS
         if self._paused_ns is None:
             self._paused_ns = now_ns
-            self._notice(f"{self._camera}: {_why(error, self._folder)}")
+            self._notice(f"{self._camera}: {_pause_message(error, self._folder)}")
 
-    def look(self, now_ns: int) -> None:
+    def check_disk(self, now_ns: int) -> None:
         if self._file is not None and not self._has_room():
             self._pause(now_ns, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     def finish(self) -> None:
-        self._finish_before()
+        self._finish_previous()
         file, self._file = self._file, None
         self._finish_file(file)
 
-    def _finish_before(self) -> None:
-        file, self._before = self._before, None
+    def _finish_previous(self) -> None:
+        file, self._previous = self._previous, None
         self._finish_file(file)
 
     def _finish_file(self, file: Mp4 | None) -> None:
@@ -198,7 +198,7 @@ class Segments:
         )
 
 
-def _why(error: OSError, folder: Path) -> str:
+def _pause_message(error: OSError, folder: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
             f"disk full: recording in {folder} is paused until there is space, detection "

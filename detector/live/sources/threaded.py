@@ -1,4 +1,4 @@
-"""The base of all feeds: threads, a slot and a status."""
+"""The base class of all feeds: its threads, slot and status."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _running: weakref.WeakSet[ThreadedFeed] = weakref.WeakSet()
 
 @atexit.register
 def _stop_running() -> None:
-    """Stop all feeds before Python ends: FFmpeg's callback into an ended interpreter crashes."""
+    """Stop all feeds before Python exits, because FFmpeg's callbacks would crash it."""
     feeds = list(_running)
     for feed in feeds:
-        feed.stop(0)  # signal all before waiting for any
+        feed.stop(0)  # signal all feeds before waiting for any
     for feed in feeds:
         feed.stop()
 
 
 class ThreadedFeed(Feed):
-    """Subclasses define ``jobs``, ``interrupt``. ``clock``: perf_counter_ns; ``utc``: Unix s."""
+    """A feed whose threads run ``jobs``. ``clock``: perf_counter_ns; ``utc``: Unix seconds."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ThreadedFeed(Feed):
         raise NotImplementedError
 
     def interrupt(self) -> None:
-        """End what the threads wait for. ``stopping`` is set."""
+        """Make blocked threads continue, so that they see ``stopping``."""
 
     def end(self) -> None:
         """Clean up, once, after the last thread has ended."""
@@ -116,7 +116,7 @@ class ThreadedFeed(Feed):
         return ended
 
     def _run(self, job: Callable[[], None]) -> None:
-        """Run a job; a bug in it ends only this camera, with an error."""
+        """Run a job. A bug in it ends only this camera, with an error."""
         try:
             job()
         except Exception as error:
@@ -126,7 +126,7 @@ class ThreadedFeed(Feed):
             self.wake()
 
     def put(self, picture: Picture) -> bool:
-        is_in = self.slot.put(picture)
-        if is_in:
+        added = self.slot.put(picture)
+        if added:
             self.wake()
-        return is_in
+        return added

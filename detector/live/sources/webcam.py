@@ -1,4 +1,4 @@
-"""Webcams, read by cv2: one thread grabs and converts, and reopens a lost device."""
+"""Reads webcams with OpenCV, in one thread, which reopens a lost device."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from detector.core.errors import UsageError
 from detector.core.errors.writing import has_permission
 from detector.core.sources._cv2 import cv2, fits
 from detector.core.timeline import READ, WAIT_INPUT
 from detector.core.types import Arrival, Image
-from detector.live.sources.base import LAG, PacketListener, Picture
+from detector.live.sources.base import LAG, Picture
 from detector.live.sources.status import SECOND
 from detector.live.sources.threaded import ThreadedFeed
 
 MICROSECONDS = Fraction(1, 1_000_000)
-PAUSE_S = 0.05  # after a failed read: a dead device fails at once
+PAUSE_S = 0.05  # after a failed read, because a dead device fails immediately
 
 
 class Capture(Protocol):
@@ -41,17 +40,12 @@ def open_device(device: int | str) -> Capture:
 
 
 class WebcamFeed(ThreadedFeed):
-    """Reads a camera of this machine: ``0`` or ``/dev/video0``. ``open_capture`` opens it."""
+    """Reads a camera of this machine: ``0`` or ``/dev/video0``."""
 
     open_capture: Callable[[int | str], Capture] = staticmethod(open_device)
 
     def jobs(self) -> dict[str, Callable[[], None]]:
         return {"read": self._read}
-
-    def listen(self, listener: PacketListener) -> None:
-        raise UsageError(
-            f"{self.camera.name}: a webcam's video cannot be copied; use --record annotated"
-        )
 
     def convert(self, picture: Picture, into: Image | None) -> Image:
         image: Image = picture.content
@@ -67,7 +61,7 @@ class WebcamFeed(ThreadedFeed):
                 self.wake()
                 capture = self._open()
                 if capture is None:
-                    why = self._why_not()
+                    why = self._explain()
                 else:
                     try:
                         self._read_all(capture, epoch, track)
@@ -87,7 +81,7 @@ class WebcamFeed(ThreadedFeed):
             capture.release()
             return None
         if self.camera.size is not None:
-            # Requests only. Most webcams reach large sizes only with MJPEG.
+            # Most webcams reach large sizes only with MJPEG. A webcam may ignore these requests.
             capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*"MJPG"))
             capture.set(cv2.CAP_PROP_FRAME_WIDTH, self.camera.size[0])
             capture.set(cv2.CAP_PROP_FRAME_HEIGHT, self.camera.size[1])
@@ -96,7 +90,7 @@ class WebcamFeed(ThreadedFeed):
         capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # pictures queued in the driver go stale
         return capture
 
-    def _why_not(self) -> str:
+    def _explain(self) -> str:
         number = re.search(r"\d+$", self.camera.address.whole)
         path = f"/dev/video{number[0]}" if number else self.camera.address.whole
         if not os.path.exists(path):
@@ -125,11 +119,11 @@ class WebcamFeed(ThreadedFeed):
                 self.stopping.wait(PAUSE_S)
                 continue
             number = self.status.arrive(arrived_ns)
-            self._hand_on(
+            self._pass_on(
                 image, number, Arrival(self.camera.name, epoch, arrived_ns, utc_s, self.clock())
             )
 
-    def _hand_on(self, image: Image, number: int, arrival: Arrival) -> None:
+    def _pass_on(self, image: Image, number: int, arrival: Arrival) -> None:
         height, width = image.shape[:2]
         self.status.show(
             arrival.arrived_ns,
@@ -139,7 +133,7 @@ class WebcamFeed(ThreadedFeed):
             "webcam",
             hash(image[:: height // 48 | 1, :: width // 48 | 1].tobytes()),
         )
-        if not self.slot.has_room():  # if we waited, the driver would drop uncounted ones
+        if not self.slot.has_room():  # waiting would make the driver drop pictures uncounted
             self.status.drop(LAG)
             return
         pts = arrival.arrived_ns // 1000

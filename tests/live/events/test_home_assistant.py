@@ -39,7 +39,7 @@ def figures(*shapes, name: str = "door", processed: int = 1) -> LiveFigures:
 
 
 def look(target: HomeAssistant, *shapes, cameras=("door",), **more) -> None:
-    target.look(dict.fromkeys(cameras, ("person",)), lambda: figures(*shapes, **more))
+    target.publish_changes(dict.fromkeys(cameras, ("person",)), lambda: figures(*shapes, **more))
 
 
 def test_entities_have_what_home_assistant_requires():
@@ -76,7 +76,7 @@ def devices(subscriber: Subscriber, camera: str = "door") -> list[set[str]]:
 @pytest.mark.net
 def test_device_follows_what_the_run_has(run, tmp_path):
     target, subscriber, port = run
-    wait_for(lambda: target._again)
+    wait_for(lambda: target._republish)
     look(target, processed=0)  # its lines are not known yet
     look(target, ROAD, YARD)
     wait_for(lambda: devices(subscriber))
@@ -93,7 +93,7 @@ def test_device_follows_what_the_run_has(run, tmp_path):
     target.close()
     # The next run has no gate, and then no camera of this name.
     target = HomeAssistant(f"mqtt://127.0.0.1:{port}/x", prefix="ha")
-    wait_for(lambda: target._before)
+    wait_for(lambda: target._known_devices)
     look(target, ROAD)
     wait_for(lambda: len(devices(subscriber)) == 5)
     assert "-line_gate_in" in devices(subscriber)[3] - devices(subscriber)[4]
@@ -113,12 +113,12 @@ def test_device_follows_what_the_run_has(run, tmp_path):
 @pytest.mark.net
 def test_all_is_published_again_when_home_assistant_starts(run):
     target, subscriber, _ = run
-    wait_for(lambda: target._again)
+    wait_for(lambda: target._republish)
     look(target, ROAD)
     wait_for(lambda: devices(subscriber))
     subscriber.client.publish(BIRTH, "offline")
     subscriber.client.publish(BIRTH, "online")
-    wait_for(lambda: target._again)
+    wait_for(lambda: target._republish)
     look(target, ROAD)
     wait_for(lambda: len(devices(subscriber)) == 2)
     assert devices(subscriber)[0] == devices(subscriber)[1]
@@ -133,8 +133,8 @@ def test_lies_of_a_broker_are_ignored():
     target = HomeAssistant("mqtt://127.0.0.1:1/x", prefix="ha")
     for topic, payload in LIES:
         told = SimpleNamespace(topic=f"ha/device/x/{topic}", payload=payload, retain=True)
-        target._received(None, None, told)
-    assert target._before == {}
+        target._on_message(None, None, told)
+    assert target._known_devices == {}
     target.close()
 
 

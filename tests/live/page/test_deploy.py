@@ -121,13 +121,15 @@ def test_docker_image_holds_what_pip_needs_and_no_secrets():
 
 def test_alarms_and_dashboard_look_at_metrics_that_are_there():
     skip_without_libraries()
-    from detector.live.page.metrics import PageFigures, exposition, registry_of
+    from prometheus_client.exposition import generate_latest
+
+    from detector.live.page.metrics import PageFigures, make_registry
 
     run = Rehearsal("door")
     shape = SimpleNamespace(name="yard")
     run.set("door", zones=(ZoneFigures(shape, {"person": (2, 1)}, 1, ()),))
     page = PageFigures(0, 0, 0, 0, 0, 0, 0, {})
-    metrics = exposition(registry_of(run.figures, lambda: page)).decode()
+    metrics = generate_latest(make_registry(run.figures, lambda: page)).decode()
     wanted = re.sub(r"\w+_\(in_total\|out_total\|inside\)", "", TEXT + DASHBOARD)
     for name in set(re.findall(r"detect_video_\w+", wanted)):
         assert re.search(rf"^{name}\b", metrics, re.M), name

@@ -1,4 +1,4 @@
-"""Measures how full the cores are, and the share of our CPU time that decodes cameras."""
+"""Measures the load of all cores, and the share of our CPU time that decodes cameras."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SECOND = 1_000_000_000  # ns
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class LoadShares:
     """Shares (0 to 1) of the last second. ``busy``: of all cores. ``decoding``: of our CPU time."""
 
     busy: float = 0.0
     decoding: float = 0.0
 
 
-class Burden:
-    """The load, shared by all cameras. Thread-safe. ``cpu_clock``: of this process."""
+class CpuLoad:
+    """The load, measured for all cameras. Thread-safe. ``cpu_clock``: CPU ns of this process."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class Burden:
         self._lock = threading.Lock()
         self._decoding_ns = 0
         self._before: tuple[int, int, int | None, int] | None = None
-        self._use = Use()
+        self._use = LoadShares()
 
     def add(self, cpu_ns: int) -> None:
         with self._lock:
             self._decoding_ns += cpu_ns
 
-    def look(self) -> Use:
-        """Return the load, measured at most once a second; zeros at the first call."""
+    def measure(self) -> LoadShares:
+        """Return the load, updated at most once a second; zeros at the first call."""
         with self._lock:
             now = self._clock()
             if self._before is None or now - self._before[0] >= SECOND:
@@ -58,9 +58,9 @@ class Burden:
         passed, own = now - before[0], self._before[1] - before[1]
         used = own
         if self._before[2] is not None and before[2] is not None:
-            # The system counts in ticks of 10 ms, so it may show less than we used.
+            # The system counts in ticks of 10 ms, so it may report less than we used.
             used = max(own, self._before[2] - before[2])
-        self._use = Use(
+        self._use = LoadShares(
             busy=min(1.0, used / passed / self._cores),
             decoding=min(1.0, (self._before[3] - before[3]) / own) if own else 0.0,
         )
