@@ -81,8 +81,7 @@ class AgeSums:
 
 
 class FrameAges:
-    """One camera's ages, over the session and over the last 10 to 20 seconds. Only one thread may
-    call ``add``."""
+    """One camera's ages, over the session and the last 10 to 20 seconds. For one writer thread."""
 
     def __init__(self, now_ns: int | None = None) -> None:
         self._lock = threading.Lock()

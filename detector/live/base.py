@@ -94,7 +94,7 @@ class ZoneShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ZoneFigures:
-    """The counts of a line (crossings) or zone (objects that entered or left), in and out."""
+    """The counts of a line (crossings) or zone (objects that entered or left)."""
 
     shape: ZoneShape
     counts: Mapping[str, tuple[int, int]]  # class -> in and out, over the whole run

@@ -15,8 +15,8 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_folder(path: Path, depth: int = 1) -> int:
-    """Open a folder, and create it if needed; return its descriptor. Raises OSError if one of the
-    last ``depth`` parts of its path is a link."""
+    """Open a folder, created if needed. Raises OSError if one of the last ``depth`` parts is a
+    link."""
     above = path.parents[depth - 1]
     above.mkdir(parents=True, exist_ok=True)
     folder = os.open(above, FOLDER)
@@ -32,8 +32,7 @@ def open_folder(path: Path, depth: int = 1) -> int:
 
 
 def open_file(path: Path, flags: int, depth: int = 1, parent: int = -1) -> int:
-    """Open a file, and create it if needed; follow no link. Its folder is opened like
-    ``open_folder``, unless its descriptor is given as ``parent``."""
+    """Open a file, created if needed, without following links. ``parent``: its folder, if open."""
     folder = os.dup(parent) if parent >= 0 else open_folder(path.parent, depth)
     try:
         return _open(path.name, flags | os.O_CREAT | os.O_CLOEXEC, folder)
@@ -56,7 +55,7 @@ def open_to_read(path: str, flags: int) -> int:
 
 
 def append_whole(file: int, data: bytes) -> None:
-    """Append all of ``data``. If that fails, cut off the partial write and raise OSError."""
+    """Append all of ``data``, or raise OSError and append nothing."""
     before = os.fstat(file).st_size
     try:
         while data:
@@ -76,13 +75,12 @@ def find_free_name(folder: Path, stem: str, suffix: str) -> str:
 
 
 def names_of_day(stem: str, day: str, suffix: str) -> list[str]:
-    """Return the possible names of a day's files; a new file begins when columns change."""
+    """Return the possible names of a day's files; changed columns need a new file."""
     return [f"{stem}-{day}{more}{suffix}" for more in ("", *(f"-{n}" for n in range(2, 10)))]
 
 
 def lock_folder(path: Path, depth: int = 1) -> int:
-    """Open a folder like ``open_folder``, locked until its descriptor is closed. Raises
-    OutputError if it is in use or not writable."""
+    """Open and lock a folder. Raises OutputError if it is in use or not writable."""
     try:
         while True:
             folder = open_folder(path, depth)
@@ -111,7 +109,7 @@ def is_same_file(path: Path, descriptor: int) -> bool:
 
 
 def remove_if_empty(camera: Path) -> None:
-    """Remove a camera's folder and its subfolders if they are empty and no run holds them."""
+    """Remove a camera's folder and subfolders if they are empty and not locked."""
     with suppress(OSError):
         folder = os.open(camera, FOLDER | os.O_NOFOLLOW)
         try:

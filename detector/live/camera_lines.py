@@ -11,9 +11,8 @@ CAUGHT_UP_S = 60.0  # after this time without drops, the next drop is reported a
 
 
 class CameraLines:
-    """Prints a line with ``state`` when a camera connects or disconnects, and with ``say`` for a
-    problem. ``max_age_s``: with --live every, pictures are dropped only above this age. Not
-    thread-safe."""
+    """Prints new states with ``state``, and problems with ``say``. ``max_age_s``: age above which
+    --live every drops pictures. Not thread-safe."""
 
     def __init__(
         self, state: Callable[[str], None], say: Callable[[str], None], max_age_s: float | None
@@ -40,7 +39,6 @@ class CameraLines:
             self._state(f"{name}: {now}{_again(facts, now_ns)}")
 
     def _report_lag(self, name: str, dropped: int, now_ns: int) -> None:
-        """Report the first dropped pictures, and again after ``CAUGHT_UP_S`` without drops."""
         before, last_ns = self._lag.get(name, (0, None))
         if dropped <= before:
             return

@@ -42,8 +42,6 @@ CLOSE_S = 2.0  # to finish a recording
 
 
 class CreatedFolder:
-    """The folder of a run's outputs."""
-
     def __init__(self, path: Path) -> None:
         """Create the folder if it does not exist. Raises OutputError."""
         self.path = path
@@ -56,7 +54,7 @@ class CreatedFolder:
             ) from error
 
     def remove_empty(self, cameras: Iterable[str]) -> None:
-        """Remove empty folders: those of these cameras, then those that this run created."""
+        """Remove the empty folders of these cameras, then those that this run created."""
         for camera in cameras:
             remove_if_empty(self.path / camera)
         for place in self._made:
@@ -67,7 +65,7 @@ class CreatedFolder:
 class CameraOutputs:
     """Opens the outputs of each camera. ``folder``: the run's; None: write nothing. ``notice``
     prints lines for the user, from any thread. ``style``: of boxes in side-cars. ``hides``: objects
-    are pixelated (--blur). ``filters``: which events start clips."""
+    are pixelated. ``filters``: which events start clips."""
 
     def __init__(
         self,
@@ -95,8 +93,7 @@ class CameraOutputs:
         )
 
     def make(self, camera: Camera, feed: Feed) -> Sequence[Output]:
-        """Open a camera's outputs, before its ``feed`` starts. Raises OutputError if one of them is
-        not writable."""
+        """Open a camera's outputs, before its ``feed`` starts. Raises OutputError."""
         if self._folder is None:
             return []
         outputs: list[Output] = []
@@ -140,7 +137,7 @@ class CameraOutputs:
 
 
 class _CameraRecording:
-    """Connects a recorder with the camera's feed, or with a separate feed of its main stream."""
+    """Connects a recorder to the camera's feed, or to a separate feed of its main stream."""
 
     def __init__(self, recorder: CameraRecorder, camera: Camera, feed: Feed) -> None:
         self.recorder = recorder
@@ -186,7 +183,7 @@ class _CameraRecording:
 
 
 class CameraEvents:
-    """The event rules of a run, and all receivers. ``more``: further receivers (the page)."""
+    """The event rules of a run, and all receivers. ``more``: further receivers."""
 
     def __init__(
         self,
@@ -196,17 +193,17 @@ class CameraEvents:
         filters: EventFilters,
         more: Sequence[EventTarget] = (),
     ) -> None:
-        """Open the receivers. Raises UsageError or OutputError if one cannot be opened."""
+        """Open the receivers. Raises UsageError or OutputError."""
         self.rules = EventRules(time.perf_counter_ns(), time.time())
         self._snapshots, self._filters = None, filters
-        self._days: EventDays | None = None
+
         self.home: HomeAssistant | None = None  # run.py calls ``publish_changes``
         with ExitStack() as opened:
             self._targets: list[EventTarget] = []
             for target in _targets(folder, wanted, notice, filters):
                 opened.callback(target.close)
                 self._targets.append(target)
-                self._days = target if isinstance(target, EventDays) else self._days
+
                 self.home = target if isinstance(target, HomeAssistant) else self.home
             if folder is not None:
                 from detector.live.events.snapshots import Snapshots
@@ -224,8 +221,7 @@ class CameraEvents:
         return self._snapshots.add_to(event, picture())
 
     def close(self) -> list[str]:
-        """Close the receivers, with a short time to deliver; return a line for each that lost
-        events."""
+        """Close the receivers; return a line for each that lost events."""
         if self._snapshots is not None:
             self._snapshots.close()
         self._hub.close()

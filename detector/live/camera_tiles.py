@@ -20,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from detector.core.errors import UsageError
@@ -65,13 +66,13 @@ class GridTrial:
 
 @dataclass(slots=True)
 class CameraGrid:
-    """A camera's grid. ``size``: height, width; 0 before the first picture. ``useful``: finer grids
-    that would help, coarsest first."""
+    """A camera's grid. ``size``: height, width; 0 at first. ``useful``: finer grids that help."""
 
     camera: Camera
     class_ids: frozenset[int] | None
-    option: Tiling
-    tiling: Tiling
+    option: Tiling  # --tiles, or the camera's own
+    coarsest: Tiling
+    tiling: Tiling  # the current one
     size: tuple[int, int] = (0, 0)
     trial: GridTrial | None = None
     useful: list[Tiling] = field(default_factory=list)
@@ -83,8 +84,7 @@ class CameraGrid:
 
 
 class CameraTiles:
-    """The grids of all cameras. The loop's reader calls ``give``; the other methods are
-    thread-safe."""
+    """The grids of all cameras. Only the loop's reader may call ``give``."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan, self._tiling = plan, plan.tiling
@@ -111,11 +111,9 @@ class CameraTiles:
 
     def open(self, camera: Camera, class_ids: frozenset[int] | None) -> None:
         option = self._tiling if camera.tiles is None else Tiling.parse(camera.tiles)
-        entry = CameraGrid(
-            camera, class_ids, option, Tiling() if option.auto else Tiling(option.grid)
-        )
+        coarsest = Tiling(None if option.auto else option.grid)
         with self._lock:
-            self._grids[camera.name] = entry
+            self._grids[camera.name] = CameraGrid(camera, class_ids, option, coarsest, coarsest)
 
     def close(self, name: str) -> None:
         with self._lock:
@@ -146,11 +144,7 @@ class CameraTiles:
             fit = self._fill.fill(picture, slot, shown)
             if trial is None or entry is None:
                 return fit
-            return _TrialFit(
-                fit,
-                grid is not None,
-                lambda *detections: self._add_result(entry, trial, *detections),
-            )
+            return _TrialFit(fit, grid is not None, partial(self._add_result, entry, trial))
 
         return fill
 
@@ -178,9 +172,8 @@ class CameraTiles:
     def _sides(self, entry: CameraGrid, detections: Detections) -> list[float]:
         height, width = entry.size
         selected = keep(detections, width, height, entry.camera.masks, entry.class_ids)
-        sure = selected.only(
-            selected.scores >= self._plan.selection.conf
-        )  # tracking lowers the threshold
+        # The tracker gets boxes below --conf.
+        sure = selected.only(selected.scores >= self._plan.selection.conf)
         return sides_of(sure, entry.size, self._plan.network)
 
     def decide(self, states: Mapping[str, FeedFacts]) -> list[str]:
@@ -188,7 +181,9 @@ class CameraTiles:
         with self._lock:
             for name, entry in self._grids.items():
                 if (facts := states.get(name)) is not None and facts.fps:
-                    entry.rate = self._wanted_rate(entry.camera, facts.fps)
+                    most = entry.camera.rate
+                    rate = facts.fps if most is None else min(facts.fps, float(most))
+                    entry.rate = rate / self._every
             finished = [
                 entry
                 for entry in self._grids.values()
@@ -197,10 +192,6 @@ class CameraTiles:
             for entry in finished:
                 self._conclude(entry)
             return self._distribute(finished) if finished else []
-
-    def _wanted_rate(self, camera: Camera, fps: float) -> float:
-        rate = fps if camera.rate is None else min(fps, float(camera.rate))
-        return rate / self._every
 
     def _conclude(self, entry: CameraGrid) -> None:
         trial, (height, width) = entry.trial, entry.size
@@ -211,8 +202,9 @@ class CameraTiles:
             entry.why = f"found nothing in {FRAMES} frames; checking again in {minutes:.0f} min"
         else:
             entry.side = small_side(trial.sides)
-            detections = useful_grids(entry.side, (width, height), self._plan.network)
-            entry.useful, entry.no_finer = detections
+            entry.useful, entry.no_finer = useful_grids(
+                entry.side, (width, height), self._plan.network
+            )
             entry.why = tell_size(trial.sides, trial.frames)
         repeat_s = REPEAT_S if trial.sides else REPEAT_EMPTY_S
         entry.trial = GridTrial(trial.next_s - TRIAL_INTERVAL_S + repeat_s)
@@ -221,9 +213,7 @@ class CameraTiles:
         possible = self._possible_rate()
         entries = sorted(self._grids.values(), key=lambda entry: entry.side)
         known = [entry.rate for entry in entries if entry.rate is not None]
-        grids = {
-            id(entry): Tiling(None if entry.option.auto else entry.option.grid) for entry in entries
-        }
+        grids = {id(entry): entry.coarsest for entry in entries}
         refused: dict[int, str] = {}
 
         def needed(entry: CameraGrid, tiling: Tiling) -> float:

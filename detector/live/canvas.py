@@ -13,8 +13,8 @@ from detector.live.sources.base import FILE, Camera
 
 
 def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
-    """Return a picture size (width, height) whose network input fits most cameras; None: the
-    model's own. Also return a line for the user if it does not fit all."""
+    """Return a picture size (width, height) whose network input fits most cameras, or None for the
+    model's own; and a line for the user if it does not fit all."""
     declared = declared_canvases(config)
     if config.runtime.size is not None or not declared:
         return None, None

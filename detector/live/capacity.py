@@ -50,7 +50,7 @@ class Usage:
 
 
 def shares_needed(load: Usage) -> dict[str, float]:
-    """Return the share of each resource that detecting every picture of these cameras needs."""
+    """Return the share of each resource that is needed to detect every picture."""
     processed = max(load.processed, LEAST)
     needed = {
         NAMES[group]: sum(load.stages.get(stage, 0.0) for stage in stages) / processed
@@ -84,7 +84,7 @@ def busiest_stage(load: Usage) -> str | None:
 
 
 def sentence(load: Usage) -> str:
-    """Return a sentence: what limits the run, and how many cameras this machine can handle."""
+    """Return a sentence: what limits the run, and how many cameras are possible."""
     could = capacity(load)
     if could is None:
         return "no camera is live, so the capacity is unknown"

@@ -63,8 +63,8 @@ def begin_day(options: LiveOptions, plan: RunPlan, path: str, stop: threading.Ev
     from detector.core.session.store import Session
 
     name = today()
-    folder = Path(options.sessions or Path("runs", FOLDER))
-    session = Session.create_in(folder, name, or_temporary=options.sessions is None)
+    folder = Path(options.config.output.run_dir or Path("runs", FOLDER))
+    session = Session.create_in(folder, name, or_temporary=options.config.output.run_dir is None)
     session.begin()  # removes an earlier run's files, so call it before anything is logged
     timeline = plan.loop.timeline(plan.loaded.natives, max_rows=ROWS, ring=True)
     return Day(session, SourceRun(path, timeline), EndOfDay(stop), name)

@@ -134,8 +134,7 @@ class UsageSums:
 
 class LiveStatus:
     """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding`` returns CPU ns of the
-    feeds' threads, ``computer_clock`` CPU ns of all programs, if known, and ``tiles`` a camera's
-    current grid. ``zones``: counts of lines and zones."""
+    feeds, ``computer_clock`` of all programs, ``tiles`` a camera's current grid."""
 
     def __init__(
         self,
@@ -279,8 +278,8 @@ class LiveStatus:
         outputs: Mapping[str, Mapping[str, str]],
         counts: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> list[StreamSummary]:
-        """Return today's summaries of all cameras, also of removed ones. ``outputs``: camera ->
-        kind -> path; ``counts``: camera -> kind -> counts."""
+        """Return today's summaries of all cameras, also removed ones. ``outputs``: camera -> kind
+        -> path; ``counts``: camera -> kind -> counts."""
         with self._lock:
             return [
                 self._summary(
@@ -311,6 +310,8 @@ class LiveStatus:
         received = counts_today["processed"] + sum(dropped_today.values())
         by_rate, live_s = dropped_today.get(RATE, 0), tally.live_ns / SECOND
         camera = tally.ages.camera()
+        not_rated = received - by_rate
+        share = (sum(dropped_today.values()) - by_rate) / not_rated if not_rated else 0.0
         return StreamSummary(
             name=member.camera.name,
             url=member.camera.address.shown,
@@ -318,7 +319,7 @@ class LiveStatus:
             received=received,
             processed=counts_today["processed"],
             dropped=dropped_today,
-            dropped_share=_share(sum(dropped_today.values()) - by_rate, received - by_rate),
+            dropped_share=share,
             reconnects=counts_today["reconnects"],
             stalls=counts_today["stalls"],
             live_s=live_s,
@@ -366,8 +367,7 @@ class LiveStatus:
         return counts, dict(dropped)
 
     def _stages(self) -> tuple[dict[str, int], int, int]:
-        """Return the busy time of each stage, the number of workers, and the time in which at least
-        one inference ran."""
+        """Return stages' busy times, the number of workers, and the time with any inference."""
         if isinstance(self._timeline, OffTimeline):
             return {}, 1, 0
         stages: dict[str, int] = {}
@@ -413,7 +413,7 @@ class LiveStatus:
 def _recent_rate(
     name: str, facts: FeedFacts, first: Counters | None, last: Counters | None
 ) -> float | None:
-    """Return the rate over the last seconds, since the camera is live; None if unknown."""
+    """Return the rate over the last seconds; None if the camera is not live for long enough."""
     if facts.state != LIVE or first is None or last is None:
         return None
     since = max(first.at_ns, facts.since_ns)
@@ -423,10 +423,6 @@ def _recent_rate(
 
 def _rate(count: int, seconds: float) -> float | None:
     return count / seconds if count and seconds > 0 else None
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
 
 
 def _size(facts: FeedFacts) -> str | None:

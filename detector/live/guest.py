@@ -69,7 +69,7 @@ class Cameras:
     ) -> RunResult:
         from detector.live.run import Observers, detect_live
 
-        def print_line(text: str) -> None:
+        def echo(text: str) -> None:
             say(f"detect-video: {text}")
 
         table = None
@@ -77,9 +77,7 @@ class Cameras:
             from detector.live.terminal.cameras import CameraTable
 
             table = CameraTable(console)
-        observers = Observers(
-            table, say=print_line, state=print_line if told else lambda line: None
-        )
+        observers = Observers(table, say=echo, state=echo if told else lambda line: None)
         if (hub := around.hub) is not None:
             observers = replace(
                 observers,
@@ -130,7 +128,10 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
     if next(_camera_flags(config, given), None) is not None:
         live = [spec for spec in specs if is_live(spec) or is_camera(spec)]
     else:
-        _probe_servers(specs)
+        if len(addresses := [spec for spec in specs if is_web(spec)]) > 1:
+            from detector.core.sources._answers import take_all
+
+            take_all(addresses)
         live = [spec for spec in specs if is_camera(spec)]
     if live and len(live) < len(specs):
         file = next(spec for spec in specs if spec not in live)
@@ -166,10 +167,3 @@ def _camera_flags(config: Config, given: Container[str]) -> Iterator[str]:
         value = getattr(getattr(config, group), leaf.name)
         if value != leaf.default or (leaf.name in given and value is not False):
             yield flag_of(leaf)
-
-
-def _probe_servers(specs: Sequence[str]) -> None:
-    if len(addresses := [spec for spec in specs if is_web(spec)]) > 1:
-        from detector.core.sources._answers import take_all
-
-        take_all(addresses)

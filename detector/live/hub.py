@@ -28,9 +28,9 @@ FORGOTTEN_AFTER_NS = 10_000_000_000  # a picture is freed after this time withou
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """Functions with which a viewer controls the run. ``cameras`` returns the names that ``start``
-    and ``stop`` accept. ``draw`` sets a camera's lines and zones, and returns a description of the
-    changes and the file that stores them."""
+    """Lets a viewer control the run. ``cameras`` returns the names for ``start`` and ``stop``.
+    ``draw`` sets a camera's lines and zones; it returns a description of the changes and the file
+    that stores them."""
 
     cameras: Callable[[], Collection[str]]
     start: Callable[[str], None]
@@ -72,7 +72,7 @@ class _CameraChannel:
 
 
 class HubWatch:
-    """A viewer of one or more cameras. Call ``close`` when the viewer leaves."""
+    """A viewer of one or more cameras."""
 
     def __init__(self, hub: Hub, cameras: Collection[str], rate: float) -> None:
         self.cameras = frozenset(cameras)
@@ -84,8 +84,6 @@ class HubWatch:
 
 
 class Subscription:
-    """The queue of events of one subscriber."""
-
     def __init__(self, first: Iterable[tuple[int, Event]]) -> None:
         self._waiting: deque[tuple[int, Event]] = deque(first, maxlen=EVENTS_WAITING)
         self._lost = 0
@@ -109,8 +107,8 @@ class Subscription:
 
 
 class Hub:
-    """Passes a run to its viewers. Thread-safe. Keeps only pictures for which ``wants_pictures``
-    returned True, because others may lack boxes and --blur."""
+    """Passes a run to its viewers. Thread-safe. Keeps only pictures that ``wants_pictures``
+    requested, because others may lack boxes and --blur."""
 
     name = "page"
 
@@ -130,7 +128,7 @@ class Hub:
         self.encoded_bytes = 0
 
     def figures_from(self, provider: Callable[[], LiveFigures]) -> None:
-        """Set the source of figures; a thread of the page calls it about once a second."""
+        """Set the function that returns the figures."""
         self._figures = provider
 
     def wants_pictures(self, camera: str) -> bool:
@@ -181,8 +179,7 @@ class Hub:
         return None if self._figures is None else self._figures()
 
     def set_wake(self, wake: Callable[[], None]) -> None:
-        """Set a function that is called from any thread at a new picture or event, but not again
-        before ``clear_wake``."""
+        """Set a function that is called, once until ``clear_wake``, at a new picture or event."""
         self._wake = wake
 
     def clear_wake(self) -> None:
@@ -206,7 +203,7 @@ class Hub:
             return len(self._watches)
 
     def request_picture(self, camera: str) -> int:
-        """Request one picture, which will have a higher number than the returned one."""
+        """Request one picture, whose number will be higher than the returned one."""
         channel = self._channel(camera)
         channel.last_request_ns = self._clock_ns()
         number = channel.number  # read before the request is set

@@ -93,8 +93,8 @@ class MemoryWatch:
 
 
 def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
-    """Return the least-squares slope and half the width of its 95% interval (by Student's t;
-    infinite for two points). ``xs`` [N] must not all be equal."""
+    """Return the least-squares slope and half its 95% interval (Student's t; infinite for two
+    points). ``xs`` [N] must not all be equal."""
     count = len(xs)
     mean_x, mean_y = fsum(xs) / count, fsum(ys) / count
     spread = fsum((x - mean_x) ** 2 for x in xs)
@@ -106,8 +106,8 @@ def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
 
 
 def _t975(freedom: int) -> float:
-    """Return the 97.5% quantile of Student's t (Abramowitz and Stegun, 26.7.5). The error is below
-    0.1% from 6 degrees of freedom."""
+    """Return the 97.5% quantile of Student's t (Abramowitz and Stegun, 26.7.5), to 0.1% from 6
+    degrees of freedom."""
     z = 1.959964
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detector.core import sinks
-from detector.core.config.cameras import EventsConfig, RecordConfig
+from detector.core.config.cameras import RecordConfig
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.writing import is_null_device
@@ -29,49 +29,36 @@ Stamp = tuple[int, int, int] | None
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
     """The options. ``specs``: cameras and camera lists. ``folder``: of outputs; None: no outputs.
-    ``sized``: --size was given. ``lists``: the camera lists, each with its ``stamp`` from before it
-    is read."""
+    ``lists``: the camera lists, each with its ``stamp`` from before it is read."""
 
     specs: tuple[str, ...]
-    repeat: bool
+    config: Config
     terms: Terms
-    gather: str
-    frames: int | None
     duration_s: float | None
     folder: Path | None
-    sessions: str | None
-    sized: bool
-    record: RecordConfig
     encoding: Quality
     tracks: bool
-    events: EventsConfig
     lists: Mapping[str, Stamp]
 
     @classmethod
     def of(cls, specs: Sequence[str], asked: Asked) -> LiveOptions:
         config = asked.config
         _refuse_options_of_files(config, asked)
-        output, live = config.output, config.live
+        output = config.output
         _refuse_recording(config)
         nothing = output.output is not None and is_null_device(output.output)
         duration_s = asked.reading.duration_s
         return cls(
             specs=tuple(specs),
-            repeat=live.repeat,
+            config=config,
             terms=terms_of(asked.reading),
-            gather=live.gather,
-            frames=config.input.frames,
             duration_s=None if duration_s is None else float(duration_s),
             folder=None if nothing else Path(output.output or FOLDER),
-            sessions=output.run_dir,
-            sized=config.runtime.size is not None,
-            record=config.record,
             encoding=Quality(
                 output.preset or PRESETS[output.quality or "balanced"],
                 CRF if output.crf is None else output.crf,
             ),
             tracks="tracks" in (output.save or ()),
-            events=config.events,
             lists={spec: stamp(spec) for spec in specs if is_camera_list(spec)},
         )
 

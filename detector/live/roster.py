@@ -56,8 +56,8 @@ class Roster:
             [],
             open_feed,
             batch=len(plan.requests[0].slot),
-            gather=options.gather,
-            frames=options.frames,
+            gather=options.config.live.gather,
+            frames=options.config.input.frames,
             give_up_s=options.terms.give_up_s,
         )
 
@@ -77,8 +77,7 @@ class Roster:
         self._ended = True
 
     def nms(self, candidates: Candidates) -> Detections:
-        """Keep all classes that any camera keeps or blurs; ``Router.keep`` then selects the
-        camera's own."""
+        """Keep all classes that any camera keeps or blurs."""
         return self._nms(candidates)
 
     def _class_ids(self, camera: Camera) -> frozenset[int] | None:
@@ -126,10 +125,10 @@ class Roster:
         return any(stamp(spec) != before for spec, before in self.lists.items())
 
     def read_lists_again(self) -> None:
-        """Read cameras.yaml, and add, remove or restart only the cameras that changed."""
+        """Read cameras.yaml; add, remove or restart the cameras that changed."""
         self.lists = {spec: stamp(spec) for spec in self.lists}
         try:
-            cameras = make_cameras(self._options.specs, self._options.repeat)
+            cameras = make_cameras(self._options.specs, self._options.config.live.repeat)
             for camera in cameras:
                 self._class_ids(camera)
                 self._tiles.check(camera)

@@ -23,6 +23,8 @@ from detector.live.figures import LiveStatus
 from detector.live.selection import keep
 from detector.live.sources.base import Camera, Feed, FeedFacts
 
+Counts = Counter[tuple[str, str, str]]  # by camera, kind of output, and name of the count
+
 
 class CameraSink(Protocol):
     def write(self, frame: Frame, detections: Detections) -> None: ...
@@ -45,9 +47,9 @@ class Output:
 
 class Router:
     """The sink of a live loop. ``make`` opens a camera's outputs before its feed starts.
-    ``watcher`` receives pictures with boxes. ``snapshot`` may add a picture to an event.
-    ``hide`` pixelates objects, also those that the camera does not keep. ``wanted``, ``keep`` and
-    ``write`` are for the writer's thread."""
+    ``watcher`` receives pictures with boxes. ``snapshot`` may add a picture to an event. ``hide``
+    pixelates objects, also those not kept. ``wanted``, ``keep`` and ``write`` are for the writer's
+    thread."""
 
     def __init__(
         self,
@@ -72,9 +74,8 @@ class Router:
         self._shows = False  # the watcher receives this picture
         self._drawn = False  # this picture has boxes
         self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, over the whole run
-        # camera -> kind -> counts, of closed outputs, and of all outputs at the last ``counts``.
-        self._closed: dict[str, dict[str, Counter[str]]] = {}
-        self._reported: dict[str, dict[str, Counter[str]]] = {}
+        self._closed: Counts = Counter()  # of closed outputs
+        self._reported: Counts = Counter()  # of all outputs, at the last ``counts``
 
     def open(self, camera: Camera, feed: Feed, classes: frozenset[int] | None) -> None:
         self._status.zones.open(camera.name)
@@ -95,10 +96,10 @@ class Router:
         for output in outputs:
             output.sink.close()
             with self._lock:  # if the camera is added again, its new outputs count from 0
-                _count(self._closed, name, output)
+                _add_counts(self._closed, name, output)
 
     def close(self, why: str = RUN_ENDED) -> None:
-        """Close all outputs concurrently, because each may take a second to write its rest."""
+        """Close all outputs concurrently, because each may take a second."""
         threads = [
             threading.Thread(target=self.close_camera, args=(name, why), daemon=True)
             for name in list(self._outputs)
@@ -111,24 +112,16 @@ class Router:
     def counts(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return camera -> kind of output -> its counts since the last call."""
         with self._lock:
-            now = {
-                name: {kind: Counter(counts) for kind, counts in of_camera.items()}
-                for name, of_camera in self._closed.items()
-            }
+            now = self._closed.copy()
             for name, outputs in self._outputs.items():
                 for output in outputs:
-                    _count(now, name, output)
+                    _add_counts(now, name, output)
             before, self._reported = self._reported, now
-        none: Counter[str] = Counter()
-        return {
-            name: {
-                kind: {
-                    what: n - before.get(name, {}).get(kind, none)[what] for what, n in sums.items()
-                }
-                for kind, sums in of_camera.items()
-            }
-            for name, of_camera in now.items()
-        }
+        counts: dict[str, dict[str, dict[str, int]]] = {}
+        for (camera, kind, what), count in now.items():
+            of_kind = counts.setdefault(camera, {}).setdefault(kind, {})
+            of_kind[what] = count - before[camera, kind, what]
+        return counts
 
     def keep(self, frame: Frame, detections: Detections) -> Detections:
         """Drop detections in the camera's masks, and of classes that it does not keep."""
@@ -201,7 +194,6 @@ class Router:
             self._send(event)
 
 
-def _count(into: dict[str, dict[str, Counter[str]]], camera: str, output: Output) -> None:
-    sums = into.setdefault(camera, {}).setdefault(output.name, Counter())
+def _add_counts(sums: Counts, camera: str, output: Output) -> None:
     for what, count in output.counts().items():
-        sums[what] += count
+        sums[camera, output.name, what] += count

@@ -36,8 +36,8 @@ BLOCK = 65_536  # bytes per read when searching for the last line end
 
 
 class DayRows:
-    """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``. Each file begins with ``head``. For
-    one thread. Counts lost rows, and reports them with ``notice``."""
+    """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``, which begins with ``head``. Counts
+    lost rows, and reports them with ``notice``. For one thread."""
 
     stem: ClassVar[str]
     suffix: ClassVar[str]
@@ -176,7 +176,7 @@ class CameraRows(DayRows):
         super()._open(day)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Write the row of a picture. Its ``age_ms`` is the time from its arrival until now."""
+        """Write a picture's row. ``age_ms``: from its arrival until now."""
         arrival = frame.arrival
         if arrival is None:
             return

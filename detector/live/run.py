@@ -21,12 +21,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
+from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
 from detector.core.run.canvas import open_network
 from detector.core.run.detect import RunResult, Watcher, closing_session
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
     from detector.core.loop.parts import Parts
     from detector.live.base import Event, EventTarget, LiveFigures
+    from detector.live.terminal.cameras import CameraTable
 
 SHAPE = (1920, 1080)  # assumed for --size 640 before a camera has reported its size
 MONITOR_S = 0.25
@@ -80,20 +82,13 @@ FILES_OF_A_CAMERA = 5
 RUN_FAILED = "the run failed"
 
 
-class LiveTable(Protocol):
-    def start(self, figures: Callable[[], LiveFigures]) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """Receivers of a run's pictures, figures, events and messages. Before the first picture,
-    ``figures_to`` is called with a function that returns the figures, and ``controls_to`` with the
-    controls and the folder of outputs, if any. ``say`` prints a problem or change, and ``state`` a
-    camera's new state."""
+    """Receivers of a run's pictures, figures, events and messages. ``figures_to`` gets a function
+    that returns the figures; ``controls_to`` gets the controls and the folder of outputs. ``say``
+    prints a problem or change, and ``state`` a camera's new state."""
 
-    table: LiveTable | None = None
+    table: CameraTable | None = None
     watcher: Watcher | None = None
     figures_to: Callable[[Callable[[], LiveFigures]], None] | None = None
     controls_to: Callable[[Controls, Path | None], None] | None = None
@@ -123,7 +118,7 @@ def detect_live(
         check_memory(config.runtime.engine)
         keep_inputs(config)
         keep("the source", *(spec for spec in specs if os.path.isfile(spec)))
-        cameras = make_cameras(specs, options.repeat)
+        cameras = make_cameras(specs, options.config.live.repeat)
         # OpenCV's BLAS; reader, worker, monitor; two threads per feed.
         check_threads(blas_threads() + 3 + 2 * len(cameras))
         check_files(FILES_OF_A_CAMERA * len(cameras))
@@ -133,7 +128,10 @@ def detect_live(
             picture, line = picture_of_cameras(cameras, config)
             tiling = tiling_of_cameras(asked.tiling, cameras)
             plan = replace(asked, tiling=tiling).load(
-                timer, picture=SHAPE if options.sized else picture, progress=building, timed=True
+                timer,
+                picture=picture if config.runtime.size is None else SHAPE,
+                progress=building,
+                timed=True,
             )
             plan.loaded.notes += [] if line is None else [line]
             if addresses := list(filter(is_web, specs)):
@@ -199,7 +197,9 @@ class _LiveRun:
         self._filters = EventFilters(plan.network.names, self._zones_of)
         self.roster = Roster(options, plan, open_feed, around.say, self._tiles, self._filters)
         self._collector = self.roster.collector
-        self._source = LiveSource(self._collector, _path_of(options.specs))
+        specs = options.specs
+        path = Address(specs[0]).shown if len(specs) == 1 else f"{len(specs)} cameras"
+        self._source = LiveSource(self._collector, path)
         self._status = LiveStatus(
             self._collector,
             usable_cores(),
@@ -210,14 +210,14 @@ class _LiveRun:
         self._day_figures = DayFigures(self._status, decoders, plan.network.names)
         style = plan.drawing.style
         self.outputs = CameraOutputs(
-            *(options.folder, options.record, options.encoding, around.say, style),
+            *(options.folder, options.config.record, options.encoding, around.say, style),
             filters=self._filters,
             zones="counts" in plan.writing["brought"] or around.controls_to is not None,
             tracks=options.tracks,
             hides=bool(plan.drawing.blurred),
         )
         self._events = CameraEvents(
-            *(options.folder, options.events, around.say, self._filters, around.events_to)
+            *(options.folder, options.config.events, around.say, self._filters, around.events_to)
         )
         hidden = plan.drawing.blurred
         self._router = Router(
@@ -285,7 +285,6 @@ class _LiveRun:
                 table.stop()
 
     def _ended_by_date(self, day: Day) -> bool:
-        """Return whether the loop ended at midnight, and not for another reason."""
         ended = self._stop.is_set() or day.run.error is not None
         return day.end.day_ended and not ended
 
@@ -323,8 +322,8 @@ class _LiveRun:
         return [name for one in counting for name in one.zones_of(camera)]
 
     def _draw(self, camera: str, drawing: str) -> tuple[str, str]:
-        """Store lines and zones that a viewer drew, and count with them from the next frame on.
-        Return a description of the changes, and the file."""
+        """Store lines and zones that a viewer drew, and count with them from now on. Return a
+        description of the changes, and the file."""
         from detector.core.stages import between
 
         folder, zones = self._options.folder, self._plan.as_asked.tracking.zones
@@ -397,7 +396,7 @@ class _LiveRun:
         )
 
     def _info(self) -> SourceInfo:
-        """Describe the run as one source, with size and rate of the first camera that has them."""
+        """Describe the run as one source, by the first camera with a known size."""
         info = self._source.info
         for facts in self.roster.states().values():
             if facts.width and facts.height:
@@ -438,7 +437,7 @@ class _LiveRun:
         self._router.tick(states, time.perf_counter_ns(), time.time())
 
     def _log(self, error: Exception) -> None:
-        """Log an error into the session and print it, once, because it may recur at each turn."""
+        """Log an error into the session and print it once, as it may recur."""
         if (text := f"{type(error).__name__}: {error}") not in self._logged_errors:
             self._logged_errors.add(text)
             if self._day is not None:
@@ -462,9 +461,3 @@ class _LiveRun:
         if not self._outputs_closed:
             self._outputs_closed = True
             self._notes += filter(None, [*self._events.close(), self._filters.line()])
-
-
-def _path_of(specs: Sequence[str]) -> str:
-    from detector.core.errors.secrets import Address
-
-    return Address(specs[0]).shown if len(specs) == 1 else f"{len(specs)} cameras"

@@ -31,8 +31,7 @@ def keep(
     masks: Sequence[Polygon],
     classes: Collection[int] | None,
 ) -> Detections:
-    """Drop detections of other classes, and boxes whose centre is in a mask. ``masks``: polygons
-    with points from 0 to 1."""
+    """Drop detections of other classes, or centred in ``masks`` (polygons of points 0 to 1)."""
     if not len(detections) or (not masks and classes is None):
         return detections
     kept = np.ones(len(detections), bool)

@@ -28,8 +28,7 @@ CLOSE_S = 2.0
 
 
 class CameraTracks:
-    """The tracks of one camera. A separate thread encodes and writes, so ``see`` and ``write``
-    never wait. Counts lost tracks."""
+    """The tracks of one camera. Another thread writes, so ``see`` and ``write`` never wait."""
 
     def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
         self.folder = folder / camera.name / "tracks"

@@ -92,7 +92,7 @@ class WatchedFiles:
             self._running, self._last = None, None
 
     def wants_pictures(self, camera: str = "") -> bool:
-        """Return whether to draw. ``camera`` is ignored, because only one file runs at a time."""
+        """Return whether to draw. ``camera`` is ignored: there is one file at a time."""
         return self._hub.wants_pictures(self._name)
 
     def show(self, frame: Frame, detections: Detections) -> None:

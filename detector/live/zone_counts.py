@@ -78,8 +78,8 @@ class ZoneCounts:
                 self._add(camera, one.zone, one.class_name, is_in, self.clock())
 
     def count(self, event: Event) -> Event:
-        """Count an event. Return it with ``count`` set to today's crossings in its direction, or to
-        the number of objects in the zone."""
+        """Count an event. Return it with ``count``: today's crossings in its direction, or the
+        objects in the zone."""
         zone, kind = event.zone, event.direction or event.event
         if zone is None:
             return event

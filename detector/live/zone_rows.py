@@ -41,7 +41,7 @@ class _CountRows(_DayCsv):
 
 
 class ZoneRows:
-    """The files of one camera. A day's last counts are written at the next day's first picture."""
+    """The files of one camera. A day's last counts follow at the next day's first picture."""
 
     name: ClassVar[str] = "zones"
 
@@ -80,7 +80,6 @@ class ZoneRows:
                 self._counts.add(counts.count_cells(self._camera, row, utc_text), row.from_s)
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of written and lost rows, and bytes, of both files."""
         both = self._events.counts(), self._counts.counts()
         return {what: sum(one[what] for one in both) for what in both[0]}
 

@@ -179,9 +179,9 @@ def test_silence_finishes_the_file(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     bench.draw(range(5))
     bench.recording.check(105 * NS)
-    assert bench.recording.figures().files == 0
+    assert bench.recording.segments.files == 0
     bench.recording.check(112 * NS)
-    assert bench.recording.figures().files == 1
+    assert bench.recording.segments.files == 1
     bench.draw(range(5, 10), 120.0)
     assert [numbers_of(path) for path in bench.files()] == [list(range(5)), list(range(5, 10))]
 
@@ -223,7 +223,7 @@ def cut_file(tmp_path: Path) -> bytes:
     """A file in the making, as a kill leaves it after 2 seconds: 4 fragments."""
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(50))
-    current = bench.recording.figures().current
+    current = bench.recording.segments._file.path
     assert current is not None
     content = current.read_bytes()
     bench.recording.finish()
@@ -506,15 +506,15 @@ def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
     with room_for(300_000):
         draw_noise(bench, noise, range(60), 100.0)
-        figures = bench.recording.figures()
-        assert figures.paused
+        figures = bench.recording.segments
+        assert figures._paused_ns is not None
         assert figures.lost > 0
     with room_for(30_000):
         draw_noise(bench, noise, range(60, 250), 102.4)  # a try after 5 s fails in silence
         assert len(bench.said) == 1
     draw_noise(bench, noise, range(250, 500), 110.0)
-    figures = bench.recording.figures()
-    assert not figures.paused
+    figures = bench.recording.segments
+    assert figures._paused_ns is None
     assert len(bench.said) == 2
     before, *later = [one.path for one in list_recordings(tmp_path / "video")]
     assert len(later) == 3  # none within the first 5 s
@@ -524,7 +524,7 @@ def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
     files = bench.files()
     kept = all_numbers(files)
     assert kept[-1] == 499
-    assert len(kept) + bench.recording.figures().lost == 500
+    assert len(kept) + bench.recording.segments.lost == 500
 
 
 def draw_noise(bench: Bench, noise: Any, numbers: range, at_s: float) -> None:
@@ -554,18 +554,18 @@ def test_a_full_disk_and_room_again(disk: Path) -> None:
     bench = Bench(disk / "yard", record="annotated")
     noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
     draw_noise(bench, noise, range(25), 100.0)
-    assert not bench.recording.figures().paused
+    assert bench.recording.segments._paused_ns is None
     ballast = disk / "ballast"
     with ballast.open("wb", 0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
     draw_noise(bench, noise, range(25, 200), 101.0)
-    assert bench.recording.figures().paused
+    assert bench.recording.segments._paused_ns is not None
     assert len(bench.said) == 1
     assert "disk full" in bench.said[0]
     ballast.unlink()
     draw_noise(bench, noise, range(200, 400), 108.0)
-    assert not bench.recording.figures().paused
+    assert bench.recording.segments._paused_ns is None
     assert len(bench.said) == 2
     files = bench.files()
     kept = all_numbers(files)
@@ -573,7 +573,7 @@ def test_a_full_disk_and_room_again(disk: Path) -> None:
     assert first >= 15  # at most the last fragment of the first second is lost
     assert kept[first:] == list(range(kept[first], 400))
     assert kept[first] <= 200 + 5 * 25  # it is tried every 5 s
-    assert len(kept) + bench.recording.figures().lost == 400
+    assert len(kept) + bench.recording.segments.lost == 400
 
 
 def test_recording_leaves_a_reserve(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -583,10 +583,10 @@ def test_recording_leaves_a_reserve(disk: Path, monkeypatch: pytest.MonkeyPatch)
     (disk / "ballast").write_bytes(bytes(1_000_000))
     bench.draw(range(25))
     bench.recording.check(101 * NS)
-    assert not bench.recording.figures().paused
+    assert bench.recording.segments._paused_ns is None
     (disk / "more").write_bytes(bytes(600_000))
     bench.recording.check(102 * NS)
-    assert bench.recording.figures().paused
+    assert bench.recording.segments._paused_ns is not None
     (disk / "rows").write_bytes(bytes(300_000))
     assert numbers_of(bench.files()[0])[:5] == list(range(5))
 

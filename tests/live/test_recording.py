@@ -16,7 +16,7 @@ from detector.live.recording import mp4
 from detector.live.recording.clips import Clips
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import to_yuv
-from detector.live.recording.inbox import Closed, Drawn, Opened, Sighting
+from detector.live.recording.inbox import Closed, Drawn, Sighting
 from detector.live.recording.names import list_recordings
 from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
@@ -38,7 +38,7 @@ class Bench:
     ) -> float:
         """Play all packets of a file as one connection; return when it ended, in seconds."""
         with av.open(str(path)) as container:
-            self.recording.handle(Opened(RecordedStreams(container.streams)))
+            self.recording.handle(RecordedStreams(container.streams))
             end = at_s
             for number, packet in enumerate(container.demux()):
                 if not packet.size:
@@ -182,7 +182,7 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=200)
     bench = Bench(tmp_path, segment=0.05)
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(RecordedStreams(container.streams)))
+        bench.recording.handle(RecordedStreams(container.streams))
         arriving = [
             (float(one.dts * one.time_base) + late_s * (one.stream.type == "audio"), one)
             for one in container.demux()
@@ -365,7 +365,7 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=100, options={"bf": "0"})
     bench = Bench(tmp_path, record="annotated")
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(RecordedStreams(container.streams)))
+        bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
         begin = min(float(packet.dts * packet.time_base) for packet in packets)
         number = 0
@@ -426,7 +426,7 @@ def run_with_detections(
     count = 0
     with av.open(str(stream)) as container:
         if mode == "copy":
-            bench.recording.handle(Opened(RecordedStreams(container.streams)))
+            bench.recording.handle(RecordedStreams(container.streams))
         for packet in container.demux(video=0):
             if not packet.size:
                 continue
@@ -489,7 +489,7 @@ def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None
             if packet.size and packet.dts is not None:
                 at = 119.96 + float(packet.dts * packet.time_base)
                 bench.recording.handle(Packet.copy(packet, round(at * NS), START_S))
-    assert bench.recording.figures().files == 1  # without ``finish``
+    assert bench.recording.segments.files == 1  # without ``finish``
 
 
 @pytest.mark.parametrize("early", [True, False])

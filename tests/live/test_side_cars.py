@@ -25,7 +25,7 @@ from detector.core.types import Detections, Frame
 from detector.live.camera_outputs import CameraOutputs
 from detector.live.recording import side_cars
 from detector.live.recording.connection import Packet, RecordedStreams
-from detector.live.recording.inbox import Closed, Inbox, Opened, Sighting
+from detector.live.recording.inbox import Closed, Inbox, Sighting
 from detector.live.recording.names import finish_leftovers, free_name, side_car, time_name
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.recording.recording import Quality
@@ -124,7 +124,7 @@ def play(
     they came from another stream, without B-frames. ``in_order``: False for order of arrival.
     """
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(RecordedStreams(container.streams)))
+        bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
         shown = sorted(packet.pts for packet in packets if packet.stream.type == "video")
         arrived: dict[int, int] = {}
@@ -328,7 +328,7 @@ def test_a_size_that_changes_in_mid_stream(tmp_path: Path) -> None:
     both = tmp_path / "both.h264"
     both.write_bytes(b"".join(path.read_bytes() for path in streams))
     with av.open(str(both)) as container:
-        bench.recording.handle(Opened(RecordedStreams(container.streams)))
+        bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
         for count, packet in enumerate([*packets, *[None] * 10]):
             if packet is not None:

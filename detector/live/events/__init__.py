@@ -15,7 +15,7 @@ CLOSE_S = 2.0  # longest wait for a receiver at the end of a run
 
 
 class EventHub:
-    """Sends each event to all receivers of a run, in the order of ``targets``."""
+    """Sends each event to all receivers of a run."""
 
     def __init__(self, targets: Sequence[EventTarget]) -> None:
         self._targets = list(targets)
@@ -25,12 +25,12 @@ class EventHub:
             target.send(event)
 
     def lost(self) -> dict[str, int]:
-        """Return the number of lost events of each target that lost any."""
+        """Return the number of lost events of each target that lost some."""
         losses = {target.name: target.lost() for target in self._targets}
         return {name: count for name, count in losses.items() if count}
 
     def close(self) -> None:
-        """Close all targets concurrently. Each may deliver until ``CLOSE_S``. Never raises."""
+        """Close all targets concurrently, within ``CLOSE_S``. Never raises."""
 
         def close(target: EventTarget) -> None:
             with suppress(Exception):

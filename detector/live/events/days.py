@@ -17,7 +17,7 @@ MOST_CREATED = 1024  # created files remembered: enough for 256 cameras and seve
 
 
 class EventDays(QueuedTarget):
-    """Writes events to files, which it opens for each line, because events are rare."""
+    """Writes events to files, opened for each line, because events are rare."""
 
     name = "the files of events"
 
@@ -44,6 +44,6 @@ class EventDays(QueuedTarget):
             raise RefusedError(f"{path}: {error.strerror}") from error
 
     def remove_created(self) -> None:
-        """Remove the files that this run created, as no frame arrived. Call after ``close``."""
+        """Remove the files that this run created. Call after ``close``."""
         for path in self._created:
             path.unlink(missing_ok=True)

@@ -101,7 +101,7 @@ class EventFilters:
         }
 
     def _complete(self, receiver: str, camera: Camera, known: Sequence[str]) -> EventFilter:
-        """Return the camera's filter with defaults filled in. ``known``: all lines and zones."""
+        """Return the camera's filter with all defaults. ``known``: all lines and zones."""
         own: EventFilter = camera.events.get(receiver, EventFilter())
         where = f"camera {camera.name}: events.{receiver}"
         if not known and (own.zones or ZONE_EVENTS.intersection(own.kinds or ())):
@@ -135,9 +135,8 @@ class EventFilters:
         return result == PASSED
 
     def _has_room(self, key: tuple[str, str], wanted: EventFilter, event: Event) -> bool:
-        """Return whether the camera is below its limit. One event of the limit is reserved for each
-        line or zone without events in the last minute. Simultaneous events share a picture and
-        count once."""
+        """Return whether the camera is below its limit, of which one event is reserved for each
+        line or zone without a recent event. Simultaneous events share a picture and count once."""
         if wanted.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]
@@ -154,7 +153,7 @@ class EventFilters:
         return True
 
     def line(self) -> str:
-        """Return a line for the user with the numbers of events held back; "" if there are none."""
+        """Return a line for the user with the numbers of events held back, if any."""
         parts = [
             f"{count} from {receiver} ({result if receiver in self._own else NO_ZONE})"
             for (receiver, result), count in sorted(self.counts.items())

@@ -28,7 +28,7 @@ Entities = dict[str, dict[str, Any]]  # id -> config; only a platform ("p") remo
 
 
 def identifier(text: str) -> str:
-    """Make an id: replace forbidden characters, and append a hash if any were replaced."""
+    """Replace forbidden characters; if there are any, append a hash."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)
     return plain if plain == text else f"{plain}-{zlib.crc32(text.encode()):08x}"
 
@@ -79,8 +79,8 @@ def device_config(topic: str, camera: str, entities: Entities) -> str:
 
 
 class HomeAssistant(MqttTarget):
-    """Announces each camera at its first picture, because its lines are known then. A camera that
-    is down keeps its device from earlier runs."""
+    """Announces each camera at its first picture, which reveals its lines. A camera that is down
+    keeps its device from earlier runs."""
 
     subscribes = True
 
@@ -108,7 +108,7 @@ class HomeAssistant(MqttTarget):
             self._republish = True
 
     def _on_message(self, client: Any, data: Any, message: Any) -> None:
-        """Handle Home Assistant's start message, or the retained config of an earlier run."""
+        """Handle Home Assistant's start, or the retained config of an earlier run."""
         try:
             topic, payload = message.topic, message.payload.decode()
             if topic in (BIRTH, f"{self._prefix}/status"):

@@ -39,7 +39,7 @@ def is_topic(text: str) -> bool:
 
 
 def level(text: str) -> str:
-    """Escape a text for one topic level: ``/``, ``+``, ``#`` and control characters become %XX."""
+    """Escape a text for one topic level: ``/``, ``+``, ``#`` and controls become %XX."""
     return quote(text, safe=" !$&'()*,-.:;=@[]_~")
 
 
@@ -105,7 +105,7 @@ class MqttTarget:
         self._report_once(f"{why}; retrying")
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        """Report a lost connection, and further ones only after one that lasted ``STEADY_S``."""
+        """Report a lost connection; the next one only if it lasted ``STEADY_S``."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
             self._reported = NOTHING
         self._since_s = 0.0
@@ -113,7 +113,7 @@ class MqttTarget:
             self._report_once("connection lost, or an invalid packet received; retrying")
 
     def _report_once(self, why: str, weight: int = TROUBLE) -> None:
-        """Report a problem, unless one of the same or a higher ``weight`` was reported before."""
+        """Report a problem, unless one of at least this ``weight`` was reported."""
         if weight > self._reported:
             self._reported = weight
             self._notice(f"events to {self._address}: {why}")
@@ -147,7 +147,7 @@ class MqttTarget:
         """Handle a message of a subscribed topic."""
 
     def _keep(self, topic: str, payload: str) -> None:
-        """Publish a value that the broker retains. If the queue is full, it is sent later."""
+        """Publish a retained value, later if the queue is full."""
         with self._lock:
             self._latest[topic] = payload
         self._publish(topic, payload, retain=True)

@@ -51,25 +51,19 @@ class Objects:
             if track is None:
                 continue
             name = detections.name(i)
-            present_object = self.present.get(track)
-            if (
-                present_object is not None and present_object.class_name != name
-            ):  # an id of the day before
+            known = self.present.get(track)
+            if known is not None and known.class_name != name:  # an id of yesterday
                 events.append(self._remove(track, now))
-                present_object = None
-            if present_object is not None:
-                present_object.seen_ns = now.ns
+                known = None
+            if known is not None:
+                known.seen_ns = now.ns
                 continue
             self.present[track] = _Object(name, now, now.ns)
             count = self._count(name)
             events.append(
                 Event(APPEARS, self.camera, now.utc_s, now.utc_s, name, count, track=track)
             )
-        gone = [
-            one
-            for one, present_object in self.present.items()
-            if now.ns - present_object.seen_ns >= GONE_NS
-        ]
+        gone = [track for track, known in self.present.items() if now.ns - known.seen_ns >= GONE_NS]
         events += [self._remove(track, now) for track in gone]
         if detections.scene is not None:
             shift_s = now.utc_s - frame.time_s
@@ -80,16 +74,10 @@ class Objects:
         return [self._remove(track, now, reason) for track in list(self.present)]
 
     def _remove(self, track: int, now: Moment, reason: str | None = None) -> Event:
-        present_object = self.present.pop(track)
+        known = self.present.pop(track)
         return Event(
-            *(
-                LEAVES,
-                self.camera,
-                now.utc_s,
-                present_object.since.unix_time_at(now),
-                present_object.class_name,
-            ),
-            self._count(present_object.class_name),
+            *(LEAVES, self.camera, now.utc_s, known.since.unix_time_at(now), known.class_name),
+            self._count(known.class_name),
             reason=reason,
             track=track,
         )

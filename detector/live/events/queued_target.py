@@ -19,7 +19,7 @@ LAST_MOMENT_S = 1.0  # time to deliver queued events when the run ends
 
 
 class TryAgainError(Exception):
-    """Delivery failed, but may succeed later: the receiver is unreachable or overloaded."""
+    """Delivery failed, but may succeed later."""
 
 
 class RefusedError(Exception):
@@ -43,7 +43,7 @@ class QueuedTarget:
     wanted: Callable[[Event], bool] = staticmethod(lambda event: True)
 
     def __init__(self, *, notice: Callable[[str], None] = lambda _: None) -> None:
-        """``notice`` prints a line for the user, at the first of several failures in a row."""
+        """``notice`` prints a line at the first of several failures."""
         self._notice = notice
         self._failing = False
         self._waiting: deque[Event] = deque()
@@ -79,7 +79,7 @@ class QueuedTarget:
             return self._lost
 
     def close(self) -> None:
-        """Deliver queued events for up to ``LAST_MOMENT_S``; count the rest as lost."""
+        """Deliver queued events for ``LAST_MOMENT_S``; count the rest as lost."""
         deadline = time.monotonic() + LAST_MOMENT_S
         with self._changed:
             while (

@@ -48,7 +48,7 @@ class _CameraPresence:
 
 
 class EventRules:
-    """The rules of one run. Call them from one thread, with each camera's frames in order."""
+    """The rules of one run, for one thread. Each camera's frames must be in order."""
 
     def __init__(self, started_ns: int, started_s: float) -> None:
         self._started = Moment(started_ns, started_s)
@@ -93,7 +93,7 @@ class EventRules:
 
     def feed_changed(self, camera: str, facts: FeedFacts, now_ns: int, now_s: float) -> list[Event]:
         """Return the events of a camera's new state. Its objects leave when it goes down. A new
-        camera is neither up nor down until it sends a picture or fails."""
+        camera is neither up nor down until a picture or failure."""
         state = self._state_of(camera)
         is_up = facts.state == LIVE
         if is_up == state.up or (state.up is None and facts.state not in (LIVE, WAITING, ENDED)):
@@ -110,7 +110,7 @@ class EventRules:
     def forget(
         self, camera: str, now_ns: int, now_s: float, why: str = "the camera was removed"
     ) -> list[Event]:
-        """Return the events of a camera that was removed, or that ends with the run."""
+        """Return the events of a camera that was removed or ends with the run."""
         state, now = self._cameras.pop(camera, None), Moment(now_ns, now_s)
         if state is None:
             return []

@@ -38,8 +38,8 @@ class Snapshots:
         self._thread.start()
 
     def add_to(self, event: Event, image: Image) -> Event:
-        """Queue a copy of the picture, and return the event with its path; without it if the queue
-        is full. Simultaneous events share a picture, which is named after the first."""
+        """Queue the picture, and return the event with its path, unless the queue is full.
+        Simultaneous events share a picture, named after the first."""
         moment = moment_of(event.time_s)
         time = moment.strftime("%Y%m%dT%H%M%S") + f".{moment.microsecond // 1000:03d}Z"
         key = event.camera, time
@@ -93,7 +93,7 @@ class Snapshots:
 
 
 def _as_file_name(text: str) -> str:
-    """Make a class name safe for a file name: keep only letters, digits, ``_`` and ``-``."""
+    """Replace all characters except letters, digits, ``_`` and ``-``."""
     safe = "".join(
         sign if (sign.isascii() and sign.isalnum()) or sign in "_-" else "_" for sign in text
     )

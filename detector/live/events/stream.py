@@ -16,7 +16,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN)
 
 
 class EventStream(QueuedTarget):
-    """Appends a line for each event, with one system call if there is room."""
+    """Appends a line for each event, with one system call if possible."""
 
     def __init__(
         self, name: str, descriptor: int, *, notice: Callable[[str], None] = lambda _: None

@@ -34,8 +34,7 @@ SIGNATURE, SENT = "X-Detect-Video-Signature", "X-Detect-Video-Time"
 
 def find_address(option: str, environment: Mapping[str, str] = os.environ) -> str | Template:
     """Return the address or request of --webhook. ``@FILE`` and ``env:NAME`` contain the address,
-    which keeps it out of process lists; ``@FILE.yaml`` describes the whole request. Raises
-    UsageError."""
+    to hide it from process lists; ``@FILE.yaml`` is a request. Raises UsageError."""
     if option.startswith("@") and option.lower().endswith((".yaml", ".yml")):
         return read_template(option[1:], environment)
     if option.startswith("@"):
@@ -55,7 +54,7 @@ def find_address(option: str, environment: Mapping[str, str] = os.environ) -> st
 
 
 class Webhook(QueuedTarget):
-    """Posts events. Follows no redirects, because another host must not receive them."""
+    """Posts events. Follows no redirects to other receivers."""
 
     name = "the webhook"
 

@@ -23,7 +23,7 @@ MOST_ADDRESSES = 1024  # addresses whose wrong tokens are remembered
 
 
 class Access:
-    """The token and the sessions. Without a token, everyone has access. For one thread."""
+    """The token and the sessions, for one thread. Without a token, everyone has access."""
 
     def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._token = None if token is None else token.encode()
@@ -38,7 +38,7 @@ class Access:
         return self._token is not None
 
     def wait_s(self, address: str) -> float:
-        """Return for how many seconds a wrong token from this address is answered with 429."""
+        """Return for how many seconds wrong tokens from this address get status 429."""
         now = self._clock()
         if self._is_flooded(now):
             return GUESSES_S - (now - self._guesses_since)
@@ -46,8 +46,8 @@ class Access:
         return 0.0 if len(times) < TRIES else TRIES_S - (now - times[0])
 
     def check_token(self, given: str, address: str) -> bool:
-        """Compare in constant time; count a wrong token. The right token passes even if its address
-        must wait, because all clients of a proxy share an address."""
+        """Compare in constant time; count a wrong token. The right token never has to wait, because
+        all clients of a proxy share an address."""
         if self._token is None:
             return True
         now = self._clock()
@@ -92,8 +92,7 @@ class Access:
 
 
 def block_of(address: str) -> str:
-    """Return the address range whose attempts are counted together: an IPv4 address, or an IPv6
-    /64 network, which one customer has."""
+    """Return the IPv4 address or IPv6 /64 network whose attempts are counted together."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

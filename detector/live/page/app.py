@@ -32,7 +32,7 @@ from detector.live.page import documents
 from detector.live.page.access import COOKIE, SESSION_S, Access
 from detector.live.page.connections import Connections
 from detector.live.page.guard import Gate, HttpError
-from detector.live.page.metrics import CONTENT_TYPE, PageFigures, make_registry
+from detector.live.page.metrics import CONTENT_TYPE, make_registry
 from detector.live.page.openapi import description
 from detector.live.page.recordings import RecordedFile, find_recording, list_recordings
 from detector.live.page.sampler import Sampler
@@ -62,7 +62,7 @@ class Page:
         self.recordings: Path | None = None
         self.sampler = Sampler(hub.figures)
         self.streams = Streams(hub, executor)
-        self.gate: Gate | None = None
+        self.gate: Gate  # set by the server
 
     def app(self) -> Starlette:
         api = "/api/streams/{camera}"
@@ -114,7 +114,7 @@ class Page:
         except ValueError:
             raise HttpError(400, "the form needs exactly one field, token") from None
         try:
-            is_right = self._gate.is_token(form.get("token", [""])[0], request.scope)
+            is_right = self.gate.is_token(form.get("token", [""])[0], request.scope)
         except HttpError as refusal:
             message = f"{refusal.error[0].upper()}{refusal.error[1:]}."
             return _login_page(message, 429, refusal.headers)
@@ -141,7 +141,7 @@ class Page:
         return response
 
     async def health(self, request: Request) -> Response:
-        """Return "ok" or "not ok", and no details, because this needs no login."""
+        """Return no details, because this needs no login."""
         if documents.is_healthy(self.sampler.newest):
             return Response("ok\n", media_type="text/plain")
         return Response("not ok\n", 503, media_type="text/plain")
@@ -154,19 +154,7 @@ class Page:
 
     @cached_property
     def _registry(self) -> CollectorRegistry:
-        return make_registry(lambda: self.sampler.newest, self._page_figures)
-
-    def _page_figures(self) -> PageFigures:
-        return PageFigures(
-            watchers=self.hub.watchers(),
-            connections=len(self.connections),
-            encoded=self.hub.encoded,
-            encoded_bytes=self.hub.encoded_bytes,
-            skipped=self.streams.skipped,
-            events_lost=self.hub.lost(),
-            logins_refused=self.access.refused,
-            requests=self._gate.requests,
-        )
+        return make_registry(lambda: self.sampler.newest, self)
 
     async def all_streams(self, request: Request) -> Response:
         return _json(self._live())
@@ -260,7 +248,6 @@ class Page:
             )
 
     async def change(self, request: Request) -> Response:
-        """Start or stop a camera of cameras.yaml."""
         action = request.scope["path"].rpartition("/")[2]
         if _media_type(request) != "application/json":
             raise HttpError(415, "send application/json with the body {}")
@@ -337,11 +324,6 @@ class Page:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, function, *arguments)
 
-    @property
-    def _gate(self) -> Gate:
-        assert self.gate is not None
-        return self.gate
-
 
 def _site(name: str) -> bytes:
     """Return a file of the page, from this wing or another."""
@@ -358,7 +340,7 @@ def _login_page(message: str, status: int, headers: dict[str, str] | None = None
 
 
 def _json(document: msgspec.Struct, status: int = 200) -> Response:
-    return Response(documents.encode(document), status, media_type="application/json")
+    return Response(msgspec.json.encode(document), status, media_type="application/json")
 
 
 def _media_type(request: Request) -> str:
@@ -392,5 +374,5 @@ async def _error_response(request: Request, error: Exception) -> Response:
         text = {404: "not found", 405: "method not allowed"}.get(status, error.detail)
     else:
         raise error
-    body = documents.encode(documents.ErrorDocument(1, text))
+    body = msgspec.json.encode(documents.ErrorDocument(1, text))
     return Response(body, status, headers, "application/json")

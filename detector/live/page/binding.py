@@ -42,10 +42,6 @@ class Binding:
     names: frozenset[str]  # host names allowed in a Host header, in lower case
 
     @property
-    def loopback(self) -> bool:
-        return is_loopback(self.host)
-
-    @property
     def address(self) -> str:
         """The URL for a browser on this machine: ``http://127.0.0.1:8080/``."""
         scheme = "http" if self.certificate is None else "https"

@@ -33,10 +33,9 @@ Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """A listening socket that limits the accepted sockets to ``most`` in total and ``each`` per
-    address. When full, it closes the socket that was idle for longest, preferring those without a
-    login; if none is idle, the new one. ``reserve`` sockets are for health checks on this
-    machine."""
+    """Limits accepted sockets to ``most``, and ``each`` per address. When full, it closes the
+    longest idle socket, those without a login first; if none is idle, the new one. ``reserve``
+    sockets are for health checks on this machine."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class BoundedSocket(socket.socket):
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         self.setblocking(False)
         self.most, self.each, self.reserve = most, each, reserve
-        self.refused = self.displaced = 0
+        self.refused = self.displaced = 0  # closed sockets: new ones, others
         self.lock = threading.Lock()
         self._sockets: dict[Address, _CountedSocket] = {}  # least recently active first
         self._block_counts: Counter[str] = Counter()
@@ -80,7 +79,7 @@ class BoundedSocket(socket.socket):
         return one, peer
 
     def _make_room(self, one: _CountedSocket) -> _CountedSocket | None:
-        """Return the socket to close, which may be ``one``; None if there is room. Forget it."""
+        """Forget and return the socket to close, maybe ``one``; None if there is room."""
         if self._block_counts[one.block] >= self.each:
             candidates = [held for held in self._sockets.values() if held.block == one.block]
         elif len(self._sockets) >= (self.most if one.is_local else self.most - self.reserve):
@@ -120,8 +119,7 @@ class BoundedSocket(socket.socket):
 
 
 class _CountedSocket(socket.socket):
-    """An accepted socket. ``known``: the client is logged in, or needs no login. ``busy``: it is
-    handling a request."""
+    """An accepted socket. ``known``: logged in, or no login needed. ``busy``: in a request."""
 
     def __init__(self, accepted: socket.socket, listening: BoundedSocket, peer: Any) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
@@ -133,8 +131,8 @@ class _CountedSocket(socket.socket):
 
     @property
     def rank(self) -> int:
-        """0: idle without a login; 1: busy without a login; 2: idle with a login; 3: ``WATCHING``,
-        busy with a login. Lower ranks are closed first."""
+        """Idle without a login (0), busy without, idle with a login, busy with a login (3). Lower
+        ranks are closed first."""
         return 2 * self.known + self.busy
 
     def end(self) -> None:
@@ -174,7 +172,7 @@ class Connections:
             del self._open[peer]
 
     def begin_request(self, peer: Any) -> None:
-        """Cancel the deadline, because a request's head has arrived."""
+        """Cancel the deadline of the head."""
         if (one := self._get(peer)) is not None:
             one.expect_no_head()
             self._set_busy(peer, True)
@@ -195,7 +193,7 @@ class Connections:
             self._socket.mark_active(held)
 
     def cut_off(self, peer: Any) -> None:
-        """Close a connection immediately, and drop unsent data."""
+        """Close a connection immediately, without its unsent data."""
         if (one := self._get(peer)) is not None:
             self.cut += 1
             one.abort()
@@ -223,7 +221,7 @@ class Connection(H11Protocol):
         self.expect_head(self.connections_of_server.head_s)
 
     def data_received(self, data: bytes) -> None:
-        """Abort at data that is not HTTP, because uvicorn raises errors during a response."""
+        """Abort at data that is not HTTP, at which uvicorn may raise."""
         try:
             super().data_received(data)
         except h11.ProtocolError:

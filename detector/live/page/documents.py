@@ -5,7 +5,7 @@ Secrets are removed here (``redact``) from all foreign texts: addresses, errors,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -34,9 +34,9 @@ class SumsDocument(msgspec.Struct, frozen=True):
 
 
 class ZoneDocument(msgspec.Struct, frozen=True):
-    """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``:
-    the line's names for in and out. ``inside``: objects in a zone now; null for a line. ``today``
-    and ``hours`` (local) include earlier runs; ``classes`` counts only this run."""
+    """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``: a
+    line's names for in and out. ``inside``: objects in a zone now. ``today`` and ``hours`` (local)
+    include earlier runs; ``classes`` only this one."""
 
     name: str
     kind: Literal["line", "zone"]
@@ -92,9 +92,9 @@ class StreamDocument(msgspec.Struct, frozen=True):
 
 
 class LiveDocument(msgspec.Struct, frozen=True):
-    """The state of a run. ``cpu_share``: share of all cores that this program uses;
-    ``computer_share``: that all programs use, null if unknown. ``stopped``: cameras of cameras.yaml
-    that a user stopped."""
+    """The state of a run. ``cpu_share``: share of all cores used by this program;
+    ``computer_share``: by all programs, null if unknown. ``stopped``: cameras of cameras.yaml that
+    a user stopped."""
 
     schema: int
     time_utc: str
@@ -125,9 +125,9 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
-    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, if any. Players
-    load them if they are saved next to the video with the same name. ``finished``: false while the
-    file is being written; ``url`` then returns the part that can be played."""
+    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, if any, which
+    players load if stored next to it. ``finished``: false while it is being written; ``url`` then
+    returns the part that can be played."""
 
     camera: str
     name: str
@@ -148,8 +148,8 @@ class RecordingsDocument(msgspec.Struct, frozen=True):
 
 
 class ChangeDocument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An accepted change. ``asked``: start, stop, or a description of the changed lines and zones
-    ("door added"), which are stored in ``file``. The camera's state changes asynchronously."""
+    """An accepted change. ``asked``: start, stop, or changed lines and zones ("door added"), stored
+    in ``file``. The camera's state changes asynchronously."""
 
     schema: int
     camera: str
@@ -233,10 +233,6 @@ def is_healthy(figures: LiveFigures | None) -> bool:
     if figures is None or not any(one.state == LIVE for one in figures.streams):
         return False
     return figures.engine_age_s is None or figures.engine_age_s < ENGINE_HANGS_S
-
-
-def encode(document: msgspec.Struct | Mapping[str, object]) -> bytes:
-    return msgspec.json.encode(document)
 
 
 def rounded(value: float | None, digits: int = 2) -> float | None:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from detector.core.errors.secrets import redact
 from detector.live.page.access import COOKIE, Access
 from detector.live.page.binding import Binding, is_loopback
 from detector.live.page.connections import HEAD_BYTES, Connections
-from detector.live.page.documents import ErrorDocument, encode
+from detector.live.page.documents import ErrorDocument
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -109,7 +111,7 @@ class Gate:
         self.requests[status] = self.requests.get(status, 0) + 1
 
     def _report(self, error: Exception) -> None:
-        """Print only the first error, so that repeated requests do not fill the terminal."""
+        """Print only the first error."""
         if not self._reported:
             self._reported = True
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -143,8 +145,7 @@ class Gate:
                 raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Return whether the Host header is a known name, or an address. A server on loopback
-        accepts only loopback addresses."""
+        """Return whether Host is a known name or an address; on loopback, only loopback."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
@@ -155,7 +156,7 @@ class Gate:
             return True
         if is_loopback(name):
             return True
-        if self._binding.loopback:
+        if is_loopback(self._binding.host):
             return False
         try:
             ipaddress.ip_address(name)
@@ -164,7 +165,7 @@ class Gate:
         return True
 
     def _check_login(self, scope: MutableMapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Raise HttpError without a login. Set ``scope["session"]`` to the session's id or None."""
+        """Raise HttpError without a login. Set ``scope["session"]`` to its id or None."""
         scope["session"] = None
         if not self._access.needed:
             self._connections.mark_known(scope.get("client"))
@@ -230,8 +231,7 @@ class Gate:
 
 
 class _Sender:
-    """Adds ``HEADERS`` to a response and sends it. Raises TimeoutError if the client stops
-    reading."""
+    """Sends a response with ``HEADERS``. Raises TimeoutError if the client stops reading."""
 
     def __init__(self, gate: Gate, peer: Any, send: Send) -> None:
         self._gate, self._peer, self._send = gate, peer, send
@@ -254,7 +254,7 @@ class _Sender:
 
 
 async def _refuse(refusal: HttpError, send: _Sender) -> None:
-    body = encode(ErrorDocument(1, refusal.error))
+    body = msgspec.json.encode(ErrorDocument(1, refusal.error))
     headers = {"content-type": "application/json", **refusal.headers}
     headers["content-length"] = str(len(body))
     with suppress(OSError, TimeoutError):
@@ -269,7 +269,7 @@ async def _refuse(refusal: HttpError, send: _Sender) -> None:
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Return headers by lower-case name. Raises HttpError if a critical one is duplicated."""
+    """Return headers by lower-case name. Raises HttpError for critical duplicates."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")

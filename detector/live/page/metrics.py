@@ -7,7 +7,7 @@ the run when Prometheus scrapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -21,22 +21,8 @@ from detector.live.sources.base import STATES
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # the format of ``generate_latest``
 
 
-@dataclass(frozen=True, slots=True)
-class PageFigures:
-    watchers: int
-    connections: int
-    encoded: int
-    encoded_bytes: int
-    skipped: int
-    events_lost: int
-    logins_refused: int
-    requests: dict[int, int]
-
-
 class RunCollector(Collector):
-    def __init__(
-        self, figures: Callable[[], LiveFigures | None], page: Callable[[], PageFigures]
-    ) -> None:
+    def __init__(self, figures: Callable[[], LiveFigures | None], page: Any) -> None:
         self._figures, self._page = figures, page
 
     def describe(self) -> list[Metric]:
@@ -56,12 +42,10 @@ class RunCollector(Collector):
         if figures is not None:
             yield from _run_metrics(figures)
             yield from _stream_metrics(figures.streams)
-        yield from _page_metrics(self._page())
+        yield from _page_metrics(self._page)
 
 
-def make_registry(
-    figures: Callable[[], LiveFigures | None], page: Callable[[], PageFigures]
-) -> CollectorRegistry:
+def make_registry(figures: Callable[[], LiveFigures | None], page: Any) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RunCollector(figures, page))
     ProcessCollector(registry=registry)
@@ -186,18 +170,19 @@ def _zone_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
     yield from (went_in, went_out, inside)
 
 
-def _page_metrics(page: PageFigures) -> Iterator[Metric]:
-    yield _gauge("page_watchers", "Picture streams being watched.", page.watchers)
-    yield _gauge("page_connections", "Open connections.", page.connections)
+def _page_metrics(page: Any) -> Iterator[Metric]:
+    hub = page.hub
+    yield _gauge("page_watchers", "Picture streams being watched.", hub.watchers())
+    yield _gauge("page_connections", "Open connections.", len(page.connections))
     for name, text, count in (
-        ("page_encoded_pictures", "Pictures encoded for viewers.", page.encoded),
-        ("page_encoded_bytes", "Bytes of pictures encoded for viewers.", page.encoded_bytes),
-        ("page_skipped_pictures", "Pictures skipped for slow viewers.", page.skipped),
-        ("page_lost_events", "Events lost to slow viewers.", page.events_lost),
+        ("page_encoded_pictures", "Pictures encoded for viewers.", hub.encoded),
+        ("page_encoded_bytes", "Bytes of pictures encoded for viewers.", hub.encoded_bytes),
+        ("page_skipped_pictures", "Pictures skipped for slow viewers.", page.streams.skipped),
+        ("page_lost_events", "Events lost to slow viewers.", hub.lost()),
         (
             "page_refused_logins",
             "Logins refused for a wrong token or too many attempts.",
-            page.logins_refused,
+            page.access.refused,
         ),
     ):
         counter = CounterMetricFamily(f"detect_video_{name}", text)
@@ -206,7 +191,7 @@ def _page_metrics(page: PageFigures) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "detect_video_page_requests", "HTTP responses, by status.", labels=("status",)
     )
-    for status, count in sorted(page.requests.items()):
+    for status, count in sorted(page.gate.requests.items()):
         requests.add_metric((str(status),), count)
     yield requests
 

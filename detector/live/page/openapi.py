@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -103,7 +101,7 @@ def description() -> dict[str, Any]:
             f"{camera}/zones": _post(
                 "Draw a camera's lines and zones: a section of --zones' file, as JSON or YAML.",
                 "Accepted; the next frame counts with them.",
-                {key: {} for key in ("size", "lines", "zones")},
+                *("size", "lines", "zones"),
             ),
             "/api/pictures": _get(
                 "Frames of several cameras in one response; X-Camera names the camera of a part.",
@@ -173,17 +171,18 @@ def _get(
     return {"get": operation}
 
 
-def _post(
-    summary: str, done: str, properties: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Any]:
-    body = {"type": "object", "properties": dict(properties), "additionalProperties": False}
+def _post(summary: str, accepted: str, *properties: str) -> dict[str, Any]:
+    allowed: dict[str, Any] = {name: {} for name in properties}
+    body = {"type": "object", "properties": allowed, "additionalProperties": False}
     return {
         "post": {
             "summary": summary,
             "parameters": [CAMERA],
             "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
             "responses": {
-                "202": _response(done, "application/json", {"$ref": SCHEMAS + "ChangeDocument"}),
+                "202": _response(
+                    accepted, "application/json", {"$ref": SCHEMAS + "ChangeDocument"}
+                ),
                 "default": _error_response(),
             },
         }

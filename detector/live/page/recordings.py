@@ -65,11 +65,6 @@ class RecordedFile:
                 file.close()
         return size, _read(file, size)
 
-    @property
-    def start_s(self) -> float:
-        """Unix time of the start, from the file's name."""
-        return _start_s(self.path.name) or 0.0
-
     def document(self, *, has_boxes: bool) -> RecordingDocument:
         place = f"/api/recordings/{self.camera}/{self.kind}/"
         return RecordingDocument(
@@ -77,7 +72,7 @@ class RecordedFile:
             name=self.path.name,
             kind=self.kind,
             bytes=self.size,
-            start_utc=utc_text(self.start_s),
+            start_utc=utc_text(_start_s(self.path.name) or 0.0),
             url=place + quote(self.path.name),
             boxes_url=place + quote(self.path.stem + BOXES) if has_boxes else None,
             finished=self.finished,
@@ -107,7 +102,7 @@ def list_recordings(
 
 
 def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> RecordedFile | None:
-    """Return the requested file, also if it was finished, and so renamed, after it was listed."""
+    """Return the requested file, even if it was finished and renamed meanwhile."""
     names = (name, name.replace(PARTIAL, "."))
     found = {
         entry.name: (one_camera, one_kind, entry)
@@ -120,7 +115,7 @@ def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> Re
 def _entries_of(
     folder: Path | None, camera: str | None, kind: str | None
 ) -> Iterator[tuple[str, str, os.DirEntry[str]]]:
-    """Yield camera, kind and directory entry of all files that are named like a recording."""
+    """Yield camera, kind and directory entry of all files named like recordings."""
     if folder is None:
         return
     for camera_folder in _folders(folder):
@@ -165,7 +160,7 @@ def _to_recorded(camera: str, kind: str, entry: os.DirEntry[str]) -> RecordedFil
 
 
 def _sort_key(name: str) -> tuple[str, int, str]:
-    """Return a sort key: by start time, then by the number of files of the same second."""
+    """Sort by start time, then by the number within the same second."""
     recorded = read_name(Path(name))
     return name[:15], 1 if recorded is None else recorded.number, name
 

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from detector.live.base import LiveFigures
 from detector.live.page.documents import LIVE, HistoryDocument, rounded
@@ -66,7 +65,7 @@ class Sampler:
     def _request_figures(
         self, loop: asyncio.AbstractEventLoop
     ) -> asyncio.Future[LiveFigures | Exception | None]:
-        """Read the figures in a daemon thread, so that the program's exit does not wait for it."""
+        """Read the figures in a daemon thread, for which the program's exit does not wait."""
         future: asyncio.Future[LiveFigures | Exception | None] = loop.create_future()
 
         def ask() -> None:
@@ -76,7 +75,9 @@ class Sampler:
             except Exception as error:
                 answer = error
             with suppress(RuntimeError):  # the event loop may have ended
-                loop.call_soon_threadsafe(_resolve, future, answer)
+                loop.call_soon_threadsafe(
+                    lambda: None if future.done() else future.set_result(answer)
+                )
 
         threading.Thread(target=ask, name="detect-video page asks", daemon=True).start()
         return future
@@ -129,8 +130,3 @@ def _rates(samples: list[_RunSample], what: str, name: str) -> list[float | None
         rates.append(rounded(rate, 1))
         before = one
     return rates
-
-
-def _resolve(future: asyncio.Future[Any], answer: object) -> None:
-    if not future.done():
-        future.set_result(answer)

@@ -38,7 +38,7 @@ class Server:
         self.socket = BoundedSocket(binding.socket)
         self.connections = Connections(self.socket)
         self.page: Page | None = None
-        self.gate: Gate | None = None
+
         self._say = say
         self._hub = hub
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,11 +80,11 @@ class Server:
             workers,
             secure=binding.certificate is not None,
         )
-        gate = page.gate = Gate(page.app(), binding, self.access, self.connections, self._say)
+        page.gate = Gate(page.app(), binding, self.access, self.connections, self._say)
         chain, key = binding.certificate or (None, None)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                gate,
+                page.gate,
                 http=protocol_for(self.connections),
                 ws="none",
                 loop="asyncio",
@@ -102,7 +102,7 @@ class Server:
             )
         )
         sampling = asyncio.ensure_future(page.sampler.run())
-        self.page, self.gate = page, gate
+        self.page = page
         self._started.set()
         try:
             await self._server.serve(sockets=[self.socket])

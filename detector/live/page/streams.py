@@ -12,10 +12,11 @@ from concurrent.futures import Executor
 from contextlib import aclosing, suppress
 from typing import Any
 
+import msgspec
+
 from detector.live.base import utc_text
 from detector.live.events.wording import as_document
 from detector.live.hub import Hub
-from detector.live.page.documents import encode
 from detector.live.page.documents import live as live_document
 from detector.live.page.sampler import Sampler
 
@@ -88,7 +89,7 @@ class Streams:
     async def pictures(
         self, cameras: Collection[str], width: int | None, rate: float
     ) -> AsyncIterator[bytes]:
-        """Yield the parts of a multipart response; each part is a JPEG of one of the cameras."""
+        """Yield the parts of a multipart response, which are JPEGs of these cameras."""
         watch = self.hub.watch(cameras, rate)
         interval_s = watch.interval_ns / 1e9
         sent = dict.fromkeys(cameras, 0)
@@ -124,7 +125,7 @@ class Streams:
         self, sampler: Sampler, after: int, controllable: Callable[[], Collection[str]]
     ) -> AsyncIterator[bytes]:
         """Yield server-sent events: ``figures`` each second (``silent`` if the run hangs),
-        ``event``, ``lost`` with the number of events that this client missed, and ``end``."""
+        ``event``, ``lost`` with the number of missed events, and ``end``."""
         subscription = self.hub.subscribe(after)
         sent_s = -1.0
         try:
@@ -135,11 +136,11 @@ class Streams:
                 if lost:
                     yield f'event: lost\ndata: {{"lost":{lost}}}\n\n'.encode()
                 for number, one in waiting:
-                    yield _message("event", encode(as_document(one)), number)
+                    yield _message("event", msgspec.json.encode(as_document(one)), number)
                 if sampler.at_s != sent_s and sampler.newest is not None:
                     sent_s = sampler.at_s
                     document = live_document(sampler.newest, sampler.at_s, list(controllable()))
-                    yield _message("figures", encode(document))
+                    yield _message("figures", msgspec.json.encode(document))
                 elif sampler.at_s != sent_s:
                     sent_s = sampler.at_s
                     yield _message("silent", b"{}")
@@ -202,7 +203,7 @@ async def _wait_for_first(*waits: Any) -> None:
 
 
 def _part(camera: str, shot: Any, jpeg: bytes) -> bytes:
-    """Return a picture and the boundary after it, without which browsers do not show it."""
+    """Return a picture and the boundary after it, which browsers wait for."""
     head = (
         f"Content-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\nX-Camera: {camera}\r\n"
         f"X-Number: {shot.number}\r\nX-Time: {utc_text(shot.utc_s)}\r\n"
@@ -212,6 +213,6 @@ def _part(camera: str, shot: Any, jpeg: bytes) -> bytes:
 
 
 def _message(kind: str, data: bytes, number: int | None = None) -> bytes:
-    """Return one server-sent event. ``data`` is JSON, so it contains no line break."""
+    """Return one server-sent event. JSON has no line breaks."""
     tag = b"" if number is None else f"id: {number}\n".encode()
     return b"event: " + kind.encode() + b"\n" + tag + b"data: " + data + b"\n\n"

@@ -41,7 +41,7 @@ class Packet:
 
     @staticmethod
     def copy(packet: Any, arrived_ns: int, utc_s: float) -> Packet:
-        """Copy PyAV's packet. The original must not change, because the decoder needs it."""
+        """Copy PyAV's packet; the decoder needs the original unchanged."""
         return Packet(
             stream=packet.stream.index,
             data=bytes(packet),
@@ -56,8 +56,8 @@ class Packet:
 
 
 class RecordedStreams:
-    """The tracks of a connection; ``notes`` say which cannot be recorded. Create it in the feed's
-    thread, and use it in the recorder's."""
+    """The tracks of a connection, created in the feed's thread; ``notes`` say which cannot be
+    recorded."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         self.video: Track | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detector.core.types import Detections, Image
-from detector.live.recording.connection import Packet
+from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.samples import NS
 
 MOST_BYTES = 32_000_000
@@ -39,16 +39,11 @@ class Sighting:
 
 
 @dataclass(slots=True)
-class Opened:
-    connection: Any
-
-
-@dataclass(slots=True)
 class Closed:
     """The end of a connection."""
 
 
-Item = Drawn | Sighting | Opened | Closed | Packet
+Item = Drawn | Sighting | RecordedStreams | Closed | Packet
 
 
 class Inbox:
@@ -84,15 +79,15 @@ class Inbox:
             self._put(packet, now_ns)
             return True
 
-    def put_message(self, word: Sighting | Opened | Closed, now_ns: int) -> None:
+    def put_message(self, message: Sighting | RecordedStreams | Closed, now_ns: int) -> None:
         """Add a small item. If the queue is full, drop its boxes, or the whole item."""
         with self._condition:
-            if isinstance(word, Sighting):
+            if isinstance(message, Sighting):
                 if len(self._items) >= MOST_ITEMS:
                     return
-                if not self._fits(_size(word)):
-                    word = Sighting(word.arrived_ns, word.found)
-            self._put(word, now_ns)
+                if not self._fits(_size(message)):
+                    message = Sighting(message.arrived_ns, message.found)
+            self._put(message, now_ns)
 
     def _fits(self, size: int) -> bool:
         return not self._closed and self._bytes + size <= self._most_bytes

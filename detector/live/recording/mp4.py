@@ -62,8 +62,8 @@ class Mp4:
         self._last: list[int | None] = [None for _ in tracks]
 
     def write(self, sample: Sample) -> int | None:
-        """Add a sample; the first must be a key frame. Return its time in the file in ns, or None
-        if it was not written. Raises OSError."""
+        """Add a sample, first a key frame. Return its time in the file (ns); None if it was
+        rejected. Raises OSError."""
         if sample.track >= len(self._streams):
             return None
         if self.start_ns is None:
@@ -135,8 +135,7 @@ class Mp4:
         take_lock(self._fd)  # keeps ``finish_leftovers`` of other runs away
 
     def finish(self) -> Path | None:
-        """Write the rest and give the file its final name; return the path, or None if the file is
-        empty. Raises OSError."""
+        """Write the rest; return the final path, or None if the file is empty. Raises OSError."""
         container, self._container = self._container, None
         if container is None:
             return self.path

@@ -79,7 +79,7 @@ def list_recordings(folder: Path) -> list[Recorded]:
 
 
 def free_name(folder: Path, wanted: str) -> str:
-    """Return ``wanted``, or ``wanted-2`` and so on if a file, also a partial one, has the name."""
+    """Return ``wanted``, or ``wanted-2`` and so on if a finished or partial file has it."""
     number = 1
     while True:
         name = wanted if number == 1 else f"{wanted}-{number}"
@@ -90,9 +90,8 @@ def free_name(folder: Path, wanted: str) -> str:
 
 
 def finish_leftovers(folder: Path) -> list[str]:
-    """Truncate the files of killed runs after their last whole fragment, and give them their final
-    names. Return a line for the user for each. The caller holds the folder's lock. Raises
-    OSError."""
+    """Cut off incomplete fragments of killed runs, and give the files their final names. Return a
+    line for the user for each. The caller holds the folder's lock. Raises OSError."""
     lines = []
     for recorded in list_recordings(folder):
         if not recorded.partial:
@@ -123,7 +122,7 @@ def finish_leftovers(folder: Path) -> list[str]:
 
 
 def _finish_side_cars(folder: Path) -> None:
-    """Give the newest side-cars their final names, and remove incomplete last lines."""
+    """Rename the newest side-cars, and remove incomplete last lines."""
     for recorded in list_recordings(folder)[-NEWEST:]:
         final = side_car(recorded.path)
         partial = final.with_suffix(f".partial{SIDE_CAR}")
@@ -145,8 +144,7 @@ def _cut_last_line(path: Path) -> None:
 
 
 def whole_length(file: BinaryIO) -> int:
-    """Return the number of bytes up to the end of the last whole fragment; without fragments, up to
-    the end of the index."""
+    """Return the bytes up to the end of the last whole fragment, or of the index without any."""
     length = 0
     indexed = fragmented = filled = False
     for kind, end in _boxes(file):

@@ -17,7 +17,7 @@ from detector.core.types import Detections, Frame
 from detector.live.camera_folder import lock_folder
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import to_yuv
-from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Sighting
+from detector.live.recording.inbox import Closed, Drawn, Inbox, Sighting
 from detector.live.recording.names import FOLDER, RECORDINGS, finish_leftovers
 from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording
 from detector.live.recording.retention import Retention
@@ -42,8 +42,8 @@ class CameraRecorder:
         style: Style | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``folder``: of the run; ``retention`` deletes its old recordings. ``style``: of boxes in
-        side-cars. ``notice`` may be called from any thread. Raises OutputError."""
+        """``retention`` deletes old recordings. ``style``: of boxes in side-cars. ``notice`` may be
+        called from any thread. Raises OutputError."""
         self._clock, self._notice, self._name = clock, notice, camera.name
         self._reported = False
         self._folder = folder / camera.name / FOLDER
@@ -127,7 +127,7 @@ class CameraRecorder:
 
     def counts(self) -> dict[str, int]:
         """Return counts of the whole run. "dropped": for lack of time; "failed": by bugs."""
-        files = self._recording.figures()
+        files = self._recording.segments
         return {
             "written": files.written,
             "dropped": self._dropped,
@@ -162,8 +162,7 @@ class CameraRecorder:
 
 
 class _Listener:
-    """Queues copies of packets. After a drop, skips video until the next key frame. Never
-    raises."""
+    """Queues copies of packets; after a drop, from the next key frame on. Never raises."""
 
     def __init__(self, recorder: CameraRecorder) -> None:
         self._recorder = recorder
@@ -173,7 +172,7 @@ class _Listener:
         recorder = self._recorder
         self._broken = False
         try:
-            recorder._inbox.put_message(Opened(RecordedStreams(streams)), recorder._clock())
+            recorder._inbox.put_message(RecordedStreams(streams), recorder._clock())
         except Exception as error:
             recorder._fail(error)
 

@@ -12,10 +12,10 @@ from detector.core.stages.annotate import Style
 from detector.live.recording.clips import RING_BYTES, Clips
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import Encoder
-from detector.live.recording.inbox import Closed, Drawn, Item, Opened, Sighting
+from detector.live.recording.inbox import Closed, Drawn, Item, Sighting
 from detector.live.recording.names import FOLDER
 from detector.live.recording.samples import NS, SOUND, Sample, Track
-from detector.live.recording.segments import Notice, SegmentFigures, Segments
+from detector.live.recording.segments import Notice, Segments
 from detector.live.recording.side_cars import SideCars
 
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
@@ -55,9 +55,9 @@ class Recording:
             if style is not None and self.mode == COPY
             else None
         )
-        self._segments = Segments(folder / FOLDER, camera, config.segment, notice, self._side_cars)
+        self.segments = Segments(folder / FOLDER, camera, config.segment, notice, self._side_cars)
         self._clips = (
-            Clips(self._segments, config.clip_before, config.clip_after) if config.clips else None
+            Clips(self.segments, config.clip_before, config.clip_after) if config.clips else None
         )
         self._encoder: Encoder | None = None
         self._encoder_key: object = None  # size, epoch and aspect ratio of the encoder
@@ -77,8 +77,8 @@ class Recording:
             self._packet(item)
         elif isinstance(item, Sighting):
             self._add_result(item)
-        elif isinstance(item, Opened):
-            self._open(item.connection)
+        elif isinstance(item, RecordedStreams):
+            self._open(item)
         elif isinstance(item, Closed):
             self._close_connection()
 
@@ -165,7 +165,7 @@ class Recording:
                 return
             self._encoder_key = key_of_encoder
         assert self._encoder is not None
-        key = self._clips is None and self._segments.wants_key(picture.arrived_ns)
+        key = self._clips is None and self.segments.wants_key(picture.arrived_ns)
         for sample in self._encoder.encode(picture.yuv, picture.arrived_ns, picture.utc_s, key=key):
             self._write(sample)
 
@@ -193,19 +193,19 @@ class Recording:
         return True
 
     def _begin(self, tracks: list[Track]) -> None:
-        (self._clips or self._segments).begin(tracks)
+        (self._clips or self.segments).begin(tracks)
 
     def _write(self, sample: Sample) -> None:
         self._last_ns = sample.arrived_ns
-        (self._clips or self._segments).write(sample)
+        (self._clips or self.segments).write(sample)
 
     def _end(self) -> None:
-        (self._clips or self._segments).finish()
+        (self._clips or self.segments).finish()
 
     def check(self, now_ns: int) -> None:
         """Check for a full disk, a silent camera and late detections, about once a second."""
-        self._segments.check_disk(now_ns)
-        if self._segments.open and now_ns - self._last_ns > SILENCE_NS:
+        self.segments.check_disk(now_ns)
+        if self.segments.open and now_ns - self._last_ns > SILENCE_NS:
             self._end()
         if self._side_cars is not None:
             self._side_cars.close_overdue(now_ns)
@@ -217,6 +217,3 @@ class Recording:
         if self._encoder is not None:
             self._encoder.close()
             self._encoder = None
-
-    def figures(self) -> SegmentFigures:
-        return self._segments.figures()

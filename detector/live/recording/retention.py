@@ -31,7 +31,7 @@ Key = tuple[Path, float, int]
 
 
 def uptime_s() -> float:
-    """Return seconds on a clock that cannot be set, and that also runs while the machine sleeps."""
+    """Return seconds on a clock that cannot be set, and that includes sleep."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -103,8 +103,8 @@ class Retention:
                 total -= stored[key].bytes
 
     def _date_recordings(self, stored: Mapping[Key, _StoredFile], now: float, utc_s: float) -> None:
-        """Set when each recording ended. Files of earlier runs count as new until the clock is
-        plausible for at least one of them."""
+        """Set when each recording ended. Older files count as new until the clock is plausible for
+        one of them."""
         if self._undated is None:
             self._undated = {key for key, one in stored.items() if not one.recorded.partial}
         self._undated &= stored.keys()

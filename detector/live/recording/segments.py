@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import av
@@ -23,17 +22,6 @@ RESERVE_BYTES = 64_000_000
 RESERVE_SHARE = 0.01
 
 Notice = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFigures:
-    files: int  # finished files
-    bytes: int  # in finished files
-    written: int  # video samples in files
-    refused: int  # samples that the muxer rejected
-    lost: int  # video samples lost to a full disk
-    paused: bool  # the disk is full
-    current: Path | None  # the file being written
 
 
 class Segments:
@@ -58,7 +46,9 @@ class Segments:
         self._paused_ns: int | None = None  # when writing failed: arrival of the sample
         self._retry_ns = 0
         self._refused_codec = False
-        self._files = self._bytes = self._refused = self._lost = self._written = 0
+        self.files = self.bytes = 0  # finished files
+        self.written = self.lost = 0  # video samples in files; lost to a full disk
+        self.refused = 0  # samples that the muxer rejected
 
     @property
     def open(self) -> bool:
@@ -94,7 +84,7 @@ class Segments:
         if self._file is not None:
             self._put(self._file, sample)
         elif self._paused_ns is not None:
-            self._lost += 1
+            self.lost += 1
 
     def _begin_file(self, sample: Sample) -> None:
         if self._tracks is None or self._refused_codec:
@@ -124,7 +114,7 @@ class Segments:
         except OSError as error:
             self._pause(sample.arrived_ns, error)
             return
-        self._written += sample.track == VIDEO
+        self.written += sample.track == VIDEO
         if self._side_cars is not None and sample.track == VIDEO and shown_ns is not None:
             self._side_cars.add_picture(file, sample, shown_ns)
         if self._paused_ns is not None and file.path is not None and file is self._file:
@@ -146,7 +136,7 @@ class Segments:
         """Finish the files with their complete fragments. Print one notice per pause."""
         for file in (self._previous, self._file):
             if file is not None:
-                self._lost += file.waiting
+                self.lost += file.waiting
                 self._count(file, file.give_up())
         self._previous = self._file = None
         self._retry_ns = now_ns + RETRY_NS
@@ -179,23 +169,12 @@ class Segments:
         self._count(file, path)
 
     def _count(self, file: Mp4, path: Path | None) -> None:
-        self._refused += file.refused
+        self.refused += file.refused
         if self._side_cars is not None:
             self._side_cars.end(file)
         if path is not None:
-            self._files += 1
-            self._bytes += file.bytes
-
-    def figures(self) -> SegmentFigures:
-        return SegmentFigures(
-            files=self._files,
-            bytes=self._bytes,
-            written=self._written,
-            refused=self._refused,
-            lost=self._lost,
-            paused=self._paused_ns is not None,
-            current=self._file.path if self._file is not None else None,
-        )
+            self.files += 1
+            self.bytes += file.bytes
 
 
 def _pause_message(error: OSError, folder: Path) -> str:

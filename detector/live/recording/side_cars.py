@@ -71,7 +71,7 @@ class SideCars:
     """The side-cars of one camera, for one thread. Never raises a disk error."""
 
     def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:
-        """``before_s``: how long before its start a clip's pictures may have been detected."""
+        """``before_s``: how early a clip's pictures may have been detected."""
         self._camera, self._notice = camera, notice
         self._formatter = _AssFormatter(style)
         self._keep_ns = round(before_s * NS) + LATEST_NS
@@ -237,8 +237,8 @@ class _SideCar:
         self._current = caption, at_ns, at_ns + hold_ns
 
     def _may_keep(self, current: _Caption, caption: _Caption) -> bool:
-        """Return whether the current lines may stay for ``caption``. They must change when the
-        first object appears, and when the last one leaves."""
+        """Return whether the current lines may stay for ``caption``: not if the first object
+        appears or the last one leaves."""
         if not len(caption.detections.shown) or not len(current.detections.shown):
             return False
         if self._own_bytes > max(FREE_BYTES, SHARE * self._video_bytes):
@@ -319,7 +319,7 @@ class _SideCar:
 
 
 class _AssFormatter:
-    """Formats detections as ASS lines, as ``--save overlay`` does."""
+    """Formats detections as ASS lines, like --save overlay."""
 
     def __init__(self, style: Style) -> None:
         font = style.font
@@ -372,8 +372,8 @@ def _scale(caption: _Caption, size: Size) -> Detections:
 
 
 def _upright(size: Size | None, detected: Size) -> Size:
-    """Return the displayed width and height of a video that is stored with ``size``, perhaps
-    rotated. ``detected``: height and width of the upright picture."""
+    """Return the displayed size of a video that may be stored rotated. ``size``: stored width,
+    height; ``detected``: upright height, width."""
     height, width = detected
     if size is None:
         return width, height

@@ -107,40 +107,30 @@ class PacketListener(Protocol):
         """Begin a connection. ``streams``: PyAV's input streams, as templates for output."""
 
     def packet(self, packet: Any, arrived_ns: int, utc_s: float) -> None:
-        """Take a packet of video or sound (PyAV's), with its arrival."""
+        """Take PyAV's packet of video or sound, with its arrival."""
 
-    def closed(self) -> None:
-        """End the connection."""
+    def closed(self) -> None: ...
 
 
-class Feed:
+class Feed(Protocol):
     """Reads one camera until ``stop``. Thread-safe; never raises."""
 
     camera: Camera
 
-    def start(self) -> None:
-        raise NotImplementedError
-
-    def take(self) -> Picture | None:
-        raise NotImplementedError
+    def start(self) -> None: ...
+    def take(self) -> Picture | None: ...
 
     def convert(self, picture: Picture, into: Image | None) -> Image:
         """Return the picture as BGR [h, w, 3] u8, rotated; in ``into`` if its shape fits."""
-        raise NotImplementedError
 
-    def waiting(self) -> int:
-        raise NotImplementedError
-
-    def facts(self) -> FeedFacts:
-        raise NotImplementedError
-
+    def waiting(self) -> int: ...
+    def facts(self) -> FeedFacts: ...
     def listen(self, listener: PacketListener) -> None:
         """Also pass every packet of video and sound to ``listener``. Call before ``start``."""
-        raise NotImplementedError
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
         """Skip no decoding while ``needed()``, called from any thread. Call before ``start``."""
+        return  # most feeds never skip
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         """End the threads; return False if one is still running after ``timeout_s``."""
-        raise NotImplementedError

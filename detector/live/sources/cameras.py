@@ -112,8 +112,8 @@ def check_address(kind: str, address: Address) -> None:
 
 
 def _make_name(kind: str, address: Address, taken: set[str]) -> str:
-    """Derive a name: cam0 for webcam 0, the stem of a file, or the host of an address, followed by
-    the last part of its path if the host is taken."""
+    """Derive a name: cam0 for webcam 0, a file's stem, an address's host; if taken, with the last
+    part of its path."""
     if kind == WEBCAM:
         digits = re.search(r"\d+$", address.whole)
         base = f"cam{digits[0] if digits else ''}"
@@ -129,7 +129,7 @@ def _make_name(kind: str, address: Address, taken: set[str]) -> str:
 
 
 def unique_name(text: str, taken: Container[str], default: str) -> str:
-    """Turn ``text`` into a camera's name, with a number if it is taken (ignoring case)."""
+    """Turn ``text`` into a camera's name, numbered if taken (ignoring case)."""
     base = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:LONGEST_NAME] or default
     name, number = base, 1
     while name.lower() in taken:
@@ -286,7 +286,7 @@ class _Reader:
         return Address(whole)
 
     def _expand_options(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Expand variables, and register as secrets the values that identify the user."""
+        """Expand variables, and register personal values as secrets."""
         expanded = {name: self._expand("options", text) for name, text in options.items()}
         for text in expanded.values():
             Address(text)  # registers a proxy's login as a secret

@@ -40,9 +40,10 @@ SILENT_PERIODS = 3
 CHECK_NS = SECOND // 4  # between checks of all feeds
 BUSY = 0.8  # busy share of inference above which it is faster to wait for a fuller batch
 SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
-CLOCK_SET_BACK_S = 1.0  # if stamps step back further, the clock was set; otherwise ignore it
-MOST_AHEAD_S = 10.0  # stamps may be this far ahead of arrival: servers first send what they buffer
+BACK_S = 1.0  # if stamps step back further, the clock was set; otherwise ignore it
+AHEAD_S = 10.0  # stamps may be this far ahead of arrival: servers first send what they buffer
 GAVE_UP = "; use --wait to keep trying"
+NO_FACTS = FeedFacts(ENDED, 0)
 SPARE_PICTURES = 32  # at most this many buffers of other sizes are kept for reuse
 
 
@@ -64,11 +65,7 @@ class ContinuousPts:
         time_s = float(picture.pts * base) + self._shift_s
         lead_s = time_s - arrival.arrived_ns / 1e9
         is_new = arrival.epoch != self._epoch
-        if (
-            is_new
-            or time_s < self._last_s - CLOCK_SET_BACK_S
-            or lead_s > self._lead_s + MOST_AHEAD_S
-        ):
+        if is_new or time_s < self._last_s - BACK_S or lead_s > self._lead_s + AHEAD_S:
             if self._epoch is not None:
                 passed_s = max(0, arrival.arrived_ns - self._last_ns) / 1e9
                 self._shift_s += self._last_s + passed_s - time_s
@@ -86,7 +83,7 @@ class Member:
     began_ns: int = 0  # when it was added
     first: int = 0  # number of its feed's first picture
     epoch: int = 0  # connections of its earlier feeds
-    earlier: FeedFacts | None = None  # of its earlier feeds
+    earlier: FeedFacts = NO_FACTS  # the sums of its earlier feeds
     handed: int = 0  # pictures that became frames, from all its feeds
     dropped: Counter[str] = field(default_factory=Counter)  # dropped by the collector
     served: int = 0  # serial number of its last picture, over all cameras
@@ -101,7 +98,7 @@ class Member:
         return self.feed.camera
 
     def info(self, picture: Picture) -> SourceInfo:
-        """Return the camera as the source of a frame; a new object if size or time base change."""
+        """Return the source of a frame; a new object if size or time base change."""
         info = self._info
         now = (picture.width, picture.height, picture.time_base)
         if info is None or (info.width, info.height, info.time_base) != now:
@@ -115,19 +112,15 @@ class Member:
         return add_facts(self.feed.facts(), self.earlier, self.dropped)
 
 
-def add_facts(now: FeedFacts, earlier: FeedFacts | None, dropped: Mapping[str, int]) -> FeedFacts:
+def add_facts(now: FeedFacts, earlier: FeedFacts, dropped: Mapping[str, int]) -> FeedFacts:
     """Add the counts of the camera's earlier feeds, and further drops, to ``now``."""
-    counts = Counter(now.dropped)
-    counts.update(dropped)
-    if earlier is not None:
-        counts.update(earlier.dropped)
     return replace(
         now,
-        received=now.received + (earlier.received if earlier else 0),
-        taken=now.taken + (earlier.taken if earlier else 0),
-        connects=now.connects + (earlier.connects if earlier else 0),
-        stalls=now.stalls + (earlier.stalls if earlier else 0),
-        dropped={reason: count for reason, count in counts.items() if count},
+        received=now.received + earlier.received,
+        taken=now.taken + earlier.taken,
+        connects=now.connects + earlier.connects,
+        stalls=now.stalls + earlier.stalls,
+        dropped=dict(Counter(now.dropped) + Counter(earlier.dropped) + Counter(dropped)),
     )
 
 
@@ -159,7 +152,7 @@ class InferencePace:
 
 
 class SpareBuffers:
-    """Reuses picture buffers, by shape, if cameras have different sizes."""
+    """Reuses picture buffers by shape."""
 
     def __init__(self) -> None:
         self._by_shape: dict[tuple[int, ...], list[Image]] = {}
@@ -204,7 +197,7 @@ class Collector:
         self._clock, self._batch, self._gather = clock, batch, gather
         self._give_up_ns = None if give_up_s is None else round(give_up_s * SECOND)
         self._gave_up = False
-        self._frames_left = frames
+        self._frames = frames
         self._changed = threading.Condition()
         self._members: dict[str, Member] = {}
         self.gone: dict[str, Member] = {}  # removed cameras
@@ -227,7 +220,7 @@ class Collector:
             member.feed.start()
 
     def add(self, camera: Camera, *, start: bool = True) -> Feed:
-        """Add a camera. The counts of a camera that was removed earlier continue."""
+        """Add a camera. The counts of a removed one continue."""
         member = Member(self._make(camera, self.wake), self._clock())
         before = self.gone.get(camera.name)
         if before is not None:
@@ -311,17 +304,17 @@ class Collector:
                 self._rows = []
             if self._held is not None or self._has_finished():
                 return True
-            once_per_batch = row > 0 and self._gather != AUTO
+            unique = row > 0 and self._gather != AUTO
             waits = self._wait_ns(row)
             if row or not self._waits_before_first():
-                if self._take(once_per_batch):
+                if self._take(unique):
                     return True
                 if not waits or not self._may_fill(row):
                     return False
             with track.span(CAMERA, index, WAIT_INPUT):
-                return self._wait(row, once_per_batch, self._clock() + waits)
+                return self._wait(row, unique, self._clock() + waits)
 
-    def _wait(self, row: int, once_per_batch: bool, until_ns: int) -> bool:
+    def _wait(self, row: int, unique: bool, until_ns: int) -> bool:
         """Wait until a picture is taken or the source has ended; return False at ``until_ns``."""
         while True:
             if self._has_finished():
@@ -330,9 +323,9 @@ class Collector:
                 # "freshest": when a picture arrives, wait for the others, then take the newest.
                 if self._has_pictures():
                     self._wait_for_others()
-                    if self._take(once_per_batch=False):
+                    if self._take(unique=False):
                         return True
-            elif self._take(once_per_batch):
+            elif self._take(unique):
                 return True
             elif row and not self._may_fill(row):
                 return False
@@ -382,7 +375,7 @@ class Collector:
             taken, self._held = self._held, None
             if taken is not None:
                 taken[0].handed += 1
-                self._frames_left = None if self._frames_left is None else self._frames_left - 1
+                self._frames = None if self._frames is None else self._frames - 1
             return taken
 
     def _has_drained(self) -> bool:
@@ -392,7 +385,7 @@ class Collector:
     # With the lock held.
 
     def window_ns(self) -> int:
-        """Return how long a batch waits: the shortest frame interval minus the execution time."""
+        """Return a batch's wait: the shortest frame interval minus the execution time."""
         rates = [member.fps for member in self._members.values() if member.live and member.fps]
         shortest, longest = WINDOW_NS
         if not rates:
@@ -428,15 +421,15 @@ class Collector:
     def _has_pictures(self) -> bool:
         return any(member.feed.waiting() for member in self._members.values())
 
-    def _take(self, once_per_batch: bool) -> bool:
-        """Take a picture from the camera served longest ago; return whether there was one.
-        ``once_per_batch``: skip cameras that are in the batch."""
+    def _take(self, unique: bool) -> bool:
+        """Take a picture from the camera served longest ago, if any. ``unique``: skip cameras in
+        the batch."""
 
         def turn(member: Member) -> tuple[bool, int]:
             return member.camera.name in self._rows, member.served
 
         for member in sorted(self._members.values(), key=turn):
-            if once_per_batch and member.camera.name in self._rows:
+            if unique and member.camera.name in self._rows:
                 continue
             if member.feed.waiting() and (picture := member.feed.take()) is not None:
                 member.last_ns = picture.arrival.arrived_ns
@@ -462,7 +455,7 @@ class Collector:
         now = self._clock()
         if (
             self._closed
-            or self._frames_left == 0
+            or self._frames == 0
             or (self._ends_ns is not None and now >= self._ends_ns)
         ):
             return True

@@ -92,7 +92,7 @@ class PacketDecoder:
             yield self._picture(frame, stamp, number), frame
 
     def _take_number(self, number: int, reordered: bool) -> int | None:
-        """Return the picture's number. Drop packets that are too old to yield a picture."""
+        """Return the picture's number. Drop packets that are too old to yield one."""
         oldest = number - MOST_REORDERED if reordered else number
         while self._pending and self._pending[0] < oldest:
             heapq.heappop(self._pending)

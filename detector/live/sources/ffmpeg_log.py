@@ -55,13 +55,13 @@ class DamageLog:
         _end()
 
     def restore_level(self) -> None:
-        """Set our log level again if other code has turned the log off. Fast."""
+        """Set our log level again if other code changed it."""
         if av.logging.get_level() is None:
             with _lock:
                 _set_level()
 
     def take_damage(self) -> bool:
-        """Return whether the decoder reported damage since the last call. Fast."""
+        """Return whether the decoder reported damage since the last call."""
         if not self._records:
             return False
         records = self._records[:]

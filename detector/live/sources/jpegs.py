@@ -24,8 +24,7 @@ HEAD = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
 
 
 class Jpegs:
-    """A file for PyAV's ``mpjpeg``. Sends at most one ``request`` every ``every_s``, and ends once
-    ``is_stopped`` returns True."""
+    """A file for PyAV's ``mpjpeg``, with at most one ``request`` every ``every_s``."""
 
     def __init__(
         self,

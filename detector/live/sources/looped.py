@@ -129,8 +129,7 @@ class _LoopPace:
 
 @contextlib.contextmanager
 def _hold_web_file(path: str) -> Iterator[str]:
-    """Yield a name that ``how_to_open`` accepts, also for a file on a web server. Raises
-    SourceError."""
+    """Yield a name for ``how_to_open``, also for a file on a web server. Raises SourceError."""
     if not is_web(path):
         yield path
         return

@@ -140,8 +140,7 @@ class NetworkFeed(PacketFeed):
         return self._open_with(self._opening, SOUND)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
-        """Read JPEGs by their markers; return None if there are none. ``is_odd``: FFmpeg could not
-        read the response."""
+        """Read JPEGs by their markers; None if there are none. ``is_odd``: FFmpeg failed."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
@@ -169,7 +168,7 @@ class NetworkFeed(PacketFeed):
         return None
 
     def _take_probed(self) -> Rest | None:
-        """Return the open response of an earlier probe: some servers accept one connection."""
+        """Return the open response of a probe: some servers accept one connection."""
         if not is_web(self.camera.address.whole):
             return None
         from detector.core.sources._answers import take_open
@@ -181,7 +180,7 @@ class NetworkFeed(PacketFeed):
 
     @property
     def _is_personal(self) -> bool:
-        """True if options identify the user; FFmpeg would send them to the target of a redirect."""
+        """True if options identify the user; FFmpeg would send them after a redirect."""
         return not PERSONAL.isdisjoint(self.camera.options)
 
     def _options(self, opening: FFmpegOptions, probing: dict[str, str]) -> dict[str, str]:
@@ -327,8 +326,7 @@ def _host(url: str) -> str | None:
 
 
 class MainStreamFeed(NetworkFeed):
-    """A camera's main stream, which is only recorded: passes packets to listeners, and decodes
-    none, so ``take`` always returns None."""
+    """A camera's main stream: passes packets to listeners, and decodes none."""
 
     def _decode(self) -> None:
         while not self.stopping.is_set():

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from detector.core.timeline import READ, WAIT_INPUT, WAIT_OUTPUT
+from detector.core.timeline import READ, WAIT_INPUT, WAIT_OUTPUT, OffTrack, ThreadTrack
 from detector.core.types import Image
 from detector.live.sources.base import STOPPED, UNDECODED, FeedFacts, Picture
 from detector.live.sources.decoding import Converter, PacketDecoder
@@ -21,7 +21,7 @@ from detector.live.sources.hardware import codec_name
 from detector.live.sources.interrupt import Interrupt
 from detector.live.sources.packets import End, PacketQueue, Received, Stamp
 from detector.live.sources.shedding import Shedding
-from detector.live.sources.threaded import TICK_S, SpanTrack, ThreadedFeed
+from detector.live.sources.threaded import TICK_S, ThreadedFeed
 
 PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
 # Demuxers that detect the end of a picture only at the start of the next one.
@@ -40,7 +40,7 @@ class PacketFeed(ThreadedFeed):
     is_shown = False  # a picture of this connection was decoded
 
     def receive_all(self) -> None:
-        """Receive until ``stopping``; runs in the receiving thread."""
+        """Receive until ``stopping``, in the receiving thread."""
         raise NotImplementedError
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -136,9 +136,10 @@ class PacketFeed(ThreadedFeed):
                 elif item is not None:
                     self._pass_on(list(self._decoder.flush(item)), item.codec, track)
 
-    def _decode_or_skip(self, item: Received, damage_log: DamageLog, track: SpanTrack) -> None:
-        """Decode a packet, or skip it if shedding. Once enough pictures of a group are decoded,
-        skip the rest of the group."""
+    def _decode_or_skip(
+        self, item: Received, damage_log: DamageLog, track: ThreadTrack | OffTrack
+    ) -> None:
+        """Decode a packet, or skip it to shed load. Skip the rest of a group after its limit."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
             with track.span(READ, number):
@@ -159,7 +160,9 @@ class PacketFeed(ThreadedFeed):
         before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
         self.terms.cpu_load.add(self._cpu_ns - before)
 
-    def _pass_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: SpanTrack) -> None:
+    def _pass_on(
+        self, pictures: list[tuple[Picture, Any]], codec: Any, track: ThreadTrack | OffTrack
+    ) -> None:
         for index, (picture, frame) in enumerate(pictures):
             now_ns = self.clock()
             self.status.show(

@@ -48,8 +48,8 @@ class End:
 
 
 class PacketQueue:
-    """A FIFO queue, limited by the age of its oldest packet and by bytes. ``eager``: jump to a
-    queued key frame after half a second of lag."""
+    """A FIFO queue, limited by age and bytes. ``eager``: jump to a queued key frame at half a
+    second of lag."""
 
     def __init__(
         self,
@@ -74,9 +74,11 @@ class PacketQueue:
 
     def put(self, received: Received) -> None:
         with self._changed:
-            if self._reason is not None and not self._may_enter(received):
-                self._drop(self._reason, 1)
-                return
+            if self._reason is not None:
+                self._keyless += 1  # cameras with intra refresh never send a key frame
+                if not received.is_key and self._keyless <= MOST_KEYLESS:
+                    self._drop(self._reason, 1)
+                    return
             received.after_gap = self._reason == LAG
             self._reason = None
             self._items.append(received)
@@ -129,16 +131,9 @@ class PacketQueue:
 
     # With the lock held.
 
-    def _may_enter(self, received: Received) -> bool:
-        self._keyless += 1  # cameras with intra refresh never send a key frame
-        return received.is_key or self._keyless > MOST_KEYLESS
-
-    def _oldest(self) -> int | None:
-        return next((i.stamp.arrived_ns for i in self._items if isinstance(i, Received)), None)
-
     def _limit_lag(self, now_ns: int) -> None:
-        oldest = self._oldest()
-        lag_ns = 0 if oldest is None else now_ns - oldest
+        arrivals = (item.stamp.arrived_ns for item in self._items if isinstance(item, Received))
+        lag_ns = now_ns - next(arrivals, now_ns)
         too_much = lag_ns > self._max_age_ns or self._bytes > self._most_bytes
         if too_much or (self._eager and lag_ns > EAGER_LAG_S * 1e9):
             newest_key = self._newest_key()

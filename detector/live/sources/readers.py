@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from detector.core.timeline import Timeline
 from detector.live.sources.base import NETWORK, WEBCAM, Camera, Feed, Terms
 from detector.live.sources.cameras import check_address
-from detector.live.sources.threaded import Tracks
 
 
 def make_feed(
     camera: Camera,
     terms: Terms | None = None,
-    timeline: Tracks | None = None,
+    timeline: Timeline | None = None,
     wake: Callable[[], None] = lambda: None,
 ) -> Feed:
     """Make a feed without starting it. ``wake`` must not block. Raises SourceError."""

@@ -39,7 +39,8 @@ BAD_SECTIONS, MOST_BAD_SECTIONS = 2, 32
 
 class Shedding:
     """Decides which packets of a camera are decoded. ``begin`` and ``arrive`` run in the receiving
-    thread. ``taken``: pictures that the loop took. ``needed``: all pictures must be decoded."""
+    thread. ``taken`` returns how many pictures the loop took, ``needed`` whether all must be
+    decoded."""
 
     def __init__(
         self,
@@ -69,7 +70,6 @@ class Shedding:
             self._key_ns = arrived_ns
 
     def admits(self, stamp: Stamp, is_key: bool, pts: int | None = None) -> bool:
-        """Return whether to decode the next packet."""
         if is_key:
             self._key(stamp)
             if self.is_exhausted():

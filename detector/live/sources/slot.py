@@ -54,7 +54,8 @@ class Slot:
     def take(self, now_ns: int) -> Picture | None:
         """Return the oldest picture; first drop all that are too old, except the last one."""
         with self._changed:
-            while len(self._pictures) > 1 and self._is_old(self._pictures[0], now_ns):
+            oldest_ns = now_ns - self._max_age_ns
+            while len(self._pictures) > 1 and self._pictures[0].arrival.arrived_ns < oldest_ns:
                 self._pictures.popleft()
                 self._drop(LAG, 1)
             picture = self._pictures.popleft() if self._pictures else None
@@ -71,9 +72,6 @@ class Slot:
             self._drop(STOPPED, len(self._pictures))
             self._pictures.clear()
             self._changed.notify_all()
-
-    def _is_old(self, picture: Picture, now_ns: int) -> bool:
-        return now_ns - picture.arrival.arrived_ns > self._max_age_ns
 
     def _is_due(self, arrived_ns: int) -> bool:
         """Return whether the picture is due. Due times make 10 of 25 per second exactly 10."""

@@ -7,23 +7,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
 
-from detector.core.timeline import OffTimeline
+from detector.core.timeline import OffTimeline, Timeline
 from detector.live.sources.base import Camera, Feed, FeedFacts, PacketListener, Picture, Terms
 from detector.live.sources.slot import Slot
 from detector.live.sources.status import Status
 
 TICK_S = 0.2  # between checks for stalls
-
-
-class SpanTrack(Protocol):
-    def span(self, stage: str, index: int, kind: str = ...) -> AbstractContextManager[Any]: ...
-
-
-class Tracks(Protocol):
-    def track(self, name: str) -> Any: ...
 
 
 _running: weakref.WeakSet[ThreadedFeed] = weakref.WeakSet()
@@ -46,7 +36,7 @@ class ThreadedFeed(Feed):
         self,
         camera: Camera,
         terms: Terms | None = None,
-        timeline: Tracks | None = None,
+        timeline: Timeline | None = None,
         wake: Callable[[], None] = lambda: None,
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -55,7 +45,7 @@ class ThreadedFeed(Feed):
     ) -> None:
         self.camera = camera
         self.terms = terms or Terms()
-        self.timeline: Tracks = timeline or OffTimeline()
+        self.timeline: Timeline | OffTimeline = timeline or OffTimeline()
         self.wake, self.clock, self.utc = wake, clock, utc
         self.status = status or Status(clock())
         self.slot = Slot(not self.terms.every, self.terms.max_age_s, self.status.drop, camera.rate)

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,27 +22,10 @@ MICROSECONDS = Fraction(1, 1_000_000)
 PAUSE_S = 0.05  # after a failed read, because a dead device fails immediately
 
 
-class Capture(Protocol):
-    def isOpened(self) -> bool: ...  # noqa: N802
-
-    def set(self, prop: int, value: float) -> bool: ...
-
-    def grab(self) -> bool: ...
-
-    def retrieve(self) -> tuple[bool, Any]: ...
-
-    def release(self) -> None: ...
-
-
-def open_device(device: int | str) -> Capture:
-    capture: Capture = cv2.VideoCapture(device)
-    return capture
-
-
 class WebcamFeed(ThreadedFeed):
     """Reads a camera of this machine: ``0`` or ``/dev/video0``."""
 
-    open_capture: Callable[[int | str], Capture] = staticmethod(open_device)
+    open_capture: Any = staticmethod(cv2.VideoCapture)
 
     def jobs(self) -> dict[str, Callable[[], None]]:
         return {"read": self._read}
@@ -74,7 +57,7 @@ class WebcamFeed(ThreadedFeed):
                 self.wake()
                 self.stopping.wait((next_try_ns - self.clock()) / SECOND)
 
-    def _open(self) -> Capture | None:
+    def _open(self) -> Any:
         spec = self.camera.address.whole
         capture = self.open_capture(int(spec) if spec.isdecimal() else spec)
         if not capture.isOpened():
@@ -99,7 +82,7 @@ class WebcamFeed(ThreadedFeed):
             return f"no permission to read {path}; join its group: sudo usermod -aG video $USER"
         return f"{path} cannot be opened; another program may be using it (fuser {path})"
 
-    def _read_all(self, capture: Capture, epoch: int, track: Any) -> None:
+    def _read_all(self, capture: Any, epoch: int, track: Any) -> None:
         number = 0
         while not self.stopping.is_set():
             with track.span(READ, number, WAIT_INPUT):

@@ -30,8 +30,7 @@ class CameraTable(Redrawn):
 
 
 def draw(figures: LiveFigures, width: int, height: int = 40) -> RenderableType:
-    """Return the table, within ``width`` columns. If not all cameras fit into ``height`` lines, a
-    line says how many are missing."""
+    """Return the table, within ``width`` columns. Cameras beyond ``height`` are only counted."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "left", "right", "right", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)

@@ -155,7 +155,7 @@ def test_wrong_tries_are_limited_and_the_right_token_passes(locked, monkeypatch)
 def test_oversized_login_form_is_answered_400_or_403(locked, body):
     answer = locked.client.ask("/login", "POST", body, FORM)
     assert answer.status in (400, 403)
-    assert locked.server.gate.requests.get(500, 0) == 0
+    assert locked.server.page.gate.requests.get(500, 0) == 0
 
 
 # ---------------------------------------------------------------------- Host and Origin
@@ -374,7 +374,7 @@ def test_an_idle_connection_after_an_answer_is_ended(served):
 
 
 def test_slow_bodies_are_refused(served):
-    served.server.gate.body_s = 0.3
+    served.server.page.gate.body_s = 0.3
     head = b"POST /api/streams/door/stop HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n{"
     assert served.client.raw(head).startswith(b"HTTP/1.1 408")
 

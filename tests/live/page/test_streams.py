@@ -41,7 +41,7 @@ def test_the_figures(served):
     assert [one.name for one in live.streams] == ["door", "gate"]
     assert live.streams[0].dropped == {"newer": 9, "corrupt": 1}
     one = served.client.ask("/api/streams/gate").json()
-    assert one == json.loads(documents.encode(live.streams[1]))
+    assert one == json.loads(msgspec.json.encode(live.streams[1]))
     assert served.client.ask("/api/streams/gat").status == 404
 
 
@@ -144,14 +144,14 @@ def test_two_watchers_share_each_picture(served):
 def test_a_reader_that_stops_leaves_pictures_out_and_is_cut_off(served):
     """No pictures pile up for it, and it is cut off after a while."""
     noise = np.random.default_rng(0).integers(0, 255, (720, 1280, 3), np.uint8)
-    served.server.gate.stalled_s = PATIENCE_S
+    served.server.page.gate.stalled_s = PATIENCE_S
     with served.client.stream("/api/streams/door/stream.mjpg", 4096):
         for _ in range(20):
             wait_for(lambda: served.run.step("door", noise))
         # The encoded pictures are in kernel buffers; the others were not even encoded.
         assert served.hub.encoded <= 4
     wait_for(lambda: served.hub.watchers() == 0)
-    served.server.gate.stalled_s = 0.6
+    served.server.page.gate.stalled_s = 0.6
     with served.client.stream("/api/streams/door/stream.mjpg", 4096):
         wait_for(lambda: (served.run.step("door", noise), served.server.connections.cut)[1])
         assert (served.hub.watchers(), served.server.connections.cut) == (0, 1)
