@@ -15,7 +15,7 @@ CAMERA_UP = "camera_up"
 CAMERA_DOWN = "camera_down"
 EVENTS = (APPEARS, LEAVES, CROSSES, ENTERS, STAYS, ENDS, CAMERA_UP, CAMERA_DOWN)
 RUN_ENDED = "the run ended"  # the ``reason`` of events of a planned end
-LAST_S = 253402214400.0  # the last day of the year 9999
+LAST_S = 253402214400.0  # Unix time of the last day of the year 9999
 
 
 def moment_of(time_s: float) -> datetime:
@@ -99,7 +99,7 @@ class ZoneFigures:
     shape: ZoneShape
     counts: Mapping[str, tuple[int, int]]  # class -> in and out, over the whole run
     inside: int | None  # objects in the zone now; None for a line
-    hours: tuple[tuple[int, int], ...]  # in and out, for each hour of today
+    hours: tuple[tuple[int, int], ...]  # in and out for each hour of today
 
     @property
     def today(self) -> tuple[int, int]:
@@ -109,7 +109,7 @@ class ZoneFigures:
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """One camera at one moment. Counts cover the whole run, rates the last seconds."""
+    """A camera or file at one time. Counts cover the whole run, and rates the last seconds."""
 
     name: str
     url: str  # without secrets

@@ -38,7 +38,7 @@ from detector.live.tracks import CameraTracks
 from detector.live.zone_rows import ZoneRows
 
 JSONL, RECORDING, TRACKS, ZONES = "jsonl", "recording", "tracks", "zones"
-CLOSE_S = 2.0  # to finish a recording
+CLOSE_S = 2.0  # time to finish a recording
 
 
 class CreatedFolder:
@@ -141,7 +141,7 @@ class _CameraRecording:
 
     def __init__(self, recorder: CameraRecorder, camera: Camera, feed: Feed) -> None:
         self.recorder = recorder
-        # Selects the events that start clips; None: detections start them.
+        # Selects the events that start clips. If None, detections start clips.
         self.wanted: Callable[[Event], bool] | None = None
         self._has_event = False
         # Zone and object of each presence; a clip continues while there is one.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 TRIAL_INTERVAL_S = 0.5  # at least this time between two pictures of a trial
 REPEAT_S = 3600.0
 REPEAT_EMPTY_S = 600.0
-SHARE = 0.8  # of the engine's time, because pictures do not arrive evenly
+SHARE = 0.8  # of the engine's time; the rest is reserve, because pictures arrive unevenly
 TIMES = 64  # the median time of this many inferences is used
 
 
@@ -72,7 +72,7 @@ class CameraGrid:
     class_ids: frozenset[int] | None
     option: Tiling  # --tiles, or the camera's own
     coarsest: Tiling
-    tiling: Tiling  # the current one
+    tiling: Tiling  # the current grid
     size: tuple[int, int] = (0, 0)
     trial: GridTrial | None = None
     useful: list[Tiling] = field(default_factory=list)
@@ -91,7 +91,7 @@ class CameraTiles:
         self._lock = threading.Lock()
         self._grids: dict[str, CameraGrid] = {}
         self._times: deque[float] = deque(maxlen=TIMES)
-        self._fill = cast("FrameTiles", plan.stages()[0])  # FrameTiles if cameras may differ
+        self._fill = cast("FrameTiles", plan.stages()[0])  # it is one if ``differ``
         spared = plan.spared
         self._every = (spared and spared.every) or 1  # auto may infer every frame
 
@@ -152,7 +152,7 @@ class CameraTiles:
         if not entry.option.auto or frame.arrival is None:
             return None
         now_s = frame.arrival.arrived_ns / 1e9
-        if frame.size != entry.size:  # treat it as another camera
+        if frame.size != entry.size:  # earlier results do not apply to another size
             entry.size, entry.tiling, entry.useful = frame.size, Tiling(), []
             entry.trial = GridTrial()
         trial = entry.trial

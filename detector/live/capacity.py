@@ -39,7 +39,7 @@ class Usage:
     ``decoded``: not skipped by load shedding.
     """
 
-    cameras: int  # live ones
+    cameras: int  # number of live cameras
     stages: Mapping[str, float]
     cpu: float
     decoding: float

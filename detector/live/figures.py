@@ -90,7 +90,7 @@ class UsageSums:
     stages_ns: Counter[str] = field(default_factory=Counter)
     workers: int = 1
     infer_ns: int = 0
-    cameras_ns: int = 0  # summed over live cameras
+    cameras_ns: int = 0  # time, summed over live cameras
 
     def add(self, first: Counters, last: Counters, live: int) -> None:
         passed = last.at_ns - first.at_ns
@@ -157,7 +157,8 @@ class LiveStatus:
         self._timeline: Timeline | OffTimeline = OffTimeline()
         self._samples: deque[Counters] = deque()
         self._sampled_ns: int | None = None
-        self._inferred_ns = self._idle_ns = self._started_ns  # last result, last idle time
+        # Times of the last result, and when the engine was last idle.
+        self._inferred_ns = self._idle_ns = self._started_ns
         self._day_sums = UsageSums()  # today, while any camera was live
         self.live_ns = 0  # today's time with a live camera
 

@@ -40,7 +40,7 @@ class Controls:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    number: int  # counts the kept pictures of this camera, from 1
+    number: int  # 1 for the first picture of this camera that was kept
     image: Image  # u8 BGR [h, w, 3]; read-only
     taken_ns: int  # perf_counter_ns of the copy
     utc_s: float  # when the picture arrived; for files, when it was detected
@@ -57,8 +57,8 @@ class _CameraChannel:
     last_request_ns: int = 0
     draw_next: bool = False  # the last result of ``wants_pictures``: the next picture has boxes
     encoding: threading.Lock = field(default_factory=threading.Lock)
-    jpegs: dict[int, bytes] = field(default_factory=dict)  # width -> ``jpegs_of`` encoded
-    jpegs_of: int = 0
+    jpegs: dict[int, bytes] = field(default_factory=dict)  # by width
+    jpegs_of: int = 0  # the number of the picture that ``jpegs`` show
 
     def is_due(self, now_ns: int) -> bool:
         if self.requested:
@@ -147,11 +147,10 @@ class Hub:
         channel = self._channel(camera)
         if not channel.draw_next:
             return
-        channel.draw_next = channel.requested = (
-            False  # before the copy, so that requests from now on get the next picture
-        )
+        # Before the copy, so that requests from now on get the next picture.
+        channel.draw_next = channel.requested = False
         now = self._clock_ns()
-        if not channel.number:  # the first picture of this camera or file: another may have ended
+        if not channel.number:  # with a run's next file, free the pictures of earlier files
             for other in list(self._channels.values()):
                 other.free_unrequested(now)
         if channel.interval_ns is not None:

@@ -40,7 +40,7 @@ class Roster:
         self.listed: list[Camera] = []  # from the command line and cameras.yaml
         self.lists = dict(options.lists)
         self._off: set[str] = set()  # cameras that a user stopped
-        self._changing = threading.Lock()  # the page and run.py's thread change cameras
+        self._changing = threading.Lock()  # the page and the monitor change cameras
         self._ended = False
         self._nms = plan.stages()[2]
         self._router: Router | None = None

@@ -37,7 +37,7 @@ class Output:
     """An output of a camera. ``path``: for the summary. ``drawn`` returns whether the next picture
     needs boxes. ``counts`` returns totals. ``see`` is called before boxes are drawn."""
 
-    name: str  # "jsonl", "recording"
+    name: str  # "jsonl", "recording", ...
     sink: CameraSink
     path: Path
     drawn: Callable[[], bool] = lambda: False

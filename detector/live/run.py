@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 SHAPE = (1920, 1080)  # assumed for --size 640 before a camera has reported its size
 MONITOR_S = 0.25
 SLOW_TURN = 4  # the monitor checks memory and cameras.yaml at every 4th turn
-# File descriptors: a feed's connection, rows, and a recording with its side-car.
+# File descriptors of a feed's connection, its rows, and its recording with a side-car.
 FILES_OF_A_CAMERA = 5
 RUN_FAILED = "the run failed"
 
@@ -119,7 +119,7 @@ def detect_live(
         keep_inputs(config)
         keep("the source", *(spec for spec in specs if os.path.isfile(spec)))
         cameras = make_cameras(specs, options.config.live.repeat)
-        # OpenCV's BLAS; reader, worker, monitor; two threads per feed.
+        # Threads: OpenCV's BLAS; reader, worker and monitor; two per feed.
         check_threads(blas_threads() + 3 + 2 * len(cameras))
         check_files(FILES_OF_A_CAMERA * len(cameras))
         created = None if options.folder is None else CreatedFolder(options.folder)
@@ -231,7 +231,7 @@ class _LiveRun:
             hide=partial(pixelate, class_ids=hidden) if hidden else None,
         )
         self._day: Day | None = None
-        self._parts: Parts  # of the current loop
+        self._parts: Parts  # the current loop's
         self._draw_lock = threading.Lock()
         self._stopping = threading.Event()
         self._monitor = threading.Thread(target=self._run_monitor, name="live monitor", daemon=True)
@@ -336,7 +336,7 @@ class _LiveRun:
         with self._draw_lock:
             settings, text, changes = kind.redraw(config.as_dict(), camera, drawing)
             kind.check(settings, self._plan.network.names)
-            write_whole(Path(path), text.encode(), "draw again when it can be", ours=True)
+            write_whole(Path(path), text.encode(), "make it writable and draw again", ours=True)
             wanted, parts = between.wanted(config.as_dict()), self._parts
             self._plan = replace(self._plan, wanted=wanted, as_asked=config)
             with suppress(UsageError):  # a filter for a removed line stays

@@ -27,7 +27,7 @@ class _FileProgress:
     at_s: float
     read: int
     written: int
-    inferred: int  # of the written ones
+    inferred: int  # written pictures that were inferred
     work_ns: dict[str, int]  # stage -> busy time, over all threads
     inferring_ns: int  # time with at least one request in the engine
     cpu_s: float
@@ -74,9 +74,8 @@ class WatchedFiles:
             self._running = _RunningFile(name, info, progress, timeline, expected, self._clock())
             self._samples, self._last = [], None
             began_s = time.time()
-            self._zones = ZoneCounts(
-                clock=lambda: began_s
-            )  # time stands still, so that counts do not restart at midnight
+            # With a fixed time, counts do not restart at midnight.
+            self._zones = ZoneCounts(clock=lambda: began_s)
             self._inferred = (0, self._clock())
         if self._line is not None:
             self._line.start(info, progress, timeline, frames)

@@ -24,11 +24,8 @@ from detector.core.types import Scene, ZoneBook
 from detector.live.base import Event, ZoneFigures, ZoneShape, day_text, local_of
 from detector.live.camera_folder import names_of_day, open_to_read
 
-IN_EVENTS = (
-    "in",
-    "enters",
-    "appears",
-)  # directions and events; others count as out, except "stays"
+# Directions and events that count as in. Others count as out, except "stays".
+IN_EVENTS = ("in", "enters", "appears")
 IN_COLUMNS, OUT_COLUMNS = ("in", "entered", "appeared"), ("out", "left", "ended")
 HOURS = 24
 
@@ -41,8 +38,8 @@ class ZoneCounts:
         self._lock = threading.Lock()
         self._books: dict[str, ZoneBook] = {}
         # Objects over the whole run, and objects per hour of today.
-        self._run: Counter[tuple[str, str, str, bool]] = Counter()  # camera, zone, class, is_in
-        self._hours: Counter[tuple[str, str, int, str, bool]] = Counter()  # camera, day, hour...
+        self._run: Counter[tuple[str, str, str, bool]] = Counter()  # by camera, zone, class, is_in
+        self._hours: Counter[tuple[str, str, int, str, bool]] = Counter()  # by camera, day, hour...
         self._inside: Counter[tuple[str, str]] = Counter()  # objects in a zone now
         self._day = ""
         self._opened: set[str] = set()

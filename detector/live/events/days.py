@@ -23,7 +23,7 @@ class EventDays(QueuedTarget):
 
     def __init__(self, folder: Path, *, notice: Callable[[str], None] = lambda _: None) -> None:
         self._folder = folder
-        # The oldest may be forgotten: only short runs call ``remove_created``.
+        # Only short runs call ``remove_created``, so the oldest files may be forgotten.
         self._created: deque[Path] = deque(maxlen=MOST_CREATED)
         super().__init__(notice=notice)
 

@@ -90,9 +90,8 @@ class HomeAssistant(MqttTarget):
         self._prefix = prefix
         self._order_lock = threading.Lock()  # published values must not overtake each other
         self._republish = False  # publish all retained values at the next ``publish_changes``
-        self._announced: dict[
-            str, tuple[Any, Entities]
-        ] = {}  # camera -> (shapes and classes), entities
+        # Camera -> what it was announced with: shapes and classes, and the entities made of them.
+        self._announced: dict[str, tuple[Any, Entities]] = {}
         # Entities that Home Assistant may know: camera -> id -> platform.
         self._known_devices: dict[str, dict[str, str]] = {}
         super().__init__(*broker, **more)

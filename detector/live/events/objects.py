@@ -52,7 +52,7 @@ class Objects:
                 continue
             name = detections.name(i)
             known = self.present.get(track)
-            if known is not None and known.class_name != name:  # an id of yesterday
+            if known is not None and known.class_name != name:  # yesterday's id
                 events.append(self._remove(track, now))
                 known = None
             if known is not None:

@@ -30,7 +30,7 @@ class _Presence:
     present: bool = False
     since: Moment = NEVER
     last_seen_ns: int = 0
-    most: int = 0  # objects at once
+    most: int = 0  # highest number of objects at once
 
 
 @dataclass(slots=True)

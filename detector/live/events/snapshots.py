@@ -24,9 +24,7 @@ class Snapshots:
     def __init__(self, folder: Path, notice: Callable[[str], None] = lambda _: None) -> None:
         self._folder = folder
         self._notice = notice
-        self.show: Callable[[str, bytes], None] = lambda camera, jpeg: (
-            None
-        )  # called with each snapshot
+        self.show: Callable[[str, bytes], object] = lambda camera, jpeg: None  # gets each snapshot
         self._failing = False
         self._lost = 0
         # Key (camera, time) and file of the last snapshot.

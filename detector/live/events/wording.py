@@ -29,7 +29,7 @@ class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
     track: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType | None = msgspec.UNSET
     direction: str | msgspec.UnsetType | None = msgspec.UNSET
-    side: str | msgspec.UnsetType = msgspec.UNSET  # the line's name for the direction
+    side: str | msgspec.UnsetType = msgspec.UNSET  # the line's name for that direction
 
 
 FIELDS = msgspec.structs.fields(EventDocument)

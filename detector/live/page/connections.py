@@ -22,7 +22,7 @@ from detector.live.page.access import block_of
 from detector.live.page.binding import is_loopback
 
 HEAD_S = 10.0  # deadline for a request's head, from the connection or the last response
-MOST = 256  # connections at once
+MOST = 256  # connections at the same time
 MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
 RESERVE = 32  # connections reserved for clients on this machine
 HEAD_BYTES = 16 << 10
@@ -47,7 +47,7 @@ class BoundedSocket(socket.socket):
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         self.setblocking(False)
         self.most, self.each, self.reserve = most, each, reserve
-        self.refused = self.displaced = 0  # closed sockets: new ones, others
+        self.refused = self.displaced = 0  # sockets closed when full: new ones, and older ones
         self.lock = threading.Lock()
         self._sockets: dict[Address, _CountedSocket] = {}  # least recently active first
         self._block_counts: Counter[str] = Counter()

@@ -236,4 +236,4 @@ def is_healthy(figures: LiveFigures | None) -> bool:
 
 
 def rounded(value: float | None, digits: int = 2) -> float | None:
-    return None if value is None else round(float(value), digits)  # NumPy numbers become floats
+    return None if value is None else round(float(value), digits)  # float() for NumPy

@@ -24,7 +24,7 @@ BOUNDARY = "detect-video-picture"
 MULTIPART = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
 EVENTS = "text/event-stream"
 SNAPSHOT_S = 2.0  # a snapshot waits this long for the next picture
-FRESH_NS = 100_000_000  # a snapshot does not wait if the newest picture is not older
+FRESH_NS = 100_000_000  # a snapshot uses the newest picture if it is not older than this
 RECHECK_S = 15.0  # longest wait for a new picture before cameras are checked again
 MOST_STREAMS = 64  # streams of all viewers at once
 
@@ -97,15 +97,14 @@ class Streams:
         try:
             yield f"--{BOUNDARY}\r\n".encode()
             while not self.ending:
-                changed = self._changed  # first, so that no change is missed
+                changed = self._changed  # before reading pictures, so that no change is missed
                 for camera in sent:
                     shot = self.hub.newest(camera)
                     now_s = self._loop.time()
                     if shot is None or shot.number <= sent[camera]:
                         continue
-                    if (
-                        now_s < due_s[camera] - interval_s / 2
-                    ):  # the hub paces only the fastest viewer
+                    # The hub keeps pictures at the rate of the fastest viewer.
+                    if now_s < due_s[camera] - interval_s / 2:
                         continue
                     jpeg = await self.jpeg(camera, width)
                     if jpeg is None:
@@ -131,7 +130,10 @@ class Streams:
         try:
             yield b"retry: 1000\n\n"
             while not self.ending:
-                changed, sampled = self._changed, sampler.sampled  # first, as in ``pictures``
+                changed, sampled = (
+                    self._changed,
+                    sampler.sampled,
+                )  # before reading, as in ``pictures``
                 waiting, lost = subscription.take()
                 if lost:
                     yield f'event: lost\ndata: {{"lost":{lost}}}\n\n'.encode()

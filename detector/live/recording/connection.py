@@ -21,7 +21,7 @@ PLAYED = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg")
 BYTE_STREAMS = ("h264", "hevc")
 MOST_WITHOUT_DTS = 20  # packets without dts; more than any codec reorders
 USUAL_FPS = 25  # assumed if packets have no duration
-# Formats without a clock: FFmpeg stamps their pictures at 25 FPS, whatever the real rate.
+# Formats without timestamps, for which FFmpeg assumes 25 FPS.
 CLOCKLESS = ("mpjpeg", "mjpeg")
 
 

@@ -14,7 +14,7 @@ from detector.live.recording.samples import NS
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8
 MOST_ITEMS = 20_000
-OLDEST_NS = NS * 4 // 10  # pictures are dropped at this age of the queue: a kill would lose it
+OLDEST_NS = NS * 4 // 10  # if the first item is older, drop pictures: a kill loses the queue
 OLDEST_PACKET_NS = 5 * NS  # packets need no encoding, so they may wait for a slow disk
 
 
@@ -25,7 +25,7 @@ class Drawn:
     arrived_ns: int
     utc_s: float
     epoch: int
-    aspect_ratio: Any  # Fraction, of a pixel
+    aspect_ratio: Any  # of a pixel, a Fraction
 
 
 @dataclass(slots=True)

@@ -65,9 +65,9 @@ class Recording:
         self._sound_connection: RecordedStreams | None = None  # in annotated recordings
         self._opened_ns: int | None = None  # arrival of the connection's first packet
         self._last_ns = 0  # arrival of the last sample
-        self._changed_ns: int | None = None  # arrival when a size change last began a file
+        self._changed_ns: int | None = None  # arrival at the last size change that began a file
         self._is_new = True  # the connection's size is not known yet
-        self._epoch = 0  # of the last drawn picture
+        self._epoch = 0  # epoch of the last drawn picture
         self._printed: set[str] = set()
 
     def handle(self, item: Item) -> None:

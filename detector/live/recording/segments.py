@@ -46,8 +46,8 @@ class Segments:
         self._paused_ns: int | None = None  # when writing failed: arrival of the sample
         self._retry_ns = 0
         self._refused_codec = False
-        self.files = self.bytes = 0  # finished files
-        self.written = self.lost = 0  # video samples in files; lost to a full disk
+        self.files = self.bytes = 0  # finished files, and their size
+        self.written = self.lost = 0  # video samples: in files, and lost to a full disk
         self.refused = 0  # samples that the muxer rejected
 
     @property

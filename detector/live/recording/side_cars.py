@@ -34,7 +34,7 @@ from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 # Boxes stay until the next detected picture, but at most SHORTEST_NS, or INTERVALS times the last
 # interval between pictures, if that is longer.
 INTERVALS, SHORTEST_NS = 2, NS
-# Boxes of a picture that is not in the file go to the picture before it, if at most this old.
+# Boxes of a picture that is not in the file are shown with the picture before, if not older.
 FAR_NS = NS
 # Lines start this much earlier, because ASS has centiseconds and players round them.
 EARLY_NS = 2_000_000

@@ -32,7 +32,7 @@ AUTO, FRESHEST = "auto", "freshest"
 CAMERA = "camera"  # the name of the reader's waits in the timeline
 
 SECOND = 1_000_000_000
-SLICE_NS = SECOND // 4  # longest part of a wait, so that the loop can stop
+SLICE_NS = SECOND // 4  # longest wait before the loop can stop
 # Shortest and longest wait for the rest of a batch.
 WINDOW_NS = (2_000_000, 100_000_000)
 # A batch does not wait for a camera that has been silent for this many of its frame intervals.
@@ -40,8 +40,8 @@ SILENT_PERIODS = 3
 CHECK_NS = SECOND // 4  # between checks of all feeds
 BUSY = 0.8  # busy share of inference above which it is faster to wait for a fuller batch
 SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
-BACK_S = 1.0  # if stamps step back further, the clock was set; otherwise ignore it
-AHEAD_S = 10.0  # stamps may be this far ahead of arrival: servers first send what they buffer
+BACK_S = 1.0  # if stamps step back further, the camera's clock was set
+AHEAD_S = 10.0  # stamps may run this far ahead, because servers send buffered pictures first
 GAVE_UP = "; use --wait to keep trying"
 NO_FACTS = FeedFacts(ENDED, 0)
 SPARE_PICTURES = 32  # at most this many buffers of other sizes are kept for reuse
@@ -180,7 +180,7 @@ class Collector:
     The loop's reader calls ``arrive`` and ``read``. ``gather``: with "every" and "freshest", a
     batch has at most one picture per camera and waits for the other cameras; "freshest" takes the
     newest of each after the wait. "auto" waits only if inference is busy. ``give_up_s``: end the
-    source if no camera has sent a picture by then. ``clock``: ns.
+    source after this time without a picture of any camera. ``clock``: ns.
     """
 
     def __init__(
@@ -477,7 +477,7 @@ class Collector:
                 facts.connects for facts in map(Member.facts, self.gone.values())
             )
         if any(member.live for member in self._members.values()):
-            self._give_up_ns = None  # the addresses are right, so retry after errors
+            self._give_up_ns = None  # an address works, so retry all after errors
 
     def _is_hopeless(self, member: Member, facts: FeedFacts) -> bool:
         """Return whether a camera sent no picture in time, and is not connecting now."""

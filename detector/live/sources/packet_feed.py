@@ -35,7 +35,7 @@ def is_held_back(demuxer: str, codec: str) -> bool:
 
 
 class PacketFeed(ThreadedFeed):
-    may_shed = False  # whether to skip decoding if the machine is overloaded
+    may_shed = False  # skip decoding if the machine is overloaded
     was_cut = False  # the decoding thread interrupted a read without data
     is_shown = False  # a picture of this connection was decoded
 

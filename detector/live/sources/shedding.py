@@ -56,7 +56,9 @@ class Shedding:
         self._bad_sections = 0  # sections in a row that met the conditions
         self._sections_needed = BAD_SECTIONS
         self._cut = False  # the rest of the last group was skipped
-        self._key_pts: int | None = None  # pts of the key frame after a skipped rest
+        self._key_pts: int | None = (
+            None  # pts of the last key frame, if pictures before are missing
+        )
 
     def begin(self) -> None:
         self._key_ns, self._regular = None, 0
@@ -71,7 +73,7 @@ class Shedding:
 
     def admits(self, stamp: Stamp, is_key: bool, pts: int | None = None) -> bool:
         if is_key:
-            self._key(stamp)
+            self._handle_key(stamp)
             if self.is_exhausted():
                 return False
             self._key_pts, self._cut = pts if self._cut else None, False
@@ -91,7 +93,7 @@ class Shedding:
     def cut(self) -> None:
         self._cut = True
 
-    def _key(self, stamp: Stamp) -> None:
+    def _handle_key(self, stamp: Stamp) -> None:
         """Handle a key frame, which may end a section and begin the next."""
         arrived, taken = stamp.number - self._first, self._taken()
         if stamp.epoch != self._epoch:

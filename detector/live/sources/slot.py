@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from detector.live.sources.base import LAG, NEWER, RATE, STOPPED, Picture
 
-PLACES = 4  # length of the queue under ``every``: 12 MB at 1080p
+PLACES = 4  # length of the queue, which has 12 MB at 1080p
 
 
 class Slot:
@@ -24,7 +24,7 @@ class Slot:
     ) -> None:
         self._latest, self._max_age_ns, self._drop = latest, round(max_age_s * 1e9), drop
         self._interval_ns = round(1e9 / rate) if rate else 0
-        self._due_ns: int | None = None  # due time of the next picture under ``rate``
+        self._due_ns: int | None = None  # when the next picture is due, by ``rate``
         self._changed = threading.Condition()
         self._pictures: deque[Picture] = deque()
         self._closed = False

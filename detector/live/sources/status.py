@@ -10,8 +10,8 @@ from collections.abc import Callable
 from detector.live.sources.base import CONNECTING, ENDED, LIVE, REASONS, STALLED, WAITING, FeedFacts
 
 SECOND = 1_000_000_000  # ns
-STALL_S = 2.0  # a camera is stalled after this time without a picture,
-INTERVALS = 3  # and at least this many of its frame intervals
+# A camera stalls after this time and this many frame intervals without a picture.
+STALL_S, INTERVALS = 2.0, 3
 LOST_S = 10.0  # reconnect after this time without a picture
 FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes live ones differ
 RATE_S = 5.0  # the camera's rate is measured over this time
@@ -23,7 +23,7 @@ STEADY_S = 2.0  # after this long live, the next failure counts as the first aga
 STEPS = ((5, 1.0), (10, 5.0), (20, 10.0))
 SLOWEST_S = 60.0
 LOGIN_S = 300.0  # wait after a refused login, because cameras lock accounts
-JITTER = 0.2  # share by which waits vary, so that cameras do not retry at the same time
+JITTER = 0.2  # waits vary by this share, so that cameras do not retry at the same time
 
 
 class Backoff:
