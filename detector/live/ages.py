@@ -131,6 +131,6 @@ class FrameAges:
 
 def _merge(*samples: Samples) -> Histogram:
     merged = Histogram()
-    for one in samples:
-        merged.merge(one.flush())
+    for part in samples:
+        merged.merge(part.flush())
     return merged

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -35,6 +36,15 @@ def local_of(time_s: float) -> datetime:
 def day_text(time_s: float) -> str:
     """Format the local day: 2026-11-22."""
     return local_of(time_s).date().isoformat()
+
+
+def run_concurrently(calls: Iterable[Callable[[], object]], timeout_s: float | None = None) -> None:
+    """Run each call in a thread, and wait up to ``timeout_s`` for each."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from detector.core.errors import OutputError
 from detector.core.errors.writing import has_permission, take_lock
 
+BLOCK = 65_536  # bytes per read when searching for a line end
 MOST_NAMES = 10_000
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -64,6 +65,18 @@ def append_whole(file: int, data: bytes) -> None:
         with suppress(OSError):
             os.ftruncate(file, before)
         raise
+
+
+def find_last_line_end(file: int, size: int) -> int:
+    """Return the number of bytes up to the last line end; 0 if there is none."""
+    end = size
+    while end > 0:
+        begin = max(0, end - BLOCK)
+        found = os.pread(file, end - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
 
 
 def find_free_name(folder: Path, stem: str, suffix: str) -> str:

@@ -237,9 +237,9 @@ class Hub:
 
     def subscribe(self, after: int = 0) -> Subscription:
         with self._lock:
-            one = Subscription(one for one in self._events if one[0] > after)
-            self._subscriptions.add(one)
-        return one
+            subscription = Subscription(item for item in self._events if item[0] > after)
+            self._subscriptions.add(subscription)
+        return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
         with self._lock:

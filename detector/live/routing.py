@@ -17,7 +17,7 @@ from typing import Protocol
 
 from detector.core.run.detect import Watcher
 from detector.core.types import Detections, Frame, Image
-from detector.live.base import RUN_ENDED, Event
+from detector.live.base import RUN_ENDED, Event, run_concurrently
 from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
 from detector.live.selection import keep
@@ -100,14 +100,7 @@ class Router:
 
     def close(self, why: str = RUN_ENDED) -> None:
         """Close all outputs concurrently, because each may take a second."""
-        threads = [
-            threading.Thread(target=self.close_camera, args=(name, why), daemon=True)
-            for name in list(self._outputs)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_concurrently(partial(self.close_camera, name, why) for name in list(self._outputs))
 
     def counts(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return camera -> kind of output -> its counts since the last call."""

@@ -23,6 +23,7 @@ from detector.core.types import Detections, Frame
 from detector.live.base import day_text, utc_text
 from detector.live.camera_folder import (
     append_whole,
+    find_last_line_end,
     is_same_file,
     lock_folder,
     names_of_day,
@@ -32,7 +33,6 @@ from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
 CHECK_NS = NS  # between checks that the file exists, and retries after a full disk
-BLOCK = 65_536  # bytes per read when searching for the last line end
 
 
 class DayRows:
@@ -110,20 +110,20 @@ class DayRows:
             )
         raise OSError(f"{path}: has other columns, like all files of that day; remove one")
 
-    def _is_whole(self, rest: bytes) -> bool:
+    def _is_complete(self, rest: bytes) -> bool:
         """Return whether a last line is complete except for its line end."""
         return False
 
     def _repair(self, fd: int, path: Path) -> None:
         size = os.fstat(fd).st_size
-        whole = _end_of_last_line(fd, size)
-        if whole == size:
+        end = find_last_line_end(fd, size)
+        if end == size:
             return
-        rest = os.pread(fd, size - whole, whole)
-        if self._is_whole(rest):
+        rest = os.pread(fd, size - end, end)
+        if self._is_complete(rest):
             os.write(fd, b"\n")
             return
-        os.ftruncate(fd, whole)
+        os.ftruncate(fd, end)
         self._notice(f"{path}: a kill cut the last row short; {counted(len(rest), 'byte')} removed")
 
     def _pause(self, error: OSError) -> None:
@@ -194,7 +194,7 @@ class CameraRows(DayRows):
         )
         self._append(utf8(encode_row(values)), day_text(arrival.utc_s), now)
 
-    def _is_whole(self, rest: bytes) -> bool:
+    def _is_complete(self, rest: bytes) -> bool:
         try:
             return isinstance(json.loads(rest), dict)
         except ValueError:
@@ -205,15 +205,3 @@ class CameraRows(DayRows):
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def _end_of_last_line(fd: int, size: int) -> int:
-    """Return the number of bytes up to the last line end; 0 if there is none."""
-    end = size
-    while end > 0:
-        begin = max(0, end - BLOCK)
-        found = os.pread(fd, end - begin, begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
-        end = begin
-    return 0

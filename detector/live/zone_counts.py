@@ -62,17 +62,17 @@ class ZoneCounts:
     def end(self, camera: str) -> None:
         """Count the objects that are still in the camera's zones as out."""
         book = self._books.get(camera)
-        for one in () if book is None else book.finish()[0]:
-            self._add(camera, one.zone, one.class_name, False, self.clock())
+        for event in () if book is None else book.finish()[0]:
+            self._add(camera, event.zone, event.class_name, False, self.clock())
 
     def count_frame(self, camera: str, scene: Scene) -> None:
         """Count the events of a file's frame, at the current time."""
         if scene.book is not None:
             self.set_book(camera, scene.book)
-        for one in scene.events:
-            if one.event != "stays":
-                is_in = (one.direction or one.event) in IN_EVENTS
-                self._add(camera, one.zone, one.class_name, is_in, self.clock())
+        for event in scene.events:
+            if event.event != "stays":
+                is_in = (event.direction or event.event) in IN_EVENTS
+                self._add(camera, event.zone, event.class_name, is_in, self.clock())
 
     def count(self, event: Event) -> Event:
         """Count an event. Return it with ``count``: today's crossings in its direction, or the
@@ -158,9 +158,8 @@ def read_days(
     sums_of_days: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for camera in cameras:
         for place, day in enumerate(days):
-            for zone, sums in _sums_of_day(
-                folder, camera, day, _stamp(folder, camera, day)
-            ).items():
+            stamp = _stamp(folder, camera, day)
+            for zone, sums in _sums_of_day(folder, camera, day, stamp).items():
                 sums_of_days.setdefault((camera, zone), [(0, 0)] * len(days))[place] = sums
     return sums_of_days
 

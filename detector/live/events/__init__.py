@@ -5,11 +5,11 @@ No receiver slows the loop: ``send`` only queues the event.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
-from detector.live.base import Event, EventTarget
+from detector.live.base import Event, EventTarget, run_concurrently
 
 CLOSE_S = 2.0  # longest wait for a receiver at the end of a run
 
@@ -36,10 +36,4 @@ class EventHub:
             with suppress(Exception):
                 target.close()
 
-        threads = [
-            threading.Thread(target=close, args=(one,), daemon=True) for one in self._targets
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(CLOSE_S)
+        run_concurrently((partial(close, target) for target in self._targets), CLOSE_S)

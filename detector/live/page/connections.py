@@ -59,36 +59,36 @@ class BoundedSocket(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept like ``socket.accept``. Raises BlockingIOError if the new socket was closed."""
         accepted, peer = super().accept()
-        one = _CountedSocket(accepted, self, peer)
+        new = _CountedSocket(accepted, self, peer)
         with self.lock:
-            displaced = self._make_room(one)
-            if displaced is one:
+            displaced = self._make_room(new)
+            if displaced is new:
                 self.refused += 1
             else:
-                self._sockets[one.peer] = one
-                self._block_counts[one.block] += 1
-        if displaced is one:
-            one.close()
+                self._sockets[new.peer] = new
+                self._block_counts[new.block] += 1
+        if displaced is new:
+            new.close()
             raise BlockingIOError
         if displaced is not None:
             displaced.end()
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        new.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in ALIVE.items():  # not on every system
             if hasattr(socket, name):
-                one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        return one, peer
+                new.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return new, peer
 
-    def _make_room(self, one: _CountedSocket) -> _CountedSocket | None:
-        """Forget and return the socket to close, maybe ``one``; None if there is room."""
-        if self._block_counts[one.block] >= self.each:
-            candidates = [held for held in self._sockets.values() if held.block == one.block]
-        elif len(self._sockets) >= (self.most if one.is_local else self.most - self.reserve):
+    def _make_room(self, new: _CountedSocket) -> _CountedSocket | None:
+        """Forget and return the socket to close, maybe ``new``; None if there is room."""
+        if self._block_counts[new.block] >= self.each:
+            candidates = [held for held in self._sockets.values() if held.block == new.block]
+        elif len(self._sockets) >= (self.most if new.is_local else self.most - self.reserve):
             candidates = list(self._sockets.values())
         else:
             return None
         rank = [held.rank for held in candidates]
         if not candidates or min(rank) >= WATCHING:
-            return one
+            return new
         # Of the lowest rank, the oldest socket of the address with the most connections.
         lowest = min(rank)
         least = [held for held in candidates if held.rank == lowest]
@@ -101,21 +101,21 @@ class BoundedSocket(socket.socket):
         with self.lock:
             return self._sockets.get(peer)
 
-    def forget(self, one: _CountedSocket) -> None:
+    def forget(self, held: _CountedSocket) -> None:
         with self.lock:
-            self._forget(one)
+            self._forget(held)
 
-    def _forget(self, one: _CountedSocket) -> None:
-        if self._sockets.get(one.peer) is one:
-            del self._sockets[one.peer]
-            self._block_counts[one.block] -= 1
-            if not self._block_counts[one.block]:
-                del self._block_counts[one.block]
+    def _forget(self, held: _CountedSocket) -> None:
+        if self._sockets.get(held.peer) is held:
+            del self._sockets[held.peer]
+            self._block_counts[held.block] -= 1
+            if not self._block_counts[held.block]:
+                del self._block_counts[held.block]
 
-    def mark_active(self, one: _CountedSocket) -> None:
+    def mark_active(self, held: _CountedSocket) -> None:
         with self.lock:
-            if self._sockets.pop(one.peer, None) is one:
-                self._sockets[one.peer] = one
+            if self._sockets.pop(held.peer, None) is held:
+                self._sockets[held.peer] = held
 
 
 class _CountedSocket(socket.socket):
@@ -164,22 +164,22 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, one: Connection, peer: Address) -> None:
-        self._open[peer] = one
+    def opened(self, connection: Connection, peer: Address) -> None:
+        self._open[peer] = connection
 
-    def closed(self, one: Connection, peer: Address) -> None:
-        if self._open.get(peer) is one:
+    def closed(self, connection: Connection, peer: Address) -> None:
+        if self._open.get(peer) is connection:
             del self._open[peer]
 
     def begin_request(self, peer: Any) -> None:
         """Cancel the deadline of the head."""
-        if (one := self._get(peer)) is not None:
-            one.expect_no_head()
+        if (connection := self._get(peer)) is not None:
+            connection.expect_no_head()
             self._set_busy(peer, True)
 
     def end_request(self, peer: Any) -> None:
-        if (one := self._get(peer)) is not None:
-            one.expect_head(self.head_s)
+        if (connection := self._get(peer)) is not None:
+            connection.expect_head(self.head_s)
             self._set_busy(peer, False)
 
     def mark_known(self, peer: Any) -> None:
@@ -194,13 +194,13 @@ class Connections:
 
     def cut_off(self, peer: Any) -> None:
         """Close a connection immediately, without its unsent data."""
-        if (one := self._get(peer)) is not None:
+        if (connection := self._get(peer)) is not None:
             self.cut += 1
-            one.abort()
+            connection.abort()
 
     def cut_all(self) -> None:
-        for one in list(self._open.values()):
-            one.abort()
+        for connection in list(self._open.values()):
+            connection.abort()
 
     def _get(self, peer: Any) -> Connection | None:
         return None if peer is None else self._open.get(tuple(peer))

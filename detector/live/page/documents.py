@@ -164,47 +164,47 @@ class ErrorDocument(msgspec.Struct, frozen=True):
     error: str
 
 
-def ages(one: Ages) -> AgesDocument:
-    return AgesDocument(rounded(one.p50), rounded(one.p90), rounded(one.p99), rounded(one.max))
+def ages(age: Ages) -> AgesDocument:
+    return AgesDocument(rounded(age.p50), rounded(age.p90), rounded(age.p99), rounded(age.max))
 
 
-def stream(one: StreamFigures, controllable: bool = False) -> StreamDocument:
+def stream(figures: StreamFigures, controllable: bool = False) -> StreamDocument:
     return StreamDocument(
-        name=one.name,
-        kind="file" if one.kind == "file" else "camera",
-        url=redact(one.url),
-        state=one.state,
-        since_s=round(float(one.since_s), 2),
-        received=one.received,
-        processed=one.processed,
-        dropped=dict(one.dropped),
-        reconnects=one.reconnects,
-        stalls=one.stalls,
-        age_ms=ages(one.age_ms),
-        parts_ms={part: ages(figures) for part, figures in one.parts_ms.items()},
-        camera_fps=rounded(one.camera_fps),
-        processed_fps=rounded(one.processed_fps),
-        size=one.size,
-        tiles=one.tiles,
-        frozen=one.frozen,
-        error=None if one.error is None else redact(one.error),
-        next_try_s=rounded(one.next_try_s),
-        expected=one.expected,
-        zones=[_zone(zone) for zone in one.zones],
+        name=figures.name,
+        kind="file" if figures.kind == "file" else "camera",
+        url=redact(figures.url),
+        state=figures.state,
+        since_s=round(float(figures.since_s), 2),
+        received=figures.received,
+        processed=figures.processed,
+        dropped=dict(figures.dropped),
+        reconnects=figures.reconnects,
+        stalls=figures.stalls,
+        age_ms=ages(figures.age_ms),
+        parts_ms={part: ages(values) for part, values in figures.parts_ms.items()},
+        camera_fps=rounded(figures.camera_fps),
+        processed_fps=rounded(figures.processed_fps),
+        size=figures.size,
+        tiles=figures.tiles,
+        frozen=figures.frozen,
+        error=None if figures.error is None else redact(figures.error),
+        next_try_s=rounded(figures.next_try_s),
+        expected=figures.expected,
+        zones=[_zone(zone) for zone in figures.zones],
         controllable=controllable,
     )
 
 
-def _zone(one: ZoneFigures) -> ZoneDocument:
+def _zone(figures: ZoneFigures) -> ZoneDocument:
     return ZoneDocument(
-        name=one.shape.name,
-        kind="line" if one.shape.is_line else "zone",
-        points=one.shape.points,
-        sides=one.shape.sides,
-        inside=one.inside,
-        today=SumsDocument(*one.today),
-        hours=[SumsDocument(*sums) for sums in one.hours],
-        classes={redact(name): SumsDocument(*sums) for name, sums in one.counts.items()},
+        name=figures.shape.name,
+        kind="line" if figures.shape.is_line else "zone",
+        points=figures.shape.points,
+        sides=figures.shape.sides,
+        inside=figures.inside,
+        today=SumsDocument(*figures.today),
+        hours=[SumsDocument(*sums) for sums in figures.hours],
+        classes={redact(name): SumsDocument(*sums) for name, sums in figures.counts.items()},
     )
 
 

@@ -92,16 +92,16 @@ def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
 
 
 def _stream_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
-    for name, text, value in (
-        ("received", "Frames received.", lambda one: one.received),
-        ("processed", "Frames detected.", lambda one: one.processed),
-        ("reconnects", "Number of reconnects.", lambda one: one.reconnects),
-        ("stalls", "Number of times a connected camera stopped sending.", lambda one: one.stalls),
+    for name, text in (
+        ("received", "Frames received."),
+        ("processed", "Frames detected."),
+        ("reconnects", "Number of reconnects."),
+        ("stalls", "Number of times a connected camera stopped sending."),
     ):
         unit = f"{name}_pictures" if name in ("received", "processed") else name
         counter = CounterMetricFamily(f"detect_video_stream_{unit}", text, labels=("camera",))
-        for one in streams:
-            counter.add_metric((one.name,), value(one))  # type: ignore[no-untyped-call]
+        for stream in streams:
+            counter.add_metric((stream.name,), getattr(stream, name))
         yield counter
     dropped = CounterMetricFamily(
         "detect_video_stream_dropped_pictures",
@@ -129,22 +129,22 @@ def _stream_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         "Frames per second received and processed, over the last few seconds.",
         labels=("camera", "what"),
     )
-    for one in streams:
-        for reason, count in one.dropped.items():
-            dropped.add_metric((one.name, reason), count)
+    for stream in streams:
+        for reason, count in stream.dropped.items():
+            dropped.add_metric((stream.name, reason), count)
         for name in STATES:
-            state.add_metric((one.name, name), one.state == name)
-        up.add_metric((one.name,), one.state == LIVE)
-        frozen.add_metric((one.name,), one.frozen)
-        quantiles = {"0.5": one.age_ms.p50, "0.9": one.age_ms.p90, "0.99": one.age_ms.p99}
+            state.add_metric((stream.name, name), stream.state == name)
+        up.add_metric((stream.name,), stream.state == LIVE)
+        frozen.add_metric((stream.name,), stream.frozen)
+        quantiles = {"0.5": stream.age_ms.p50, "0.9": stream.age_ms.p90, "0.99": stream.age_ms.p99}
         for quantile, value_ms in quantiles.items():
             if value_ms is not None:
-                labels = {"camera": one.name, "quantile": quantile}
+                labels = {"camera": stream.name, "quantile": quantile}
                 age.add_sample(age_name, labels, value_ms / 1000)
-        age.add_sample(f"{age_name}_count", {"camera": one.name}, one.processed)
-        for what, fps in (("received", one.camera_fps), ("processed", one.processed_fps)):
+        age.add_sample(f"{age_name}_count", {"camera": stream.name}, stream.processed)
+        for what, fps in (("received", stream.camera_fps), ("processed", stream.processed_fps)):
             if fps is not None:
-                rates.add_metric((one.name, what), fps)
+                rates.add_metric((stream.name, what), fps)
     yield from (dropped, state, up, frozen, age, rates, *_zone_metrics(streams))
 
 
@@ -159,14 +159,14 @@ def _zone_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
     inside = GaugeMetricFamily(
         "detect_video_zone_inside", "Objects in a zone.", labels=("camera", "zone")
     )
-    for one in streams:
-        for zone in one.zones:
+    for stream in streams:
+        for zone in stream.zones:
             for name, sums in zone.counts.items():
                 for counter, count in zip((went_in, went_out), sums, strict=True):
-                    labels = (one.name, zone.shape.name, name)
+                    labels = (stream.name, zone.shape.name, name)
                     counter.add_metric(labels, count)
             if zone.inside is not None:
-                inside.add_metric((one.name, zone.shape.name), zone.inside)
+                inside.add_metric((stream.name, zone.shape.name), zone.inside)
     yield from (went_in, went_out, inside)
 
 

@@ -86,18 +86,18 @@ class Sampler:
         self.newest, self.at_s = figures, self._clock()
         if figures is not None:
             streams = figures.streams
-            self.names = frozenset(one.name for one in streams)
+            self.names = frozenset(stream.name for stream in streams)
             self._samples.append(
                 _RunSample(
                     self.at_s,
                     time.monotonic(),
                     {
-                        one.name: one.age_ms.p50
-                        for one in streams
-                        if one.state == LIVE and one.age_ms.p50 is not None
+                        stream.name: stream.age_ms.p50
+                        for stream in streams
+                        if stream.state == LIVE and stream.age_ms.p50 is not None
                     },
-                    {one.name: one.processed for one in streams},
-                    {one.name: sum(one.dropped.values()) for one in streams},
+                    {stream.name: stream.processed for stream in streams},
+                    {stream.name: sum(stream.dropped.values()) for stream in streams},
                 )
             )
         self.sampled.set()
@@ -105,12 +105,14 @@ class Sampler:
 
     def history(self) -> HistoryDocument:
         samples = list(self._samples)
-        names = [one.name for one in self.newest.streams] if self.newest else []
+        names = [stream.name for stream in self.newest.streams] if self.newest else []
         return HistoryDocument(
             schema=1,
             every_s=self.every_s,
-            times_s=[round(one.at_s, 2) for one in samples],
-            age_ms={name: [rounded(one.age_ms.get(name), 1) for one in samples] for name in names},
+            times_s=[round(sample.at_s, 2) for sample in samples],
+            age_ms={
+                name: [rounded(sample.age_ms.get(name), 1) for sample in samples] for name in names
+            },
             processed_fps={name: _rates(samples, "processed", name) for name in names},
             dropped_fps={name: _rates(samples, "dropped", name) for name in names},
         )
@@ -120,13 +122,13 @@ def _rates(samples: list[_RunSample], what: str, name: str) -> list[float | None
     """Return rates per second between samples; the first is None."""
     rates: list[float | None] = []
     before: _RunSample | None = None
-    for one in samples:
+    for sample in samples:
         rate = None
-        counts = getattr(one, what)
-        if before is not None and one.clock_s > before.clock_s and name in counts:
+        counts = getattr(sample, what)
+        if before is not None and sample.clock_s > before.clock_s and name in counts:
             then = getattr(before, what).get(name)
             if then is not None and counts[name] >= then:
-                rate = (counts[name] - then) / (one.clock_s - before.clock_s)
+                rate = (counts[name] - then) / (sample.clock_s - before.clock_s)
         rates.append(rounded(rate, 1))
-        before = one
+        before = sample
     return rates

@@ -58,8 +58,7 @@ class Inbox:
 
     def put_picture(self, picture: Drawn, now_ns: int) -> bool:
         with self._condition:
-            late = bool(self._items) and now_ns - self._items[0][0] > OLDEST_NS
-            if late or self._pictures >= MOST_PICTURES or not self._fits(picture.yuv.nbytes):
+            if not self.picture_fits(now_ns) or not self._fits(picture.yuv.nbytes):
                 return False
             self._pictures += 1
             self._put(picture, now_ns)

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from detector.core.errors.writing import take_lock
+from detector.live.camera_folder import find_last_line_end
 
 FOLDER = "video"  # below a camera's folder
 RECORDINGS = 2  # depth below the output folder: CAMERA/video
 _NAME = re.compile(r"(\d{8}T\d{6})Z(?:-([2-9]|[1-9]\d{1,5}))?(\.partial)?\.mp4")
 SIDE_CAR = ".ass"
 NEWEST = 8  # this many of the newest recordings may have unfinished side-cars after a kill
-LONGEST_LINE = 1 << 20  # bytes of a line in a side-car, enough for over a thousand boxes
+
 _FORMAT = "%Y%m%dT%H%M%S"
 _LAST_S = 253402300799  # the end of the year 9999
 
@@ -129,18 +130,10 @@ def _finish_side_cars(folder: Path) -> None:
         if is_regular(partial) and not os.path.lexists(final):
             os.rename(partial, final)
         if is_regular(final):
-            _cut_last_line(final)
-
-
-def _cut_last_line(path: Path) -> None:
-    with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        begin = max(0, size - LONGEST_LINE)
-        file.seek(begin)
-        rest = file.read(size - begin)
-        length = begin + rest.rfind(b"\n") + 1
-        if length < size:
-            file.truncate(length)
+            with final.open("rb+") as file:
+                size = file.seek(0, os.SEEK_END)
+                if (end := find_last_line_end(file.fileno(), size)) < size:
+                    file.truncate(end)
 
 
 def whole_length(file: BinaryIO) -> int:

@@ -351,14 +351,14 @@ class _AssFormatter:
 def _look_alike(before: _Caption, after: _Caption) -> bool:
     if before.size != after.size:
         return False
-    one, other = before.detections.shown, after.detections.shown
-    if len(one) != len(other):
+    old, new = before.detections.shown, after.detections.shown
+    if len(old) != len(new):
         return False
     for name in ("class_ids", "track_ids", "coasting"):
-        if not np.array_equal(getattr(one, name), getattr(other, name)):
+        if not np.array_equal(getattr(old, name), getattr(new, name)):
             return False
     tolerance = TOLERANCE * max(after.size)
-    return bool((np.abs(one.boxes - other.boxes) <= tolerance).all())
+    return bool((np.abs(old.boxes - new.boxes) <= tolerance).all())
 
 
 def _scale(caption: _Caption, size: Size) -> Detections:

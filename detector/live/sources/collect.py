@@ -12,11 +12,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
 from detector.core.timeline import WAIT_INPUT, OffTrack, ThreadTrack
 from detector.core.types import Arrival, Frame, Image, SourceInfo
+from detector.live.base import run_concurrently
 from detector.live.sources.base import (
     ENDED,
     LIVE,
@@ -129,7 +131,7 @@ class InferencePace:
 
     def __init__(self) -> None:
         self._in_flight: deque[Arrival] = deque(maxlen=256)
-        self._until = 0
+        self._last_result_ns = 0
         self.execution_ns: float | None = None
         self.busy = 0.0
 
@@ -138,17 +140,17 @@ class InferencePace:
 
     def update(self) -> None:
         while self._in_flight and self._in_flight[0].inferred_ns:
-            one = self._in_flight.popleft()
-            if one.inferred_ns <= self._until:
+            arrival = self._in_flight.popleft()
+            if arrival.inferred_ns <= self._last_result_ns:
                 continue  # another picture of this batch was counted
-            took = one.inferred_ns - one.began_ns
+            took = arrival.inferred_ns - arrival.began_ns
             before = self.execution_ns
             self.execution_ns = took if before is None else before + SMOOTHING * (took - before)
-            if self._until:
-                alone = one.inferred_ns - max(one.began_ns, self._until)
-                share = alone / max(1, one.inferred_ns - self._until)
+            if self._last_result_ns:
+                busy_ns = arrival.inferred_ns - max(arrival.began_ns, self._last_result_ns)
+                share = busy_ns / max(1, arrival.inferred_ns - self._last_result_ns)
                 self.busy += SMOOTHING * (share - self.busy)
-            self._until = one.inferred_ns
+            self._last_result_ns = arrival.inferred_ns
 
 
 class SpareBuffers:
@@ -280,15 +282,9 @@ class Collector:
             if not member.feed.stop(timeout_s):
                 late.append(member.camera.name)
 
-        threads = [
-            threading.Thread(target=end, args=(member,), name="detect-video stop", daemon=True)
-            for member in self.members()
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(2 * timeout_s)
-        for member in self.members():
+        members = self.members()
+        run_concurrently((partial(end, member) for member in members), 2 * timeout_s)
+        for member in members:
             member.dropped[STOPPED] += _unaccounted(member)
         return sorted(late)
 

@@ -106,29 +106,18 @@ class PacketDecoder:
             self._drop(CORRUPT, 1)
 
     def _picture(self, frame: Any, stamp: Stamp, number: int) -> Picture:
-        turned = frame.rotation % 180 == 90
         width, height = frame.width, frame.height
+        if frame.rotation % 180 == 90:
+            width, height = height, width
         arrival = Arrival(
-            self._camera,
-            stamp.epoch,
-            stamp.arrived_ns,
-            stamp.utc_s,
-            self._clock(),
+            *(self._camera, stamp.epoch, stamp.arrived_ns, stamp.utc_s, self._clock()),
             stamp.captured_s,
         )
         pts = frame.pts if frame.pts is not None else self._next_pts
         self._next_pts = pts + 1
         # Pictures from a flush have no time base.
         self._time_base = frame.time_base or self._time_base
-        return Picture(
-            number,
-            pts,
-            self._time_base,
-            height if turned else width,
-            width if turned else height,
-            arrival,
-            frame,
-        )
+        return Picture(number, pts, self._time_base, width, height, arrival, frame)
 
     def fingerprint(self, frame: Any, now_ns: int) -> int | None:
         """Return a value that is equal for equal pictures; None within ``FINGERPRINT_NS``."""
