@@ -14,9 +14,9 @@ import time
 from array import array
 from collections.abc import Mapping
 
+from detector.core.session.document import AgeFigures
 from detector.core.timeline.histogram import Histogram
 from detector.core.types import Arrival
-from detector.live.base import Ages
 
 DECODING, WAITING, INFERENCE, WRITING = "decoding", "waiting", "inference", "writing"
 PARTS = (DECODING, WAITING, INFERENCE, WRITING)
@@ -54,10 +54,11 @@ class Samples:
         return self._histogram
 
 
-def ages(histogram: Histogram) -> Ages:
-    found = map(histogram.percentile, (50, 90, 99))
-    p50, p90, p99 = (None if ns is None else ns / 1e6 for ns in found)
-    return Ages(p50, p90, p99, histogram.maximum / 1e6 if histogram.count else None)
+def ages(histogram: Histogram) -> AgeFigures:
+    values = map(histogram.percentile, (50, 90, 99))
+    p50, p90, p99 = (None if ns is None else ns / 1e6 for ns in values)
+    longest = histogram.maximum / 1e6 if histogram.count else None
+    return AgeFigures(p50=p50, p90=p90, p99=p99, max=longest)
 
 
 class AgeSums:
@@ -101,26 +102,26 @@ class FrameAges:
             self._before = self._recent if past < 2 * RECENT_NS else AgeSums()
             self._recent, self._since_ns = AgeSums(), now_ns
 
-    def recent(self, now_ns: int) -> tuple[Ages, dict[str, Ages]]:
+    def recent(self, now_ns: int) -> tuple[AgeFigures, dict[str, AgeFigures]]:
         with self._lock:
             self._rotate(now_ns)
             both = (self._before, self._recent)
             parts = {part: ages(_merge(*(one.parts[part] for one in both))) for part in PARTS}
             return ages(_merge(*(one.result for one in both))), parts
 
-    def result(self) -> Ages:
+    def result(self) -> AgeFigures:
         with self._lock:
             return ages(self._whole.result.flush())
 
-    def parts(self) -> dict[str, Ages]:
+    def parts(self) -> dict[str, AgeFigures]:
         with self._lock:
             return {part: ages(one.flush()) for part, one in self._whole.parts.items()}
 
-    def outputs(self) -> dict[str, Ages]:
+    def outputs(self) -> dict[str, AgeFigures]:
         with self._lock:
             return {name: ages(one.flush()) for name, one in self._whole.outputs.items()}
 
-    def camera(self) -> Ages | None:
+    def camera(self) -> AgeFigures | None:
         with self._lock:
             return None if self._whole.camera is None else ages(self._whole.camera.flush())
 

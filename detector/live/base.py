@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from detector.core.session.document import AgeFigures
+
 APPEARS = "appears"  # a class was detected in 3 of 5 frames
 LEAVES = "leaves"  # it was not detected for 2 s; with ``zone``: an object left the zone
 # Only with --zones. "ends": an object's track was lost in the zone.
@@ -79,16 +81,6 @@ class EventTarget(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ages:
-    """Ages of pictures in milliseconds; None before the first picture."""
-
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-    max: float | None = None
-
-
 class ZoneShape(Protocol):
     """A line or zone. ``points``: shares of width and height. ``sides``: names of in and out."""
 
@@ -130,8 +122,8 @@ class StreamFigures:
     dropped: Mapping[str, int]
     reconnects: int
     stalls: int
-    age_ms: Ages  # from arrival to result
-    parts_ms: Mapping[str, Ages] = field(default_factory=dict)  # waiting, decoding, inference...
+    age_ms: AgeFigures  # from arrival to result
+    parts_ms: Mapping[str, AgeFigures] = field(default_factory=dict)  # waiting, decoding...
     camera_fps: float | None = None
     processed_fps: float | None = None
     size: str | None = None  # 1280x720

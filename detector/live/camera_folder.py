@@ -72,9 +72,9 @@ def find_last_line_end(file: int, size: int) -> int:
     end = size
     while end > 0:
         begin = max(0, end - BLOCK)
-        found = os.pread(file, end - begin, begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
+        newline = os.pread(file, end - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
         end = begin
     return 0
 

@@ -20,9 +20,17 @@ from detector.core.config.cameras import EventsConfig, RecordConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
-from detector.live.base import APPEARS, ENDS, ENTERS, LEAVES, STAYS, Event, EventTarget
+from detector.live.base import (
+    APPEARS,
+    ENDS,
+    ENTERS,
+    LEAVES,
+    STAYS,
+    Event,
+    EventTarget,
+    run_concurrently,
+)
 from detector.live.camera_folder import remove_if_empty
-from detector.live.events import EventHub
 from detector.live.events.days import EventDays
 from detector.live.events.filters import CLIPS, MQTT, SNAPSHOTS, WEBHOOK, EventFilters
 from detector.live.events.home_assistant import HomeAssistant
@@ -39,6 +47,7 @@ from detector.live.zone_rows import ZoneRows
 
 JSONL, RECORDING, TRACKS, ZONES = "jsonl", "recording", "tracks", "zones"
 CLOSE_S = 2.0  # time to finish a recording
+EVENTS_CLOSE_S = 2.0  # longest wait for a receiver of events at the end of a run
 
 
 class CreatedFolder:
@@ -103,14 +112,14 @@ class CameraOutputs:
                 opened.callback(output.sink.close)
                 outputs.append(output)
 
-            place = self._folder / camera.name
+            folder = self._folder / camera.name
             rows = CameraRows(self._folder, camera, self._notice)
-            add(Output(JSONL, rows, place, counts=rows.counts))
+            add(Output(JSONL, rows, folder, counts=rows.counts))
             if rows.created_folder:
                 self.created.add(camera.name)
             if self._zones:
                 zones = ZoneRows(self._folder, camera, self._notice)
-                add(Output(ZONES, zones, place, counts=zones.counts))
+                add(Output(ZONES, zones, folder, counts=zones.counts))
             if self._tracks:
                 best = CameraTracks(self._folder, camera, self._notice)
                 hides = self._hides
@@ -123,7 +132,7 @@ class CameraOutputs:
                     style=self._style,
                 )
                 recording = _CameraRecording(recorder, camera, feed)
-                path, counts = place / "video", recorder.counts
+                path, counts = folder / "video", recorder.counts
                 add(Output(RECORDING, recording, path, lambda: recorder.wants_pictures, counts))
                 self._recordings[camera.name] = recording
                 if self._record.clips and self._filters.choose_clips(camera):
@@ -159,8 +168,8 @@ class _CameraRecording:
             feed.listen(self.recorder.listener)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        found = None if self.wanted is None else self._has_event or bool(self._present)
-        self.recorder.write(frame, detections, found)
+        in_clip = None if self.wanted is None else self._has_event or bool(self._present)
+        self.recorder.write(frame, detections, in_clip)
         self._has_event = False
 
     def handle(self, event: Event) -> None:
@@ -188,7 +197,7 @@ class CameraEvents:
     def __init__(
         self,
         folder: Path | None,
-        wanted: EventsConfig,
+        config: EventsConfig,
         notice: Callable[[str], None],
         filters: EventFilters,
         more: Sequence[EventTarget] = (),
@@ -196,24 +205,25 @@ class CameraEvents:
         """Open the receivers. Raises UsageError or OutputError."""
         self.rules = EventRules(time.perf_counter_ns(), time.time())
         self._snapshots, self._filters = None, filters
-
         self.home: HomeAssistant | None = None  # run.py calls ``publish_changes``
         with ExitStack() as opened:
             self._targets: list[EventTarget] = []
-            for target in _targets(folder, wanted, notice, filters):
+            for target in _targets(folder, config, notice, filters):
                 opened.callback(target.close)
                 self._targets.append(target)
-
                 self.home = target if isinstance(target, HomeAssistant) else self.home
             if folder is not None:
                 from detector.live.events.snapshots import Snapshots
 
                 self._snapshots = Snapshots(folder, notice)
                 if self.home is not None:
-                    self._snapshots.show = self.home.show
+                    self._snapshots.show = self.home.publish_snapshot
             opened.pop_all()
-        self._hub = EventHub([*self._targets, *more])
-        self.send = self._hub.send
+        self._targets += more
+
+    def send(self, event: Event) -> None:
+        for target in self._targets:
+            target.send(event)
 
     def add_snapshot(self, event: Event, picture: Callable[[], Image]) -> Event:
         if self._snapshots is None or not self._filters.passes(SNAPSHOTS, event):
@@ -221,14 +231,19 @@ class CameraEvents:
         return self._snapshots.add_to(event, picture())
 
     def close(self) -> list[str]:
-        """Close the receivers; return a line for each that lost events."""
+        """Close the receivers concurrently; return a line for each that lost events."""
+
+        def close(target: EventTarget) -> None:
+            with suppress(Exception):
+                target.close()
+
         if self._snapshots is not None:
             self._snapshots.close()
-        self._hub.close()
-        lost = self._hub.lost()
-        if self._snapshots is not None and (pictures := self._snapshots.lost()):
-            lost["snapshots"] = pictures
-        return [f"{name}: {count} lost" for name, count in lost.items()]
+        run_concurrently((partial(close, target) for target in self._targets), EVENTS_CLOSE_S)
+        lost = {target.name: target.lost() for target in self._targets}
+        if self._snapshots is not None:
+            lost["snapshots"] = self._snapshots.lost()
+        return [f"{name}: {count} lost" for name, count in lost.items() if count]
 
     def remove_created_files(self) -> None:
         for target in self._targets:
@@ -237,32 +252,32 @@ class CameraEvents:
 
 
 def _targets(
-    folder: Path | None, wanted: EventsConfig, notice: Callable[[str], None], filters: EventFilters
+    folder: Path | None, config: EventsConfig, notice: Callable[[str], None], filters: EventFilters
 ) -> Iterator[EventTarget]:
     read_env = os.environ.get
     if folder is not None:
         yield EventDays(folder, notice=notice)
-    if wanted.events is not None:
+    if config.events is not None:
         from detector.live.events.stream import EventStream
 
-        yield EventStream.open(wanted.events, notice)
-    if wanted.webhook is not None:
+        yield EventStream.open(config.events, notice)
+    if config.webhook is not None:
         from detector.live.events.webhook import Webhook, find_address
 
-        address = find_address(wanted.webhook)
+        address = find_address(config.webhook)
         webhook = Webhook(address, read_env("DETECT_VIDEO_WEBHOOK_KEY"), notice=notice)
         webhook.wanted = partial(filters.passes, WEBHOOK)
         yield webhook
-    if wanted.mqtt is not None:
+    if config.mqtt is not None:
         from detector.live.events.mqtt import MqttTarget
 
         user, password = read_env("DETECT_VIDEO_MQTT_USER"), read_env("DETECT_VIDEO_MQTT_PASSWORD")
-        login = wanted.mqtt, user, password
-        if (prefix := wanted.mqtt_discovery) is None:
+        login = config.mqtt, user, password
+        if (prefix := config.mqtt_discovery) is None:
             mqtt = MqttTarget(*login, notice=notice)
         else:
             mqtt = HomeAssistant(*login, prefix=prefix, notice=notice)
         mqtt.wanted = partial(filters.passes, MQTT)
         yield mqtt
-    elif wanted.mqtt_discovery is not None:
+    elif config.mqtt_discovery is not None:
         raise UsageError("--mqtt-discovery needs a broker; add --mqtt mqtt://HOST/TOPIC")

@@ -1,4 +1,4 @@
-"""Estimates how many such cameras this machine can handle.
+"""Estimates how cameras such cameras this machine can handle.
 
 Two resources are limited: the threads of the loop, one for each group of stages, and the CPU. Every
 picture that arrives is decoded; only pictures that are not dropped need work in the loop. So for k
@@ -64,15 +64,15 @@ def shares_needed(load: Usage) -> dict[str, float]:
 
 
 def capacity(load: Usage) -> float | None:
-    """Return how many cameras like the current ones are possible; None if unknown."""
+    """Return how cameras cameras like the current ones are possible; None if unknown."""
     if not load.cameras or load.processed < LEAST:
         return None
     fullest = max(shares_needed(load).values())
     room = load.cameras / fullest if fullest >= LEAST else None
     if load.dropped < DROPPING:
         return room
-    kept = load.cameras * (1 - load.dropped)
-    return kept if room is None else min(room, kept)
+    detected = load.cameras * (1 - load.dropped)
+    return detected if room is None else min(room, detected)
 
 
 def busiest_stage(load: Usage) -> str | None:
@@ -84,15 +84,15 @@ def busiest_stage(load: Usage) -> str | None:
 
 
 def sentence(load: Usage) -> str:
-    """Return a sentence: what limits the run, and how many cameras are possible."""
-    could = capacity(load)
-    if could is None:
+    """Return a sentence: what limits the run, and how cameras cameras are possible."""
+    possible = capacity(load)
+    if possible is None:
         return "no camera is live, so the capacity is unknown"
     needed = shares_needed(load)
     fullest = max(needed, key=lambda name: needed[name])
-    many = f"{could:.1f} such camera{'' if f'{could:.1f}' == '1.0' else 's'}"
+    cameras = f"{possible:.1f} such camera{'' if f'{possible:.1f}' == '1.0' else 's'}"
     if load.dropped >= DROPPING:
-        begin = f"{fullest} limits this run: {load.dropped:.0%} of the frames are dropped."
+        limit = f"{fullest} limits this run: {load.dropped:.0%} of the frames are dropped."
     else:
-        begin = f"{fullest} is the busiest part: busy {min(1.0, needed[fullest]):.0%} of the time."
-    return f"{begin} This machine could handle about {many} ({load.cameras} live now)."
+        limit = f"{fullest} is the busiest part: busy {min(1.0, needed[fullest]):.0%} of the time."
+    return f"{limit} This machine could handle about {cameras} ({load.cameras} live now)."

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from detector.core.run.tiling import NONE
-from detector.core.session.document import AgeFigures, StreamSummary
+from detector.core.session.document import StreamSummary
 from detector.core.timeline import INFER, WORK, OffTimeline, Timeline
 from detector.core.timeline.native import machine_busy_ns
 from detector.core.timeline.order import INFERENCE, group_of
 from detector.core.types import Detections, Frame
 from detector.live.ages import FrameAges
-from detector.live.base import Ages, LiveFigures, StreamFigures
+from detector.live.base import LiveFigures, StreamFigures
 from detector.live.capacity import Usage, capacity, sentence
 from detector.live.sources.base import (
     CORRUPT,
@@ -310,7 +310,7 @@ class LiveStatus:
         }
         received = counts_today["processed"] + sum(dropped_today.values())
         by_rate, live_s = dropped_today.get(RATE, 0), tally.live_ns / SECOND
-        camera = tally.ages.camera()
+
         not_rated = received - by_rate
         share = (sum(dropped_today.values()) - by_rate) / not_rated if not_rated else 0.0
         return StreamSummary(
@@ -331,10 +331,10 @@ class LiveStatus:
             codec=facts.codec,
             frozen=facts.frozen,
             error=facts.error,
-            age_ms=_document(tally.ages.result()),
-            parts_ms={part: _document(one) for part, one in tally.ages.parts().items()},
-            output_age_ms={name: _document(one) for name, one in tally.ages.outputs().items()},
-            camera_age_ms=None if camera is None else _document(camera),
+            age_ms=tally.ages.result(),
+            parts_ms=tally.ages.parts(),
+            output_age_ms=tally.ages.outputs(),
+            camera_age_ms=tally.ages.camera(),
             detections=_count_by_name(tally.found, names),
             outputs=dict(outputs),
             output_counts={kind: dict(one) for kind, one in counts.items()},
@@ -433,7 +433,3 @@ def _size(facts: FeedFacts) -> str | None:
 def _count_by_name(found: Counter[int], names: tuple[str, ...]) -> dict[str, int]:
     named = {names[i] if i < len(names) else str(i): count for i, count in found.items()}
     return dict(sorted(named.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _document(one: Ages) -> AgeFigures:
-    return AgeFigures(p50=one.p50, p90=one.p90, p99=one.p99, max=one.max)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 class Cameras:
     def takes(self, specs: Sequence[str], config: Config, given: Container[str]) -> bool:
-        found = reads_cameras(specs, config, given)
-        if not found:
+        takes = reads_cameras(specs, config, given)
+        if not takes:
             refuse_camera_options(specs, config, given)
-        return found
+        return takes
 
     def check(self, specs: Sequence[str], config: Config) -> None:
         from detector.live.run import check_live

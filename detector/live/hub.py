@@ -227,13 +227,13 @@ class Hub:
                 return None
             if channel.jpegs_of != shot.number:
                 channel.jpegs, channel.jpegs_of = {}, shot.number
-            wide = fitting_width(width, shot.image.shape[1])
+            fitting = fitting_width(width, shot.image.shape[1])
             jpegs = channel.jpegs
-            if wide not in jpegs:
-                jpegs[wide] = _encode(shot.image, wide)
+            if fitting not in jpegs:
+                jpegs[fitting] = _encode(shot.image, fitting)
                 self.encoded += 1
-                self.encoded_bytes += len(jpegs[wide])
-            return shot, jpegs[wide]
+                self.encoded_bytes += len(jpegs[fitting])
+            return shot, jpegs[fitting]
 
     def subscribe(self, after: int = 0) -> Subscription:
         with self._lock:

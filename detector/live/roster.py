@@ -90,8 +90,8 @@ class Roster:
     def classes(self) -> dict[str, list[str]]:
         """Return the names of the classes that each listed camera keeps."""
         names = self._plan.network.names
-        kept = {one.name: self._class_ids(one) or range(len(names)) for one in self.listed}
-        return {camera: [names[i] for i in sorted(ids)] for camera, ids in kept.items()}
+        ids = {one.name: self._class_ids(one) or range(len(names)) for one in self.listed}
+        return {camera: [names[i] for i in sorted(ids)] for camera, ids in ids.items()}
 
     def _bind_nms(self) -> None:
         wanted = [self._class_ids(camera) for camera in self.listed]

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from detector.core.run.detect import Live
+from detector.core.session.document import AgeFigures
 from detector.core.timeline import INFER, WORK
 from detector.core.types import Detections, Frame, SourceInfo
-from detector.live.base import Ages, LiveFigures, StreamFigures
+from detector.live.base import LiveFigures, StreamFigures
 from detector.live.hub import Hub
 from detector.live.sources.cameras import unique_name
 from detector.live.zone_counts import ZoneCounts
 
 LIVE, ENDED = "live", "ended"
+NO_AGES = AgeFigures(p50=None, p90=None, p99=None, max=None)
 RATES_OVER_S = 5.0  # window of rates and shares
 INTERVAL_S = 0.5  # figures are computed at most this often
 MOST_ENDED = 64  # finished files that are still shown
@@ -148,7 +150,7 @@ class WatchedFiles:
             dropped={},
             reconnects=0,
             stalls=0,
-            age_ms=Ages(),
+            age_ms=NO_AGES,
             processed_fps=rate,
             size=f"{running_file.info.width}x{running_file.info.height}",
             kind="file",

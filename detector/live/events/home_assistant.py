@@ -24,7 +24,7 @@ BIRTH = "homeassistant/status"  # Home Assistant's default; it does not depend o
 MOST_CLASSES = 20  # with more, a device gets no class entities; use --classes
 MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
 MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory
-Entities = dict[str, dict[str, Any]]  # id -> config; only a platform ("p") removes the entity
+Entities = dict[str, dict[str, Any]]  # id -> config; with only a platform ("p"), it is removed
 
 
 def identifier(text: str) -> str:
@@ -36,9 +36,9 @@ def identifier(text: str) -> str:
 def make_entities(
     topic: str, camera: str, shapes: Sequence[ZoneShape], classes: Sequence[str]
 ) -> Entities:
-    place = f"{topic}/{level(camera)}"
-    state = {"stat_t": f"{place}/state", "pl_on": "up", "pl_off": "down"}
-    found: Entities = {
+    prefix = f"{topic}/{level(camera)}"
+    state = {"stat_t": f"{prefix}/state", "pl_on": "up", "pl_off": "down"}
+    entities: Entities = {
         "state": {
             "p": "binary_sensor",
             "dev_cla": "connectivity",
@@ -46,28 +46,28 @@ def make_entities(
             **state,
         },
         # Not a "camera", which is for live video; an "image" shows its time.
-        "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{place}/snapshot"},
+        "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{prefix}/snapshot"},
     }
-    present = {f"class_{name}": (name, f"{place}/count/{level(name)}") for name in classes}
+    present = {f"class_{name}": (name, f"{prefix}/count/{level(name)}") for name in classes}
     for shape in shapes:
-        name, values = shape.name, f"{place}/zone/{level(shape.name)}"
+        name, values = shape.name, f"{prefix}/zone/{level(shape.name)}"
         if not shape.is_line:
             present[f"zone_{name}"] = name, f"{values}/inside"
             continue
         for way, side in zip(("in", "out"), shape.sides, strict=True):
             total = {"p": "sensor", "name": f"{name} {side}", "stat_cla": "total_increasing"}
-            found[f"line_{name}_{way}"] = {**total, "stat_t": f"{values}/{way}"}
+            entities[f"line_{name}_{way}"] = {**total, "stat_t": f"{values}/{way}"}
     # Counts are unknown while the camera is down.
-    up = {"t": f"{place}/state", "pl_avail": "up", "pl_not_avail": "down"}
-    now = {"avty": [{"t": f"{topic}/available"}, up], "avty_mode": "all"}
-    some = "{{ 'ON' if value | int(0) > 0 else 'OFF' }}"
+    up = {"t": f"{prefix}/state", "pl_avail": "up", "pl_not_avail": "down"}
+    online = {"avty": [{"t": f"{topic}/available"}, up], "avty_mode": "all"}
+    is_any = "{{ 'ON' if value | int(0) > 0 else 'OFF' }}"
     for key, (name, values) in present.items():
         count = {"p": "sensor", "name": f"{name} count", "stat_cla": "measurement"}
-        there = {"p": "binary_sensor", "name": f"{name} occupancy", "dev_cla": "occupancy"}
-        found[f"{key}_count"] = {**count, "stat_t": values, **now}
-        found[f"{key}_occupancy"] = {**there, "stat_t": values, "val_tpl": some, **now}
+        occupancy = {"p": "binary_sensor", "name": f"{name} occupancy", "dev_cla": "occupancy"}
+        entities[f"{key}_count"] = {**count, "stat_t": values, **online}
+        entities[f"{key}_occupancy"] = {**occupancy, "stat_t": values, "val_tpl": is_any, **online}
     node = identifier(topic)
-    ids = {identifier(key): entity for key, entity in found.items()}
+    ids = {identifier(key): entity for key, entity in entities.items()}
     return {key: {**entity, "uniq_id": f"{node}_{camera}_{key}"} for key, entity in ids.items()}
 
 
@@ -142,40 +142,40 @@ class HomeAssistant(MqttTarget):
                 self._drop(camera)
 
     def _announce(self, stream: StreamFigures, classes: Sequence[str]) -> None:
-        camera, place = stream.name, f"{self._topic}/{level(stream.name)}"
+        camera, prefix = stream.name, f"{self._topic}/{level(stream.name)}"
         classes = classes if len(classes) <= MOST_CLASSES else ()
         for name in classes:
-            if (topic := f"{place}/count/{level(name)}") not in self._latest:
+            if (topic := f"{prefix}/count/{level(name)}") not in self._latest:
                 self._keep(topic, "0")
         for zone in stream.zones:
             values = {"in": zone.today[0], "out": zone.today[1], "inside": zone.inside}
             for what in ("in", "out") if zone.shape.is_line else ("inside",):
-                topic, value = f"{place}/zone/{level(zone.shape.name)}/{what}", str(values[what])
+                topic, value = f"{prefix}/zone/{level(zone.shape.name)}/{what}", str(values[what])
                 if self._latest.get(topic) != value:
                     self._keep(topic, value)
         shapes, before = [zone.shape for zone in stream.zones], self._known_devices.get(camera, {})
-        made, entities = self._announced.get(camera, (None, {}))
-        if changed := made != (shapes, classes):
+        announced, entities = self._announced.get(camera, (None, {}))
+        if changed := announced != (shapes, classes):
             entities = make_entities(self._topic, camera, shapes, classes)
             self._announced[camera] = (shapes, classes), entities
-        if gone := {key: {"p": p} for key, p in before.items() if key not in entities}:
-            text = device_config(self._topic, camera, {**entities, **gone})
+        if removed := {key: {"p": p} for key, p in before.items() if key not in entities}:
+            text = device_config(self._topic, camera, {**entities, **removed})
             self._publish(self._config_topic(camera), text, retain=True)
-        if gone or changed:
+        if removed or changed:
             text = device_config(self._topic, camera, entities)
             self._keep(self._config_topic(camera), text)
             self._known_devices[camera] = {key: entity["p"] for key, entity in entities.items()}
 
     def _drop(self, camera: str) -> None:
-        place = f"{self._topic}/{level(camera)}/"
-        values = [topic for topic in list(self._latest) if topic.startswith(place)]
-        for topic in (self._config_topic(camera), f"{place}snapshot", *values):
+        prefix = f"{self._topic}/{level(camera)}/"
+        values = [topic for topic in list(self._latest) if topic.startswith(prefix)]
+        for topic in (self._config_topic(camera), f"{prefix}snapshot", *values):
             self._publish(topic, "", retain=True)
             self._latest.pop(topic, None)
         self._announced.pop(camera, None)
         self._known_devices.pop(camera, None)
 
-    def show(self, camera: str, jpeg: bytes) -> None:
+    def publish_snapshot(self, camera: str, jpeg: bytes) -> None:
         """Publish a snapshot, from any thread."""
         if self._client.is_connected() and self._pending < MOST_WAITING:
             self._publish(f"{self._topic}/{level(camera)}/snapshot", jpeg, retain=True)

@@ -128,20 +128,20 @@ class MqttTarget:
             self._publish(topic, self._latest.get(topic, ""), retain=True)
 
     def send(self, event: Event) -> None:
-        place = f"{self._topic}/{level(event.camera)}"
+        prefix = f"{self._topic}/{level(event.camera)}"
         if self.wanted(event):
-            self._publish(f"{place}/event", as_json(event), retain=False)
+            self._publish(f"{prefix}/event", as_json(event), retain=False)
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"
-            self._keep(f"{place}/state", state)
+            self._keep(f"{prefix}/state", state)
         if event.zone is not None and event.event != STAYS:
             what = event.direction or "inside"
-            self._keep(f"{place}/zone/{level(event.zone)}/{what}", str(event.count))
+            self._keep(f"{prefix}/zone/{level(event.zone)}/{what}", str(event.count))
         in_sight = event.zone is None and event.event in (APPEARS, LEAVES)
         if event.class_name is not None and in_sight:
             counted = event.event == APPEARS or event.track is not None
             count = event.count if counted else 0
-            self._keep(f"{place}/count/{level(event.class_name)}", str(count))
+            self._keep(f"{prefix}/count/{level(event.class_name)}", str(count))
 
     def _on_message(self, client: Any, data: Any, message: Any) -> None:
         """Handle a message of a subscribed topic."""

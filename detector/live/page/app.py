@@ -186,24 +186,26 @@ class Page:
     async def counts(self, request: Request) -> Response:
         count, cameras = int(_number(request, "days", 30, 1, 366)), sorted(self.sampler.names)
         days = zone_counts.days_before(time.time(), count)
-        found = {}
+        sums_of_zones = {}
         if self.recordings is not None:
             known = [one for one in cameras if re.fullmatch(NAME, one)]
-            found = await self._in_thread(zone_counts.read_days, self.recordings, known, days)
+            sums_of_zones = await self._in_thread(
+                zone_counts.read_days, self.recordings, known, days
+            )
         zones = [
             documents.ZoneDaysDocument(
                 camera, zone, [documents.SumsDocument(*sums) for sums in of_days]
             )
-            for (camera, zone), of_days in found.items()
+            for (camera, zone), of_days in sums_of_zones.items()
         ]
         return _json(documents.CountsDocument(1, days, zones))
 
     async def snapshot(self, request: Request) -> Response:
         camera, width = self._camera(request), _width(request)
-        found = await self.streams.snapshot(camera, width)
-        if found is None:
+        snapshot = await self.streams.snapshot(camera, width)
+        if snapshot is None:
             raise HttpError(503, "no frame arrived in time", {"retry-after": "2"})
-        shot, coded = found
+        shot, coded = snapshot
         name = f"{camera}-{utc_text(shot.utc_s).replace(':', '').replace('-', '')}.jpg"
         headers = {
             "content-disposition": f'inline; filename="{name}"',
@@ -286,28 +288,28 @@ class Page:
         limit = int(_number(request, "limit", 100, 1, 500))
         camera = request.query_params.get("camera")
         kind = request.query_params.get("kind")
-        found = await self._in_thread(list_recordings, self.recordings, camera, kind, limit)
-        return _json(found)
+        recordings = await self._in_thread(list_recordings, self.recordings, camera, kind, limit)
+        return _json(recordings)
 
     async def recording(self, request: Request) -> Response:
-        message = (request.path_params[part] for part in ("camera", "kind", "name"))
-        found = await self._in_thread(find_recording, self.recordings, *message)
-        if found is None:
+        parts = (request.path_params[part] for part in ("camera", "kind", "name"))
+        recorded = await self._in_thread(find_recording, self.recordings, *parts)
+        if recorded is None:
             raise HttpError(404, "no such recording")
-        filename = f"{found.camera}-{found.path.name}"
-        if not found.finished:
-            return await self._partial_response(found, filename)
+        filename = f"{recorded.camera}-{recorded.path.name}"
+        if not recorded.finished:
+            return await self._partial_response(recorded, filename)
         return FileResponse(
-            found.path,
-            media_type=found.media_type,
+            recorded.path,
+            media_type=recorded.media_type,
             filename=filename,
-            content_disposition_type="inline" if found.kind == "snapshots" else "attachment",
+            content_disposition_type="inline" if recorded.kind == "snapshots" else "attachment",
         )
 
-    async def _partial_response(self, found: RecordedFile, filename: str) -> Response:
+    async def _partial_response(self, recorded: RecordedFile, filename: str) -> Response:
         """Return the part of an unfinished file that can be played now."""
         try:
-            size, data = await self._in_thread(found.read_so_far)
+            size, data = await self._in_thread(recorded.read_so_far)
         except OSError:
             size = 0
         if not size:
@@ -318,7 +320,7 @@ class Page:
             "content-length": str(size),
             "content-disposition": f'attachment; filename="{filename}"',
         }
-        return StreamingResponse(data, headers=headers, media_type=found.media_type)
+        return StreamingResponse(data, headers=headers, media_type=recorded.media_type)
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -327,9 +329,9 @@ class Page:
 
 def _site(name: str) -> bytes:
     """Return a file of the page, from this wing or another."""
-    places = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
-    found = (place / "site" / name for place in places)
-    return next((file.read_bytes() for file in found if file.is_file()), b"")
+    folders = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
+    files = (folder / "site" / name for folder in folders)
+    return next((file.read_bytes() for file in files if file.is_file()), b"")
 
 
 def _login_page(message: str, status: int, headers: dict[str, str] | None = None) -> Response:

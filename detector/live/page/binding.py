@@ -71,16 +71,16 @@ def bind(config: PageConfig) -> Binding:
 
 def parse_address(text: str) -> tuple[str, int]:
     """Split ``8080``, ``HOST:8080`` or ``[::1]:8080`` into host and port. Raises UsageError."""
-    found = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+)):)?([0-9]{1,5})", text)
-    if found is None or int(found[3]) > 65535:
+    match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+)):)?([0-9]{1,5})", text)
+    if match is None or int(match[3]) > 65535:
         raise UsageError(
             f"--serve {text}: not an address to serve at; write 8080, 0 for a free port, or "
             "HOST:8080 ([::1]:8080 for IPv6)"
         )
-    host = found[1] or found[2] or "127.0.0.1"
+    host = match[1] or match[2] or "127.0.0.1"
     if not (_is_address(host) or HOST_NAME.fullmatch(host)):
         raise UsageError(f"--serve {text}: {host} is neither an address nor a host name")
-    return host, int(found[3])
+    return host, int(match[3])
 
 
 def require_libraries(option: str) -> None:

@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 
 from detector.core.errors.secrets import redact
-from detector.live.base import Ages, LiveFigures, StreamFigures, ZoneFigures, utc_text
+from detector.core.session.document import AgeFigures
+from detector.live.base import LiveFigures, StreamFigures, ZoneFigures, utc_text
 
 ENGINE_HANGS_S = 30.0  # a run is unhealthy after this time without a finished request
 LIVE = "live"
@@ -164,7 +165,7 @@ class ErrorDocument(msgspec.Struct, frozen=True):
     error: str
 
 
-def ages(age: Ages) -> AgesDocument:
+def ages(age: AgeFigures) -> AgesDocument:
     return AgesDocument(rounded(age.p50), rounded(age.p90), rounded(age.p99), rounded(age.max))
 
 

@@ -114,8 +114,8 @@ class Gate:
         """Print only the first error."""
         if not self._reported:
             self._reported = True
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
             self._say(f"error in the page: {redact(text)}")
 
     def _check_request(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
@@ -177,9 +177,9 @@ class Gate:
             return
         if scope["path"] in OPEN:
             return
-        given = headers.get("authorization")
-        if given is not None:
-            word, _, token = given.partition(" ")
+        authorization = headers.get("authorization")
+        if authorization is not None:
+            word, _, token = authorization.partition(" ")
             if word.lower() == "bearer" and self.is_token(token.strip(), scope):
                 return
         if scope["path"] == "/" and scope["method"] != "POST":
@@ -222,10 +222,10 @@ class Gate:
                         break
         except TimeoutError:
             raise HttpError(408, "the body is too slow", {"connection": "close"}) from None
-        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:
-            return whole.pop() if whole else await receive()
+            return messages.pop() if messages else await receive()
 
         return replay
 
@@ -241,14 +241,14 @@ class _Sender:
         if message["type"] == "http.response.start":
             self.begun = True
             self._gate.count(message["status"])
-            own = list(message.get("headers", ()))
-            given = {name.lower() for name, _ in own}
-            own += [
+            headers = list(message.get("headers", ()))
+            given = {name.lower() for name, _ in headers}
+            headers += [
                 (name.encode(), value.encode())
                 for name, value in HEADERS.items()
                 if name.encode() not in given
             ]
-            message = {**message, "headers": own}
+            message = {**message, "headers": headers}
         async with asyncio.timeout(self._gate.stalled_s):
             await self._send(message)
 
@@ -286,7 +286,7 @@ def _is_same_site(origin: str, host: str) -> bool:
 
 def cookie(header: str, name: str) -> str | None:
     for part in header.split(";"):
-        key, found, value = part.strip().partition("=")
-        if found and key == name:
+        key, equals, value = part.strip().partition("=")
+        if equals and key == name:
             return value
     return None

@@ -66,15 +66,15 @@ class RecordedFile:
         return size, _read(file, size)
 
     def document(self, *, has_boxes: bool) -> RecordingDocument:
-        place = f"/api/recordings/{self.camera}/{self.kind}/"
+        address = f"/api/recordings/{self.camera}/{self.kind}/"
         return RecordingDocument(
             camera=self.camera,
             name=self.path.name,
             kind=self.kind,
             bytes=self.size,
             start_utc=utc_text(_start_s(self.path.name) or 0.0),
-            url=place + quote(self.path.name),
-            boxes_url=place + quote(self.path.stem + BOXES) if has_boxes else None,
+            url=address + quote(self.path.name),
+            boxes_url=address + quote(self.path.stem + BOXES) if has_boxes else None,
             finished=self.finished,
         )
 
@@ -86,13 +86,13 @@ def list_recordings(
     limit = min(max(limit, 1), MOST)
     entries = [*_entries_of(folder, camera, kind)]
     boxes = {entry.path for _, _, entry in entries if entry.name.endswith(BOXES)}
-    found = sorted(
+    newest = sorted(
         (one for one in entries if one[2].path not in boxes),
         key=lambda one: _sort_key(one[2].name),
         reverse=True,
     )
     documents: list[RecordingDocument] = []
-    for one_camera, one_kind, entry in found:
+    for one_camera, one_kind, entry in newest:
         if len(documents) == limit:
             return RecordingsDocument(1, documents, True)
         if (one := _to_recorded(one_camera, one_kind, entry)) is not None:
@@ -104,12 +104,12 @@ def list_recordings(
 def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> RecordedFile | None:
     """Return the requested file, even if it was finished and renamed meanwhile."""
     names = (name, name.replace(PARTIAL, "."))
-    found = {
+    entries = {
         entry.name: (one_camera, one_kind, entry)
         for one_camera, one_kind, entry in _entries_of(folder, camera, kind)
         if entry.name in names
     }
-    return next((_to_recorded(*found[one]) for one in names if one in found), None)
+    return next((_to_recorded(*entries[one]) for one in names if one in entries), None)
 
 
 def _entries_of(

@@ -43,10 +43,10 @@ class Clips:
         if self._until_ns is not None and sample.arrived_ns > self._until_ns + LATEST_NS:
             self._end_clip()
 
-    def add_result(self, arrived_ns: int, found: bool) -> None:
-        """Add the result of the picture that arrived then. ``found``: it belongs in a clip."""
+    def add_result(self, arrived_ns: int, in_clip: bool) -> None:
+        """Add the result of the picture that arrived then. ``in_clip``: it belongs in a clip."""
         self._result_ns = max(self._result_ns, arrived_ns)
-        if found:
+        if in_clip:
             until = arrived_ns + self._after_ns
             if self._until_ns is None:
                 self._start_clip(arrived_ns - self._before_ns)

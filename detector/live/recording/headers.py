@@ -18,16 +18,16 @@ def parameter_sets(codec: str, data: bytes) -> bytes | None:
     """Return the parameter sets before the first slice, in Annex B format like ``data``; None if
     some are missing."""
     set_kinds, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
-    found: dict[int, list[bytes]] = {kind: [] for kind in set_kinds}
+    sets: dict[int, list[bytes]] = {kind: [] for kind in set_kinds}
     for unit in _nal_units(data):
         kind = unit[0] & 31 if codec == "h264" else unit[0] >> 1 & 63
-        if kind in found:
-            found[kind].append(unit)
+        if kind in sets:
+            sets[kind].append(unit)
         elif slices[0] <= kind <= slices[1]:
             break
-    if not all(found.values()):
+    if not all(sets.values()):
         return None
-    return b"".join(b"\x00" + START + unit for units in found.values() for unit in units)
+    return b"".join(b"\x00" + START + unit for units in sets.values() for unit in units)
 
 
 def _nal_units(data: bytes) -> Iterator[bytes]:

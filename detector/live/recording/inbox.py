@@ -30,10 +30,10 @@ class Drawn:
 
 @dataclass(slots=True)
 class Sighting:
-    """The result of a picture. ``found``: it belongs in a clip."""
+    """The result of a picture."""
 
     arrived_ns: int
-    found: bool
+    in_clip: bool
     detections: Detections | None = None  # for the side-car, if there is one
     size: tuple[int, int] = (0, 0)  # height, width of the picture
 
@@ -85,7 +85,7 @@ class Inbox:
                 if len(self._items) >= MOST_ITEMS:
                     return
                 if not self._fits(_size(message)):
-                    message = Sighting(message.arrived_ns, message.found)
+                    message = Sighting(message.arrived_ns, message.in_clip)
             self._put(message, now_ns)
 
     def _fits(self, size: int) -> bool:
@@ -124,6 +124,6 @@ def _size(item: Item) -> int:
     if isinstance(item, Drawn):
         return int(item.yuv.nbytes)
     if isinstance(item, Sighting) and item.detections is not None:
-        found = item.detections
-        return found.boxes.nbytes + found.scores.nbytes + found.class_ids.nbytes
+        detections = item.detections
+        return detections.boxes.nbytes + detections.scores.nbytes + detections.class_ids.nbytes
     return len(item.data) if isinstance(item, Packet) else 0

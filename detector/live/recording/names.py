@@ -25,7 +25,6 @@ RECORDINGS = 2  # depth below the output folder: CAMERA/video
 _NAME = re.compile(r"(\d{8}T\d{6})Z(?:-([2-9]|[1-9]\d{1,5}))?(\.partial)?\.mp4")
 SIDE_CAR = ".ass"
 NEWEST = 8  # this many of the newest recordings may have unfinished side-cars after a kill
-
 _FORMAT = "%Y%m%dT%H%M%S"
 _LAST_S = 253402300799  # the end of the year 9999
 
@@ -70,13 +69,13 @@ def is_regular(path: Path) -> bool:
 
 def list_recordings(folder: Path) -> list[Recorded]:
     """Return the recordings in a folder that are regular files, oldest first."""
-    found = []
+    recordings = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             recorded = read_name(Path(entry.path))
             if recorded is not None and entry.is_file(follow_symlinks=False):
-                found.append(recorded)
-    return sorted(found, key=lambda one: (one.start_s, one.number))
+                recordings.append(recorded)
+    return sorted(recordings, key=lambda one: (one.start_s, one.number))
 
 
 def free_name(folder: Path, wanted: str) -> str:
@@ -137,7 +136,7 @@ def _finish_side_cars(folder: Path) -> None:
 
 
 def whole_length(file: BinaryIO) -> int:
-    """Return the bytes up to the end of the last whole fragment, or of the index without any."""
+    """Return the size up to the last complete fragment; without fragments, up to the index."""
     length = 0
     indexed = fragmented = filled = False
     for kind, end in _boxes(file):

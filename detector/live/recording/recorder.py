@@ -76,14 +76,14 @@ class CameraRecorder:
     def wants_pictures(self) -> bool:
         return self._recording.mode == ANNOTATED
 
-    def write(self, frame: Frame, detections: Detections, found: bool | None = None) -> None:
-        """Record a frame. ``found``: whether it belongs in a clip; None: if it has detections."""
+    def write(self, frame: Frame, detections: Detections, in_clip: bool | None = None) -> None:
+        """Record a frame. ``in_clip``: whether it belongs in a clip; None: if it has detections."""
         try:
-            self._queue(frame, detections, len(detections) > 0 if found is None else found)
+            self._queue(frame, detections, len(detections) > 0 if in_clip is None else in_clip)
         except Exception as error:  # the loop must continue
             self._fail(error)
 
-    def _queue(self, frame: Frame, detections: Detections, found: bool) -> None:
+    def _queue(self, frame: Frame, detections: Detections, in_clip: bool) -> None:
         arrival = frame.arrival
         if arrival is None:
             return
@@ -105,7 +105,7 @@ class CameraRecorder:
         boxes = self._recording.wants_boxes
         if self._clips or boxes:
             sighting = Sighting(
-                arrival.arrived_ns, found, detections if boxes else None, frame.size
+                arrival.arrived_ns, in_clip, detections if boxes else None, frame.size
             )
             self._inbox.put_message(sighting, now)
 

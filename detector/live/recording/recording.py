@@ -84,7 +84,7 @@ class Recording:
 
     def _add_result(self, sighting: Sighting) -> None:
         if self._clips is not None:
-            self._clips.add_result(sighting.arrived_ns, sighting.found)
+            self._clips.add_result(sighting.arrived_ns, sighting.in_clip)
             if self._clips.short:
                 self._notice_once(
                     f"its video fills the {RING_BYTES // 10**6} MB buffer in less than "

@@ -133,21 +133,21 @@ class Retention:
                     os.utime(one.recorded.path, (utc_s - age_s,) * 2)
 
     def _list(self) -> dict[Key, _StoredFile]:
-        found = []
+        files = []
         with suppress(OSError), os.scandir(self._folder) as cameras:
             for camera in cameras:
                 if re.fullmatch(NAME, camera.name) and camera.is_dir(follow_symlinks=False):
                     video = Path(camera.path) / FOLDER
                     if not video.is_symlink():
-                        found += [*map(_stat, list_recordings(video))]
-        return {one.key: one for one in found if one is not None}
+                        files += [*map(_stat, list_recordings(video))]
+        return {one.key: one for one in files if one is not None}
 
     def _remove(self, one: _StoredFile) -> bool:
         if one.recorded.partial:
             return False
         with suppress(OSError):
             car = side_car(one.recorded.path)
-            if is_regular(car):  # first, because without its recording it would never be found
+            if is_regular(car):  # first, because without its recording it would never be files
                 car.unlink()
             one.recorded.path.unlink()
             del self._ended[one.key]  # the name may be reused if the clock was set back

@@ -127,10 +127,10 @@ class Segments:
             disk = os.statvfs(self._folder)
         except OSError:
             return True  # writing will report the error
-        wanted = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
+        reserve = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
         # To resume, require twice the space, so that it does not pause again immediately.
         factor = 2 if self._paused_ns is not None else 1
-        return disk.f_bavail * disk.f_frsize >= wanted * factor
+        return disk.f_bavail * disk.f_frsize >= reserve * factor
 
     def _pause(self, now_ns: int, error: OSError) -> None:
         """Finish the files with their complete fragments. Print one notice per pause."""

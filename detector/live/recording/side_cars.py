@@ -203,9 +203,9 @@ class _SideCar:
                 self._waiting.clear()
                 self._write_current(self._end_ns)
                 break
-            place = self._find_time(caption)
-            if place is not None:
-                self._show(caption, *place)
+            times = self._find_time(caption)
+            if times is not None:
+                self._show(caption, *times)
         if self._passed and self._ended:
             self.close()
 

@@ -279,11 +279,11 @@ class _Reader:
             return None
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value):
             self._refuse(key, "is not an address")
-        whole = self._expand(key, str(value))
+        address = self._expand(key, str(value))
         user, password = self._fields.get("user"), self._fields.get("password")
         if user is not None or password is not None:
-            whole = self._with_login(key, whole, str(user or ""), str(password or ""))
-        return Address(whole)
+            address = self._with_login(key, address, str(user or ""), str(password or ""))
+        return Address(address)
 
     def _expand_options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Expand variables, and register personal values as secrets."""
@@ -297,11 +297,11 @@ class _Reader:
                     keep_secret(value)
         return expanded
 
-    def _with_login(self, key: str, whole: str, user: str, password: str) -> str:
+    def _with_login(self, key: str, address: str, user: str, password: str) -> str:
         password = self._expand("password", password)
         if password:
             keep_secret(password)
-        scheme, mark, rest = whole.partition("://")
+        scheme, mark, rest = address.partition("://")
         if not mark:
             self._refuse("user", "a webcam or file has no login")
         if "@" in re.split(r"[/?#]", rest)[0]:

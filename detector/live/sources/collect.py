@@ -346,10 +346,10 @@ class Collector:
 
     def read(self, into: Image | None = None) -> Frame | None:
         """Return the next frame; None at the end. Waits if ``arrive`` took no picture."""
-        while (taken := self._release_held()) is None:
+        while (held := self._release_held()) is None:
             if self.arrive(OffTrack(), 0, 0) and self._has_drained():
                 return None
-        member, picture = taken
+        member, picture = held
         buffer = self._spares.swap(into, (picture.height, picture.width, 3))
         image = member.feed.convert(picture, buffer)
         arrival = picture.arrival
@@ -368,11 +368,11 @@ class Collector:
     def _release_held(self) -> tuple[Member, Picture] | None:
         """Return the picture that ``arrive`` took, if any; None if its camera was removed."""
         with self._changed:
-            taken, self._held = self._held, None
-            if taken is not None:
-                taken[0].handed += 1
+            held, self._held = self._held, None
+            if held is not None:
+                held[0].handed += 1
                 self._frames = None if self._frames is None else self._frames - 1
-            return taken
+            return held
 
     def _has_drained(self) -> bool:
         with self._changed:

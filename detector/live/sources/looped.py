@@ -57,10 +57,10 @@ class LoopedFeed(PacketFeed):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
-        how = {"hwaccel": accelerator_of(self.camera.options), **bad_tags()}
+        arguments = {"hwaccel": accelerator_of(self.camera.options), **bad_tags()}
         with (
             _hold_web_file(self.camera.address.whole) as name,
-            av.open(**how_to_open(name), **how) as container,
+            av.open(**how_to_open(name), **arguments) as container,
         ):
             yield container
 

@@ -147,11 +147,13 @@ class NetworkFeed(PacketFeed):
         with contextlib.closing(Jpegs(self._request, every_s, self.receiving.is_cut)) as jpegs:
             if not jpegs.find_first():
                 return None
-            odd = self._multipart_error.strip()
+            note = self._multipart_error.strip()
             if jpegs.preamble and (is_odd or not jpegs.preamble.startswith("--")):
-                odd = odd or f"begins with {quote(jpegs.preamble)}"
-            odd = printable(redact(odd))
-            note = odd and f"malformed multipart ({odd}): pictures are found by JPEG's own markers"
+                note = note or f"begins with {quote(jpegs.preamble)}"
+            note = printable(redact(note))
+            note = (
+                note and f"malformed multipart ({note}): pictures are found by JPEG's own markers"
+            )
             self.status.expect(every_s, note)
             options = {**self._opening.probing, "strict_mime_boundary": "0"}
             with av.open(jpegs, format="mpjpeg", options=options) as container:
@@ -197,24 +199,24 @@ class NetworkFeed(PacketFeed):
         self, opening: FFmpegOptions, probing: dict[str, str], probed: Rest | None = None
     ) -> Any:
         options = self._options(opening, probing)
-        how: dict[str, Any] = {"file": probed or self.camera.address.whole}
+        arguments: dict[str, Any] = {"file": probed or self.camera.address.whole}
         if probed is None and is_web(self.camera.address.whole):
             if self._is_personal:
-                how = self._guard(self.camera.address.whole, options)
+                arguments = self._guard(self.camera.address.whole, options)
             elif is_named_playlist(self.camera.address.whole):
                 settled, cookies = settle(self.camera.address.whole)
                 options["max_redirects"] = "0"
-                how = self._guard(settled, options | cookies, follows=True)
+                arguments = self._guard(settled, options | cookies, follows=True)
             elif self._has_login:
                 return self._open_without_redirects(options)
-        if "io_open" in how:
+        if "io_open" in arguments:
             options["http_persistent"] = "0"  # otherwise FFmpeg would expect its own connection
-        container = self._open_container(how, options)
-        return how["io_open"].keep(container) if "io_open" in how else container
+        container = self._open_container(arguments, options)
+        return arguments["io_open"].keep(container) if "io_open" in arguments else container
 
-    def _open_container(self, how: dict[str, Any], options: dict[str, str]) -> Any:
+    def _open_container(self, arguments: dict[str, Any], options: dict[str, str]) -> Any:
         return av.open(
-            **how,
+            **arguments,
             options=options,
             timeout=(READ_TIMEOUT_S, READ_TIMEOUT_S),
             hwaccel=accelerator_of(self.camera.options),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from detector.core.errors import UsageError
-from detector.live.base import Ages, LiveFigures, StreamFigures, ZoneFigures
+from detector.live.base import LiveFigures, StreamFigures, ZoneFigures
 from detector.live.events.home_assistant import (
     BIRTH,
     HomeAssistant,
@@ -21,6 +21,7 @@ from detector.live.events.home_assistant import (
     make_entities,
 )
 from detector.live.events.snapshots import Snapshots
+from detector.live.watched_files import NO_AGES
 from tests.live.events.test_delivery import Subscriber, broker, event, needs_broker
 from tests.waiting import wait_for
 
@@ -34,7 +35,7 @@ GATE = SimpleNamespace(name="gate", is_line=True, points=(), sides=("in", "out")
 def figures(*shapes, name: str = "door", processed: int = 1) -> LiveFigures:
     hours = ((3, 1),) * 2
     zones = tuple(ZoneFigures(one, {}, None if one.is_line else 2, hours) for one in shapes)
-    stream = StreamFigures(name, "", "live", 0, 1, processed, {}, 0, 0, Ages(), zones=zones)
+    stream = StreamFigures(name, "", "live", 0, 1, processed, {}, 0, 0, NO_AGES, zones=zones)
     return LiveFigures((stream,), 1.0, None, None)
 
 
@@ -98,7 +99,7 @@ def test_device_follows_what_the_run_has(run, tmp_path):
     wait_for(lambda: len(devices(subscriber)) == 5)
     assert "-line_gate_in" in devices(subscriber)[3] - devices(subscriber)[4]
     snapshots = Snapshots(tmp_path)
-    snapshots.show = target.show
+    snapshots.show = target.publish_snapshot
     snapshots.add_to(event(), np.zeros((9, 16, 3), np.uint8))
     wait_for(lambda: "x/door/snapshot" in last(subscriber))
     look(target, cameras=("other",), name="other")

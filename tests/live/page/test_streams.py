@@ -15,7 +15,8 @@ import pytest
 from detector.core.config.cameras import PageConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import keep_secret
-from detector.live.base import APPEARS, Ages, Event, LiveFigures
+from detector.core.session.document import AgeFigures
+from detector.live.base import APPEARS, Event, LiveFigures
 from detector.live.events.wording import as_document
 from detector.live.page import documents, serve
 from detector.live.page.openapi import description, text
@@ -291,7 +292,9 @@ def test_a_run_that_does_not_answer_is_not_healthy(served, monkeypatch):
 
 
 def test_numbers_of_numpy_are_numbers(served):
-    served.run.set("door", age_ms=Ages(np.float64(1.234), np.float32(2), 3, 4))
+    served.run.set(
+        "door", age_ms=AgeFigures(p50=np.float64(1.234), p90=np.float32(2), p99=3, max=4)
+    )
     wait_for(lambda: served.client.ask("/api/streams/door").json()["age_ms"]["p50"] == 1.23)
 
 
