@@ -36,7 +36,10 @@ class CameraLines:
         now = f"live, {size}" if facts.state == LIVE else facts.error or facts.state
         if facts.state != CONNECTING and self._last_lines.get(name) != now:
             self._last_lines[name] = now
-            self._state(f"{name}: {now}{_again(facts, now_ns)}")
+            retry = ""
+            if facts.state == WAITING and facts.next_try_ns is not None:
+                retry = f"; retrying in {max(1, round((facts.next_try_ns - now_ns) / SECOND))} s"
+            self._state(f"{name}: {now}{retry}")
 
     def _report_lag(self, name: str, dropped: int, now_ns: int) -> None:
         before, last_ns = self._lag.get(name, (0, None))
@@ -49,9 +52,3 @@ class CameraLines:
                 f"{self._max_age_s:g} s are dropped; set its rate: in cameras.yaml, or use --live "
                 "latest"
             )
-
-
-def _again(facts: FeedFacts, now_ns: int) -> str:
-    if facts.state != WAITING or facts.next_try_ns is None:
-        return ""
-    return f"; retrying in {max(1, round((facts.next_try_ns - now_ns) / SECOND))} s"

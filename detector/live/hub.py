@@ -71,16 +71,12 @@ class _CameraChannel:
             self.shot, self.jpegs = None, {}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class HubWatch:
     """A viewer of one or more cameras."""
 
-    def __init__(self, hub: Hub, cameras: Collection[str], rate: float) -> None:
-        self.cameras = frozenset(cameras)
-        self.interval_ns = round(1e9 / min(max(rate, 0.1), RATE))
-        self._hub = hub
-
-    def close(self) -> None:
-        self._hub.leave(self)
+    cameras: frozenset[str]
+    interval_ns: int  # between pictures
 
 
 class Subscription:
@@ -185,8 +181,8 @@ class Hub:
         self._woken = False
 
     def watch(self, cameras: Collection[str], rate: float = RATE) -> HubWatch:
-        """Request pictures of these cameras from now on, at most ``rate`` per second."""
-        watch = HubWatch(self, cameras, rate)
+        """Request pictures of these cameras until ``leave``, at most ``rate`` per second."""
+        watch = HubWatch(frozenset(cameras), round(1e9 / min(max(rate, 0.1), RATE)))
         with self._lock:
             self._watches.add(watch)
             self._set_intervals(watch.cameras)

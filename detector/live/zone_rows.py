@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from detector.core.errors.writing import utf8
 from detector.core.run.selection import class_ids
@@ -42,8 +41,6 @@ class _CountRows(_DayCsv):
 
 class ZoneRows:
     """The files of one camera. A day's last counts follow at the next day's first picture."""
-
-    name: ClassVar[str] = "zones"
 
     def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
         self._camera, self._classes = camera.name, camera.classes

@@ -214,7 +214,7 @@ class TestComeAndGo:
         bench = Bench("a", "b")
         bench.feeds["a"].arrives(3)
         assert bench.collector.read().index == 0
-        assert bench.collector.remove("a")
+        bench.collector.remove("a")
         bench.collector.add(camera("a"))
         assert bench.feeds["a"].started == 1
         bench.feeds["a"].arrives()

@@ -57,7 +57,7 @@ def test_a_picture_is_encoded_once_for_each_width_and_shared():
     shapes = [decoded(hub.jpeg("door", width)[1]).shape for width in (200, 700, 700, None)]
     assert shapes == [(180, 320, 3), (540, 960, 3), (540, 960, 3), (720, 1280, 3)]
     assert hub.encoded == 1 + 3
-    watch.close()
+    hub.leave(watch)
 
 
 def test_hub_copies_the_picture_of_the_pool():
@@ -139,7 +139,7 @@ def test_of_files_and_cameras_that_have_ended_no_picture_is_kept():
         watch = hub.watch([f"file-{number}"])
         clock.now += 1_000_000_000
         step(hub, f"file-{number}")
-        watch.close()
+        hub.leave(watch)
         clock.now += 2 * FORGOTTEN_AFTER_NS
     assert [hub.newest(f"file-{number}") is not None for number in range(5)] == [False] * 4 + [True]
 

@@ -147,9 +147,10 @@ def test_a_group_without_an_end_is_not_left_for_ever() -> None:
     assert drops == {UNDECODED: MOST_KEYLESS}
 
 
-def test_bytes_are_bounded_too() -> None:
+def test_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     drops = Drops()
-    queue = PacketQueue(3600, False, drops.drop, most_bytes=1000)
+    monkeypatch.setattr("detector.live.sources.packets.MOST_BYTES", 1000)
+    queue = PacketQueue(3600, False, drops.drop)
     for number in range(20):
         queue.put(received(number, number % 5 == 0))
     kept = drain(queue)

@@ -525,9 +525,10 @@ class Kept:
         pass
 
 
-def test_the_ring_is_bounded_in_bytes() -> None:
+def test_the_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: Any = Kept()
-    clips = Clips(kept, before_s=60, after_s=1, ring_bytes=100_000)
+    monkeypatch.setattr("detector.live.recording.clips.RING_BYTES", 100_000)
+    clips = Clips(kept, before_s=60, after_s=1)
     for number in range(1000):
         at = number * NS // 10
         clips.write(Sample(0, bytes(1000), at, at, 0, number % 10 == 0, at, 0.0))

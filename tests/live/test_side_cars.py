@@ -600,8 +600,9 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(cars._recent) == 3
 
 
-def test_the_inbox_is_bounded_in_bytes_of_boxes_too() -> None:
-    inbox = Inbox(most_bytes=100)
+def test_the_inbox_is_bounded_in_bytes_of_boxes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detector.live.recording.inbox.MOST_BYTES", 100)
+    inbox = Inbox()
     for number in range(4):
         inbox.put_message(Sighting(number, True, one(number), (HEIGHT, WIDTH)), 0)
     taken = [inbox.take(0) for _ in range(4)]

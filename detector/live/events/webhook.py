@@ -64,7 +64,6 @@ class Webhook(QueuedTarget):
         key: str | None = None,
         *,
         notice: Callable[[str], None] = lambda _: None,
-        deadline_s: float = DEADLINE_S,
     ) -> None:
         """Raise UsageError if the address is not http or https."""
         self._template = url if isinstance(url, Template) else None
@@ -73,7 +72,7 @@ class Webhook(QueuedTarget):
         self._key = None if key is None else key.encode()
         if key:
             keep_secret(key)
-        self._deadline_s = deadline_s
+
         try:
             parts = urlsplit(url)
             self._host, self._port = parts.hostname or "", parts.port
@@ -114,9 +113,9 @@ class Webhook(QueuedTarget):
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=self._deadline_s)
+            return http.client.HTTPConnection(self._host, self._port, timeout=DEADLINE_S)
         return http.client.HTTPSConnection(
-            self._host, self._port, timeout=self._deadline_s, context=self._tls
+            self._host, self._port, timeout=DEADLINE_S, context=self._tls
         )
 
     def deliver(self, event: Event) -> None:
@@ -127,7 +126,7 @@ class Webhook(QueuedTarget):
         connection = self._connect()
         # A socket's timeout restarts with every byte, so a timer limits the whole request.
         late = threading.Event()
-        alarm = threading.Timer(self._deadline_s, _hang_up, (connection, late))
+        alarm = threading.Timer(DEADLINE_S, _hang_up, (connection, late))
         alarm.daemon = True
         alarm.start()
         try:
@@ -135,7 +134,7 @@ class Webhook(QueuedTarget):
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
             if late.is_set():
-                raise TryAgainError(f"no response within {self._deadline_s:g} s") from error
+                raise TryAgainError(f"no response within {DEADLINE_S:g} s") from error
             raise TryAgainError(explain(error)) from error
         finally:
             alarm.cancel()

@@ -61,7 +61,7 @@ def bind(config: PageConfig) -> Binding:
         option = f"--serve {config.serve}" if not names else f"--page-hosts {','.join(names)}"
         raise UsageError(f"{option}: access from other machines needs a token; {CURE}")
     certificate = _certificate(config)
-    if not _is_address(host):
+    if not is_address(host):
         names |= {host.lower()}
     if not is_loopback(host):
         names |= {socket.gethostname().lower()}
@@ -78,7 +78,7 @@ def parse_address(text: str) -> tuple[str, int]:
             "HOST:8080 ([::1]:8080 for IPv6)"
         )
     host = match[1] or match[2] or "127.0.0.1"
-    if not (_is_address(host) or HOST_NAME.fullmatch(host)):
+    if not (is_address(host) or HOST_NAME.fullmatch(host)):
         raise UsageError(f"--serve {text}: {host} is neither an address nor a host name")
     return host, int(match[3])
 
@@ -119,7 +119,7 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
     with suppress(ValueError):
         ipaddress.ip_address(host)
         return True

@@ -37,16 +37,10 @@ class BoundedSocket(socket.socket):
     longest idle socket, those without a login first; if none is idle, the new one. ``reserve``
     sockets are for health checks on this machine."""
 
-    def __init__(
-        self,
-        listening: socket.socket,
-        most: int = MOST,
-        each: int = MOST_PER_ADDRESS,
-        reserve: int = RESERVE,
-    ) -> None:
+    def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         self.setblocking(False)
-        self.most, self.each, self.reserve = most, each, reserve
+        self.most, self.each, self.reserve = MOST, MOST_PER_ADDRESS, RESERVE
         self.refused = self.displaced = 0  # sockets closed when full: new ones, and older ones
         self.lock = threading.Lock()
         self._sockets: dict[Address, _CountedSocket] = {}  # least recently active first
@@ -155,8 +149,8 @@ def address_of(peer: Any) -> Address:
 
 
 class Connections:
-    def __init__(self, socket: BoundedSocket, head_s: float = HEAD_S) -> None:
-        self.head_s = head_s
+    def __init__(self, socket: BoundedSocket) -> None:
+        self.head_s = HEAD_S
         self._socket = socket
         self.cut = 0  # connections that were too slow
         self._open: dict[Address, Connection] = {}

@@ -7,7 +7,6 @@ the login. Host and Origin keep out other sites, even if their host name resolve
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
@@ -19,7 +18,7 @@ import msgspec
 
 from detector.core.errors.secrets import redact
 from detector.live.page.access import COOKIE, Access
-from detector.live.page.binding import Binding, is_loopback
+from detector.live.page.binding import Binding, is_address, is_loopback
 from detector.live.page.connections import HEAD_BYTES, Connections
 from detector.live.page.documents import ErrorDocument
 
@@ -152,17 +151,9 @@ class Gate:
             return False
         if not name or "@" in host or "/" in host:
             return False
-        if name.rstrip(".") in self._binding.names:
+        if name.rstrip(".") in self._binding.names or is_loopback(name):
             return True
-        if is_loopback(name):
-            return True
-        if is_loopback(self._binding.host):
-            return False
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        return is_address(name) and not is_loopback(self._binding.host)
 
     def _check_login(self, scope: MutableMapping[str, Any], headers: Mapping[str, str]) -> None:
         """Raise HttpError without a login. Set ``scope["session"]`` to its id or None."""

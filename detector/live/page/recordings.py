@@ -35,7 +35,6 @@ MEDIA = {
     "jpg": "image/jpeg",
     "ass": "text/x-ssa; charset=utf-8",
 }
-MOST = 500  # files per response
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def list_recordings(
     folder: Path | None, camera: str | None = None, kind: str | None = None, limit: int = 100
 ) -> RecordingsDocument:
     """Return the newest ``limit`` files; ``camera`` and ``kind`` select some of them."""
-    limit = min(max(limit, 1), MOST)
+
     entries = [*_entries_of(folder, camera, kind)]
     boxes = {entry.path for _, _, entry in entries if entry.name.endswith(BOXES)}
     newest = sorted(

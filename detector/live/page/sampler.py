@@ -24,7 +24,7 @@ TIMEOUT_S = 3.0  # a run that does not respond for longer hangs
 @dataclass(frozen=True, slots=True)
 class _RunSample:
     at_s: float
-    clock_s: float  # monotonic
+    clock_s: float  # monotonic time
     age_ms: dict[str, float]
     processed: dict[str, int]
     dropped: dict[str, int]
@@ -34,13 +34,10 @@ class Sampler:
     """Samples figures. ``newest``: the last ones; None if the run has not begun or hangs."""
 
     def __init__(
-        self,
-        read: Callable[[], LiveFigures | None],
-        every_s: float = EVERY_S,
-        clock: Callable[[], float] = time.time,
+        self, read: Callable[[], LiveFigures | None], clock: Callable[[], float] = time.time
     ) -> None:
         self._read_figures, self._clock = read, clock
-        self.every_s = every_s
+        self.every_s = EVERY_S
         self.newest: LiveFigures | None = None
         self.at_s = clock()  # Unix time of ``newest``
         self.names: frozenset[str] = frozenset()  # last known names of the streams

@@ -38,7 +38,6 @@ class Server:
         self.socket = BoundedSocket(binding.socket)
         self.connections = Connections(self.socket)
         self.page: Page | None = None
-
         self._say = say
         self._hub = hub
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -58,17 +58,6 @@ class Streams:
         self.hub.set_wake(lambda: None)
         self._changed.set()
 
-    async def changed(self, timeout_s: float) -> bool:
-        """Wait for a picture or event; return False after ``timeout_s``."""
-        if self.ending:
-            return False
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
-
     async def jpeg(self, camera: str, width: int | None) -> tuple[Any, bytes] | None:
         return await self._loop.run_in_executor(self._executor, self.hub.jpeg, camera, width)
 
@@ -80,7 +69,9 @@ class Streams:
         before = self.hub.request_picture(camera)
         deadline = self._loop.time() + SNAPSHOT_S
         while (left_s := deadline - self._loop.time()) > 0 and not self.ending:
-            await self.changed(left_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
             shot = self.hub.newest(camera)
             if shot is not None and shot.number > before:
                 return await self.jpeg(camera, width)
@@ -106,19 +97,19 @@ class Streams:
                     # The hub keeps pictures at the rate of the fastest viewer.
                     if now_s < due_s[camera] - interval_s / 2:
                         continue
-                    jpeg = await self.jpeg(camera, width)
-                    if jpeg is None:
+                    picture = await self.jpeg(camera, width)
+                    if picture is None:
                         continue
                     if sent[camera]:
-                        self.skipped += jpeg[0].number - sent[camera] - 1
-                    sent[camera] = jpeg[0].number
+                        self.skipped += picture[0].number - sent[camera] - 1
+                    sent[camera] = picture[0].number
                     due_s[camera] = max(due_s[camera], now_s - interval_s / 2) + interval_s
-                    yield _part(camera, *jpeg)
+                    yield _part(camera, *picture)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(RECHECK_S):
                         await changed.wait()
         finally:
-            watch.close()
+            self.hub.leave(watch)
 
     async def events(
         self, sampler: Sampler, after: int, controllable: Callable[[], Collection[str]]

@@ -14,12 +14,9 @@ RING_BYTES = 64_000_000  # a minute at 8 Mbit/s
 class Clips:
     """Writes the samples from ``before_s`` before detections to ``after_s`` after them."""
 
-    def __init__(
-        self, segments: Segments, before_s: float, after_s: float, ring_bytes: int = RING_BYTES
-    ) -> None:
+    def __init__(self, segments: Segments, before_s: float, after_s: float) -> None:
         self._segments = segments
         self._before_ns, self._after_ns = round(before_s * NS), round(after_s * NS)
-        self._most_bytes = ring_bytes
         self._ring: deque[Sample] = deque()
         self._bytes = 0
         self._next = 0  # index in the ring of the next sample of the open clip
@@ -66,7 +63,7 @@ class Clips:
                 first = place
         if first is None:
             first = len(self._ring)
-        elif self._bytes >= self._most_bytes and self._ring[first].arrived_ns > from_ns:
+        elif self._bytes >= RING_BYTES and self._ring[first].arrived_ns > from_ns:
             self.short += 1
         self._next = first
 
@@ -90,7 +87,7 @@ class Clips:
         """Drop groups of pictures that are too old for any clip, or exceed the size limit."""
         oldest_ns = now_ns - self._before_ns - LATEST_NS
         while self._ring:
-            full = self._bytes > self._most_bytes
+            full = self._bytes > RING_BYTES
             second = self._second_key() if full or self._ring[0].arrived_ns < oldest_ns else None
             if second is None:
                 if not full:

@@ -49,10 +49,9 @@ Item = Drawn | Sighting | RecordedStreams | Closed | Packet
 class Inbox:
     """The queue. ``put_*`` never waits; ``take`` waits."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self) -> None:
         self._condition = threading.Condition()
         self._items: deque[tuple[int, Item]] = deque()  # with the time when each was put
-        self._most_bytes = most_bytes
         self._bytes = self._pictures = 0
         self._closed = False
 
@@ -89,7 +88,7 @@ class Inbox:
             self._put(message, now_ns)
 
     def _fits(self, size: int) -> bool:
-        return not self._closed and self._bytes + size <= self._most_bytes
+        return not self._closed and self._bytes + size <= MOST_BYTES
 
     def _put(self, item: Item, now_ns: int) -> None:
         if self._closed:

@@ -139,7 +139,6 @@ class Mp4:
         container, self._container = self._container, None
         if container is None:
             return self.path
-        failed: OSError | None = None
         try:
             if self.start_ns is not None:
                 try:
@@ -149,12 +148,8 @@ class Mp4:
                 self._write_chunks()
             else:
                 container.close()
-        except OSError as error:
-            failed = error
         finally:
             self._rename_final()
-        if failed is not None:
-            raise failed
         return self.path
 
     def give_up(self) -> Path | None:

@@ -42,11 +42,6 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def is_webcam(spec: str) -> bool:
-    """Return whether ``spec`` is a number or a video device. ``./0`` is a file."""
-    return _WEBCAM.fullmatch(spec) is not None
-
-
 def is_camera_list(spec: str) -> bool:
     """Return whether ``spec`` is a YAML file with the key ``cameras``. Raises UsageError."""
     if not spec.lower().endswith(SUFFIXES) or not os.path.isfile(spec):
@@ -78,7 +73,7 @@ def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]
 
 
 def _kind_of(spec: str, loop: bool) -> str | None:
-    if is_webcam(spec):
+    if _WEBCAM.fullmatch(spec):  # but ``./0`` is a file
         return WEBCAM
     if scheme_of(spec) is not None:
         return NETWORK

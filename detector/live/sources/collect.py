@@ -238,16 +238,15 @@ class Collector:
             member.feed.start()
         return member.feed
 
-    def remove(self, name: str, timeout_s: float = 1.0) -> bool:
-        """Stop one camera without delaying others; return False if its feed is still running."""
+    def remove(self, name: str, timeout_s: float = 1.0) -> None:
+        """Stop one camera without delaying others."""
         with self._changed:
             member = self._members.pop(name)
             self.gone[name] = member
             if self._held is not None and self._held[0] is member:
                 self._drop_held()
-        ended = member.feed.stop(timeout_s)
+        member.feed.stop(timeout_s)
         member.dropped[STOPPED] += _unaccounted(member)
-        return ended
 
     def members(self) -> list[Member]:
         with self._changed:

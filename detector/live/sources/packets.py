@@ -51,15 +51,8 @@ class PacketQueue:
     """A FIFO queue, limited by age and bytes. ``eager``: jump to a queued key frame at half a
     second of lag."""
 
-    def __init__(
-        self,
-        max_age_s: float,
-        eager: bool,
-        drop: Callable[[str, int], None],
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
-        self._max_age_ns, self._eager = round(max_age_s * 1e9), eager
-        self._drop, self._most_bytes = drop, most_bytes
+    def __init__(self, max_age_s: float, eager: bool, drop: Callable[[str, int], None]) -> None:
+        self._max_age_ns, self._eager, self._drop = round(max_age_s * 1e9), eager, drop
         self._changed = threading.Condition()
         self._items: deque[Received | End] = deque()
         self._bytes = 0
@@ -134,7 +127,7 @@ class PacketQueue:
     def _limit_lag(self, now_ns: int) -> None:
         arrivals = (item.stamp.arrived_ns for item in self._items if isinstance(item, Received))
         lag_ns = now_ns - next(arrivals, now_ns)
-        too_much = lag_ns > self._max_age_ns or self._bytes > self._most_bytes
+        too_much = lag_ns > self._max_age_ns or self._bytes > MOST_BYTES
         if too_much or (self._eager and lag_ns > EAGER_LAG_S * 1e9):
             newest_key = self._newest_key()
             if newest_key:

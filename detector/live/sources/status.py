@@ -161,11 +161,6 @@ class Status:
             return self._epoch
 
     @property
-    def error(self) -> str | None:
-        with self._lock:
-            return self._error
-
-    @property
     def taken(self) -> int:
         with self._lock:
             return self._taken

@@ -298,7 +298,8 @@ def test_a_receiver_that_drips_is_cut_off(monkeypatch):
     complaints = []
     with receiver() as (server, url):
         server.drip = True
-        target = Webhook(url, notice=complaints.append, deadline_s=0.2)
+        monkeypatch.setattr("detector.live.events.webhook.DEADLINE_S", 0.2)
+        target = Webhook(url, notice=complaints.append)
         target.send(event())
         wait_for(lambda: target.lost() == 1)
         target.close()

@@ -420,7 +420,8 @@ class Callers:
     """Connect to a bounded socket from given addresses, and accept each."""
 
     def __init__(self, **bounds):
-        self.bounded = BoundedSocket(socket.create_server(("127.0.0.1", 0)), **bounds)
+        self.bounded = BoundedSocket(socket.create_server(("127.0.0.1", 0)))
+        vars(self.bounded).update(bounds)
         self.bounded.settimeout(PATIENCE_S)
         self.ends = []
 
@@ -490,7 +491,8 @@ def test_one_address_has_a_part_and_this_machine_a_reserve(callers):
 
 def test_a_bounded_socket_counts_what_is_closed():
     listening = socket.create_server(("127.0.0.1", 0))
-    bounded = BoundedSocket(listening, 1, 1, 0)
+    bounded = BoundedSocket(listening)
+    bounded.most, bounded.each, bounded.reserve = 1, 1, 0
     with bounded, socket.create_connection(bounded.getsockname()):
         bounded.settimeout(PATIENCE_S)
         accepted, _ = bounded.accept()
