@@ -24,7 +24,7 @@ RECENT_NS = 10_000_000_000  # recent ages are those of the current and the previ
 PENDING = 64  # samples are added to the histogram in batches of this size
 
 
-def parts_of(arrival: Arrival, written_ns: int) -> dict[str, int]:
+def split_age(arrival: Arrival, written_ns: int) -> dict[str, int]:
     """Return the nanoseconds of each part; their sum is ``written_ns`` minus the arrival time."""
     decoded = arrival.decoded_ns or arrival.arrived_ns
     began = max(decoded, arrival.began_ns)
@@ -71,7 +71,7 @@ class AgeSums:
     def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
         """Count one picture. ``outputs``: name -> when that output received it."""
         self.result.add(arrival.result_ns - arrival.arrived_ns)
-        for part, ns in parts_of(arrival, written_ns).items():
+        for part, ns in split_age(arrival, written_ns).items():
             self.parts[part].add(ns)
         for name, moment in outputs.items():
             self.outputs.setdefault(name, Samples()).add(moment - arrival.arrived_ns)

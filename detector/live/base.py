@@ -21,23 +21,23 @@ RUN_ENDED = "the run ended"  # the ``reason`` of events of a planned end
 LAST_S = 253402214400.0  # Unix time of the last day of the year 9999
 
 
-def moment_of(time_s: float) -> datetime:
+def to_utc(time_s: float) -> datetime:
     """Convert Unix seconds to UTC, clamped to the years 1970 to 9999."""
     return datetime.fromtimestamp(min(max(time_s, 0.0), LAST_S), UTC)
 
 
-def utc_text(time_s: float) -> str:
+def format_utc(time_s: float) -> str:
     """Format Unix seconds as ISO 8601 in UTC, with milliseconds: 2026-11-22T09:30:00.250Z."""
-    return moment_of(time_s).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return to_utc(time_s).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def local_of(time_s: float) -> datetime:
-    return moment_of(time_s).astimezone()
+def to_local(time_s: float) -> datetime:
+    return to_utc(time_s).astimezone()
 
 
-def day_text(time_s: float) -> str:
+def format_day(time_s: float) -> str:
     """Format the local day: 2026-11-22."""
-    return local_of(time_s).date().isoformat()
+    return to_local(time_s).date().isoformat()
 
 
 def run_concurrently(calls: Iterable[Callable[[], object]], timeout_s: float | None = None) -> None:

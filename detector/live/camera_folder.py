@@ -87,7 +87,7 @@ def find_free_name(folder: Path, stem: str, suffix: str) -> str:
     raise OSError(f"{folder / stem}: {MOST_NAMES} files with that name already exist")
 
 
-def names_of_day(stem: str, day: str, suffix: str) -> list[str]:
+def list_names_of_day(stem: str, day: str, suffix: str) -> list[str]:
     """Return the possible names of a day's files; changed columns need a new file."""
     return [f"{stem}-{day}{more}{suffix}" for more in ("", *(f"-{n}" for n in range(2, 10)))]
 

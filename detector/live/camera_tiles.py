@@ -43,7 +43,7 @@ SHARE = 0.8  # of the engine's time; the rest is reserve, because pictures arriv
 TIMES = 64  # the median time of this many inferences is used
 
 
-def tiling_of_cameras(option: Tiling, cameras: Sequence[Camera]) -> Tiling:
+def choose_tiling(option: Tiling, cameras: Sequence[Camera]) -> Tiling:
     """Return the run's tiling, with room for the finest grid if cameras may differ."""
     own = [Tiling.parse(camera.tiles) for camera in cameras if camera.tiles is not None]
     if not option.auto and not own:

@@ -12,13 +12,13 @@ from detector.core.run.canvas import Size, declared_canvases, find_canvas
 from detector.live.sources.base import FILE, Camera
 
 
-def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
+def choose_size(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
     """Return a picture size (width, height) whose network input fits most cameras, or None for the
     model's own; and a line for the user if it does not fit all."""
     declared = declared_canvases(config)
     if config.runtime.size is not None or not declared:
         return None, None
-    pictures = [reported_size(camera) for camera in cameras]
+    pictures = [read_size(camera) for camera in cameras]
     canvases = [find_canvas(config, picture) for picture in pictures]
     votes = Counter(canvases)
     most = max(votes.values(), default=0)
@@ -36,7 +36,7 @@ def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size 
     return picture, line
 
 
-def reported_size(camera: Camera) -> Size | None:
+def read_size(camera: Camera) -> Size | None:
     if camera.kind != FILE:
         return camera.size
     from detector.core import sources

@@ -49,7 +49,7 @@ class Usage:
     decoded: float = 1.0
 
 
-def shares_needed(load: Usage) -> dict[str, float]:
+def compute_shares(load: Usage) -> dict[str, float]:
     """Return the share of each resource that is needed to detect every picture."""
     processed = max(load.processed, LEAST)
     needed = {
@@ -67,7 +67,7 @@ def capacity(load: Usage) -> float | None:
     """Return how cameras cameras like the current ones are possible; None if unknown."""
     if not load.cameras or load.processed < LEAST:
         return None
-    fullest = max(shares_needed(load).values())
+    fullest = max(compute_shares(load).values())
     room = load.cameras / fullest if fullest >= LEAST else None
     if load.dropped < DROPPING:
         return room
@@ -75,9 +75,9 @@ def capacity(load: Usage) -> float | None:
     return detected if room is None else min(room, detected)
 
 
-def busiest_stage(load: Usage) -> str | None:
+def find_busiest_stage(load: Usage) -> str | None:
     """Return the busiest stage of the busiest group; None if no stage did anything."""
-    needed = shares_needed(load)
+    needed = compute_shares(load)
     group = max(NAMES, key=lambda name: needed[NAMES[name]])
     stage = max(grouped(load.stages)[group], key=lambda name: load.stages.get(name, 0.0))
     return stage if load.stages.get(stage) else None
@@ -88,7 +88,7 @@ def sentence(load: Usage) -> str:
     possible = capacity(load)
     if possible is None:
         return "no camera is live, so the capacity is unknown"
-    needed = shares_needed(load)
+    needed = compute_shares(load)
     fullest = max(needed, key=lambda name: needed[name])
     cameras = f"{possible:.1f} such camera{'' if f'{possible:.1f}' == '1.0' else 's'}"
     if load.dropped >= DROPPING:

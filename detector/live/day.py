@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from detector.core.run.looping import RunClock
 from detector.core.run.tiling import Tiling
 from detector.core.timeline import READ, WORK, OffTimeline, Timeline
-from detector.live.base import day_text
-from detector.live.capacity import busiest_stage, capacity, sentence
+from detector.live.base import format_day
+from detector.live.capacity import capacity, find_busiest_stage, sentence
 from detector.live.figures import LiveStatus
 from detector.live.memory import MemoryWatch
 from detector.live.options import FOLDER, LiveOptions
@@ -31,7 +31,7 @@ FEED_ROWS = 100  # rows of the decoders' spans, of which only the sums are read
 
 
 def today() -> str:
-    return day_text(time.time())
+    return format_day(time.time())
 
 
 class EndOfDay(threading.Event):
@@ -131,6 +131,8 @@ class DayFigures:
         if load is None:
             return replace(summary, streams=streams, capacity=None)
         verdict = Verdict(
-            bottleneck=busiest_stage(load), sentence=sentence(load), cpu_share=round(load.cpu, 4)
+            bottleneck=find_busiest_stage(load),
+            sentence=sentence(load),
+            cpu_share=round(load.cpu, 4),
         )
         return replace(summary, streams=streams, capacity=capacity(load), verdict=verdict)

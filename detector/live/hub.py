@@ -223,7 +223,7 @@ class Hub:
                 return None
             if channel.jpegs_of != shot.number:
                 channel.jpegs, channel.jpegs_of = {}, shot.number
-            fitting = fitting_width(width, shot.image.shape[1])
+            fitting = fit_width(width, shot.image.shape[1])
             jpegs = channel.jpegs
             if fitting not in jpegs:
                 jpegs[fitting] = _encode(shot.image, fitting)
@@ -258,11 +258,11 @@ class Hub:
             self._wake()
 
 
-def fitting_width(wish: int | None, width: int) -> int:
+def fit_width(requested: int | None, width: int) -> int:
     """Return the width at which to encode a picture of ``width`` pixels; at most its own."""
-    if wish is None:
+    if requested is None:
         return width
-    return min(next((one for one in WIDTHS if one >= wish), width), width)
+    return min(next((one for one in WIDTHS if one >= requested), width), width)
 
 
 def _encode(image: Image, width: int) -> bytes:

@@ -14,7 +14,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.writing import is_null_device
 from detector.core.run.plan import Asked
 from detector.live.recording.recording import Quality
-from detector.live.sources import terms_of
+from detector.live.sources import make_terms
 from detector.live.sources.base import Terms
 from detector.live.sources.cameras import is_camera_list
 
@@ -51,7 +51,7 @@ class LiveOptions:
         return cls(
             specs=tuple(specs),
             config=config,
-            terms=terms_of(asked.reading),
+            terms=make_terms(asked.reading),
             duration_s=None if duration_s is None else float(duration_s),
             folder=None if nothing else Path(output.output or FOLDER),
             encoding=Quality(

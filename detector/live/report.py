@@ -57,8 +57,7 @@ def _memory(document: SessionDocument) -> list[Curve]:
 
 def _ages(stream: StreamSummary) -> list[list[object]]:
     rows = {"the result": stream.age_ms}
-    parts = {part: age for part, age in stream.parts_ms.items() if part != "writing"}
-    rows |= {f"the result: {part}": age for part, age in parts.items()}
+    rows |= {f"result: {part}": age for part, age in stream.parts_ms.items() if part != "writing"}
     rows |= {f"written to {name}": age for name, age in stream.output_age_ms.items()}
     if stream.camera_age_ms is not None:
         rows["the result, by the camera's clock"] = stream.camera_age_ms

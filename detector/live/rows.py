@@ -20,13 +20,13 @@ from detector.core.errors.text import counted
 from detector.core.errors.writing import utf8
 from detector.core.sinks.jsonl import encode_row, row
 from detector.core.types import Detections, Frame
-from detector.live.base import day_text, utc_text
+from detector.live.base import format_day, format_utc
 from detector.live.camera_folder import (
     append_whole,
     find_last_line_end,
     is_same_file,
+    list_names_of_day,
     lock_folder,
-    names_of_day,
     open_file,
 )
 from detector.live.sources.base import Camera
@@ -89,7 +89,7 @@ class DayRows:
 
     def _open(self, day: str) -> None:
         self._close_file()
-        for name in names_of_day(self.stem, day, self.suffix):
+        for name in list_names_of_day(self.stem, day, self.suffix):
             path = self._folder / name
             fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK, parent=self._lock)
             try:
@@ -161,7 +161,7 @@ class CameraRows(DayRows):
     def _take_folder(self) -> None:
         self.created_folder = not self._folder.exists()
         self._lock = lock_folder(self._folder)
-        today = self._folder / f"{self.stem}-{day_text(time.time())}{self.suffix}"
+        today = self._folder / f"{self.stem}-{format_day(time.time())}{self.suffix}"
         if today.is_symlink():
             self.close()
             raise OutputError(f"{today}: is a link, but rows need a file; remove it")
@@ -189,10 +189,10 @@ class CameraRows(DayRows):
             detections,
             camera=self._camera.name,
             epoch=arrival.epoch,
-            time_utc=utc_text(arrival.utc_s),
+            time_utc=format_utc(arrival.utc_s),
             age_ms=round((now - arrival.arrived_ns) / 1e6, 3),
         )
-        self._append(utf8(encode_row(values)), day_text(arrival.utc_s), now)
+        self._append(utf8(encode_row(values)), format_day(arrival.utc_s), now)
 
     def _is_complete(self, rest: bytes) -> bool:
         try:

@@ -53,8 +53,8 @@ from detector.live import day as days
 from detector.live.base import RUN_ENDED
 from detector.live.camera_lines import CameraLines
 from detector.live.camera_outputs import CameraEvents, CameraOutputs, CreatedFolder
-from detector.live.camera_tiles import CameraTiles, tiling_of_cameras
-from detector.live.canvas import picture_of_cameras
+from detector.live.camera_tiles import CameraTiles, choose_tiling
+from detector.live.canvas import choose_size
 from detector.live.day import FEED_ROWS, Day, DayFigures, DecodingSums, begin_day
 from detector.live.events.filters import EventFilters
 from detector.live.figures import LiveStatus
@@ -125,8 +125,8 @@ def detect_live(
         created = None if options.folder is None else CreatedFolder(options.folder)
         created_cameras: set[str] = set()
         try:
-            picture, line = picture_of_cameras(cameras, config)
-            tiling = tiling_of_cameras(asked.tiling, cameras)
+            picture, line = choose_size(cameras, config)
+            tiling = choose_tiling(asked.tiling, cameras)
             plan = replace(asked, tiling=tiling).load(
                 timer,
                 picture=picture if config.runtime.size is None else SHAPE,
@@ -194,7 +194,7 @@ class _LiveRun:
             return make_feed(camera, options.terms, decoders, wake)
 
         self._tiles = CameraTiles(plan)
-        self._filters = EventFilters(plan.network.names, self._zones_of)
+        self._filters = EventFilters(plan.network.names, self._list_zones)
         self.roster = Roster(options, plan, open_feed, around.say, self._tiles, self._filters)
         self._collector = self.roster.collector
         specs = options.specs
@@ -317,7 +317,7 @@ class _LiveRun:
             inputs=self._tiles if self._tiles.differ else None,
         )
 
-    def _zones_of(self, camera: str) -> list[str]:
+    def _list_zones(self, camera: str) -> list[str]:
         counting = (one.settings for one in self._plan.wanted if "counts" in one.kind.brings)
         return [name for one in counting for name in one.zones_of(camera)]
 

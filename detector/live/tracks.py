@@ -19,7 +19,7 @@ from pathlib import Path
 from detector.core.errors.writing import utf8, write_whole
 from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.types import Detections, Frame, Image
-from detector.live.base import day_text, utc_text
+from detector.live.base import format_day, format_utc
 from detector.live.camera_folder import append_whole, find_free_name, open_file, open_folder
 from detector.live.sources.base import Camera
 
@@ -49,7 +49,7 @@ class CameraTracks:
         if frame.arrival is None:
             return
         now_s = frame.arrival.utc_s
-        day = day_text(now_s)
+        day = format_day(now_s)
         if day != self._day:
             self._queue(self._best.end())
             self._day = day
@@ -91,7 +91,7 @@ class CameraTracks:
         write_whole(folder / file, data, ours=True)
         row = {"camera": self._camera.name, **track.row(file)}
         for name in ("first", "last", "best"):
-            row[f"{name}_utc"] = utc_text(row.pop(f"{name}_s") + shift_s)
+            row[f"{name}_utc"] = format_utc(row.pop(f"{name}_s") + shift_s)
         line = utf8(json.dumps(row, ensure_ascii=False) + "\n")
         descriptor = open_file(folder / ROWS, os.O_WRONLY | os.O_APPEND, 3)
         try:

@@ -67,7 +67,7 @@ class WatchedFiles:
         hub.figures_from(self.figures)
 
     def start(self, info: SourceInfo, progress: Any, timeline: Any, frames: int | None) -> None:
-        name = stream_name(info.path, self._names)
+        name = make_stream_name(info.path, self._names)
         declared = info.frames_declared
         expected = min(frames, declared) if frames and declared else frames or declared
         with self._lock:
@@ -159,7 +159,7 @@ class WatchedFiles:
         )
 
 
-def stream_name(path: str, taken: set[str]) -> str:
+def make_stream_name(path: str, taken: set[str]) -> str:
     last = path.rstrip("/").rpartition("/")[2]
     return unique_name(last.rpartition(".")[0] or last, taken, "file")
 

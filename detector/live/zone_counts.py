@@ -21,8 +21,8 @@ from pathlib import Path
 
 from detector.core.errors.text import from_cell
 from detector.core.types import Scene, ZoneBook
-from detector.live.base import Event, ZoneFigures, ZoneShape, day_text, local_of
-from detector.live.camera_folder import names_of_day, open_to_read
+from detector.live.base import Event, ZoneFigures, ZoneShape, format_day, to_local
+from detector.live.camera_folder import list_names_of_day, open_to_read
 
 # Directions and events that count as in. Others count as out, except "stays".
 IN_EVENTS = ("in", "enters", "appears")
@@ -49,7 +49,7 @@ class ZoneCounts:
         if self._folder is None or camera in self._opened:
             return
         self._opened.add(camera)
-        day = day_text(self.clock())
+        day = format_day(self.clock())
         for (hour, zone, is_in), count in read_hours(self._folder, camera, day).items():
             self._hours[camera, day, hour, zone, is_in] += count
 
@@ -86,21 +86,21 @@ class ZoneCounts:
         with self._lock:
             if event.direction is None:
                 return replace(event, count=self._inside[event.camera, zone])
-            hours = self._hours_of(event.camera, zone, is_in, event.time_s)
+            hours = self._count_by_hour(event.camera, zone, is_in, event.time_s)
         return replace(event, count=sum(hours))
 
     def _add(self, camera: str, zone: str, class_name: str, is_in: bool, time_s: float) -> None:
-        day = day_text(time_s)
+        day = format_day(time_s)
         with self._lock:
             if day > self._day:
                 self._hours = Counter({k: n for k, n in self._hours.items() if k[1] >= day})
                 self._day = day
             self._run[camera, zone, class_name, is_in] += 1
-            self._hours[camera, day, local_of(time_s).hour, zone, is_in] += 1
+            self._hours[camera, day, to_local(time_s).hour, zone, is_in] += 1
             self._inside[camera, zone] += 1 if is_in else -1
 
-    def _hours_of(self, camera: str, zone: str, is_in: bool, time_s: float) -> list[int]:
-        day = day_text(time_s)
+    def _count_by_hour(self, camera: str, zone: str, is_in: bool, time_s: float) -> list[int]:
+        day = format_day(time_s)
         return [self._hours[camera, day, hour, zone, is_in] for hour in range(HOURS)]
 
     def figures(self, camera: str) -> tuple[ZoneFigures, ...]:
@@ -113,7 +113,7 @@ class ZoneCounts:
     def _figures(self, camera: str, shape: ZoneShape) -> ZoneFigures:
         zone, run, now_s = shape.name, self._run, self.clock()
         names = sorted({key[2] for key in run if key[:2] == (camera, zone)})
-        hours = (self._hours_of(camera, zone, is_in, now_s) for is_in in (True, False))
+        hours = (self._count_by_hour(camera, zone, is_in, now_s) for is_in in (True, False))
         return ZoneFigures(
             shape=shape,
             counts={
@@ -142,12 +142,12 @@ def read_hours(folder: Path, camera: str, day: str) -> Counter[tuple[int, str, b
 
 
 def _files(folder: Path, camera: str, day: str) -> list[Path]:
-    return [folder / camera / name for name in names_of_day("zone-counts", day, ".csv")]
+    return [folder / camera / name for name in list_names_of_day("zone-counts", day, ".csv")]
 
 
 def days_before(now_s: float, count: int) -> list[str]:
     """Return the ``count`` days before today, oldest first."""
-    today = local_of(now_s).date()
+    today = to_local(now_s).date()
     return [(today - timedelta(back)).isoformat() for back in range(count, 0, -1)]
 
 
@@ -157,10 +157,10 @@ def read_days(
     """Return (camera, line or zone) -> (in, out) for each of these days."""
     sums_of_days: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for camera in cameras:
-        for place, day in enumerate(days):
+        for index, day in enumerate(days):
             stamp = _stamp(folder, camera, day)
             for zone, sums in _sums_of_day(folder, camera, day, stamp).items():
-                sums_of_days.setdefault((camera, zone), [(0, 0)] * len(days))[place] = sums
+                sums_of_days.setdefault((camera, zone), [(0, 0)] * len(days))[index] = sums
     return sums_of_days
 
 

@@ -14,7 +14,7 @@ from detector.core.run.selection import class_ids
 from detector.core.sinks import counts, events
 from detector.core.sinks._rows import csv_lines
 from detector.core.types import Detections, Frame, ZoneBook, ZoneCount, ZoneEvent
-from detector.live.base import day_text, utc_text
+from detector.live.base import format_day, format_utc
 from detector.live.rows import DayRows
 from detector.live.sources.base import Camera
 
@@ -28,7 +28,7 @@ class _DayCsv(DayRows):
     suffix = ".csv"
 
     def add(self, cells: tuple[object, ...], utc_s: float) -> None:
-        self._append(utf8(csv_lines([cells])), day_text(utc_s), self._clock())
+        self._append(utf8(csv_lines([cells])), format_day(utc_s), self._clock())
 
 
 class _EventRows(_DayCsv):
@@ -69,12 +69,12 @@ class ZoneRows:
         """Write rows. Events have times of the pictures' clock, and counts have Unix times."""
         for event in zone_events:
             cells = events.event_cells(
-                self._camera, event, lambda time_s: utc_text(time_s + self._shift_s)
+                self._camera, event, lambda time_s: format_utc(time_s + self._shift_s)
             )
             self._events.add(cells, event.time_s + self._shift_s)
         for row in rows:
             if self._kept_classes is None or row.class_name in self._kept_classes:
-                self._counts.add(counts.count_cells(self._camera, row, utc_text), row.from_s)
+                self._counts.add(counts.count_cells(self._camera, row, format_utc), row.from_s)
 
     def counts(self) -> dict[str, int]:
         both = self._events.counts(), self._counts.counts()

@@ -24,7 +24,7 @@ from detector.live.camera_tiles import (
     SHARE,
     TRIAL_INTERVAL_S,
     CameraTiles,
-    tiling_of_cameras,
+    choose_tiling,
 )
 from detector.live.sources.base import LIVE, FeedFacts
 from tests.cli.command import start
@@ -51,7 +51,7 @@ class Street:
 
     def __init__(self, *cameras, tiles="auto", input_s=0.01, size=(1920, 1080)) -> None:
         asked = Asked.of(Config().with_options({"engine": "null", "size": "416x256"}))
-        tiling = tiling_of_cameras(Tiling.parse(tiles), cameras)
+        tiling = choose_tiling(Tiling.parse(tiles), cameras)
         self.tiles = CameraTiles(replace(asked, tiling=tiling).load())
         self.request, self.now_s = Request(input_s), 100.0
         self.picture = np.zeros((size[1], size[0], 3), np.uint8)

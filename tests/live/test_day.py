@@ -29,7 +29,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.stages import between
 from detector.core.timeline import OffTimeline
 from detector.core.types import Arrival, Detections, SourceInfo
-from detector.live.base import day_text
+from detector.live.base import format_day
 from detector.live.events.days import EventDays
 from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
@@ -222,7 +222,7 @@ class Rig:
 
     def turn(self) -> None:
         """End the day as the monitor does after midnight: another loop, with other stages."""
-        if (day := day_text(self.world.utc_s)) != self.day:
+        if (day := format_day(self.world.utc_s)) != self.day:
             self.end_day()
             self.day = day
             self.status.begin_day(OffTimeline())

@@ -8,7 +8,7 @@ import pytest
 
 from detector.core.types import Detections
 from detector.live.base import APPEARS, CAMERA_DOWN, Event
-from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fitting_width
+from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fit_width
 from tests.live.fake_feeds import Clock
 from tests.live.page.rehearsal import frame, picture
 
@@ -101,8 +101,8 @@ def test_pictures_come_at_the_rate_of_the_quickest_watcher(fps, rate, shown):
         taken += step(hub)
         clock.now += 1_000_000_000 // fps
     assert taken == pytest.approx(10 * shown, abs=2)
-    quick.close()
-    slow.close()
+    hub.leave(quick)
+    hub.leave(slow)
     assert hub.watchers() == 0
     assert not step(hub)
 
@@ -201,4 +201,4 @@ def test_the_last_events_are_kept_and_go_to_who_comes_later():
     ],
 )
 def test_widths(wish, width, expected):
-    assert fitting_width(wish, width) == expected
+    assert fit_width(wish, width) == expected

@@ -20,12 +20,12 @@ from detector.core.types import Detections
 from detector.live.recording import mp4
 from detector.live.recording import segments as segments_module
 from detector.live.recording.names import (
+    find_whole_length,
     finish_leftovers,
     free_name,
     list_recordings,
+    make_time_name,
     read_name,
-    time_name,
-    whole_length,
 )
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.recording.recording import Quality
@@ -214,9 +214,9 @@ def test_names(name: str, expected: tuple[float, int, bool] | None) -> None:
 
 
 def test_times_without_a_name_have_the_nearest_one() -> None:
-    assert time_name(-1e9) == "19700101T000000Z"
-    assert time_name(1e18) == "99991231T235959Z"
-    assert time_name(START_S + 0.999) == "20260131T120000Z"
+    assert make_time_name(-1e9) == "19700101T000000Z"
+    assert make_time_name(1e18) == "99991231T235959Z"
+    assert make_time_name(START_S + 0.999) == "20260131T120000Z"
 
 
 def cut_file(tmp_path: Path) -> bytes:
@@ -266,7 +266,7 @@ def test_any_cut_leaves_what_plays(tmp_path: Path) -> None:
         path = tmp_path / "cut.mp4"
         path.write_bytes(content[:cut])
         with path.open("rb") as file:
-            ends.add(whole_length(file))
+            ends.add(find_whole_length(file))
     assert 0 in ends
     counts = []
     for end in sorted(ends - {0}):
@@ -366,7 +366,7 @@ BEGIN = box(b"moov", b"tracks") + box(b"moof")
     ],
 )
 def test_a_file_is_whole_up_to_its_last_whole_box(rest: bytes, whole: bool) -> None:
-    assert whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
+    assert find_whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def kept(tmp_path: Path) -> Callable[[], list[str]]:
     for number in range(10):
         folder = tmp_path / ("a", "b")[number % 2] / "video"
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{time_name(START_S + number * 3600)}.mp4"
+        path = folder / f"{make_time_name(START_S + number * 3600)}.mp4"
         path.write_bytes(bytes(1_000_000))
         os.utime(path, (START_S + number * 3600 + 600,) * 2)
     partial = tmp_path / "a" / "video" / "20200101T000000Z.partial.mp4"

@@ -26,7 +26,7 @@ from detector.live.camera_outputs import CameraOutputs
 from detector.live.recording import side_cars
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.inbox import Closed, Inbox, Sighting
-from detector.live.recording.names import finish_leftovers, free_name, side_car, time_name
+from detector.live.recording.names import finish_leftovers, free_name, make_time_name, side_car
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.recording.recording import Quality
 from detector.live.recording.retention import Retention
@@ -513,7 +513,7 @@ def test_boxes_go_with_their_recording(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "video"
     folder.mkdir(parents=True)
     for number in range(4):
-        path = folder / f"{time_name(START_S + number * 3600)}.mp4"
+        path = folder / f"{make_time_name(START_S + number * 3600)}.mp4"
         path.write_bytes(bytes(600_000))
         side_car(path).write_bytes(bytes(400_000))
     (folder / "20260131T120000Z.txt").touch()

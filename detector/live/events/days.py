@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from detector.live.base import Event, day_text
+from detector.live.base import Event, format_day
 from detector.live.camera_folder import append_whole, open_file
 from detector.live.events.queued_target import QueuedTarget, RefusedError, TryAgainError
 from detector.live.events.stream import NO_ROOM
@@ -28,7 +28,7 @@ class EventDays(QueuedTarget):
         super().__init__(notice=notice)
 
     def deliver(self, event: Event) -> None:
-        path = self._folder / event.camera / f"events-{day_text(event.time_s)}.jsonl"
+        path = self._folder / event.camera / f"events-{format_day(event.time_s)}.jsonl"
         line = as_json(event).encode() + b"\n"
         try:
             descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)

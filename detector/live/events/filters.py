@@ -20,7 +20,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote, refuse_unknown
 from detector.core.run.selection import class_ids
 from detector.live import base
-from detector.live.base import Event, moment_of
+from detector.live.base import Event, to_utc
 
 if TYPE_CHECKING:
     from detector.live.sources.base import Camera
@@ -65,7 +65,7 @@ class EventFilter:
         return self.zones is None or event.zone in self.zones
 
     def _is_time(self, time_s: float) -> bool:
-        now = moment_of(time_s).astimezone().strftime("%H:%M")
+        now = to_utc(time_s).astimezone().strftime("%H:%M")
         spans = [span.split("-") for span in self.hours or ("00:00-24:00",)]
         return any(
             begin <= now < end or (end < begin and not end <= now < begin) for begin, end in spans
@@ -82,7 +82,7 @@ class EventFilters:
         zones_of: Callable[[str], Sequence[str]] = lambda camera: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._names, self._zones_of, self._clock = names, zones_of, clock
+        self._names, self._list_zones, self._clock = names, zones_of, clock
         self._filters: dict[tuple[str, str], EventFilter] = {}  # by receiver and camera
         self._own: set[str] = set()  # receivers with a user's filter
         # Events that passed in the last minute, by receiver and camera, with monotonic times.
@@ -91,7 +91,7 @@ class EventFilters:
 
     def take(self, cameras: Sequence[Camera]) -> None:
         """Set the filters of these cameras. Raises UsageError for unknown names."""
-        zones = [zone for camera in cameras for zone in self._zones_of(camera.name)]
+        zones = [zone for camera in cameras for zone in self._list_zones(camera.name)]
         known = tuple(dict.fromkeys(zones))
         self._own |= {receiver for camera in cameras for receiver in camera.events}
         self._filters |= {
@@ -113,12 +113,12 @@ class EventFilters:
             own,
             kinds=kinds if own.kinds is None else own.kinds,
             classes=None if ids is None else tuple(self._names[one] for one in ids),
-            view=not self._zones_of(camera.name) if own.view is None else own.view,
+            view=not self._list_zones(camera.name) if own.view is None else own.view,
         )
 
     def choose_clips(self, camera: Camera) -> bool:
         """Return whether events start the camera's clips; otherwise detections do."""
-        return CLIPS in camera.events or bool(self._zones_of(camera.name))
+        return CLIPS in camera.events or bool(self._list_zones(camera.name))
 
     def passes(self, receiver: str, event: Event) -> bool:
         """Return whether the receiver gets this event, and count the result."""
@@ -144,7 +144,7 @@ class EventFilters:
             recent.popleft()
         if key[0] in (SNAPSHOTS, CLIPS) and any(one.time_s == event.time_s for _, one in recent):
             return True
-        zones = wanted.zones or self._zones_of(event.camera)
+        zones = wanted.zones or self._list_zones(event.camera)
         silent = {*zones}.difference(one.zone for _, one in recent)
         reserved = 0 if event.zone in silent or not recent else len(silent)
         if len(recent) + reserved >= wanted.per_minute:

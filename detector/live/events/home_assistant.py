@@ -27,7 +27,7 @@ MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot
 Entities = dict[str, dict[str, Any]]  # id -> config; with only a platform ("p"), it is removed
 
 
-def identifier(text: str) -> str:
+def make_id(text: str) -> str:
     """Replace forbidden characters; if there are any, append a hash."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)
     return plain if plain == text else f"{plain}-{zlib.crc32(text.encode()):08x}"
@@ -66,13 +66,13 @@ def make_entities(
         occupancy = {"p": "binary_sensor", "name": f"{name} occupancy", "dev_cla": "occupancy"}
         entities[f"{key}_count"] = {**count, "stat_t": values, **online}
         entities[f"{key}_occupancy"] = {**occupancy, "stat_t": values, "val_tpl": is_any, **online}
-    node = identifier(topic)
-    ids = {identifier(key): entity for key, entity in entities.items()}
+    node = make_id(topic)
+    ids = {make_id(key): entity for key, entity in entities.items()}
     return {key: {**entity, "uniq_id": f"{node}_{camera}_{key}"} for key, entity in ids.items()}
 
 
-def device_config(topic: str, camera: str, entities: Entities) -> str:
-    device = {"ids": [f"{identifier(topic)}_{camera}"], "name": camera, "mf": "detect-video"}
+def make_device_config(topic: str, camera: str, entities: Entities) -> str:
+    device = {"ids": [f"{make_id(topic)}_{camera}"], "name": camera, "mf": "detect-video"}
     origin = {"name": "detect-video", "sw": __version__}
     available = [{"t": f"{topic}/available"}]
     return json.dumps({"dev": device, "o": origin, "avty": available, "cmps": entities})
@@ -97,7 +97,7 @@ class HomeAssistant(MqttTarget):
         super().__init__(*broker, **more)
 
     def _config_topic(self, camera: str) -> str:
-        return f"{self._prefix}/device/{identifier(self._topic)}/{camera}/config"
+        return f"{self._prefix}/device/{make_id(self._topic)}/{camera}/config"
 
     def _on_connect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         super()._on_connect(client, data, flags, code, more)
@@ -113,7 +113,7 @@ class HomeAssistant(MqttTarget):
             if topic in (BIRTH, f"{self._prefix}/status"):
                 self._republish |= payload == "online"
                 return
-            camera = identifier(topic.split("/")[-2])
+            camera = make_id(topic.split("/")[-2])
             is_ours = message.retain and topic == self._config_topic(camera)
             if is_ours and len(self._known_devices) < MOST_DEVICES:
                 given = parse_json(payload, topic)["cmps"].items()
@@ -159,10 +159,10 @@ class HomeAssistant(MqttTarget):
             entities = make_entities(self._topic, camera, shapes, classes)
             self._announced[camera] = (shapes, classes), entities
         if removed := {key: {"p": p} for key, p in before.items() if key not in entities}:
-            text = device_config(self._topic, camera, {**entities, **removed})
+            text = make_device_config(self._topic, camera, {**entities, **removed})
             self._publish(self._config_topic(camera), text, retain=True)
         if removed or changed:
-            text = device_config(self._topic, camera, entities)
+            text = make_device_config(self._topic, camera, entities)
             self._keep(self._config_topic(camera), text)
             self._known_devices[camera] = {key: entity["p"] for key, entity in entities.items()}
 

@@ -23,7 +23,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import keep_secret
 from detector.core.errors.yaml_parsing import parse_yaml
-from detector.live.base import Event, moment_of
+from detector.live.base import Event, to_utc
 from detector.live.events.wording import EventDocument, as_document, as_json
 
 FIELDS = (*(one.encode_name for one in msgspec.structs.fields(EventDocument)), "time")
@@ -43,7 +43,7 @@ class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def fill(self, target: str, event: Event) -> tuple[str, dict[str, str | bytes], bytes]:
         """Return target, headers and body for an event. ``target``: the URL's path and query."""
         values: dict[str, Any] = {**dict.fromkeys(FIELDS), **as_document(event)}
-        values["time"] = moment_of(event.time_s).astimezone().isoformat(" ", "seconds")
+        values["time"] = to_utc(event.time_s).astimezone().isoformat(" ", "seconds")
         texts = {name: "" if value is None else str(value) for name, value in values.items()}
         kind, body = "application/json", as_json(event)
         if self.json is not None:

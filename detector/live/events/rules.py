@@ -54,7 +54,7 @@ class EventRules:
         self._started = Moment(started_ns, started_s)
         self._cameras: dict[str, _CameraPresence] = {}
 
-    def _state_of(self, camera: str) -> _CameraPresence:
+    def _get_state(self, camera: str) -> _CameraPresence:
         if camera not in self._cameras:
             self._cameras[camera] = _CameraPresence(changed=self._started)
         return self._cameras[camera]
@@ -63,7 +63,7 @@ class EventRules:
         """Return the events of a camera's frame: classes or objects that appear or leave."""
         arrival = frame.arrival
         assert arrival is not None
-        state, now = self._state_of(arrival.camera), Moment(arrival.arrived_ns, arrival.utc_s)
+        state, now = self._get_state(arrival.camera), Moment(arrival.arrived_ns, arrival.utc_s)
         if detections.track_ids is not None:
             state.objects = state.objects or Objects(arrival.camera)
             return state.objects.update(frame, detections, now)
@@ -94,7 +94,7 @@ class EventRules:
     def feed_changed(self, camera: str, facts: FeedFacts, now_ns: int, now_s: float) -> list[Event]:
         """Return the events of a camera's new state. Its objects leave when it goes down. A new
         camera is neither up nor down until a picture or failure."""
-        state = self._state_of(camera)
+        state = self._get_state(camera)
         is_up = facts.state == LIVE
         if is_up == state.up or (state.up is None and facts.state not in (LIVE, WAITING, ENDED)):
             return []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from detector.core.errors.writing import write_whole
 from detector.core.types import Image
-from detector.live.base import Event, moment_of
+from detector.live.base import Event, to_utc
 from detector.live.camera_folder import find_free_name, open_folder
 
 ROOM = 4  # queued pictures: 25 MB at 1080p
@@ -38,7 +38,7 @@ class Snapshots:
     def add_to(self, event: Event, image: Image) -> Event:
         """Queue the picture, and return the event with its path, unless the queue is full.
         Simultaneous events share a picture, named after the first."""
-        moment = moment_of(event.time_s)
+        moment = to_utc(event.time_s)
         time = moment.strftime("%Y%m%dT%H%M%S") + f".{moment.microsecond // 1000:03d}Z"
         key = event.camera, time
         if self._last is not None and self._last[0] == key:

@@ -9,14 +9,14 @@ from typing import Any, get_args
 import msgspec
 
 from detector.core.errors.secrets import redact
-from detector.live.base import Event, utc_text
+from detector.live.base import Event, format_utc
 
 OBJECT_FIELDS = ("track", "zone", "direction")
 
 
 class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A class or object appears or leaves, or a camera connects or is lost. Events of an object
-    with an id (--track) also have ``track``, ``zone`` and ``direction``, null if there is none."""
+    with an id (--track) also have ``track``, and ``zone`` and ``direction``, which may be null."""
 
     event: str
     camera: str
@@ -39,7 +39,7 @@ NULLABLE = {one.name for one in FIELDS if type(None) in get_args(one.type)}
 def as_document(event: Event) -> dict[str, Any]:
     document = asdict(event)
     for name in ("time", "since"):
-        document[f"{name}_utc"] = utc_text(document.pop(f"{name}_s"))
+        document[f"{name}_utc"] = format_utc(document.pop(f"{name}_s"))
     for name in ("class_name", "reason"):
         document[name] = None if document[name] is None else redact(document[name])
     absent = OBJECT_FIELDS if event.track is None else ()

@@ -42,7 +42,7 @@ class Access:
         now = self._clock()
         if self._is_flooded(now):
             return GUESSES_S - (now - self._guesses_since)
-        times = [one for one in self._wrong.get(block_of(address), ()) if now - one < TRIES_S]
+        times = [one for one in self._wrong.get(to_block(address), ()) if now - one < TRIES_S]
         return 0.0 if len(times) < TRIES else TRIES_S - (now - times[0])
 
     def check_token(self, given: str, address: str) -> bool:
@@ -55,7 +55,7 @@ class Access:
             if hmac.compare_digest(given.encode(errors="replace"), self._token):
                 return True
             self._guesses += 1
-        block = block_of(address)
+        block = to_block(address)
         times = [one for one in self._wrong.pop(block, []) if now - one < TRIES_S]
         self._wrong[block] = times if len(times) >= TRIES else [*times, now]
         while len(self._wrong) > MOST_ADDRESSES:
@@ -91,7 +91,7 @@ class Access:
         self._sessions.pop(_digest(name), None)
 
 
-def block_of(address: str) -> str:
+def to_block(address: str) -> str:
     """Return the IPv4 address or IPv6 /64 network whose attempts are counted together."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])

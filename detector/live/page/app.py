@@ -26,7 +26,7 @@ from detector.core import wings
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.secrets import redact
 from detector.live import zone_counts
-from detector.live.base import utc_text
+from detector.live.base import format_utc
 from detector.live.hub import RATE, Controls, Hub
 from detector.live.page import documents
 from detector.live.page.access import COOKIE, SESSION_S, Access
@@ -206,11 +206,11 @@ class Page:
         if snapshot is None:
             raise HttpError(503, "no frame arrived in time", {"retry-after": "2"})
         shot, coded = snapshot
-        name = f"{camera}-{utc_text(shot.utc_s).replace(':', '').replace('-', '')}.jpg"
+        name = f"{camera}-{format_utc(shot.utc_s).replace(':', '').replace('-', '')}.jpg"
         headers = {
             "content-disposition": f'inline; filename="{name}"',
             "x-number": str(shot.number),
-            "x-time": utc_text(shot.utc_s),
+            "x-time": format_utc(shot.utc_s),
             "x-objects": str(shot.objects),
         }
         return Response(coded, media_type="image/jpeg", headers=headers)

@@ -18,7 +18,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from detector.live.page.access import block_of
+from detector.live.page.access import to_block
 from detector.live.page.binding import is_loopback
 
 HEAD_S = 10.0  # deadline for a request's head, from the connection or the last response
@@ -117,8 +117,8 @@ class _CountedSocket(socket.socket):
 
     def __init__(self, accepted: socket.socket, listening: BoundedSocket, peer: Any) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
-        self.peer = address_of(peer)
-        self.block = block_of(self.peer[0])
+        self.peer = to_address(peer)
+        self.block = to_block(self.peer[0])
         self.is_local = is_loopback(self.peer[0])
         self.known = self.busy = False
         self._listening: BoundedSocket | None = listening
@@ -144,7 +144,7 @@ class _CountedSocket(socket.socket):
 WATCHING = 3
 
 
-def address_of(peer: Any) -> Address:
+def to_address(peer: Any) -> Address:
     return (str(peer[0]), int(peer[1])) if peer else ("", 0)
 
 
@@ -178,11 +178,11 @@ class Connections:
 
     def mark_known(self, peer: Any) -> None:
         """Mark the client as logged in, or as needing no login."""
-        if peer is not None and (held := self._socket.get(address_of(peer))) is not None:
+        if peer is not None and (held := self._socket.get(to_address(peer))) is not None:
             held.known = True
 
     def _set_busy(self, peer: Any, busy: bool) -> None:
-        if (held := self._socket.get(address_of(peer))) is not None:
+        if (held := self._socket.get(to_address(peer))) is not None:
             held.busy = busy
             self._socket.mark_active(held)
 
@@ -245,5 +245,5 @@ class Connection(H11Protocol):
             self.connections_of_server.cut_off(self._peer)
 
 
-def protocol_for(connections: Connections) -> type[Connection]:
+def make_protocol(connections: Connections) -> type[Connection]:
     return type("ServerConnection", (Connection,), {"connections_of_server": connections})

@@ -12,7 +12,7 @@ import msgspec
 
 from detector.core.errors.secrets import redact
 from detector.core.session.document import AgeFigures
-from detector.live.base import LiveFigures, StreamFigures, ZoneFigures, utc_text
+from detector.live.base import LiveFigures, StreamFigures, ZoneFigures, format_utc
 
 ENGINE_HANGS_S = 30.0  # a run is unhealthy after this time without a finished request
 LIVE = "live"
@@ -213,7 +213,7 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
     """Return the document. ``now_s``: Unix time. ``controllable``: cameras that can be stopped."""
     return LiveDocument(
         schema=1,
-        time_utc=utc_text(now_s),
+        time_utc=format_utc(now_s),
         uptime_s=round(float(figures.uptime_s), 2),
         healthy=is_healthy(figures),
         inference_fps=rounded(figures.inference_fps),

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from detector.live.base import utc_text
+from detector.live.base import format_utc
 from detector.live.page.documents import RecordingDocument, RecordingsDocument
-from detector.live.recording.names import read_name, whole_length
+from detector.live.recording.names import find_whole_length, read_name
 from detector.live.sources.base import NAME
 
 CAMERA = re.compile(NAME)
@@ -57,7 +57,7 @@ class RecordedFile:
         file = self.path.open("rb")
         size = 0
         try:
-            size = whole_length(file)
+            size = find_whole_length(file)
             file.seek(0)
         finally:
             if not size:
@@ -71,7 +71,7 @@ class RecordedFile:
             name=self.path.name,
             kind=self.kind,
             bytes=self.size,
-            start_utc=utc_text(_start_s(self.path.name) or 0.0),
+            start_utc=format_utc(_start_s(self.path.name) or 0.0),
             url=address + quote(self.path.name),
             boxes_url=address + quote(self.path.stem + BOXES) if has_boxes else None,
             finished=self.finished,
@@ -83,7 +83,7 @@ def list_recordings(
 ) -> RecordingsDocument:
     """Return the newest ``limit`` files; ``camera`` and ``kind`` select some of them."""
 
-    entries = [*_entries_of(folder, camera, kind)]
+    entries = [*_list_entries(folder, camera, kind)]
     boxes = {entry.path for _, _, entry in entries if entry.name.endswith(BOXES)}
     newest = sorted(
         (one for one in entries if one[2].path not in boxes),
@@ -105,13 +105,13 @@ def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> Re
     names = (name, name.replace(PARTIAL, "."))
     entries = {
         entry.name: (one_camera, one_kind, entry)
-        for one_camera, one_kind, entry in _entries_of(folder, camera, kind)
+        for one_camera, one_kind, entry in _list_entries(folder, camera, kind)
         if entry.name in names
     }
     return next((_to_recorded(*entries[one]) for one in names if one in entries), None)
 
 
-def _entries_of(
+def _list_entries(
     folder: Path | None, camera: str | None, kind: str | None
 ) -> Iterator[tuple[str, str, os.DirEntry[str]]]:
     """Yield camera, kind and directory entry of all files named like recordings."""

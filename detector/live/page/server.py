@@ -15,7 +15,7 @@ from detector.live.hub import Hub
 from detector.live.page.access import Access
 from detector.live.page.app import Page
 from detector.live.page.binding import Binding, bind
-from detector.live.page.connections import HEAD_BYTES, BoundedSocket, Connections, protocol_for
+from detector.live.page.connections import HEAD_BYTES, BoundedSocket, Connections, make_protocol
 from detector.live.page.guard import Gate
 
 START_S = 10.0
@@ -84,7 +84,7 @@ class Server:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 page.gate,
-                http=protocol_for(self.connections),
+                http=make_protocol(self.connections),
                 ws="none",
                 loop="asyncio",
                 lifespan="off",

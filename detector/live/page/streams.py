@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from detector.live.base import utc_text
+from detector.live.base import format_utc
 from detector.live.events.wording import as_document
 from detector.live.hub import Hub
 from detector.live.page.documents import live as live_document
@@ -199,7 +199,7 @@ def _part(camera: str, shot: Any, jpeg: bytes) -> bytes:
     """Return a picture and the boundary after it, which browsers wait for."""
     head = (
         f"Content-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\nX-Camera: {camera}\r\n"
-        f"X-Number: {shot.number}\r\nX-Time: {utc_text(shot.utc_s)}\r\n"
+        f"X-Number: {shot.number}\r\nX-Time: {format_utc(shot.utc_s)}\r\n"
         f"X-Objects: {shot.objects}\r\n\r\n"
     )
     return head.encode() + jpeg + f"\r\n--{BOUNDARY}\r\n".encode()

@@ -11,7 +11,7 @@ import av
 
 from detector.core.sinks.video.sound_rules import COPIED
 from detector.core.sources._picture_size import claimed_size
-from detector.live.recording.headers import aac_config, decoded_size, parameter_sets, split_adts
+from detector.live.recording.headers import decode_size, make_aac_config, read_sets, split_adts
 from detector.live.recording.line import ArrivalLine
 from detector.live.recording.samples import NS, SOUND, VIDEO, Sample, Track
 from detector.live.recording.sound import AacSound
@@ -95,7 +95,7 @@ class RecordedStreams:
                 if codec == "aac" and not self.sound.extradata:
                     self._adts = True
                     context = stream.codec_context
-                    self.sound.extradata = aac_config(context.sample_rate, context.channels)
+                    self.sound.extradata = make_aac_config(context.sample_rate, context.channels)
             else:
                 self._aac = AacSound(stream)
                 self.sound = self._aac.track
@@ -107,7 +107,7 @@ class RecordedStreams:
         video = self.video
         if video is None or video.codec not in BYTE_STREAMS or not video.extradata:
             return None
-        return parameter_sets(video.codec, video.extradata)
+        return read_sets(video.codec, video.extradata)
 
     @property
     def tracks(self) -> list[Track]:
@@ -176,12 +176,12 @@ class RecordedStreams:
     def _check_parameter_sets(self, packet: Packet, video: Track) -> None:
         if video.extradata and video.extradata[0] == 1:
             return  # avcC comes from a file, whose size is fixed
-        sets = parameter_sets(video.codec, packet.data)
+        sets = read_sets(video.codec, packet.data)
         if sets is None or (sets == self._sets and video.size is not None):
             return
         self.changed = True
         self._sets = video.extradata = sets
-        video.size = decoded_size(video.codec, sets, packet.data) or video.size
+        video.size = decode_size(video.codec, sets, packet.data) or video.size
 
     def _sound_samples(self, packet: Packet) -> list[Sample]:
         sample = self._to_sample(packet, SOUND)

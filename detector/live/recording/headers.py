@@ -14,7 +14,7 @@ AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 1200
 AAC_LC = 2
 
 
-def parameter_sets(codec: str, data: bytes) -> bytes | None:
+def read_sets(codec: str, data: bytes) -> bytes | None:
     """Return the parameter sets before the first slice, in Annex B format like ``data``; None if
     some are missing."""
     set_kinds, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
@@ -40,7 +40,7 @@ def _nal_units(data: bytes) -> Iterator[bytes]:
         begin = end
 
 
-def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None:
+def decode_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None:
     try:
         context = av.CodecContext.create(codec, "r")
         context.extradata = sets
@@ -56,15 +56,15 @@ def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
     """Split ADTS into AAC frame and AudioSpecificConfig (ISO 14496-3, 1.A.2)."""
     if len(data) < 9 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
         return None
-    head = 7 if data[1] & 1 else 9
+    header_size = 7 if data[1] & 1 else 9
     kind, rate = (data[2] >> 6) + 1, data[2] >> 2 & 15
     channels = (data[2] & 1) << 2 | data[3] >> 6
     if not channels:
         return None
-    return data[head:], bytes([kind << 3 | rate >> 1, (rate & 1) << 7 | channels << 3])
+    return data[header_size:], bytes([kind << 3 | rate >> 1, (rate & 1) << 7 | channels << 3])
 
 
-def aac_config(rate: int, channels: int) -> bytes | None:
+def make_aac_config(rate: int, channels: int) -> bytes | None:
     """Return an AudioSpecificConfig for AAC-LC; None if it cannot express the format."""
     if rate not in AAC_RATES or not 1 <= channels <= 6:
         return None

@@ -39,7 +39,7 @@ class Recorded:
     partial: bool
 
 
-def time_name(utc_s: float) -> str:
+def make_time_name(utc_s: float) -> str:
     """Return ``20260131T235959Z`` for a Unix time, clamped to the years 1970 to 9999."""
     moment = datetime.fromtimestamp(int(min(max(utc_s, 0.0), _LAST_S)), UTC)
     return moment.strftime(_FORMAT) + "Z"
@@ -99,7 +99,7 @@ def finish_leftovers(folder: Path) -> list[str]:
         with recorded.path.open("rb+") as file:
             if not take_lock(file.fileno()):
                 continue  # another run is writing it, although we hold the folder's lock
-            length = whole_length(file)
+            length = find_whole_length(file)
             if length:
                 file.truncate(length)
         car = side_car(recorded.path)
@@ -112,7 +112,7 @@ def finish_leftovers(folder: Path) -> list[str]:
         # Not by ``free_name``, which would reject the name because of this partial file.
         final = recorded.path.with_name(recorded.path.name.replace(".partial", ""))
         if os.path.lexists(final):
-            final = folder / f"{free_name(folder, time_name(recorded.start_s))}.mp4"
+            final = folder / f"{free_name(folder, make_time_name(recorded.start_s))}.mp4"
         os.rename(recorded.path, final)
         if is_regular(car):
             os.rename(car, side_car(final))
@@ -135,7 +135,7 @@ def _finish_side_cars(folder: Path) -> None:
                     file.truncate(end)
 
 
-def whole_length(file: BinaryIO) -> int:
+def find_whole_length(file: BinaryIO) -> int:
     """Return the size up to the last complete fragment; without fragments, up to the index."""
     length = 0
     indexed = fragmented = filled = False

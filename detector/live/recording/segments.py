@@ -11,7 +11,7 @@ from pathlib import Path
 import av
 
 from detector.live.recording.mp4 import Mp4
-from detector.live.recording.names import time_name
+from detector.live.recording.names import make_time_name
 from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
 from detector.live.recording.side_cars import SideCars
 
@@ -98,7 +98,7 @@ class Segments:
             self._finish_previous()  # no sound to wait for
         longest_s = self._longest_ns / NS
         try:
-            name = time_name(sample.utc_s)
+            name = make_time_name(sample.utc_s)
             self._file = Mp4(self._folder, name, self._tracks, longest_s=longest_s)
         except (ValueError, av.FFmpegError) as error:
             self._refused_codec = True

@@ -52,7 +52,7 @@ class LiveSource(Source):
     def open_arriving(cls, spec: str, reading: SourceReading) -> LiveSource:
         return cls.open(
             spec,
-            terms=terms_of(reading),
+            terms=make_terms(reading),
             loop=reading.looped,
             stride=reading.stride,
             frames=reading.frames,
@@ -120,7 +120,7 @@ class LiveSource(Source):
         self.collector.stop()
 
 
-def terms_of(reading: SourceReading) -> Terms:
+def make_terms(reading: SourceReading) -> Terms:
     from detector.live.sources.base import Terms
 
     live = reading.live

@@ -17,7 +17,7 @@ OPTION = "hwaccel"  # a camera's option that is not passed to FFmpeg's demuxer
 _OPTIONS: dict[str, dict[str, object]] = {"cuda": {"primary_ctx": "1"}}
 
 
-def accelerator_of(options: Mapping[str, str]) -> Any:
+def make_accelerator(options: Mapping[str, str]) -> Any:
     """Return PyAV's HWAccel for ``av.open``; None if not requested or if the device is absent."""
     kind = options.get(OPTION)
     if kind is None or not _exists(kind):
@@ -36,5 +36,5 @@ def _exists(kind: str) -> bool:
     return True
 
 
-def codec_name(codec: Any) -> str:
+def describe_codec(codec: Any) -> str:
     return f"{codec.name} by hardware" if codec.is_hwaccel else str(codec.name)

@@ -16,7 +16,7 @@ from detector.core.sources._network.meanings import NO_VIDEO, UNDECODED, ErrorMe
 from detector.core.sources.video._container import probe
 from detector.core.sources.video._tracks import choose_track
 from detector.live.sources.decoding import prepare
-from detector.live.sources.hardware import accelerator_of
+from detector.live.sources.hardware import make_accelerator
 from detector.live.sources.packet_feed import PacketFeed
 from detector.live.sources.packets import End
 from detector.live.sources.status import SECOND
@@ -57,7 +57,7 @@ class LoopedFeed(PacketFeed):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
-        arguments = {"hwaccel": accelerator_of(self.camera.options), **bad_tags()}
+        arguments = {"hwaccel": make_accelerator(self.camera.options), **bad_tags()}
         with (
             _hold_web_file(self.camera.address.whole) as name,
             av.open(**how_to_open(name), **arguments) as container,

@@ -36,7 +36,7 @@ from detector.core.sources._network.nested import (
 )
 from detector.core.sources._network.options import PERSONAL
 from detector.live.sources.decoding import prepare
-from detector.live.sources.hardware import OPTION, accelerator_of
+from detector.live.sources.hardware import OPTION, make_accelerator
 from detector.live.sources.jpegs import Jpegs
 from detector.live.sources.packet_feed import PacketFeed, is_held_back
 from detector.live.sources.packets import End, Received
@@ -219,7 +219,7 @@ class NetworkFeed(PacketFeed):
             **arguments,
             options=options,
             timeout=(READ_TIMEOUT_S, READ_TIMEOUT_S),
-            hwaccel=accelerator_of(self.camera.options),
+            hwaccel=make_accelerator(self.camera.options),
             **bad_tags(),
         )
 

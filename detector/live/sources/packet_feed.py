@@ -17,12 +17,13 @@ from detector.core.types import Image
 from detector.live.sources.base import STOPPED, UNDECODED, FeedFacts, Picture
 from detector.live.sources.decoding import Converter, PacketDecoder
 from detector.live.sources.ffmpeg_log import DamageLog, LogWatch
-from detector.live.sources.hardware import codec_name
+from detector.live.sources.hardware import describe_codec
 from detector.live.sources.interrupt import Interrupt
 from detector.live.sources.packets import End, PacketQueue, Received, Stamp
 from detector.live.sources.shedding import Shedding
 from detector.live.sources.threaded import TICK_S, ThreadedFeed
 
+Track = ThreadTrack | OffTrack
 PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
 # Demuxers that detect the end of a picture only at the start of the next one.
 HOLD_BACK = ("rtsp", "rtp", "sdp", "mpegts", "h264", "hevc")
@@ -136,9 +137,7 @@ class PacketFeed(ThreadedFeed):
                 elif item is not None:
                     self._pass_on(list(self._decoder.flush(item)), item.codec, track)
 
-    def _decode_or_skip(
-        self, item: Received, damage_log: DamageLog, track: ThreadTrack | OffTrack
-    ) -> None:
+    def _decode_or_skip(self, item: Received, damage_log: DamageLog, track: Track) -> None:
         """Decode a packet, or skip it to shed load. Skip the rest of a group after its limit."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
@@ -160,9 +159,7 @@ class PacketFeed(ThreadedFeed):
         before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
         self.terms.cpu_load.add(self._cpu_ns - before)
 
-    def _pass_on(
-        self, pictures: list[tuple[Picture, Any]], codec: Any, track: ThreadTrack | OffTrack
-    ) -> None:
+    def _pass_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: Track) -> None:
         for index, (picture, frame) in enumerate(pictures):
             now_ns = self.clock()
             self.status.show(
@@ -170,7 +167,7 @@ class PacketFeed(ThreadedFeed):
                 picture.arrival.epoch,
                 picture.width,
                 picture.height,
-                codec_name(codec),
+                describe_codec(codec),
                 self._decoder.fingerprint(frame, now_ns),
             )
             self.is_shown = True

@@ -11,7 +11,7 @@ from detector.live.page.access import (
     TRIES,
     TRIES_S,
     Access,
-    block_of,
+    to_block,
 )
 
 TOKEN = "a" * 32
@@ -101,4 +101,4 @@ def test_without_a_token_everybody_may():
     ],
 )
 def test_whose_tries_count_together(address, block):
-    assert block_of(address) == block
+    assert to_block(address) == block
