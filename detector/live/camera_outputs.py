@@ -136,7 +136,7 @@ class CameraOutputs:
                 add(Output(RECORDING, recording, path, lambda: recorder.wants_pictures, counts))
                 self._recordings[camera.name] = recording
                 if self._record.clips and self._filters.choose_clips(camera):
-                    recording.wanted = partial(self._filters.passes, CLIPS)
+                    recording.accepts = partial(self._filters.passes, CLIPS)
             opened.pop_all()
             return outputs
 
@@ -151,7 +151,7 @@ class _CameraRecording:
     def __init__(self, recorder: CameraRecorder, camera: Camera, feed: Feed) -> None:
         self.recorder = recorder
         # Selects the events that start clips. If None, detections start clips.
-        self.wanted: Callable[[Event], bool] | None = None
+        self.accepts: Callable[[Event], bool] | None = None
         self._has_event = False
         # Zone and object of each presence; a clip continues while there is one.
         self._present: set[tuple[str | None, int | str | None]] = set()
@@ -168,18 +168,18 @@ class _CameraRecording:
             feed.listen(self.recorder.listener)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        in_clip = None if self.wanted is None else self._has_event or bool(self._present)
+        in_clip = None if self.accepts is None else self._has_event or bool(self._present)
         self.recorder.write(frame, detections, in_clip)
         self._has_event = False
 
     def handle(self, event: Event) -> None:
-        if self.wanted is None:
+        if self.accepts is None:
             return
         zone, object_key = event.zone, event.class_name if event.track is None else event.track
         if event.event in (LEAVES, ENDS):  # without a zone, the object also left all its zones
             left = {one for one in self._present if one[1] == object_key and zone in (None, one[0])}
             self._present -= left
-        if self.wanted(event):
+        if self.accepts(event):
             self._has_event = True
             if event.event in (APPEARS, ENTERS, STAYS):
                 self._present.add((zone, object_key))
@@ -266,7 +266,7 @@ def _targets(
 
         address = find_address(config.webhook)
         webhook = Webhook(address, read_env("DETECT_VIDEO_WEBHOOK_KEY"), notice=notice)
-        webhook.wanted = partial(filters.passes, WEBHOOK)
+        webhook.accepts = partial(filters.passes, WEBHOOK)
         yield webhook
     if config.mqtt is not None:
         from detector.live.events.mqtt import MqttTarget
@@ -277,7 +277,7 @@ def _targets(
             mqtt = MqttTarget(*login, notice=notice)
         else:
             mqtt = HomeAssistant(*login, prefix=prefix, notice=notice)
-        mqtt.wanted = partial(filters.passes, MQTT)
+        mqtt.accepts = partial(filters.passes, MQTT)
         yield mqtt
     elif config.mqtt_discovery is not None:
         raise UsageError("--mqtt-discovery needs a broker; add --mqtt mqtt://HOST/TOPIC")

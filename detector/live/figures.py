@@ -134,7 +134,7 @@ class UsageSums:
 
 class LiveStatus:
     """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding`` returns CPU ns of the
-    feeds, ``computer_clock`` of all programs, ``tiles`` a camera's current grid."""
+    feeds, ``machine_clock`` of all programs, ``tiles`` a camera's current grid."""
 
     def __init__(
         self,
@@ -143,13 +143,13 @@ class LiveStatus:
         clock: Callable[[], int] = time.perf_counter_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
         decoding: Callable[[], int] = lambda: 0,
-        computer_clock: Callable[[], int | None] = machine_busy_ns,
+        machine_clock: Callable[[], int | None] = machine_busy_ns,
         tiles: Callable[[str], str] = lambda camera: NONE,
         zones: ZoneCounts | None = None,
     ) -> None:
         self._collector, self._cores = collector, cores
         self._clock, self._cpu_clock, self._decoding = clock, cpu_clock, decoding
-        self._computer_clock, self._tiles = computer_clock, tiles
+        self._machine_clock, self._tiles = machine_clock, tiles
         self.zones = zones or ZoneCounts()
         self._started_ns = clock()
         self._lock = threading.Lock()
@@ -216,7 +216,7 @@ class LiveStatus:
             sample = Counters(
                 now,
                 self._cpu_clock(),
-                self._computer_clock(),
+                self._machine_clock(),
                 self._decoding(),
                 sum(processed.values()),
                 received,

@@ -94,9 +94,9 @@ class Roster:
         return {camera: [names[i] for i in sorted(ids)] for camera, ids in ids.items()}
 
     def _bind_nms(self) -> None:
-        wanted = [self._class_ids(camera) for camera in self.listed]
-        wanted.append(self._plan.drawing.blurred)
-        every = None if None in wanted else tuple(sorted(frozenset().union(*wanted)))  # type: ignore[arg-type]
+        class_ids = [self._class_ids(camera) for camera in self.listed]
+        class_ids.append(self._plan.drawing.blurred)
+        every = None if None in class_ids else tuple(sorted(frozenset().union(*class_ids)))  # type: ignore[arg-type]
         plan = self._plan
         self._nms = replace(plan, selection=replace(plan.selection, classes=every)).stages()[2]
 

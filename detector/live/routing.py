@@ -48,8 +48,8 @@ class Output:
 class Router:
     """The sink of a live loop. ``make`` opens a camera's outputs before its feed starts.
     ``watcher`` receives pictures with boxes. ``snapshot`` may add a picture to an event. ``hide``
-    pixelates objects, also those not kept. ``wanted``, ``keep`` and ``write`` are for the writer's
-    thread."""
+    pixelates objects, also those not kept. Only the writer's thread calls ``needs_boxes``,
+    ``keep`` and ``write``."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Router:
             self._hide(frame.image, detections)
         return kept
 
-    def wanted(self, frame: Frame) -> bool:
+    def needs_boxes(self, frame: Frame) -> bool:
         """Return whether this picture needs boxes."""
         assert frame.arrival is not None
         name = frame.arrival.camera

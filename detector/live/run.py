@@ -312,7 +312,7 @@ class _LiveRun:
             arrive=self._source.arrive,
             fresh=fresh,
             keep=self._router.keep,
-            wanted=self._router.wanted,
+            wanted=self._router.needs_boxes,
             clock=time.perf_counter_ns,
             inputs=self._tiles if self._tiles.differ else None,
         )

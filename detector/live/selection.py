@@ -34,12 +34,12 @@ def keep(
     """Drop detections of other classes, or centred in ``masks`` (polygons of points 0 to 1)."""
     if not len(detections) or (not masks and classes is None):
         return detections
-    kept = np.ones(len(detections), bool)
+    chosen = np.ones(len(detections), bool)
     if classes is not None:
-        kept &= np.isin(detections.class_ids, list(classes))
+        chosen &= np.isin(detections.class_ids, list(classes))
     if masks:
         boxes = detections.boxes
         centres = (boxes[:, :2] + boxes[:, 2:]) / (2 * np.array([width, height], np.float32))
         for mask in masks:
-            kept &= ~inside(centres, mask)
-    return detections if kept.all() else detections.only(kept)
+            chosen &= ~inside(centres, mask)
+    return detections if chosen.all() else detections.only(chosen)

@@ -246,7 +246,7 @@ class Rig:
             found = Detections(box, np.array([0.9], np.float32), np.array([0]), NAMES)
             for stage in self.stages:
                 found = stage(frame, found)
-            self.router.wanted(frame)
+            self.router.needs_boxes(frame)
             self.router.write(frame, self.router.keep(frame, found))
         self.turn()
         for _ in range(4):

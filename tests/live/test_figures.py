@@ -284,7 +284,7 @@ class TestStatus:
         """Each half second one picture is detected, and three are left out undecoded. Decoding
         the one took a quarter of a core of two, in half a core that the program used."""
         bench = Bench("a", latest=True)
-        status = begun(bench, decoding=lambda: bench.clock() // 4, computer_clock=lambda: None)
+        status = begun(bench, decoding=lambda: bench.clock() // 4, machine_clock=lambda: None)
         for _ in range(10):
             bench.feeds["a"].arrives()
             bench.feeds["a"].received += 3
@@ -340,7 +340,7 @@ class TestStatus:
     def test_the_whole_computer_uses_no_less_than_this_program(self, used, share):
         """This program uses half a core of two."""
         bench = Bench("a")
-        status = begun(bench, computer_clock=lambda: used(bench.clock()))
+        status = begun(bench, machine_clock=lambda: used(bench.clock()))
         bench.clock.now += 1_000 * MS
         status.sample()
         figures = status.figures()
@@ -349,7 +349,7 @@ class TestStatus:
 
     def test_a_system_that_does_not_tell_gives_no_share(self):
         bench = Bench("a")
-        status = begun(bench, computer_clock=lambda: None)
+        status = begun(bench, machine_clock=lambda: None)
         for _ in range(2):
             status.sample()
             bench.clock.now += 500 * MS

@@ -123,31 +123,31 @@ class EventFilters:
     def passes(self, receiver: str, event: Event) -> bool:
         """Return whether the receiver gets this event, and count the result."""
         key = receiver, event.camera
-        wanted, result = self._filters[key], PASSED
-        if event.reason == base.RUN_ENDED and not wanted.run_end:
+        limits, result = self._filters[key], PASSED
+        if event.reason == base.RUN_ENDED and not limits.run_end:
             return False
-        if not wanted.matches(event):
+        if not limits.matches(event):
             result = FILTERED
-        elif event.event not in CAMERA_EVENTS and not self._has_room(key, wanted, event):
+        elif event.event not in CAMERA_EVENTS and not self._has_room(key, limits, event):
             result = LIMITED
         if result == PASSED or event.event in KINDS[receiver]:
             self.counts[receiver, result] += 1
         return result == PASSED
 
-    def _has_room(self, key: tuple[str, str], wanted: EventFilter, event: Event) -> bool:
+    def _has_room(self, key: tuple[str, str], limits: EventFilter, event: Event) -> bool:
         """Return whether the camera is below its limit, of which one event is reserved for each
         line or zone without a recent event. Simultaneous events share a picture and count once."""
-        if wanted.per_minute is None:
+        if limits.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]
         while recent and now - recent[0][0] >= MINUTE_S:
             recent.popleft()
         if key[0] in (SNAPSHOTS, CLIPS) and any(one.time_s == event.time_s for _, one in recent):
             return True
-        zones = wanted.zones or self._list_zones(event.camera)
+        zones = limits.zones or self._list_zones(event.camera)
         silent = {*zones}.difference(one.zone for _, one in recent)
         reserved = 0 if event.zone in silent or not recent else len(silent)
-        if len(recent) + reserved >= wanted.per_minute:
+        if len(recent) + reserved >= limits.per_minute:
             return False
         recent.append((now, event))
         return True

@@ -48,7 +48,7 @@ class MqttTarget:
 
     name = "MQTT"
     subscribes = False
-    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # for TOPIC/CAMERA/event
+    accepts: Callable[[Event], bool] = staticmethod(lambda event: True)  # for TOPIC/CAMERA/event
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class MqttTarget:
 
     def send(self, event: Event) -> None:
         prefix = f"{self._topic}/{level(event.camera)}"
-        if self.wanted(event):
+        if self.accepts(event):
             self._publish(f"{prefix}/event", as_json(event), retain=False)
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"

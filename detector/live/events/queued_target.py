@@ -40,7 +40,7 @@ class QueuedTarget:
     """Delivers events one after the other. A subclass implements ``deliver``."""
 
     name = ""
-    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)
+    accepts: Callable[[Event], bool] = staticmethod(lambda event: True)
 
     def __init__(self, *, notice: Callable[[str], None] = lambda _: None) -> None:
         """``notice`` prints a line at the first of several failures."""
@@ -60,7 +60,7 @@ class QueuedTarget:
         raise NotImplementedError
 
     def send(self, event: Event) -> None:
-        if not self.wanted(event):
+        if not self.accepts(event):
             return
         with self._changed:
             if self._closing.is_set():

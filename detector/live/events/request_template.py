@@ -64,8 +64,8 @@ def read_template(path: str, environment: Mapping[str, str] = os.environ) -> Tem
     """Read a template. Raises UsageError for unknown fields and unset variables."""
     cure = "check the path after --webhook @"
     content = parse_yaml(read_text(path, "the request of a webhook", cure=cure), path)
-    if (found := _UNQUOTED.search(json.dumps(content, default=str))) is not None:
-        raise UsageError(f"{path}: put quotes around the text with {{{found[1]}}}")
+    if (match := _UNQUOTED.search(json.dumps(content, default=str))) is not None:
+        raise UsageError(f"{path}: put quotes around the text with {{{match[1]}}}")
 
     def expand(match: re.Match[str]) -> str:
         if not match[1] and match[2] in FIELDS:

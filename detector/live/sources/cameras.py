@@ -62,7 +62,7 @@ def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]
                 _refuse_duplicate(spec, camera.name, cameras)
                 cameras.append(camera)
         else:
-            kind = FILE if loop and _is_web_file(spec) else _kind_of(spec, loop)
+            kind = FILE if loop and _is_web_file(spec) else _find_kind(spec, loop)
             address = Address(spec)
             if kind is None:
                 raise UsageError(f"{address}: {_why_no_camera(spec)}")
@@ -72,7 +72,7 @@ def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]
     return tuple(cameras)
 
 
-def _kind_of(spec: str, loop: bool) -> str | None:
+def _find_kind(spec: str, loop: bool) -> str | None:
     if _WEBCAM.fullmatch(spec):  # but ``./0`` is a file
         return WEBCAM
     if scheme_of(spec) is not None:
@@ -83,13 +83,13 @@ def _kind_of(spec: str, loop: bool) -> str | None:
 def _is_web_file(spec: str) -> bool:
     if not is_web(spec):
         return False
-    from detector.core.sources._answers import FILE as ENDS
+    from detector.core.sources._answers import FILE as FINITE
     from detector.core.sources._answers import REFUSED, take
 
     answer = take(spec)
     if answer.kind == REFUSED:
         raise SourceError(answer.error)
-    return answer.kind == ENDS
+    return answer.kind == FINITE
 
 
 def _why_no_camera(spec: str) -> str:
@@ -226,12 +226,12 @@ class _Reader:
         url = self._address("url")
         if url is None:
             self._refuse("url", "is missing: give the address of the camera")
-        kind = _kind_of(url.whole, self._loop)
+        kind = _find_kind(url.whole, self._loop)
         if kind is None:
             self._refuse("url", f"{url} {_why_no_camera(url.whole)}")
         self._check("url", kind, url)
         record = self._address("record_url")
-        if record is not None and _kind_of(record.whole, False) != NETWORK:
+        if record is not None and _find_kind(record.whole, False) != NETWORK:
             self._refuse("record_url", f"{record} is not the address of a stream (rtsp://...)")
         if record is not None:
             self._check("record_url", NETWORK, record)

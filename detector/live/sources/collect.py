@@ -170,9 +170,9 @@ class SpareBuffers:
         elif into is not None:
             self._by_shape.clear()  # most of them have sizes that are no longer used
             self._count = 0
-        if kept := self._by_shape.get(shape):
+        if spare := self._by_shape.get(shape):
             self._count -= 1
-            return kept.pop()
+            return spare.pop()
         return np.empty(shape, np.uint8)
 
 
@@ -404,14 +404,14 @@ class Collector:
         return any(member.camera.name not in self._rows for member in self._expected())
 
     def _expected(self) -> list[Member]:
-        now, found = self._clock(), []
+        now, expected = self._clock(), []
         for member in self._members.values():
             if not member.live or not member.fps:
                 continue
             silent_ns = SILENT_PERIODS * SECOND / member.fps
             if member.feed.waiting() or now - member.last_ns <= silent_ns:
-                found.append(member)
-        return found
+                expected.append(member)
+        return expected
 
     def _has_pictures(self) -> bool:
         return any(member.feed.waiting() for member in self._members.values())

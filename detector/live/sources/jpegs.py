@@ -112,8 +112,8 @@ class Jpegs:
                 break
             at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
             while marker == SCAN:
-                if (found := _AFTER_SCAN.search(data, at)) is not None:
-                    at = found.start()
+                if (end := _AFTER_SCAN.search(data, at)) is not None:
+                    at = end.start()
                     break
                 at = max(at, len(data) - 1)
                 if not self._ensure(len(data) + 1):

@@ -56,14 +56,14 @@ LOOK_UP_S = 0.1  # between checks of a name look-up
 class LookUp(threading.Thread):
     def __init__(self, host: str) -> None:
         super().__init__(name=f"look up {host}", daemon=True)
-        self._host, self.found = host, False
+        self._host, self.is_known = host, False
         self.start()
 
     def run(self) -> None:
         try:
-            self.found = bool(socket.getaddrinfo(self._host, None))
+            self.is_known = bool(socket.getaddrinfo(self._host, None))
         except (OSError, UnicodeError):  # UnicodeError: a label longer than 63 characters
-            self.found = False
+            self.is_known = False
 
 
 class NetworkFeed(PacketFeed):
@@ -304,7 +304,7 @@ class NetworkFeed(PacketFeed):
             self._look_up.join(LOOK_UP_S)
         if self._look_up.is_alive():
             return ErrorMeaning(f"looking up {host} timed out; check the name server")
-        if not self._look_up.found:
+        if not self._look_up.is_known:
             return ErrorMeaning(f"host {host} not found; check the name")
         return None
 

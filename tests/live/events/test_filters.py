@@ -144,7 +144,7 @@ def test_a_clip_lasts_while_somebody_is_there(tmp_path: Path) -> None:
     recorder = SimpleNamespace(wants_pictures=True, write=lambda *given: wanted.append(given[2]))
     webcam = replace(camera(), kind=WEBCAM)
     recording = _CameraRecording(recorder, webcam, FakeFeed(webcam, print, Clock()))
-    recording.wanted = partial(filters(tmp_path, "").passes, CLIPS)
+    recording.accepts = partial(filters(tmp_path, "").passes, CLIPS)
     gone, entered = replace(SEEN, event="leaves"), replace(CROSSES, event="enters", zone="yard")
     for events in ([SEEN], [CROSSES], [entered], [gone], [entered], [], [LEAVES], [LEAVES]):
         for event in events:
