@@ -1,10 +1,10 @@
 """The age of pictures at every output, split into its parts.
 
     arrived ── decoding ── decoded ── waiting ── inference began ── inference ── result ── writing
-            what the decoder took    queues, conversion, letterbox    infer, head, nms
+                                queues, conversion, letterbox    infer, head, nms
 
-decoding + waiting + inference is exactly the age of a result. writing is the time from the result
-until every output has the picture.
+The age of a result is the sum of decoding, waiting and inference. Writing is the time from the
+result until every output has received the picture.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import time
 from array import array
 from collections.abc import Mapping
 
+from detector.core.session.document import AgeFigures
 from detector.core.timeline.histogram import Histogram
 from detector.core.types import Arrival
-from detector.live.base import Ages
 
 DECODING, WAITING, INFERENCE, WRITING = "decoding", "waiting", "inference", "writing"
 PARTS = (DECODING, WAITING, INFERENCE, WRITING)
-RECENT_NS = 10_000_000_000  # "the last seconds": this window and the one before it
-PENDING = 64  # samples between two calls of numpy
+RECENT_NS = 10_000_000_000  # recent ages are those of the current and the previous window
+PENDING = 64  # samples are added to the histogram in batches of this size
 
 
-def parts_of(arrival: Arrival, written_ns: int) -> dict[str, int]:
+def split_age(arrival: Arrival, written_ns: int) -> dict[str, int]:
     """Return the nanoseconds of each part; their sum is ``written_ns`` minus the arrival time."""
     decoded = arrival.decoded_ns or arrival.arrived_ns
     began = max(decoded, arrival.began_ns)
@@ -54,10 +54,11 @@ class Samples:
         return self._histogram
 
 
-def ages(histogram: Histogram) -> Ages:
-    found = map(histogram.percentile, (50, 90, 99))
-    p50, p90, p99 = (None if ns is None else ns / 1e6 for ns in found)
-    return Ages(p50, p90, p99, histogram.maximum / 1e6 if histogram.count else None)
+def ages(histogram: Histogram) -> AgeFigures:
+    values = map(histogram.percentile, (50, 90, 99))
+    p50, p90, p99 = (None if ns is None else ns / 1e6 for ns in values)
+    longest = histogram.maximum / 1e6 if histogram.count else None
+    return AgeFigures(p50=p50, p90=p90, p99=p99, max=longest)
 
 
 class AgeSums:
@@ -65,23 +66,23 @@ class AgeSums:
         self.result = Samples()
         self.parts = {part: Samples() for part in PARTS}
         self.outputs: dict[str, Samples] = {}
-        self.camera: Samples | None = None  # since the camera's own timestamps, if it sends any
+        self.camera: Samples | None = None  # since the camera's timestamps, if it sends any
 
     def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
-        """Count one picture. ``outputs``: name -> when that output had the picture."""
+        """Count one picture. ``outputs``: name -> when that output received it."""
         self.result.add(arrival.result_ns - arrival.arrived_ns)
-        for part, ns in parts_of(arrival, written_ns).items():
+        for part, ns in split_age(arrival, written_ns).items():
             self.parts[part].add(ns)
         for name, moment in outputs.items():
             self.outputs.setdefault(name, Samples()).add(moment - arrival.arrived_ns)
         if arrival.captured_s is not None:
             self.camera = self.camera or Samples()
-            on_the_way_s = arrival.utc_s - arrival.captured_s
-            self.camera.add(int(on_the_way_s * 1e9) + arrival.result_ns - arrival.arrived_ns)
+            transit_s = arrival.utc_s - arrival.captured_s
+            self.camera.add(int(transit_s * 1e9) + arrival.result_ns - arrival.arrived_ns)
 
 
 class FrameAges:
-    """One camera's ages: of the session, and of the last 10 to 20 seconds. One writer thread."""
+    """One camera's ages, over the session and the last 10 to 20 seconds. For one writer thread."""
 
     def __init__(self, now_ns: int | None = None) -> None:
         self._lock = threading.Lock()
@@ -91,36 +92,36 @@ class FrameAges:
 
     def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
         with self._lock:
-            self._turn(written_ns)
+            self._rotate(written_ns)
             self._whole.add(arrival, outputs, written_ns)
             self._recent.add(arrival, outputs, written_ns)
 
-    def _turn(self, now_ns: int) -> None:
+    def _rotate(self, now_ns: int) -> None:
         past = now_ns - self._since_ns
         if past >= RECENT_NS:
             self._before = self._recent if past < 2 * RECENT_NS else AgeSums()
             self._recent, self._since_ns = AgeSums(), now_ns
 
-    def recent(self, now_ns: int) -> tuple[Ages, dict[str, Ages]]:
+    def recent(self, now_ns: int) -> tuple[AgeFigures, dict[str, AgeFigures]]:
         with self._lock:
-            self._turn(now_ns)
+            self._rotate(now_ns)
             both = (self._before, self._recent)
             parts = {part: ages(_merge(*(one.parts[part] for one in both))) for part in PARTS}
             return ages(_merge(*(one.result for one in both))), parts
 
-    def result(self) -> Ages:
+    def result(self) -> AgeFigures:
         with self._lock:
             return ages(self._whole.result.flush())
 
-    def parts(self) -> dict[str, Ages]:
+    def parts(self) -> dict[str, AgeFigures]:
         with self._lock:
             return {part: ages(one.flush()) for part, one in self._whole.parts.items()}
 
-    def outputs(self) -> dict[str, Ages]:
+    def outputs(self) -> dict[str, AgeFigures]:
         with self._lock:
             return {name: ages(one.flush()) for name, one in self._whole.outputs.items()}
 
-    def camera(self) -> Ages | None:
+    def camera(self) -> AgeFigures | None:
         with self._lock:
             return None if self._whole.camera is None else ages(self._whole.camera.flush())
 
@@ -131,6 +132,6 @@ class FrameAges:
 
 def _merge(*samples: Samples) -> Histogram:
     merged = Histogram()
-    for one in samples:
-        merged.merge(one.flush())
+    for part in samples:
+        merged.merge(part.flush())
     return merged

@@ -1,40 +1,52 @@
-"""The nouns of a live run: its events, its figures, and the receivers of events."""
+"""The data types of a live run: its events, its figures, and the receivers of events."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-APPEARS = "appears"  # a class was seen in 3 of 5 frames
-LEAVES = "leaves"  # it was not seen for 2 s; with a ``zone``: an object left it
-# Only with lines and zones (--zones). "ends": the track was lost in the zone.
+from detector.core.session.document import AgeFigures
+
+APPEARS = "appears"  # a class was detected in 3 of 5 frames
+LEAVES = "leaves"  # it was not detected for 2 s; with ``zone``: an object left the zone
+# Only with --zones. "ends": an object's track was lost in the zone.
 CROSSES, ENTERS, STAYS, ENDS = "crosses", "enters", "stays", "ends"
 CAMERA_UP = "camera_up"
 CAMERA_DOWN = "camera_down"
 EVENTS = (APPEARS, LEAVES, CROSSES, ENTERS, STAYS, ENDS, CAMERA_UP, CAMERA_DOWN)
 RUN_ENDED = "the run ended"  # the ``reason`` of events of a planned end
-LAST_S = 253402214400.0  # the last day of the year 9999
+LAST_S = 253402214400.0  # Unix time of the last day of the year 9999
 
 
-def moment_of(time_s: float) -> datetime:
+def to_utc(time_s: float) -> datetime:
     """Convert Unix seconds to UTC, clamped to the years 1970 to 9999."""
     return datetime.fromtimestamp(min(max(time_s, 0.0), LAST_S), UTC)
 
 
-def utc_text(time_s: float) -> str:
+def format_utc(time_s: float) -> str:
     """Format Unix seconds as ISO 8601 in UTC, with milliseconds: 2026-11-22T09:30:00.250Z."""
-    return moment_of(time_s).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return to_utc(time_s).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def local_of(time_s: float) -> datetime:
-    return moment_of(time_s).astimezone()
+def to_local(time_s: float) -> datetime:
+    return to_utc(time_s).astimezone()
 
 
-def day_text(time_s: float) -> str:
+def format_day(time_s: float) -> str:
     """Format the local day: 2026-11-22."""
-    return local_of(time_s).date().isoformat()
+    return to_local(time_s).date().isoformat()
+
+
+def run_concurrently(calls: Iterable[Callable[[], object]], timeout_s: float | None = None) -> None:
+    """Run each call in a thread, and wait up to ``timeout_s`` for each."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +56,13 @@ class Event:
     event: str
     camera: str
     time_s: float
-    since_s: float  # when the presence or state that this event is about began
+    since_s: float  # when the presence or state that the event reports began
     class_name: str | None = None  # None for events of the camera itself
-    # Objects of the class: the most at once; with ``track``: in view now; with ``zone``: in the
-    # zone now. For "crosses": today's crossings of the line in this direction.
+    # Highest number of objects of the class at once; with ``track``: their number in view; with
+    # ``zone``: their number in the zone. "crosses": today's crossings in this direction.
     count: int | None = None
     snapshot: str | None = None  # path of a picture, relative to the output folder
-    reason: str | None = None  # why a camera is down, without secrets; RUN_ENDED
+    reason: str | None = None  # why a camera is down, without secrets; or RUN_ENDED
     track: int | None = None  # id of the object, with --track
     zone: str | None = None  # name of the line or zone
     direction: str | None = None  # "in" or "out", for "crosses"
@@ -58,25 +70,15 @@ class Event:
 
 
 class EventTarget(Protocol):
-    """A receiver of events. ``tell`` returns at once; ``lost`` counts undelivered events."""
+    """A receiver of events. ``send`` never blocks; ``lost`` counts undelivered events."""
 
     name: str
 
-    def tell(self, event: Event) -> None: ...
+    def send(self, event: Event) -> None: ...
 
     def lost(self) -> int: ...
 
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Ages:
-    """Ages of pictures in milliseconds; None before the first picture."""
-
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-    max: float | None = None
 
 
 class ZoneShape(Protocol):
@@ -94,12 +96,12 @@ class ZoneShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ZoneFigures:
-    """The counts of a line (crossings in and out) or zone (objects that came and went)."""
+    """The counts of a line (crossings) or zone (objects that entered or left)."""
 
     shape: ZoneShape
     counts: Mapping[str, tuple[int, int]]  # class -> in and out, over the whole run
     inside: int | None  # objects in the zone now; None for a line
-    hours: tuple[tuple[int, int], ...]  # in and out, for each hour of today
+    hours: tuple[tuple[int, int], ...]  # in and out for each hour of today
 
     @property
     def today(self) -> tuple[int, int]:
@@ -109,7 +111,7 @@ class ZoneFigures:
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """One camera at one moment. Counts cover the whole run, rates the last seconds."""
+    """A camera or file at one time. Counts cover the whole run, and rates the last seconds."""
 
     name: str
     url: str  # without secrets
@@ -120,8 +122,8 @@ class StreamFigures:
     dropped: Mapping[str, int]
     reconnects: int
     stalls: int
-    age_ms: Ages  # from arrival to result
-    parts_ms: Mapping[str, Ages] = field(default_factory=dict)  # waiting, decoding, inference...
+    age_ms: AgeFigures  # from arrival to result
+    parts_ms: Mapping[str, AgeFigures] = field(default_factory=dict)  # waiting, decoding...
     camera_fps: float | None = None
     processed_fps: float | None = None
     size: str | None = None  # 1280x720
@@ -143,8 +145,7 @@ class LiveFigures:
     busy: Mapping[str, float] = field(default_factory=dict)  # stage -> share of time, 0 to 1
     cpu_share: float | None = None  # share of all cores that this program uses
     computer_share: float | None = None  # the same for all programs; None if unknown
-    capacity: float | None = None  # how many such cameras this machine could take
-    bottleneck: str = ""  # a sentence
-    # Since the engine last finished a request; 0 if it is idle.
-    engine_age_s: float | None = None
-    events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # receiver, result
+    capacity: float | None = None  # estimated number of such cameras that this machine can handle
+    bottleneck: str = ""  # a sentence for the user
+    engine_age_s: float | None = None  # since the engine finished a request; 0 if it is idle
+    events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by receiver and result

@@ -1,4 +1,4 @@
-"""Folders of cameras: opened without following links, and locked by one run."""
+"""Opens folders of cameras without following links, and locks them for one run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from detector.core.errors import OutputError
 from detector.core.errors.writing import has_permission, take_lock
 
+BLOCK = 65_536  # bytes per read when searching for a line end
 MOST_NAMES = 10_000
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def enter(path: Path, depth: int = 1) -> int:
-    """Open a folder, created if needed, without links in its last ``depth`` parts; return it."""
+def open_folder(path: Path, depth: int = 1) -> int:
+    """Open a folder, created if needed. Raises OSError if one of the last ``depth`` parts is a
+    link."""
     above = path.parents[depth - 1]
     above.mkdir(parents=True, exist_ok=True)
     folder = os.open(above, FOLDER)
@@ -30,9 +32,9 @@ def enter(path: Path, depth: int = 1) -> int:
     return folder
 
 
-def open_file(path: Path, flags: int, depth: int = 1, held: int = -1) -> int:
-    """Open a file in a folder as of ``enter``, or in the descriptor ``held``; follow no link."""
-    folder = os.dup(held) if held >= 0 else enter(path.parent, depth)
+def open_file(path: Path, flags: int, depth: int = 1, parent: int = -1) -> int:
+    """Open a file, created if needed, without following links. ``parent``: its folder, if open."""
+    folder = os.dup(parent) if parent >= 0 else open_folder(path.parent, depth)
     try:
         return _open(path.name, flags | os.O_CREAT | os.O_CLOEXEC, folder)
     finally:
@@ -44,7 +46,7 @@ def _open(name: str, flags: int, folder: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise OSError(error.errno, f"{name} is a link or no folder; remove it") from error
+            raise OSError(error.errno, f"{name} is a link, or not a folder; remove it") from error
         raise
 
 
@@ -54,7 +56,7 @@ def open_to_read(path: str, flags: int) -> int:
 
 
 def append_whole(file: int, data: bytes) -> None:
-    """Append all of ``data`` or nothing: cut off a partial write. Raises OSError."""
+    """Append all of ``data``, or raise OSError and append nothing."""
     before = os.fstat(file).st_size
     try:
         while data:
@@ -65,7 +67,19 @@ def append_whole(file: int, data: bytes) -> None:
         raise
 
 
-def free_file(folder: Path, stem: str, suffix: str) -> str:
+def find_last_line_end(file: int, size: int) -> int:
+    """Return the number of bytes up to the last line end; 0 if there is none."""
+    end = size
+    while end > 0:
+        begin = max(0, end - BLOCK)
+        newline = os.pread(file, end - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        end = begin
+    return 0
+
+
+def find_free_name(folder: Path, stem: str, suffix: str) -> str:
     for number in range(1, MOST_NAMES):
         name = f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}"
         if not os.path.lexists(folder / name):
@@ -73,23 +87,23 @@ def free_file(folder: Path, stem: str, suffix: str) -> str:
     raise OSError(f"{folder / stem}: {MOST_NAMES} files with that name already exist")
 
 
-def names_of_day(stem: str, day: str, suffix: str) -> list[str]:
-    """Return names for a day's file and its continuations, begun when columns change."""
+def list_names_of_day(stem: str, day: str, suffix: str) -> list[str]:
+    """Return the possible names of a day's files; changed columns need a new file."""
     return [f"{stem}-{day}{more}{suffix}" for more in ("", *(f"-{n}" for n in range(2, 10)))]
 
 
-def hold(path: Path, depth: int = 1) -> int:
-    """Open a folder like ``enter``, and lock it until it is closed. Raises OutputError."""
+def lock_folder(path: Path, depth: int = 1) -> int:
+    """Open and lock a folder. Raises OutputError if it is in use or not writable."""
     try:
         while True:
-            folder = enter(path, depth)
+            folder = open_folder(path, depth)
             why = None if has_permission(path) else "no permission"
             if why is None and not take_lock(folder):
                 why = "another run is using it; wait for it"
-            if why is None and is_at(path, folder):
+            if why is None and is_same_file(path, folder):
                 return folder
             os.close(folder)
-            if why is not None:  # else another run removed the folder while we waited
+            if why is not None:  # otherwise another run removed the folder meanwhile: try again
                 raise OutputError(
                     f"cannot write into {path}: {why}, or choose another folder with -o"
                 )
@@ -99,16 +113,16 @@ def hold(path: Path, depth: int = 1) -> int:
         ) from error
 
 
-def is_at(path: Path, descriptor: int) -> bool:
-    """Tell whether the path still names this open file or folder: it may have been moved away."""
+def is_same_file(path: Path, descriptor: int) -> bool:
+    """Return whether the path still leads to this open file or folder."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
 
-def take_back(camera: Path) -> None:
-    """Remove a camera's folder and its subfolders if they are empty and no run holds them."""
+def remove_if_empty(camera: Path) -> None:
+    """Remove a camera's folder and subfolders if they are empty and not locked."""
     with suppress(OSError):
         folder = os.open(camera, FOLDER | os.O_NOFOLLOW)
         try:

@@ -1,4 +1,4 @@
-"""The lines that a live run prints when its cameras change."""
+"""Prints the state changes of cameras during a live run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from detector.live.sources.base import CONNECTING, LAG, LIVE, WAITING, FeedFacts
 
 SECOND = 1_000_000_000  # ns
-CAUGHT_UP_S = 60.0  # without a drop: the next drop is reported again
+CAUGHT_UP_S = 60.0  # after this time without drops, the next drop is reported again
 
 
 class CameraLines:
-    """Prints a line through ``state`` when a camera comes or goes, through ``say`` for a problem.
-    ``max_age_s``: the age up to which ``--live every`` promises all pictures. Not thread-safe."""
+    """Prints new states with ``state``, and problems with ``say``. ``max_age_s``: age above which
+    --live every drops pictures. Not thread-safe."""
 
     def __init__(
         self, state: Callable[[str], None], say: Callable[[str], None], max_age_s: float | None
@@ -24,7 +24,7 @@ class CameraLines:
     def has_reported(self, name: str, error: str) -> bool:
         return self._last_lines.get(name) == error
 
-    def look(self, cameras: Mapping[str, FeedFacts], now_ns: int) -> None:
+    def report(self, cameras: Mapping[str, FeedFacts], now_ns: int) -> None:
         for name, facts in cameras.items():
             self._report_state(name, facts, now_ns)
             if self._max_age_s is not None:
@@ -36,10 +36,12 @@ class CameraLines:
         now = f"live, {size}" if facts.state == LIVE else facts.error or facts.state
         if facts.state != CONNECTING and self._last_lines.get(name) != now:
             self._last_lines[name] = now
-            self._state(f"{name}: {now}{_again(facts, now_ns)}")
+            retry = ""
+            if facts.state == WAITING and facts.next_try_ns is not None:
+                retry = f"; retrying in {max(1, round((facts.next_try_ns - now_ns) / SECOND))} s"
+            self._state(f"{name}: {now}{retry}")
 
     def _report_lag(self, name: str, dropped: int, now_ns: int) -> None:
-        """Report when pictures begin to be dropped, again only after a while without drops."""
         before, last_ns = self._lag.get(name, (0, None))
         if dropped <= before:
             return
@@ -50,9 +52,3 @@ class CameraLines:
                 f"{self._max_age_s:g} s are dropped; set its rate: in cameras.yaml, or use --live "
                 "latest"
             )
-
-
-def _again(facts: FeedFacts, now_ns: int) -> str:
-    if facts.state != WAITING or facts.next_try_ns is None:
-        return ""
-    return f"; retrying in {max(1, round((facts.next_try_ns - now_ns) / SECOND))} s"

@@ -1,4 +1,4 @@
-"""The outputs of each camera in a live run, and the receivers of its events.
+"""Opens the outputs of each camera in a live run, and the receivers of its events.
 
 DIR/CAMERA/detections-YYYY-MM-DD.jsonl    rows, always
 DIR/CAMERA/zone-events-..., zone-counts-...csv    with --zones
@@ -20,15 +20,25 @@ from detector.core.config.cameras import EventsConfig, RecordConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
-from detector.live.asked import keeps_video
-from detector.live.base import APPEARS, ENDS, ENTERS, LEAVES, STAYS, Event, EventTarget
-from detector.live.camera_folder import take_back
-from detector.live.events import EventHub
+from detector.live.base import (
+    APPEARS,
+    ENDS,
+    ENTERS,
+    LEAVES,
+    STAYS,
+    Event,
+    EventTarget,
+    run_concurrently,
+)
+from detector.live.camera_folder import remove_if_empty
 from detector.live.events.days import EventDays
 from detector.live.events.filters import CLIPS, MQTT, SNAPSHOTS, WEBHOOK, EventFilters
 from detector.live.events.home_assistant import HomeAssistant
 from detector.live.events.rules import EventRules
-from detector.live.recording import CameraRecorder, Quality, Retention
+from detector.live.options import keeps_video
+from detector.live.recording.recorder import CameraRecorder
+from detector.live.recording.recording import Quality
+from detector.live.recording.retention import Retention
 from detector.live.routing import Output
 from detector.live.rows import CameraRows
 from detector.live.sources.base import WEBCAM, Camera, Feed
@@ -36,14 +46,13 @@ from detector.live.tracks import CameraTracks
 from detector.live.zone_rows import ZoneRows
 
 JSONL, RECORDING, TRACKS, ZONES = "jsonl", "recording", "tracks", "zones"
-CLOSE_S = 2.0  # to finish a recording
+CLOSE_S = 2.0  # time to finish a recording
+EVENTS_CLOSE_S = 2.0  # longest wait for a receiver of events at the end of a run
 
 
-class MadeFolder:
-    """The folder of a run's outputs; ``take_back`` removes what stayed empty."""
-
+class CreatedFolder:
     def __init__(self, path: Path) -> None:
-        """Create the folder. Raises OutputError."""
+        """Create the folder if it does not exist. Raises OutputError."""
         self.path = path
         self._made = [one for one in (path, *path.parents) if not one.exists()]
         try:
@@ -53,19 +62,19 @@ class MadeFolder:
                 f"{path}: cannot create the output folder: {error.strerror}; choose another with -o"
             ) from error
 
-    def take_back(self, cameras: Iterable[str]) -> None:
-        """Remove the empty folders of these cameras, then the empty ones of this run."""
+    def remove_empty(self, cameras: Iterable[str]) -> None:
+        """Remove the empty folders of these cameras, then those that this run created."""
         for camera in cameras:
-            take_back(self.path / camera)
+            remove_if_empty(self.path / camera)
         for place in self._made:
-            with suppress(OSError):  # it is not empty, or not there
+            with suppress(OSError):  # it is not empty, or does not exist
                 place.rmdir()
 
 
 class CameraOutputs:
-    """Opens the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
-    prints lines for the user, from any thread. ``style``: of the boxes in side-cars, if any.
-    ``hides``: whether the drawing pixelates objects. ``filters``: which events start clips."""
+    """Opens the outputs of each camera. ``folder``: the run's; None: write nothing. ``notice``
+    prints lines for the user, from any thread. ``style``: of boxes in side-cars. ``hides``: objects
+    are pixelated. ``filters``: which events start clips."""
 
     def __init__(
         self,
@@ -80,7 +89,7 @@ class CameraOutputs:
         tracks: bool = False,
         hides: bool = False,
     ) -> None:
-        self.made: set[str] = set()  # cameras whose folders this run made
+        self.created: set[str] = set()  # cameras whose folders this run created
         self._tracks, self._hides = tracks, hides
         self._folder, self._record, self._encoding = folder, record, encoding
         self._notice, self._zones, self._filters = notice, zones, filters or EventFilters()
@@ -93,66 +102,59 @@ class CameraOutputs:
         )
 
     def make(self, camera: Camera, feed: Feed) -> Sequence[Output]:
-        """Open the outputs of a camera whose ``feed`` has not started. Raises OutputError if one
-        cannot be written, after closing the others."""
+        """Open a camera's outputs, before its ``feed`` starts. Raises OutputError."""
         if self._folder is None:
             return []
         outputs: list[Output] = []
-        with ExitStack() as made:
+        with ExitStack() as opened:
 
             def add(output: Output) -> None:
-                made.callback(output.sink.close)
+                opened.callback(output.sink.close)
                 outputs.append(output)
 
-            place = self._folder / camera.name
+            folder = self._folder / camera.name
             rows = CameraRows(self._folder, camera, self._notice)
-            add(Output(JSONL, rows, place, counts=rows.counts))
-            if rows.made_folder:
-                self.made.add(camera.name)
+            add(Output(JSONL, rows, folder, counts=rows.counts))
+            if rows.created_folder:
+                self.created.add(camera.name)
             if self._zones:
                 zones = ZoneRows(self._folder, camera, self._notice)
-                add(Output(ZONES, zones, place, counts=zones.counts))
+                add(Output(ZONES, zones, folder, counts=zones.counts))
             if self._tracks:
                 best = CameraTracks(self._folder, camera, self._notice)
                 hides = self._hides
                 add(Output(TRACKS, best, best.folder, lambda: hides, best.counts, best.see))
             if self._retention is not None:
-                recorder = self.recorder(camera)
+                recorder = CameraRecorder(
+                    *(self._folder, camera, self._record, self._notice),
+                    retention=self._retention,
+                    quality=self._encoding,
+                    style=self._style,
+                )
                 recording = _CameraRecording(recorder, camera, feed)
-                path, counts = place / "video", recorder.counts
+                path, counts = folder / "video", recorder.counts
                 add(Output(RECORDING, recording, path, lambda: recorder.wants_pictures, counts))
                 self._recordings[camera.name] = recording
                 if self._record.clips and self._filters.choose_clips(camera):
-                    recording.wanted = partial(self._filters.passes, CLIPS)
-            made.pop_all()
+                    recording.accepts = partial(self._filters.passes, CLIPS)
+            opened.pop_all()
             return outputs
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         if event.camera in self._recordings:
-            self._recordings[event.camera].tell(event)
-
-    def recorder(self, camera: Camera) -> CameraRecorder:
-        assert self._folder is not None
-        return CameraRecorder(
-            self._folder,
-            camera,
-            self._record,
-            self._notice,
-            retention=self._retention,
-            quality=self._encoding,
-            style=self._style,
-        )
+            self._recordings[event.camera].handle(event)
 
 
 class _CameraRecording:
-    """A recorder and the feed it records: the camera's own, or one of its main stream."""
+    """Connects a recorder to the camera's feed, or to a separate feed of its main stream."""
 
     def __init__(self, recorder: CameraRecorder, camera: Camera, feed: Feed) -> None:
         self.recorder = recorder
-        self.wanted: Callable[[Event], bool] | None = None  # events of clips; None: detections
+        # Selects the events that start clips. If None, detections start clips.
+        self.accepts: Callable[[Event], bool] | None = None
         self._has_event = False
-        # Zone and object of each presence; a clip goes on as long as there is one.
-        self._there: set[tuple[str | None, int | str | None]] = set()
+        # Zone and object of each presence; a clip continues while there is one.
+        self._present: set[tuple[str | None, int | str | None]] = set()
         feed.decode_all_while(lambda: self.recorder.wants_pictures)
         self._main: Feed | None = None
         if camera.record_address is not None and not self.recorder.wants_pictures:
@@ -166,21 +168,21 @@ class _CameraRecording:
             feed.listen(self.recorder.listener)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        found = None if self.wanted is None else self._has_event or bool(self._there)
-        self.recorder.write(frame, detections, found)
+        in_clip = None if self.accepts is None else self._has_event or bool(self._present)
+        self.recorder.write(frame, detections, in_clip)
         self._has_event = False
 
-    def tell(self, event: Event) -> None:
-        if self.wanted is None:
+    def handle(self, event: Event) -> None:
+        if self.accepts is None:
             return
-        zone, thing = event.zone, event.class_name if event.track is None else event.track
-        if event.event in (LEAVES, ENDS):  # an object that left the view left its zones too
-            left = {one for one in self._there if one[1] == thing and zone in (None, one[0])}
-            self._there -= left
-        if self.wanted(event):
+        zone, object_key = event.zone, event.class_name if event.track is None else event.track
+        if event.event in (LEAVES, ENDS):  # without a zone, the object also left all its zones
+            left = {one for one in self._present if one[1] == object_key and zone in (None, one[0])}
+            self._present -= left
+        if self.accepts(event):
             self._has_event = True
             if event.event in (APPEARS, ENTERS, STAYS):
-                self._there.add((zone, thing))
+                self._present.add((zone, object_key))
 
     def close(self) -> None:
         deadline = time.monotonic() + CLOSE_S
@@ -190,37 +192,38 @@ class _CameraRecording:
 
 
 class CameraEvents:
-    """The event rules of a run and all receivers. ``more``: further receivers (the page)."""
+    """The event rules of a run, and all receivers. ``more``: further receivers."""
 
     def __init__(
         self,
         folder: Path | None,
-        wanted: EventsConfig,
+        config: EventsConfig,
         notice: Callable[[str], None],
         filters: EventFilters,
         more: Sequence[EventTarget] = (),
     ) -> None:
-        """Open the receivers. Raises UsageError or OutputError if one cannot be opened."""
+        """Open the receivers. Raises UsageError or OutputError."""
         self.rules = EventRules(time.perf_counter_ns(), time.time())
         self._snapshots, self._filters = None, filters
-        self._days: EventDays | None = None
-        self.home: HomeAssistant | None = None  # run.py calls its ``look`` once a second
-        with ExitStack() as made:
+        self.home: HomeAssistant | None = None  # run.py calls ``publish_changes``
+        with ExitStack() as opened:
             self._targets: list[EventTarget] = []
-            for target in _targets(folder, wanted, notice, filters):
-                made.callback(target.close)
+            for target in _targets(folder, config, notice, filters):
+                opened.callback(target.close)
                 self._targets.append(target)
-                self._days = target if isinstance(target, EventDays) else self._days
                 self.home = target if isinstance(target, HomeAssistant) else self.home
             if folder is not None:
                 from detector.live.events.snapshots import Snapshots
 
                 self._snapshots = Snapshots(folder, notice)
                 if self.home is not None:
-                    self._snapshots.show = self.home.show
-            made.pop_all()
-        self._hub = EventHub([*self._targets, *more])
-        self.tell = self._hub.tell
+                    self._snapshots.show = self.home.publish_snapshot
+            opened.pop_all()
+        self._targets += more
+
+    def send(self, event: Event) -> None:
+        for target in self._targets:
+            target.send(event)
 
     def add_snapshot(self, event: Event, picture: Callable[[], Image]) -> Event:
         if self._snapshots is None or not self._filters.passes(SNAPSHOTS, event):
@@ -228,48 +231,53 @@ class CameraEvents:
         return self._snapshots.add_to(event, picture())
 
     def close(self) -> list[str]:
-        """Close every receiver after a moment to deliver; return a line for each loss."""
+        """Close the receivers concurrently; return a line for each that lost events."""
+
+        def close(target: EventTarget) -> None:
+            with suppress(Exception):
+                target.close()
+
         if self._snapshots is not None:
             self._snapshots.close()
-        self._hub.close()
-        lost = self._hub.lost()
-        if self._snapshots is not None and (pictures := self._snapshots.lost()):
-            lost["snapshots"] = pictures
-        return [f"{name}: {count} lost" for name, count in lost.items()]
+        run_concurrently((partial(close, target) for target in self._targets), EVENTS_CLOSE_S)
+        lost = {target.name: target.lost() for target in self._targets}
+        if self._snapshots is not None:
+            lost["snapshots"] = self._snapshots.lost()
+        return [f"{name}: {count} lost" for name, count in lost.items() if count]
 
-    def take_back(self) -> None:
+    def remove_created_files(self) -> None:
         for target in self._targets:
             if isinstance(target, EventDays):
-                target.take_back()
+                target.remove_created()
 
 
 def _targets(
-    folder: Path | None, wanted: EventsConfig, notice: Callable[[str], None], filters: EventFilters
+    folder: Path | None, config: EventsConfig, notice: Callable[[str], None], filters: EventFilters
 ) -> Iterator[EventTarget]:
     read_env = os.environ.get
     if folder is not None:
-        yield EventDays(folder, complain=notice)
-    if wanted.events is not None:
+        yield EventDays(folder, notice=notice)
+    if config.events is not None:
         from detector.live.events.stream import EventStream
 
-        yield EventStream.open(wanted.events, notice)
-    if wanted.webhook is not None:
+        yield EventStream.open(config.events, notice)
+    if config.webhook is not None:
         from detector.live.events.webhook import Webhook, find_address
 
-        address = find_address(wanted.webhook)
-        webhook = Webhook(address, read_env("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
-        webhook.wanted = partial(filters.passes, WEBHOOK)
+        address = find_address(config.webhook)
+        webhook = Webhook(address, read_env("DETECT_VIDEO_WEBHOOK_KEY"), notice=notice)
+        webhook.accepts = partial(filters.passes, WEBHOOK)
         yield webhook
-    if wanted.mqtt is not None:
+    if config.mqtt is not None:
         from detector.live.events.mqtt import MqttTarget
 
         user, password = read_env("DETECT_VIDEO_MQTT_USER"), read_env("DETECT_VIDEO_MQTT_PASSWORD")
-        login = wanted.mqtt, user, password
-        if (prefix := wanted.mqtt_discovery) is None:
-            mqtt = MqttTarget(*login, complain=notice)
+        login = config.mqtt, user, password
+        if (prefix := config.mqtt_discovery) is None:
+            mqtt = MqttTarget(*login, notice=notice)
         else:
-            mqtt = HomeAssistant(*login, prefix=prefix, complain=notice)
-        mqtt.wanted = partial(filters.passes, MQTT)
+            mqtt = HomeAssistant(*login, prefix=prefix, notice=notice)
+        mqtt.accepts = partial(filters.passes, MQTT)
         yield mqtt
-    elif wanted.mqtt_discovery is not None:
+    elif config.mqtt_discovery is not None:
         raise UsageError("--mqtt-discovery needs a broker; add --mqtt mqtt://HOST/TOPIC")

@@ -1,15 +1,16 @@
-"""Tiles of each camera (--tiles, ``tiles`` in cameras.yaml).
+"""Chooses the tiles of each camera (--tiles, ``tiles`` in cameras.yaml).
 
-Each camera has a grid of its own, so a row of a batch has as many inputs as its camera
+Each camera has its own grid, so rows of a batch may have different numbers of inputs
 (``core.loop.tiled.MixedRequest``).
 
-During the run, ``auto`` infers ``FRAMES`` pictures of a camera, ``APART_S`` apart, both whole and
-in 2x2 tiles; outputs show what the camera's current grid finds. Then it distributes the inputs per
-second that the engine has time for (``SHARE`` of its throughput): one for every picture, then 2x2
-tiles, first for the camera with the smallest objects, then 3x3 likewise. A camera whose finer grid
-does not fit keeps the coarser one.
+During the run, ``auto`` makes a trial: it infers ``FRAMES`` pictures of a camera, at intervals of
+``TRIAL_INTERVAL_S``, both whole and in 2x2 tiles. Outputs show only the result of the current grid.
+Then it distributes the inputs per second that the engine can handle (``SHARE`` of its throughput):
+one for every picture, then 2x2 tiles, beginning with the camera that has the smallest objects, and
+then 3x3 tiles in the same order. If a finer grid does not fit, the camera keeps the coarser one.
 
-It repeats this every ``AGAIN_S`` (``EMPTY_AGAIN_S`` if nothing was found) and at a new size.
+A trial is repeated every ``REPEAT_S`` (``REPEAT_EMPTY_S`` if nothing was detected), and if the
+camera's picture size changes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from detector.core.errors import UsageError
@@ -34,24 +36,24 @@ if TYPE_CHECKING:
     from detector.core.stages.tiles import FrameTiles, TiledFit
     from detector.core.types import AnyPicture, Detections, Fit, Frame, Image
 
-APART_S = 0.5  # least time between two pictures of a look
-AGAIN_S = 3600.0
-EMPTY_AGAIN_S = 600.0
-SHARE = 0.8  # of the engine's time: pictures do not arrive evenly
-TIMES = 64  # inferences whose median is used
+TRIAL_INTERVAL_S = 0.5  # at least this time between two pictures of a trial
+REPEAT_S = 3600.0
+REPEAT_EMPTY_S = 600.0
+SHARE = 0.8  # of the engine's time; the rest is reserve, because pictures arrive unevenly
+TIMES = 64  # the median time of this many inferences is used
 
 
-def tiling_of_cameras(asked: Tiling, cameras: Sequence[Camera]) -> Tiling:
+def choose_tiling(option: Tiling, cameras: Sequence[Camera]) -> Tiling:
     """Return the run's tiling, with room for the finest grid if cameras may differ."""
     own = [Tiling.parse(camera.tiles) for camera in cameras if camera.tiles is not None]
-    if not asked.auto and not own:
-        return asked
+    if not option.auto and not own:
+        return option
     finest = Tiling(GRIDS[-1])
-    return replace(asked, most=max(one.inputs for one in (finest, asked, *own)))
+    return replace(option, most=max(one.inputs for one in (finest, option, *own)))
 
 
 @dataclass(slots=True)
-class Look:
+class GridTrial:
     next_s: float = 0.0
     frames: int = 0
     whole: list[float] = field(default_factory=list)  # sides of objects (``first_look.sides_of``)
@@ -63,33 +65,33 @@ class Look:
 
 
 @dataclass(slots=True)
-class TiledFeed:
-    """A camera. ``size``: height, width; 0 at first. ``useful``: helpful grids, coarsest first."""
+class CameraGrid:
+    """A camera's grid. ``size``: height, width; 0 at first. ``useful``: finer grids that help."""
 
     camera: Camera
     class_ids: frozenset[int] | None
-    asked: Tiling
-    tiling: Tiling
+    option: Tiling  # --tiles, or the camera's own
+    coarsest: Tiling
+    tiling: Tiling  # the current grid
     size: tuple[int, int] = (0, 0)
-    look: Look | None = None
+    trial: GridTrial | None = None
     useful: list[Tiling] = field(default_factory=list)
     side: float = 0.0
     why: str = ""
     no_finer: str = ""  # why no finer grid would help
-    rate: float | None = None  # pictures per second to detect, when it was last live
-    line: str = ""  # the last one for the user
+    rate: float | None = None  # pictures per second to detect, when the camera was last live
+    line: str = ""  # the last line for the user
 
 
 class CameraTiles:
-    """The grids of all cameras. The loop's reader calls ``give``, reader and writer what that
-    returns; any thread calls the rest."""
+    """The grids of all cameras. Only the loop's reader may call ``give``."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan, self._tiling = plan, plan.tiling
         self._lock = threading.Lock()
-        self._places: dict[str, TiledFeed] = {}
+        self._grids: dict[str, CameraGrid] = {}
         self._times: deque[float] = deque(maxlen=TIMES)
-        self._fill = cast("FrameTiles", plan.stages()[0])  # FrameTiles if cameras may differ
+        self._fill = cast("FrameTiles", plan.stages()[0])  # it is one if ``differ``
         spared = plan.spared
         self._every = (spared and spared.every) or 1  # auto may infer every frame
 
@@ -98,7 +100,7 @@ class CameraTiles:
         return self._tiling.most > 0
 
     def check(self, camera: Camera) -> None:
-        """Raise UsageError if a later camera needs more tiles than this run has room for."""
+        """Raise UsageError if a camera that is added later needs more tiles than there is room."""
         if camera.tiles is None:
             return
         if max(2, Tiling.parse(camera.tiles).inputs) > self._tiling.most:
@@ -108,157 +110,159 @@ class CameraTiles:
             )
 
     def open(self, camera: Camera, class_ids: frozenset[int] | None) -> None:
-        asked = self._tiling if camera.tiles is None else Tiling.parse(camera.tiles)
-        place = TiledFeed(camera, class_ids, asked, Tiling() if asked.auto else Tiling(asked.grid))
+        option = self._tiling if camera.tiles is None else Tiling.parse(camera.tiles)
+        coarsest = Tiling(None if option.auto else option.grid)
         with self._lock:
-            self._places[camera.name] = place
+            self._grids[camera.name] = CameraGrid(camera, class_ids, option, coarsest, coarsest)
 
     def close(self, name: str) -> None:
         with self._lock:
-            self._places.pop(name, None)
+            self._grids.pop(name, None)
 
     def text(self, name: str) -> str:
-        """Return a camera's current grid as in the option; the run's grid if the camera is gone."""
+        """Return a camera's current grid, as in --tiles; the run's if the camera was removed."""
         with self._lock:
-            place = self._places.get(name)
-            return Tiling(self._tiling.grid).text if place is None else place.tiling.text
+            entry = self._grids.get(name)
+            return Tiling(self._tiling.grid).text if entry is None else entry.tiling.text
 
     def lines(self) -> list[str]:
         with self._lock:
-            return [place.line for place in self._places.values() if place.line]
+            return [entry.line for entry in self._grids.values() if entry.line]
 
     def give(self, frame: Frame, request: MixedRequest, row: int) -> Callable[..., Fit]:
         assert frame.arrival is not None
         if request.input_s:
             self._times.append(request.input_s)
         with self._lock:
-            place = self._places.get(frame.arrival.camera)
-            grid = None if place is None else place.tiling.grid
-            look = None if place is None else self._take_look(place, frame)
-        shown = GRIDS[0] if look is not None and grid is None else grid
+            entry = self._grids.get(frame.arrival.camera)
+            grid = None if entry is None else entry.tiling.grid
+            trial = None if entry is None else self._next_trial(entry, frame)
+        shown = GRIDS[0] if trial is not None and grid is None else grid
         request.give(row, Tiling(shown).inputs)
 
         def fill(picture: AnyPicture, slot: Image) -> Fit:
             fit = self._fill.fill(picture, slot, shown)
-            if look is None or place is None:
+            if trial is None or entry is None:
                 return fit
-            return _Looked(fit, grid is not None, lambda *found: self._note(place, look, *found))
+            return _TrialFit(fit, grid is not None, partial(self._add_result, entry, trial))
 
         return fill
 
-    def _take_look(self, place: TiledFeed, frame: Frame) -> Look | None:
-        if not place.asked.auto or frame.arrival is None:
+    def _next_trial(self, entry: CameraGrid, frame: Frame) -> GridTrial | None:
+        if not entry.option.auto or frame.arrival is None:
             return None
         now_s = frame.arrival.arrived_ns / 1e9
-        if frame.size != place.size:  # treat it as another camera
-            place.size, place.tiling, place.useful = frame.size, Tiling(), []
-            place.look = Look()
-        look = place.look
-        if look is None or now_s < look.next_s or look.frames >= FRAMES:
+        if frame.size != entry.size:  # earlier results do not apply to another size
+            entry.size, entry.tiling, entry.useful = frame.size, Tiling(), []
+            entry.trial = GridTrial()
+        trial = entry.trial
+        if trial is None or now_s < trial.next_s or trial.frames >= FRAMES:
             return None
-        look.next_s = now_s + APART_S
-        return look
+        trial.next_s = now_s + TRIAL_INTERVAL_S
+        return trial
 
-    def _note(self, place: TiledFeed, look: Look, whole: Detections, tiled: Detections) -> None:
+    def _add_result(
+        self, entry: CameraGrid, trial: GridTrial, whole: Detections, tiled: Detections
+    ) -> None:
         with self._lock:
-            look.whole += self._sides(place, whole)
-            look.tiled += self._sides(place, tiled)
-            look.frames += 1
+            trial.whole += self._sides(entry, whole)
+            trial.tiled += self._sides(entry, tiled)
+            trial.frames += 1
 
-    def _sides(self, place: TiledFeed, found: Detections) -> list[float]:
-        height, width = place.size
-        kept = keep(found, width, height, place.camera.masks, place.class_ids)
-        sure = kept.only(kept.scores >= self._plan.selection.conf)  # trackers get more
-        return sides_of(sure, place.size, self._plan.network)
+    def _sides(self, entry: CameraGrid, detections: Detections) -> list[float]:
+        height, width = entry.size
+        selected = keep(detections, width, height, entry.camera.masks, entry.class_ids)
+        # The tracker gets boxes below --conf.
+        sure = selected.only(selected.scores >= self._plan.selection.conf)
+        return sides_of(sure, entry.size, self._plan.network)
 
     def decide(self, states: Mapping[str, FeedFacts]) -> list[str]:
-        """Decide each camera's grid after a look; return lines for the user. Called often."""
+        """Choose all grids if a trial has ended; return lines for the user. Called often."""
         with self._lock:
-            for name, place in self._places.items():
+            for name, entry in self._grids.items():
                 if (facts := states.get(name)) is not None and facts.fps:
-                    place.rate = self._wanted_rate(place.camera, facts.fps)
+                    most = entry.camera.rate
+                    rate = facts.fps if most is None else min(facts.fps, float(most))
+                    entry.rate = rate / self._every
             finished = [
-                place
-                for place in self._places.values()
-                if place.look is not None and place.look.frames >= FRAMES
+                entry
+                for entry in self._grids.values()
+                if entry.trial is not None and entry.trial.frames >= FRAMES
             ]
-            for place in finished:
-                self._conclude(place)
-            return self._share_out(finished) if finished else []
+            for entry in finished:
+                self._conclude(entry)
+            return self._distribute(finished) if finished else []
 
-    def _wanted_rate(self, camera: Camera, fps: float) -> float:
-        rate = fps if camera.rate is None else min(fps, float(camera.rate))
-        return rate / self._every
-
-    def _conclude(self, place: TiledFeed) -> None:
-        look, (height, width) = place.look, place.size
-        assert look is not None
-        if not look.sides:
-            place.useful, place.side, place.no_finer = [], 0.0, ""
-            minutes = EMPTY_AGAIN_S / 60
-            place.why = f"found nothing in {FRAMES} frames; checking again in {minutes:.0f} min"
+    def _conclude(self, entry: CameraGrid) -> None:
+        trial, (height, width) = entry.trial, entry.size
+        assert trial is not None
+        if not trial.sides:
+            entry.useful, entry.side, entry.no_finer = [], 0.0, ""
+            minutes = REPEAT_EMPTY_S / 60
+            entry.why = f"found nothing in {FRAMES} frames; checking again in {minutes:.0f} min"
         else:
-            place.side = small_side(look.sides)
-            found = useful_grids(place.side, (width, height), self._plan.network)
-            place.useful, place.no_finer = found
-            place.why = tell_size(look.sides, look.frames)
-        again = AGAIN_S if look.sides else EMPTY_AGAIN_S
-        place.look = Look(look.next_s - APART_S + again)
+            entry.side = small_side(trial.sides)
+            entry.useful, entry.no_finer = useful_grids(
+                entry.side, (width, height), self._plan.network
+            )
+            entry.why = tell_size(trial.sides, trial.frames)
+        repeat_s = REPEAT_S if trial.sides else REPEAT_EMPTY_S
+        entry.trial = GridTrial(trial.next_s - TRIAL_INTERVAL_S + repeat_s)
 
-    def _share_out(self, finished: Sequence[TiledFeed]) -> list[str]:
-        room = self._room()
-        wants = sorted(self._places.values(), key=lambda place: place.side)
-        known = [place.rate for place in wants if place.rate is not None]
-        got = {id(place): Tiling(None if place.asked.auto else place.asked.grid) for place in wants}
+    def _distribute(self, finished: Sequence[CameraGrid]) -> list[str]:
+        possible = self._possible_rate()
+        entries = sorted(self._grids.values(), key=lambda entry: entry.side)
+        known = [entry.rate for entry in entries if entry.rate is not None]
+        grids = {id(entry): entry.coarsest for entry in entries}
         refused: dict[int, str] = {}
 
-        def needed(place: TiledFeed, tiling: Tiling) -> float:
-            """Return inputs per second. A camera that was never live counts as the fastest one."""
-            rate = max(known, default=0.0) if place.rate is None else place.rate
+        def needed(entry: CameraGrid, tiling: Tiling) -> float:
+            """Return inputs per second; a camera with unknown rate counts as the fastest."""
+            rate = max(known, default=0.0) if entry.rate is None else entry.rate
             return rate * tiling.inputs
 
-        used = sum(needed(place, got[id(place)]) for place in wants)
+        used = sum(needed(entry, grids[id(entry)]) for entry in entries)
         for step in range(len(GRIDS)):
-            for place in wants:
-                key = id(place)
-                if not place.asked.auto or len(place.useful) <= step or key in refused:
+            for entry in entries:
+                key = id(entry)
+                if not entry.option.auto or len(entry.useful) <= step or key in refused:
                     continue
-                finer = place.useful[step]
-                more = used - needed(place, got[key]) + needed(place, finer)
-                if more > room:
+                finer = entry.useful[step]
+                more = used - needed(entry, grids[key]) + needed(entry, finer)
+                if more > possible:
                     refused[key] = (
                         f"; {finer.text} would need {more:.0f} inputs per second for all cameras, "
-                        f"and {room:.0f} are possible"
+                        f"and {possible:.0f} are possible"
                     )
                     continue
-                got[key], used = finer, more
+                grids[key], used = finer, more
         lines = []
-        for place in wants:
-            before, place.tiling = place.tiling, got[id(place)]
-            if not place.asked.auto or not (place in finished or before != place.tiling):
+        for entry in entries:
+            before, entry.tiling = entry.tiling, grids[id(entry)]
+            if not entry.option.auto or not (entry in finished or before != entry.tiling):
                 continue
-            line = f"{place.camera.name}: --tiles auto: {place.tiling.text}: {place.why}"
-            line += refused.get(id(place), place.no_finer)
-            if before != place.tiling or not place.line:
+            line = f"{entry.camera.name}: --tiles auto: {entry.tiling.text}: {entry.why}"
+            line += refused.get(id(entry), entry.no_finer)
+            if before != entry.tiling or not entry.line:
                 lines.append(line)
-            place.line = line
+            entry.line = line
         return lines
 
-    def _room(self) -> float:
+    def _possible_rate(self) -> float:
         if not self._times:
             return 0.0
         return SHARE * self._plan.loaded.engine.concurrency / statistics.median(self._times)
 
 
-class _Looked:
-    """A fit that reports both whole and tiled results, and returns those of the current grid."""
+class _TrialFit:
+    """A fit that reports whole and tiled results, and returns those of the current grid."""
 
     def __init__(
         self, fit: TiledFit, tiled: bool, report: Callable[[Detections, Detections], None]
     ) -> None:
         self._fit, self._tiled, self._report = fit, tiled, report
 
-    def to_source(self, found: Sequence[Detections]) -> Detections:
-        whole, tiled = self._fit.whole(found), self._fit.to_source(found)
+    def to_source(self, detections: Sequence[Detections]) -> Detections:
+        whole, tiled = self._fit.whole(detections), self._fit.to_source(detections)
         self._report(whole, tiled)
         return tiled if self._tiled else whole

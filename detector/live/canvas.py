@@ -1,4 +1,4 @@
-"""The input size of the network that fits most cameras."""
+"""Chooses the network input size that fits most cameras."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from detector.core.run.canvas import Size, declared_canvases, find_canvas
 from detector.live.sources.base import FILE, Camera
 
 
-def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
-    """Return the size (width, height; None: the model's) that most cameras want, and a line for the
-    user if others differ."""
+def choose_size(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
+    """Return a picture size (width, height) whose network input fits most cameras, or None for the
+    model's own; and a line for the user if it does not fit all."""
     declared = declared_canvases(config)
     if config.runtime.size is not None or not declared:
         return None, None
-    pictures = [reported_size(camera) for camera in cameras]
-    wanted = [find_canvas(config, picture) for picture in pictures]
-    votes = Counter(wanted)
+    pictures = [read_size(camera) for camera in cameras]
+    canvases = [find_canvas(config, picture) for picture in pictures]
+    votes = Counter(canvases)
     most = max(votes.values(), default=0)
-    chosen = None if votes[None] == most else next(one for one in wanted if votes[one] == most)
-    picture = None if chosen is None else pictures[wanted.index(chosen)]
+    chosen = None if votes[None] == most else next(one for one in canvases if votes[one] == most)
+    picture = None if chosen is None else pictures[canvases.index(chosen)]
     if len(votes) < 2:
         return picture, None
     height, width = chosen or declared[0]
@@ -36,12 +36,12 @@ def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size 
     return picture, line
 
 
-def reported_size(camera: Camera) -> Size | None:
+def read_size(camera: Camera) -> Size | None:
     if camera.kind != FILE:
         return camera.size
     from detector.core import sources
 
-    # The feed reports what is wrong with a file.
+    # If the file cannot be read, the feed reports it.
     with suppress(DetectVideoError), sources.open(camera.address.whole, frames=1) as source:
         return source.info.width, source.info.height
     return None

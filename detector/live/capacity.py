@@ -1,19 +1,19 @@
-"""Estimates how many such cameras this machine could handle.
+"""Estimates how cameras such cameras this machine can handle.
 
-Two resources can be exhausted: a group of the loop's stages, each of which has its own thread, and
-the CPU. Every picture that arrives is decoded; only pictures that are not dropped cost the loop's
-work. So for k cameras, all of whose pictures are detected,
+Two resources are limited: the threads of the loop, one for each group of stages, and the CPU. Every
+picture that arrives is decoded; only pictures that are not dropped need work in the loop. So for k
+cameras, if all their pictures are detected,
 
     loop:  k / N * busy / processed share <= 1
     CPU:   k / N * (decoding / decoded share + rest / processed share)
                                                         <= 1 - share used by other programs
 
-The decoded share is below 1 only for shed cameras: dividing by it adds the decoding they skip.
+The decoded share is below 1 only with load shedding: dividing by it adds the skipped decoding.
 
-If pictures are dropped for lack of time, the estimate is at most the share that was not dropped,
-whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.
+If pictures are dropped for lack of time, the estimate is at most the share of pictures that were
+not dropped, because a machine that drops pictures of one camera cannot handle 1.1 cameras.
 
-It is an upper estimate: stages share cores. docs/live.md compares it with measured streams.
+It is an upper limit, because stages share cores. docs/live.md compares it with measurements.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from detector.core.timeline.order import INFERENCE, READING, WRITING, grouped
 NAMES = {READING: "Reading", INFERENCE: "Inference", WRITING: "Writing"}
 CPU = "The CPU"
 LEAST = 0.001  # smaller shares count as unknown
-DROPPING = 0.02  # dropped share from which we report a limit
+DROPPING = 0.02  # with a higher share of dropped pictures, we report a limit
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The resources used in a span of time, as shares, 0 to 1.
 
-    ``stages``: busy time of each; for workers, their mean. ``cpu``: of all cores, by this process;
-    ``decoding``: the part of it in feeds; ``others``: by other programs, 0 if unknown. Shares of
-    arrived pictures: ``processed`` (detected), ``dropped`` (no time), ``decoded`` (not shed).
+    ``stages``: busy time of each stage; for several workers, their mean. ``cpu``: use of all cores
+    by this process; ``decoding``: the part of it in feeds; ``others``: use by other programs, 0 if
+    unknown. Of the pictures that arrived: ``processed``: detected; ``dropped``: for lack of time;
+    ``decoded``: not skipped by load shedding.
     """
 
-    cameras: int  # live ones
+    cameras: int  # number of live cameras
     stages: Mapping[str, float]
     cpu: float
     decoding: float
@@ -48,50 +49,50 @@ class Usage:
     decoded: float = 1.0
 
 
-def shares_needed(load: Usage) -> dict[str, float]:
-    """Return how much of each resource is needed to detect every picture of these cameras."""
+def compute_shares(load: Usage) -> dict[str, float]:
+    """Return the share of each resource that is needed to detect every picture."""
     processed = max(load.processed, LEAST)
     needed = {
         NAMES[group]: sum(load.stages.get(stage, 0.0) for stage in stages) / processed
         for group, stages in grouped(load.stages).items()
     }
     decoding = min(load.decoding, load.cpu)
-    left = max(1.0 - load.others, LEAST)  # the share that other programs leave
+    available = max(1.0 - load.others, LEAST)
     all_decoded = decoding / max(load.decoded, LEAST)
-    needed[CPU] = (all_decoded + (load.cpu - decoding) / processed) / left
+    needed[CPU] = (all_decoded + (load.cpu - decoding) / processed) / available
     return needed
 
 
 def capacity(load: Usage) -> float | None:
-    """Return how many cameras like the present ones are possible; None if nothing is known."""
+    """Return how cameras cameras like the current ones are possible; None if unknown."""
     if not load.cameras or load.processed < LEAST:
         return None
-    fullest = max(shares_needed(load).values())
+    fullest = max(compute_shares(load).values())
     room = load.cameras / fullest if fullest >= LEAST else None
     if load.dropped < DROPPING:
         return room
-    kept = load.cameras * (1 - load.dropped)
-    return kept if room is None else min(room, kept)
+    detected = load.cameras * (1 - load.dropped)
+    return detected if room is None else min(room, detected)
 
 
-def busiest_stage(load: Usage) -> str | None:
+def find_busiest_stage(load: Usage) -> str | None:
     """Return the busiest stage of the busiest group; None if no stage did anything."""
-    needed = shares_needed(load)
+    needed = compute_shares(load)
     group = max(NAMES, key=lambda name: needed[NAMES[name]])
     stage = max(grouped(load.stages)[group], key=lambda name: load.stages.get(name, 0.0))
     return stage if load.stages.get(stage) else None
 
 
 def sentence(load: Usage) -> str:
-    """Say what limits the run, and how many cameras this machine could handle."""
-    could = capacity(load)
-    if could is None:
+    """Return a sentence: what limits the run, and how cameras cameras are possible."""
+    possible = capacity(load)
+    if possible is None:
         return "no camera is live, so the capacity is unknown"
-    needed = shares_needed(load)
+    needed = compute_shares(load)
     fullest = max(needed, key=lambda name: needed[name])
-    many = f"{could:.1f} such camera{'' if f'{could:.1f}' == '1.0' else 's'}"
+    cameras = f"{possible:.1f} such camera{'' if f'{possible:.1f}' == '1.0' else 's'}"
     if load.dropped >= DROPPING:
-        begin = f"{fullest} limits this run: {load.dropped:.0%} of the frames are dropped."
+        limit = f"{fullest} limits this run: {load.dropped:.0%} of the frames are dropped."
     else:
-        begin = f"{fullest} is the busiest part: busy {min(1.0, needed[fullest]):.0%} of the time."
-    return f"{begin} This machine could handle about {many} ({load.cameras} live now)."
+        limit = f"{fullest} is the busiest part: busy {min(1.0, needed[fullest]):.0%} of the time."
+    return f"{limit} This machine could handle about {cameras} ({load.cameras} live now)."

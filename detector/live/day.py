@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from detector.core.run.looping import RunClock
 from detector.core.run.tiling import Tiling
 from detector.core.timeline import READ, WORK, OffTimeline, Timeline
-from detector.live.asked import FOLDER, LiveAsked
-from detector.live.base import day_text
-from detector.live.capacity import busiest_stage, capacity, sentence
+from detector.live.base import format_day
+from detector.live.capacity import capacity, find_busiest_stage, sentence
 from detector.live.figures import LiveStatus
 from detector.live.memory import MemoryWatch
+from detector.live.options import FOLDER, LiveOptions
 from detector.live.routing import Router
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 # Rows per stage and thread in a session: six minutes at 25 FPS.
 ROWS = 10_000
-FEED_ROWS = 100  # of the decoders' spans; only their sums are read
+FEED_ROWS = 100  # rows of the decoders' spans, of which only the sums are read
 
 
 def today() -> str:
-    return day_text(time.time())
+    return format_day(time.time())
 
 
 class EndOfDay(threading.Event):
-    """Set when the day ends or the run stops; ``has_come`` tells whether the day ended."""
+    """Set when the day ends or the run stops; ``day_ended`` distinguishes them."""
 
     def __init__(self, stop: threading.Event) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class EndOfDay(threading.Event):
         return super().is_set() or self._stop.is_set()
 
     @property
-    def has_come(self) -> bool:
+    def day_ended(self) -> bool:
         return super().is_set()
 
 
@@ -53,26 +53,26 @@ class EndOfDay(threading.Event):
 class Day:
     session: Session
     run: SourceRun
-    over: EndOfDay
+    end: EndOfDay
     name: str
     clock: RunClock = field(default_factory=RunClock)
 
 
-def begin_day(asked: LiveAsked, plan: RunPlan, path: str, stop: threading.Event) -> Day:
+def begin_day(options: LiveOptions, plan: RunPlan, path: str, stop: threading.Event) -> Day:
     from detector.core.session.outcome import SourceRun
     from detector.core.session.store import Session
 
     name = today()
-    folder = Path(asked.sessions or Path("runs", FOLDER))
-    session = Session.create_in(folder, name, or_temporary=asked.sessions is None)
-    session.begin()  # now, because it removes an earlier run's files, and the log must stay
+    folder = Path(options.config.output.run_dir or Path("runs", FOLDER))
+    session = Session.create_in(folder, name, or_temporary=options.config.output.run_dir is None)
+    session.begin()  # removes an earlier run's files, so call it before anything is logged
     timeline = plan.loop.timeline(plan.loaded.natives, max_rows=ROWS, ring=True)
     return Day(session, SourceRun(path, timeline), EndOfDay(stop), name)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodingSums:
-    """Decoding by all feeds so far. ``calls``: name of a thread -> packets that it decoded."""
+    """Sums of decoding by all feeds. ``calls``: thread -> packets that it decoded."""
 
     calls: Mapping[str, int] = field(default_factory=dict)
     busy_ns: int = 0
@@ -100,7 +100,7 @@ class DecodingSums:
         )
 
 
-class DayBooks:
+class DayFigures:
     def __init__(self, status: LiveStatus, decoders: Timeline, names: tuple[str, ...]) -> None:
         self._status, self._decoders, self._names = status, decoders, names
         self._reported = DecodingSums()  # at the end of the last day
@@ -118,7 +118,7 @@ class DayBooks:
         dropped, written = sum(sum(one.dropped.values()) for one in streams), summary.frames.written
         tiles = max((Tiling.parse(one.tiles).inputs for one in streams), default=summary.tiles)
         counts = replace(summary.frames, read=written + dropped, dropped=dropped)
-        # The next day counts from here, so that no packet is missed.
+        # The next day counts from here, so that no packet is lost between days.
         before, self._reported = self._reported, DecodingSums.so_far(self._decoders)
         summary = replace(
             summary,
@@ -131,6 +131,8 @@ class DayBooks:
         if load is None:
             return replace(summary, streams=streams, capacity=None)
         verdict = Verdict(
-            bottleneck=busiest_stage(load), sentence=sentence(load), cpu_share=round(load.cpu, 4)
+            bottleneck=find_busiest_stage(load),
+            sentence=sentence(load),
+            cpu_share=round(load.cpu, 4),
         )
         return replace(summary, streams=streams, capacity=capacity(load), verdict=verdict)

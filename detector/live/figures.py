@@ -1,8 +1,8 @@
-"""The figures of a live run, at any moment and at the end of a day.
+"""Computes the figures of a live run, at any time and at the end of a day.
 
-The writer notes each picture, a thread samples all counters twice a second, and any thread reads
-``figures``. Rates cover the last seconds; a camera that is not live has none, so averages exclude
-outages.
+The writer's thread counts each picture, the monitor samples all counters twice a second, and any
+thread may read ``figures``. Rates are means over the last seconds. Cameras that are not live have
+no rate, so averages exclude outages.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from detector.core.run.tiling import NONE
-from detector.core.session.document import AgeFigures, StreamSummary
+from detector.core.session.document import StreamSummary
 from detector.core.timeline import INFER, WORK, OffTimeline, Timeline
 from detector.core.timeline.native import machine_busy_ns
 from detector.core.timeline.order import INFERENCE, group_of
 from detector.core.types import Detections, Frame
 from detector.live.ages import FrameAges
-from detector.live.base import Ages, LiveFigures, StreamFigures
+from detector.live.base import LiveFigures, StreamFigures
 from detector.live.capacity import Usage, capacity, sentence
 from detector.live.sources.base import (
     CORRUPT,
@@ -36,10 +36,10 @@ from detector.live.sources.base import (
 from detector.live.sources.collect import Collector, Member
 from detector.live.zone_counts import ZoneCounts
 
-SAMPLES_NS = 5_000_000_000  # "the last seconds" for rates
-SECOND = 1_000_000_000
-NO_TIME = (NEWER, UNDECODED, LAG)  # drops that a faster machine would avoid
-NOT_WANTED = (RATE, CORRUPT, STOPPED, NO_KEY)  # drops for other reasons
+SAMPLES_NS = 5_000_000_000  # rates are means over this time
+SECOND = 1_000_000_000  # ns
+NO_TIME = (NEWER, UNDECODED, LAG)  # reasons for drops that a faster machine would avoid
+NOT_WANTED = (RATE, CORRUPT, STOPPED, NO_KEY)  # other reasons for drops
 
 
 @dataclass(slots=True)
@@ -49,12 +49,10 @@ class CameraTally:
     ages: FrameAges
     processed: int = 0
     found: Counter[int] = field(default_factory=Counter)  # class id -> objects, today
-    # Today: time while it was live or its pictures were processed; the integral of its own rate
-    # over the time while it was live, and that time.
-    live_ns: int = 0
-    rate_ns: float = 0.0
-    rated_ns: int = 0
-    # Counts of the run at the start of the day and at its summary, where the next day starts.
+    live_ns: int = 0  # today's time while it was live, or its pictures were processed
+    rate_ns: float = 0.0  # integral of its own rate over ``rated_ns``
+    rated_ns: int = 0  # today's time with a known rate
+    # Counts of the run, at the start of the day and at its summary, at which the next day starts.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -63,13 +61,13 @@ class CameraTally:
 class Counters:
     at_ns: int
     cpu_ns: int
-    computer_ns: int | None  # by all programs
+    computer_ns: int | None  # CPU time of all programs
     decoding_ns: int
     written: int
     received: int
-    undecoded: int  # of them, skipped before decoding to save CPU time
-    wanted: int  # pictures that arrived and should be detected
-    dropped: int  # of them, dropped for lack of time
+    undecoded: int  # received pictures that were skipped before decoding to save CPU time
+    wanted: int  # received pictures that should be detected
+    dropped: int  # wanted pictures that were dropped for lack of time
     stages_ns: dict[str, int]
     workers: int
     infer_ns: int
@@ -77,8 +75,8 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Spent:
-    """Differences between two samples, or the sum of many. Times are nanoseconds."""
+class UsageSums:
+    """Differences between two samples, or sums of many differences. Times are nanoseconds."""
 
     passed_ns: int = 0
     cpu_ns: int = 0
@@ -92,7 +90,7 @@ class Spent:
     stages_ns: Counter[str] = field(default_factory=Counter)
     workers: int = 1
     infer_ns: int = 0
-    cameras_ns: int = 0  # summed over live cameras
+    cameras_ns: int = 0  # time, summed over live cameras
 
     def add(self, first: Counters, last: Counters, live: int) -> None:
         passed = last.at_ns - first.at_ns
@@ -100,7 +98,7 @@ class Spent:
         own = last.cpu_ns - first.cpu_ns
         self.cpu_ns += own
         if first.computer_ns is not None and last.computer_ns is not None:
-            # May be negative: the system counts in ticks of 10 ms, the process exactly.
+            # May be negative, because the system counts in ticks of 10 ms.
             self.others_ns += last.computer_ns - first.computer_ns - own
         for name in ("decoding_ns", "written", "received", "undecoded", "wanted", "dropped"):
             more = getattr(last, name) - getattr(first, name)
@@ -127,7 +125,7 @@ class Spent:
             decoded=1 - self.undecoded / self.received if self.received > 0 else 1.0,
             processed=min(1.0, self.written / self.wanted) if self.wanted > 0 else 0.0,
             dropped=min(1.0, self.dropped / self.wanted) if self.wanted > 0 else 0.0,
-            # At most what this program leaves; time stolen by a host counts, too.
+            # At most the time that this program did not use. Includes time that a host took.
             others=max(0.0, min(self.others_ns, cores * self.passed_ns - self.cpu_ns))
             / self.passed_ns
             / cores,
@@ -135,9 +133,8 @@ class Spent:
 
 
 class LiveStatus:
-    """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding``: CPU ns of the feeds'
-    threads. ``computer_clock``: CPU ns of all programs, if known. ``tiles``: a camera's current
-    grid. ``zones``: counts of lines and zones."""
+    """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding`` returns CPU ns of the
+    feeds, ``machine_clock`` of all programs, ``tiles`` a camera's current grid."""
 
     def __init__(
         self,
@@ -146,13 +143,13 @@ class LiveStatus:
         clock: Callable[[], int] = time.perf_counter_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
         decoding: Callable[[], int] = lambda: 0,
-        computer_clock: Callable[[], int | None] = machine_busy_ns,
+        machine_clock: Callable[[], int | None] = machine_busy_ns,
         tiles: Callable[[str], str] = lambda camera: NONE,
         zones: ZoneCounts | None = None,
     ) -> None:
         self._collector, self._cores = collector, cores
         self._clock, self._cpu_clock, self._decoding = clock, cpu_clock, decoding
-        self._computer_clock, self._tiles = computer_clock, tiles
+        self._machine_clock, self._tiles = machine_clock, tiles
         self.zones = zones or ZoneCounts()
         self._started_ns = clock()
         self._lock = threading.Lock()
@@ -160,15 +157,16 @@ class LiveStatus:
         self._timeline: Timeline | OffTimeline = OffTimeline()
         self._samples: deque[Counters] = deque()
         self._sampled_ns: int | None = None
-        self._inferred_ns = self._idle_ns = self._started_ns  # last result, last idle time
-        self._of_day = Spent()  # while any camera was live
+        # Times of the last result, and when the engine was last idle.
+        self._inferred_ns = self._idle_ns = self._started_ns
+        self._day_sums = UsageSums()  # today, while any camera was live
         self.live_ns = 0  # today's time with a live camera
 
     def begin_day(self, timeline: Timeline | OffTimeline) -> None:
         with self._lock:
             self._timeline = timeline
             self._samples.clear()
-            self.live_ns, self._of_day = 0, Spent()
+            self.live_ns, self._day_sums = 0, UsageSums()
             for member in self._all_members():
                 tally = self._tally(member.camera.name)
                 tally.ages.reset()
@@ -179,7 +177,7 @@ class LiveStatus:
     def note(
         self, frame: Frame, detections: Detections, outputs: Mapping[str, int], written_ns: int
     ) -> None:
-        """Count a detected picture that all outputs have. ``outputs``: name -> its time."""
+        """Count a detected picture. ``outputs``: name -> when that output received it."""
         arrival = frame.arrival
         assert arrival is not None
         with self._lock:
@@ -218,7 +216,7 @@ class LiveStatus:
             sample = Counters(
                 now,
                 self._cpu_clock(),
-                self._computer_clock(),
+                self._machine_clock(),
                 self._decoding(),
                 sum(processed.values()),
                 received,
@@ -231,7 +229,7 @@ class LiveStatus:
                 processed,
             )
             if live and self._samples:
-                self._of_day.add(self._samples[-1], sample, live)
+                self._day_sums.add(self._samples[-1], sample, live)
             self._samples.append(sample)
             while len(self._samples) > 2 and now - self._samples[0].at_ns > SAMPLES_NS:
                 self._samples.popleft()
@@ -245,7 +243,7 @@ class LiveStatus:
             live = sum(stream.state == LIVE for stream in streams)
             since = max(self._inferred_ns, self._idle_ns)
             engine_age = (now - since) / SECOND if self._in_flight() > 0 else 0.0
-        used = Spent()
+        used = UsageSums()
         if first is not None and last is not None:
             used.add(first, last, live)
         load = used.load(self._cores)
@@ -267,13 +265,13 @@ class LiveStatus:
             return None
         if first.computer_ns is None or last.computer_ns is None:
             return None
-        # The system counts in ticks of 10 ms, so it may show less than this program used.
+        # The system counts in ticks of 10 ms, so it may report less than this program used.
         used = max(last.computer_ns - first.computer_ns, last.cpu_ns - first.cpu_ns)
         return min(1.0, used / (last.at_ns - first.at_ns) / self._cores)
 
     def load_of_day(self) -> Usage | None:
         with self._lock:
-            return self._of_day.load(self._cores)
+            return self._day_sums.load(self._cores)
 
     def summaries(
         self,
@@ -281,8 +279,8 @@ class LiveStatus:
         outputs: Mapping[str, Mapping[str, str]],
         counts: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> list[StreamSummary]:
-        """Return each camera's day, also of removed ones. ``received``: processed or dropped that
-        day. ``outputs``: camera -> kind -> path; ``counts``: camera -> kind -> counts."""
+        """Return today's summaries of all cameras, also removed ones. ``outputs``: camera -> kind
+        -> path; ``counts``: camera -> kind -> counts."""
         with self._lock:
             return [
                 self._summary(
@@ -304,38 +302,40 @@ class LiveStatus:
         tally, facts = self._tally(member.camera.name), member.facts()
         tally.at_summary = counted, dropped = self._counts(member)
         counts_before, dropped_before = tally.before
-        of_day = {key: count - counts_before.get(key, 0) for key, count in counted.items()}
-        left_out = {
+        counts_today = {key: count - counts_before.get(key, 0) for key, count in counted.items()}
+        dropped_today = {
             reason: more
             for reason, count in sorted(dropped.items())
             if (more := count - dropped_before.get(reason, 0))
         }
-        received = of_day["processed"] + sum(left_out.values())
-        by_rate, live_s = left_out.get(RATE, 0), tally.live_ns / SECOND
-        camera = tally.ages.camera()
+        received = counts_today["processed"] + sum(dropped_today.values())
+        by_rate, live_s = dropped_today.get(RATE, 0), tally.live_ns / SECOND
+
+        not_rated = received - by_rate
+        share = (sum(dropped_today.values()) - by_rate) / not_rated if not_rated else 0.0
         return StreamSummary(
             name=member.camera.name,
             url=member.camera.address.shown,
             state=facts.state,
             received=received,
-            processed=of_day["processed"],
-            dropped=left_out,
-            dropped_share=_share(sum(left_out.values()) - by_rate, received - by_rate),
-            reconnects=of_day["reconnects"],
-            stalls=of_day["stalls"],
+            processed=counts_today["processed"],
+            dropped=dropped_today,
+            dropped_share=share,
+            reconnects=counts_today["reconnects"],
+            stalls=counts_today["stalls"],
             live_s=live_s,
             camera_fps=tally.rate_ns / tally.rated_ns if tally.rated_ns else None,
-            processed_fps=_rate(of_day["processed"], live_s),
+            processed_fps=_rate(counts_today["processed"], live_s),
             size=_size(facts),
             tiles=self._tiles(member.camera.name),
             codec=facts.codec,
             frozen=facts.frozen,
             error=facts.error,
-            age_ms=_document(tally.ages.result()),
-            parts_ms={part: _document(one) for part, one in tally.ages.parts().items()},
-            output_age_ms={name: _document(one) for name, one in tally.ages.outputs().items()},
-            camera_age_ms=None if camera is None else _document(camera),
-            detections=_by_name(tally.found, names),
+            age_ms=tally.ages.result(),
+            parts_ms=tally.ages.parts(),
+            output_age_ms=tally.ages.outputs(),
+            camera_age_ms=tally.ages.camera(),
+            detections=_count_by_name(tally.found, names),
             outputs=dict(outputs),
             output_counts={kind: dict(one) for kind, one in counts.items()},
         )
@@ -343,7 +343,7 @@ class LiveStatus:
     # With the lock held.
 
     def _in_flight(self) -> int:
-        """Return how many pictures the loop took and has not finished."""
+        """Return the number of pictures that the loop took but has not finished."""
         done = sum(tally.processed for tally in self._tallies.values())
         return sum(one.handed for one in self._all_members()) - done
 
@@ -356,7 +356,7 @@ class LiveStatus:
         return self._tallies[name]
 
     def _counts(self, member: Member) -> tuple[dict[str, int], dict[str, int]]:
-        """Return counts of the run, and drops by reason; unfinished pictures count as stopped."""
+        """Return counts of the run, and drops by reason. Unfinished pictures count as stopped."""
         facts, tally = member.facts(), self._tally(member.camera.name)
         dropped = Counter(facts.dropped)
         dropped[STOPPED] += max(0, member.handed - tally.processed)
@@ -368,7 +368,7 @@ class LiveStatus:
         return counts, dict(dropped)
 
     def _stages(self) -> tuple[dict[str, int], int, int]:
-        """Return stages' busy times, the number of workers, and the time with an inference."""
+        """Return stages' busy times, the number of workers, and the time with any inference."""
         if isinstance(self._timeline, OffTimeline):
             return {}, 1, 0
         stages: dict[str, int] = {}
@@ -414,7 +414,7 @@ class LiveStatus:
 def _recent_rate(
     name: str, facts: FeedFacts, first: Counters | None, last: Counters | None
 ) -> float | None:
-    """Return the rate over the last seconds in which the camera was live."""
+    """Return the rate over the last seconds; None if the camera is not live for long enough."""
     if facts.state != LIVE or first is None or last is None:
         return None
     since = max(first.at_ns, facts.since_ns)
@@ -426,18 +426,10 @@ def _rate(count: int, seconds: float) -> float | None:
     return count / seconds if count and seconds > 0 else None
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
 def _size(facts: FeedFacts) -> str | None:
     return f"{facts.width}x{facts.height}" if facts.width else None
 
 
-def _by_name(found: Counter[int], names: tuple[str, ...]) -> dict[str, int]:
+def _count_by_name(found: Counter[int], names: tuple[str, ...]) -> dict[str, int]:
     named = {names[i] if i < len(names) else str(i): count for i, count in found.items()}
     return dict(sorted(named.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _document(one: Ages) -> AgeFigures:
-    return AgeFigures(p50=one.p50, p90=one.p90, p99=one.p99, max=one.max)

@@ -1,4 +1,4 @@
-"""The hook of cameras in ``detect``: runs cameras, and shows runs over files on the page."""
+"""The hook of this wing in ``detect``: runs cameras, and shows runs over files on the page."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 class Cameras:
     def takes(self, specs: Sequence[str], config: Config, given: Container[str]) -> bool:
-        found = reads_cameras(specs, config, given)
-        if not found:
+        takes = reads_cameras(specs, config, given)
+        if not takes:
             refuse_camera_options(specs, config, given)
-        return found
+        return takes
 
     def check(self, specs: Sequence[str], config: Config) -> None:
         from detector.live.run import check_live
@@ -39,7 +39,7 @@ class Cameras:
 
     @contextmanager
     def around(self, config: Config, say: Callable[[str], None]) -> Iterator[LivePage]:
-        """Serve a page of the run while the block lasts, if --serve is given."""
+        """Serve the run's page during the ``with`` block, if --serve is given."""
         if config.page.serve is None:
             yield LivePage()
             return
@@ -47,7 +47,7 @@ class Cameras:
         from detector.live.page import serve
 
         hub = Hub()
-        # Before a model is loaded, so that an occupied port is reported at once.
+        # Before a model is loaded, so that an occupied port is reported immediately.
         server = serve(hub, config.page, say=lambda text: say(f"detect-video: {text}"))
         say(f"page: {server.address}")
         try:
@@ -67,9 +67,9 @@ class Cameras:
         told: bool,
         building: BuildProgress | None,
     ) -> RunResult:
-        from detector.live.run import Onlookers, detect_live
+        from detector.live.run import Observers, detect_live
 
-        def speak(text: str) -> None:
+        def echo(text: str) -> None:
             say(f"detect-video: {text}")
 
         table = None
@@ -77,25 +77,25 @@ class Cameras:
             from detector.live.terminal.cameras import CameraTable
 
             table = CameraTable(console)
-        seen = Onlookers(table, say=speak, state=speak if told else lambda line: None)
+        observers = Observers(table, say=echo, state=echo if told else lambda line: None)
         if (hub := around.hub) is not None:
-            seen = replace(
-                seen,
+            observers = replace(
+                observers,
                 watcher=hub,
                 figures_to=hub.figures_from,
                 controls_to=around.control,
                 events_to=(hub,),
             )
-        result = detect_live(specs, config, command=command, around=seen, building=building)
+        result = detect_live(specs, config, command=command, around=observers, building=building)
         if told and result.told:  # each camera's error has been printed already
             result.errors = [
-                SourceError(_no_picture(error)) if isinstance(error, SourceError) else error
+                SourceError(_without_addresses(error)) if isinstance(error, SourceError) else error
                 for error in result.errors
             ]
         return result
 
 
-def _no_picture(error: Exception) -> str:
+def _without_addresses(error: Exception) -> str:
     from detector.live.sources.collect import GAVE_UP
 
     return "no camera sent a frame" + (GAVE_UP if str(error).endswith(GAVE_UP) else "")
@@ -122,20 +122,23 @@ class LivePage:
 
 
 def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = ()) -> bool:
-    """Tell whether these sources make a live run. Raises UsageError, SourceError."""
+    """Return whether these sources need a live run. Raises UsageError and SourceError."""
     if config.live.repeat:
         return True
     if next(_camera_flags(config, given), None) is not None:
         live = [spec for spec in specs if is_live(spec) or is_camera(spec)]
     else:
-        _ask_servers(specs)
+        if len(addresses := [spec for spec in specs if is_web(spec)]) > 1:
+            from detector.core.sources._answers import take_all
+
+            take_all(addresses)
         live = [spec for spec in specs if is_camera(spec)]
     if live and len(live) < len(specs):
         file = next(spec for spec in specs if spec not in live)
         if file == STANDARD_INPUT:
             raise UsageError(f"{file}: standard input and cameras do not mix; run it on its own")
         if is_web(file):
-            sources.check(file)  # raises if it is a web page
+            sources.check(file)  # raises SourceError for a web page
             raise UsageError(
                 f"{Address(file)}: files cannot be mixed with cameras; --live latest treats all "
                 "of them as cameras, or run it on its own"
@@ -148,7 +151,7 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
 
 
 def refuse_camera_options(specs: Sequence[str], config: Config, given: Container[str] = ()) -> None:
-    """Raise UsageError for an option that has no effect on files. ``given``: names of options."""
+    """Raise UsageError for an option that has no effect on files. ``given``: options by name."""
     for flag in _camera_flags(config, given):
         if all(os.path.isfile(spec) for spec in specs):
             files = "the file as a camera" if len(specs) == 1 else "the files as cameras"
@@ -160,14 +163,7 @@ def _camera_flags(config: Config, given: Container[str]) -> Iterator[str]:
     """Yield the camera options that are given, except --loop, which makes cameras of files."""
     for group, leaf in options():
         if group not in CAMERA_GROUPS or leaf.name == "repeat":
-            continue  # --loop would have made them cameras
+            continue
         value = getattr(getattr(config, group), leaf.name)
         if value != leaf.default or (leaf.name in given and value is not False):
             yield flag_of(leaf)
-
-
-def _ask_servers(specs: Sequence[str]) -> None:
-    if len(addresses := [spec for spec in specs if is_web(spec)]) > 1:
-        from detector.core.sources._answers import take_all
-
-        take_all(addresses)

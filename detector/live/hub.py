@@ -1,8 +1,8 @@
-"""What viewers of a run see: pictures, figures, events.
+"""Passes pictures, figures and events of a run to its viewers.
 
-A viewer costs the writer's thread one copy of a picture, only while pictures are requested
-(``wants_pictures``). The thread that calls ``jpeg`` scales and encodes, once for each picture and
-width. Only the newest picture is kept, so slow viewers skip pictures.
+While pictures are requested (``wants_pictures``), the writer's thread copies them. The thread that
+calls ``jpeg`` scales and encodes, once for each picture and width. Only the newest picture is kept,
+so slow viewers skip pictures.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import cv2
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import Event, LiveFigures
 
-WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a requested width is rounded up to one of them
-QUALITY = 80  # of JPEG: 25 to 60 kB at a width of 640
-RATE = 25.0  # maximum and default, pictures per second
+WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a requested width is rounded up to one of these
+QUALITY = 80  # of JPEGs, which have 25 to 60 kB at a width of 640
+RATE = 25.0  # pictures per second, maximum and default
 EVENTS_KEPT = 200
-EVENTS_WAITING = 100  # per subscriber; beyond it the oldest is lost and counted
-FORGOTTEN_AFTER_NS = 10_000_000_000  # an unrequested picture is freed after this time
+EVENTS_WAITING = 100  # per subscriber; if more are queued, the oldest is lost and counted
+FORGOTTEN_AFTER_NS = 10_000_000_000  # a picture is freed after this time without a request
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What a viewer may change. ``cameras``: names for ``start`` and ``stop``. ``draw`` takes a
-    camera and its lines and zones, and returns what changed and the file that stores them."""
+    """Lets a viewer control the run. ``cameras`` returns the names for ``start`` and ``stop``.
+    ``draw`` sets a camera's lines and zones; it returns a description of the changes and the file
+    that stores them."""
 
     cameras: Callable[[], Collection[str]]
     start: Callable[[str], None]
@@ -39,7 +40,7 @@ class Controls:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    number: int  # 1, 2, ... for the kept pictures of this camera
+    number: int  # 1 for the first picture of this camera that was kept
     image: Image  # u8 BGR [h, w, 3]; read-only
     taken_ns: int  # perf_counter_ns of the copy
     utc_s: float  # when the picture arrived; for files, when it was detected
@@ -50,41 +51,35 @@ class Shot:
 class _CameraChannel:
     shot: Shot | None = None
     number: int = 0
-    gap_ns: int | None = None  # between pictures, for the fastest viewer; None without viewers
+    interval_ns: int | None = None  # between pictures, for the fastest viewer; None without viewers
     due_ns: int = 0
-    asked: bool = False  # a single picture was requested
-    last_wish_ns: int = 0
-    answer: bool = False  # what ``wants_pictures`` last returned: the next picture is drawn
+    requested: bool = False  # a single picture was requested
+    last_request_ns: int = 0
+    draw_next: bool = False  # the last result of ``wants_pictures``: the next picture has boxes
     encoding: threading.Lock = field(default_factory=threading.Lock)
-    jpegs: dict[int, bytes] = field(default_factory=dict)  # width -> ``jpegs_of`` encoded
-    jpegs_of: int = 0
+    jpegs: dict[int, bytes] = field(default_factory=dict)  # by width
+    jpegs_of: int = 0  # the number of the picture that ``jpegs`` show
 
-    def wanted(self, now_ns: int) -> bool:
-        if self.asked:
+    def is_due(self, now_ns: int) -> bool:
+        if self.requested:
             return True
-        # Half a period early is accepted, so that a camera with the viewer's rate loses no picture.
-        return self.gap_ns is not None and now_ns >= self.due_ns - self.gap_ns // 2
+        # Arrivals jitter, and a camera with the viewer's rate should not lose pictures.
+        return self.interval_ns is not None and now_ns >= self.due_ns - self.interval_ns // 2
 
-    def give_back(self, now_ns: int) -> None:
-        if self.gap_ns is None and now_ns - self.last_wish_ns > FORGOTTEN_AFTER_NS:
+    def free_unrequested(self, now_ns: int) -> None:
+        if self.interval_ns is None and now_ns - self.last_request_ns > FORGOTTEN_AFTER_NS:
             self.shot, self.jpegs = None, {}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class HubWatch:
-    """A viewer of one or more cameras. ``close`` it when the viewer leaves."""
+    """A viewer of one or more cameras."""
 
-    def __init__(self, hub: Hub, cameras: Collection[str], rate: float) -> None:
-        self.cameras = frozenset(cameras)
-        self.gap_ns = round(1e9 / min(max(rate, 0.1), RATE))
-        self._hub = hub
-
-    def close(self) -> None:
-        self._hub.leave(self)
+    cameras: frozenset[str]
+    interval_ns: int  # between pictures
 
 
 class Subscription:
-    """Queued events of one subscriber, at most ``EVENTS_WAITING``."""
-
     def __init__(self, first: Iterable[tuple[int, Event]]) -> None:
         self._waiting: deque[tuple[int, Event]] = deque(first, maxlen=EVENTS_WAITING)
         self._lost = 0
@@ -99,7 +94,7 @@ class Subscription:
             return not full
 
     def take(self) -> tuple[list[tuple[int, Event]], int]:
-        """Return the queued events and the number of lost ones, and reset both."""
+        """Return and clear the queued events and the number of lost events."""
         with self._lock:
             waiting, lost = list(self._waiting), self._lost
             self._waiting.clear()
@@ -108,8 +103,8 @@ class Subscription:
 
 
 class Hub:
-    """Shares a run with its viewers. Thread-safe. Keeps only pictures that ``wants_pictures``
-    allowed: others may lack boxes and --blur."""
+    """Passes a run to its viewers. Thread-safe. Keeps only pictures that ``wants_pictures``
+    requested, because others may lack boxes and --blur."""
 
     name = "page"
 
@@ -129,44 +124,45 @@ class Hub:
         self.encoded_bytes = 0
 
     def figures_from(self, provider: Callable[[], LiveFigures]) -> None:
-        """Set the source of figures; a thread of the page calls it about once a second."""
+        """Set the function that returns the figures."""
         self._figures = provider
 
     def wants_pictures(self, camera: str) -> bool:
         channel = self._channel(camera)
         now = self._clock_ns()
-        channel.answer = channel.wanted(now)
-        channel.give_back(now)
-        return channel.answer
+        channel.draw_next = channel.is_due(now)
+        channel.free_unrequested(now)
+        return channel.draw_next
 
     def show(self, frame: Frame, detections: Detections) -> None:
         if frame.arrival is not None:
             self.keep(frame.arrival.camera, frame, frame.arrival.utc_s, len(detections))
 
     def keep(self, camera: str, frame: Frame, utc_s: float, objects: int) -> None:
-        """Keep a frame as ``show`` does, if it has no arrival. ``utc_s``: Unix time."""
+        """Keep a frame like ``show``, with its Unix time and number of objects."""
         channel = self._channel(camera)
-        if not channel.answer:
+        if not channel.draw_next:
             return
-        channel.answer = channel.asked = False  # first: later requests get a later picture
+        # Before the copy, so that requests from now on get the next picture.
+        channel.draw_next = channel.requested = False
         now = self._clock_ns()
-        if not channel.number:  # the first picture of this camera or file: another may have ended
+        if not channel.number:  # with a run's next file, free the pictures of earlier files
             for other in list(self._channels.values()):
-                other.give_back(now)
-        if channel.gap_ns is not None:
-            earliest = max(channel.due_ns, now - channel.gap_ns // 2)
-            channel.due_ns = earliest + channel.gap_ns
+                other.free_unrequested(now)
+        if channel.interval_ns is not None:
+            earliest = max(channel.due_ns, now - channel.interval_ns // 2)
+            channel.due_ns = earliest + channel.interval_ns
         channel.number += 1
         channel.shot = Shot(channel.number, frame.image.copy(), now, utc_s, objects)
-        self._call()
+        self._notify()
 
-    def tell(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         with self._lock:
             self._event_count += 1
             self._events.append((self._event_count, event))
             for subscription in self._subscriptions:
                 self._lost += not subscription.put(self._event_count, event)
-        self._call()
+        self._notify()
 
     def lost(self) -> int:
         return self._lost
@@ -177,36 +173,36 @@ class Hub:
     def figures(self) -> LiveFigures | None:
         return None if self._figures is None else self._figures()
 
-    def called_by(self, wake: Callable[[], None]) -> None:
-        """Set ``wake``, called from any thread on a new picture or event, once until ``look``."""
+    def set_wake(self, wake: Callable[[], None]) -> None:
+        """Set a function that is called, once until ``clear_wake``, at a new picture or event."""
         self._wake = wake
 
-    def look(self) -> None:
+    def clear_wake(self) -> None:
         self._woken = False
 
     def watch(self, cameras: Collection[str], rate: float = RATE) -> HubWatch:
-        """Draw and keep pictures of these cameras from now on, at most ``rate`` per second."""
-        watch = HubWatch(self, cameras, rate)
+        """Request pictures of these cameras until ``leave``, at most ``rate`` per second."""
+        watch = HubWatch(frozenset(cameras), round(1e9 / min(max(rate, 0.1), RATE)))
         with self._lock:
             self._watches.add(watch)
-            self._set_gaps(watch.cameras)
+            self._set_intervals(watch.cameras)
         return watch
 
     def leave(self, watch: HubWatch) -> None:
         with self._lock:
             self._watches.discard(watch)
-            self._set_gaps(watch.cameras)
+            self._set_intervals(watch.cameras)
 
     def watchers(self) -> int:
-        with self._lock:  # under the lock: viewers that left must not count
+        with self._lock:
             return len(self._watches)
 
-    def ask(self, camera: str) -> int:
-        """Request one picture. Return the newest number so far; a higher one is the answer."""
+    def request_picture(self, camera: str) -> int:
+        """Request one picture, whose number will be higher than the returned one."""
         channel = self._channel(camera)
-        channel.last_wish_ns = self._clock_ns()
-        number = channel.number  # before the request, so that the answer has a higher number
-        channel.asked = True
+        channel.last_request_ns = self._clock_ns()
+        number = channel.number  # read before the request is set
+        channel.requested = True
         return number
 
     def newest(self, camera: str) -> Shot | None:
@@ -227,19 +223,19 @@ class Hub:
                 return None
             if channel.jpegs_of != shot.number:
                 channel.jpegs, channel.jpegs_of = {}, shot.number
-            wide = fitting_width(width, shot.image.shape[1])
+            fitting = fit_width(width, shot.image.shape[1])
             jpegs = channel.jpegs
-            if wide not in jpegs:
-                jpegs[wide] = _encode(shot.image, wide)
+            if fitting not in jpegs:
+                jpegs[fitting] = _encode(shot.image, fitting)
                 self.encoded += 1
-                self.encoded_bytes += len(jpegs[wide])
-            return shot, jpegs[wide]
+                self.encoded_bytes += len(jpegs[fitting])
+            return shot, jpegs[fitting]
 
     def subscribe(self, after: int = 0) -> Subscription:
         with self._lock:
-            one = Subscription(one for one in self._events if one[0] > after)
-            self._subscriptions.add(one)
-        return one
+            subscription = Subscription(item for item in self._events if item[0] > after)
+            self._subscriptions.add(subscription)
+        return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
         with self._lock:
@@ -249,24 +245,24 @@ class Hub:
         channel = self._channels.get(camera)
         return channel or self._channels.setdefault(camera, _CameraChannel())
 
-    def _set_gaps(self, cameras: Iterable[str]) -> None:
+    def _set_intervals(self, cameras: Iterable[str]) -> None:
         for camera in cameras:
-            gaps = [watch.gap_ns for watch in self._watches if camera in watch.cameras]
+            intervals = [watch.interval_ns for watch in self._watches if camera in watch.cameras]
             channel = self._channel(camera)
-            channel.gap_ns = min(gaps, default=None)
-            channel.last_wish_ns = self._clock_ns()
+            channel.interval_ns = min(intervals, default=None)
+            channel.last_request_ns = self._clock_ns()
 
-    def _call(self) -> None:
+    def _notify(self) -> None:
         if not self._woken:
             self._woken = True
             self._wake()
 
 
-def fitting_width(wish: int | None, width: int) -> int:
-    """Return the width to encode a picture of ``width`` pixels at: never above its own."""
-    if wish is None:
+def fit_width(requested: int | None, width: int) -> int:
+    """Return the width at which to encode a picture of ``width`` pixels; at most its own."""
+    if requested is None:
         return width
-    return min(next((one for one in WIDTHS if one >= wish), width), width)
+    return min(next((one for one in WIDTHS if one >= requested), width), width)
 
 
 def _encode(image: Image, width: int) -> bytes:

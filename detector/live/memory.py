@@ -1,7 +1,7 @@
-"""The memory of a live run minute by minute, and whether it grows.
+"""Measures the memory of a live run per minute, and its growth.
 
-The growth is the slope of a least-squares line through the minutes, with its 95% interval. The
-first ten minutes do not count: pools, caches and connections are filled then.
+The growth is the slope of a least-squares line through the minutes, with its 95% confidence
+interval. The first ten minutes are excluded, because pools, caches and connections fill then.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from detector.core.session.document import LiveMemory, MemoryMinute
 MB = 10**6  # bytes, as in the other memory figures
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
-SETTLED_MINUTES = 10  # from the start of the run, not of the day
-FEWEST_MINUTES = 10  # for a slope; with fewer the interval is too wide
+SETTLED_MINUTES = 10  # excluded from the start of the run
+FEWEST_MINUTES = 10  # with fewer, the interval of the slope would be too wide
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Minute:
 
 
 class MemoryWatch:
-    """Samples this process's memory. ``clock``: ns. ``resident``: bytes, if known. Thread-safe."""
+    """Samples this process's memory. ``clock``: ns. ``resident`` returns bytes. Thread-safe."""
 
     def __init__(
         self,
@@ -68,34 +68,33 @@ class MemoryWatch:
 
     def figures(self) -> LiveMemory | None:
         with self._lock:
-            return self._figures()
-
-    def _figures(self) -> LiveMemory | None:
-        if self._start_mb is None:
-            return None
-        settled = [one for one in self._minutes if one.number >= SETTLED_MINUTES]
-        slope = low = high = reason = None
-        if len(settled) < FEWEST_MINUTES:
-            reason = f"it needs {FEWEST_MINUTES} minutes after the run's first {SETTLED_MINUTES}"
-        else:
-            hours = [one.number / 60 for one in settled]
-            slope, half = fit_slope(hours, [one.mean_mb for one in settled])
-            low, high = slope - half, slope + half
-        return LiveMemory(
-            start_mb=self._start_mb,
-            end_mb=self._end_mb,
-            peak_mb=self._peak_mb,
-            slope_mb_per_hour=slope,
-            slope_low=low,
-            slope_high=high,
-            slope_reason=reason,
-            minutes=[MemoryMinute(one.number, round(one.mean_mb, 3)) for one in self._minutes],
-        )
+            if self._start_mb is None:
+                return None
+            settled = [one for one in self._minutes if one.number >= SETTLED_MINUTES]
+            slope = low = high = reason = None
+            if len(settled) < FEWEST_MINUTES:
+                reason = (
+                    f"it needs {FEWEST_MINUTES} minutes after the run's first {SETTLED_MINUTES}"
+                )
+            else:
+                hours = [one.number / 60 for one in settled]
+                slope, half = fit_slope(hours, [one.mean_mb for one in settled])
+                low, high = slope - half, slope + half
+            return LiveMemory(
+                start_mb=self._start_mb,
+                end_mb=self._end_mb,
+                peak_mb=self._peak_mb,
+                slope_mb_per_hour=slope,
+                slope_low=low,
+                slope_high=high,
+                slope_reason=reason,
+                minutes=[MemoryMinute(one.number, round(one.mean_mb, 3)) for one in self._minutes],
+            )
 
 
 def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
-    """Return the least-squares slope and the half width of its 95% interval (Student's t; infinite
-    for two points). ``xs`` [N] must not all be equal."""
+    """Return the least-squares slope and half its 95% interval (Student's t; infinite for two
+    points). ``xs`` [N] must not all be equal."""
     count = len(xs)
     mean_x, mean_y = fsum(xs) / count, fsum(ys) / count
     spread = fsum((x - mean_x) ** 2 for x in xs)
@@ -107,7 +106,8 @@ def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
 
 
 def _t975(freedom: int) -> float:
-    """Return Student's t's 97.5% quantile (Abramowitz, Stegun 26.7.5), to 0.1% from 6 degrees."""
+    """Return the 97.5% quantile of Student's t (Abramowitz and Stegun, 26.7.5), to 0.1% from 6
+    degrees of freedom."""
     z = 1.959964
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

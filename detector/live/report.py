@@ -51,13 +51,13 @@ def _memory(document: SessionDocument) -> list[Curve]:
     if not isinstance(memory, LiveMemory):
         return []
     points = [(one.minute / 60, one.rss_mb) for one in memory.minutes]
-    said = f"Resident memory: {live_memory_text(memory)}."
-    return [Curve(points, "hours since the run started", "MB", said)]
+    text = f"Resident memory: {live_memory_text(memory)}."
+    return [Curve(points, "hours since the run started", "MB", text)]
 
 
 def _ages(stream: StreamSummary) -> list[list[object]]:
     rows = {"the result": stream.age_ms}
-    rows |= {f"of it, {part}": age for part, age in stream.parts_ms.items() if part != "writing"}
+    rows |= {f"result: {part}": age for part, age in stream.parts_ms.items() if part != "writing"}
     rows |= {f"written to {name}": age for name, age in stream.output_age_ms.items()}
     if stream.camera_age_ms is not None:
         rows["the result, by the camera's clock"] = stream.camera_age_ms

@@ -1,4 +1,4 @@
-"""The cameras of a live run: those of cameras.yaml, switched on and off from the page."""
+"""Adds and removes the cameras of a live run."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from detector.core.errors import DetectVideoError, UsageError
 from detector.core.run.plan import RunPlan
 from detector.core.run.selection import class_ids
 from detector.core.types import Candidates, Detections
-from detector.live.asked import LiveAsked, stamp
 from detector.live.camera_tiles import CameraTiles
 from detector.live.events.filters import EventFilters
+from detector.live.options import LiveOptions, stamp
 from detector.live.routing import Router
 from detector.live.sources.base import Camera, Feed, FeedFacts
 from detector.live.sources.cameras import compare_cameras, make_cameras
 from detector.live.sources.collect import Collector
 
-PATIENCE_S = 1.0  # for feeds to end
+STOP_TIMEOUT_S = 1.0  # for feeds to stop
 
 MakeFeed = Callable[[Camera, Callable[[], None]], Feed]
 
 
 class Roster:
-    """Adds and removes cameras. ``collector`` has the running ones; ``make_feed`` starts none."""
+    """The cameras of a run, of which ``collector`` has those that run now."""
 
     def __init__(
         self,
-        asked: LiveAsked,
+        options: LiveOptions,
         plan: RunPlan,
         make_feed: MakeFeed,
         say: Callable[[str], None],
         tiles: CameraTiles,
         filters: EventFilters,
     ) -> None:
-        self._asked, self._plan, self._say = asked, plan, say
+        self._options, self._plan, self._say = options, plan, say
         self._tiles, self._filters = tiles, filters
         self.listed: list[Camera] = []  # from the command line and cameras.yaml
-        self.lists = dict(asked.lists)
-        self._off: set[str] = set()  # stopped by a user
-        self._changing = threading.Lock()  # the page and run.py's thread change cameras
-        self._over = False
+        self.lists = dict(options.lists)
+        self._off: set[str] = set()  # cameras that a user stopped
+        self._changing = threading.Lock()  # the page and the monitor change cameras
+        self._ended = False
         self._nms = plan.stages()[2]
         self._router: Router | None = None
 
@@ -56,9 +56,9 @@ class Roster:
             [],
             open_feed,
             batch=len(plan.requests[0].slot),
-            gather=asked.gather,
-            frames=asked.frames,
-            give_up_s=asked.terms.give_up_s,
+            gather=options.config.live.gather,
+            frames=options.config.input.frames,
+            give_up_s=options.terms.give_up_s,
         )
 
     def open(self, cameras: Sequence[Camera], router: Router) -> None:
@@ -70,39 +70,39 @@ class Roster:
             self.listed.append(camera)
             self._bind_nms()
             self.collector.add(camera)
-        if self._asked.duration_s is not None:
-            self.collector.end_after(self._asked.duration_s)
+        if self._options.duration_s is not None:
+            self.collector.end_after(self._options.duration_s)
 
     def end(self) -> None:
-        self._over = True
+        self._ended = True
 
     def nms(self, candidates: Candidates) -> Detections:
-        """Keep what any camera keeps or blurs; ``Router.keep`` then decides for each camera."""
+        """Keep all classes that any camera keeps or blurs."""
         return self._nms(candidates)
 
     def _class_ids(self, camera: Camera) -> frozenset[int] | None:
-        """Return the camera's classes, else the run's. Raises UsageError for unknown ones."""
+        """Return the classes that a camera keeps, or None for all. Raises UsageError."""
         names = self._plan.network.names
         own = class_ids(f"camera {camera.name}: classes", camera.classes, names)
         ids = self._plan.selection.classes if own is None else own
         return None if ids is None else frozenset(ids)
 
     def classes(self) -> dict[str, list[str]]:
-        """Return listed camera -> names of the classes that it keeps."""
+        """Return the names of the classes that each listed camera keeps."""
         names = self._plan.network.names
-        kept = {one.name: self._class_ids(one) or range(len(names)) for one in self.listed}
-        return {camera: [names[i] for i in sorted(ids)] for camera, ids in kept.items()}
+        ids = {one.name: self._class_ids(one) or range(len(names)) for one in self.listed}
+        return {camera: [names[i] for i in sorted(ids)] for camera, ids in ids.items()}
 
     def _bind_nms(self) -> None:
-        wanted = [self._class_ids(camera) for camera in self.listed]
-        wanted.append(self._plan.drawing.blurred)
-        every = None if None in wanted else tuple(sorted(frozenset().union(*wanted)))  # type: ignore[arg-type]
+        class_ids = [self._class_ids(camera) for camera in self.listed]
+        class_ids.append(self._plan.drawing.blurred)
+        every = None if None in class_ids else tuple(sorted(frozenset().union(*class_ids)))  # type: ignore[arg-type]
         plan = self._plan
         self._nms = replace(plan, selection=replace(plan.selection, classes=every)).stages()[2]
 
     def switch(self, name: str, *, on: bool) -> None:
         with self._changing:
-            if self._over:
+            if self._ended:
                 return
             camera = next((one for one in self.listed if one.name == name), None)
             if camera is None:
@@ -113,11 +113,11 @@ class Roster:
                 self.collector.add(camera)
             elif not on and running:
                 self._off.add(name)
-                self._take_out(camera)
+                self._stop_camera(camera)
 
-    def _take_out(self, camera: Camera) -> None:
+    def _stop_camera(self, camera: Camera) -> None:
         assert self._router is not None
-        self.collector.remove(camera.name, PATIENCE_S)
+        self.collector.remove(camera.name, STOP_TIMEOUT_S)
         self._router.close_camera(camera.name)
         self._tiles.close(camera.name)
 
@@ -125,10 +125,10 @@ class Roster:
         return any(stamp(spec) != before for spec, before in self.lists.items())
 
     def read_lists_again(self) -> None:
-        """Add, remove and restart cameras as cameras.yaml says now; leave the others alone."""
+        """Read cameras.yaml; add, remove or restart the cameras that changed."""
         self.lists = {spec: stamp(spec) for spec in self.lists}
         try:
-            cameras = make_cameras(self._asked.specs, self._asked.repeat)
+            cameras = make_cameras(self._options.specs, self._options.config.live.repeat)
             for camera in cameras:
                 self._class_ids(camera)
                 self._tiles.check(camera)
@@ -140,13 +140,13 @@ class Roster:
             changes = compare_cameras(self.listed, cameras)
             for camera in changes.removed:
                 if camera.name not in self._off:
-                    self._take_out(camera)
+                    self._stop_camera(camera)
                 self._off.discard(camera.name)
             self.listed = list(cameras)
             self._bind_nms()
             for before, after in changes.changed:
                 if before.name not in self._off:
-                    self._take_out(before)
+                    self._stop_camera(before)
                     self.collector.add(after)
             for camera in changes.added:
                 self.collector.add(camera)

@@ -1,7 +1,7 @@
 """Routes each picture to the outputs of its own camera.
 
-``Router`` is the only sink of a live loop. It holds the outputs of every camera, selects
-detections, notes when each output had a picture, and sends events.
+``Router`` is the only sink of a live loop. It has the outputs of all cameras, selects detections,
+records when each output received a picture, and sends events.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Protocol
 
 from detector.core.run.detect import Watcher
 from detector.core.types import Detections, Frame, Image
-from detector.live.base import RUN_ENDED, Event
+from detector.live.base import RUN_ENDED, Event, run_concurrently
 from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
 from detector.live.selection import keep
 from detector.live.sources.base import Camera, Feed, FeedFacts
+
+Counts = Counter[tuple[str, str, str]]  # by camera, kind of output, and name of the count
 
 
 class CameraSink(Protocol):
@@ -32,10 +34,10 @@ class CameraSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output of a camera. ``path``: for the summary. ``drawn``: whether the next picture needs
-    boxes. ``counts``: totals. ``see`` gets a picture before boxes are drawn."""
+    """An output of a camera. ``path``: for the summary. ``drawn`` returns whether the next picture
+    needs boxes. ``counts`` returns totals. ``see`` is called before boxes are drawn."""
 
-    name: str  # "jsonl", "recording"
+    name: str  # "jsonl", "recording", ...
     sink: CameraSink
     path: Path
     drawn: Callable[[], bool] = lambda: False
@@ -44,9 +46,10 @@ class Output:
 
 
 class Router:
-    """``make``: makes a camera's outputs before its feed starts. ``watcher``: sees drawn pictures.
-    ``snapshot``: may add a picture to an event; ``draw`` draws its boxes. ``hide``: pixelates
-    objects, also dropped ones. ``wanted``, ``keep``, ``write``: for the writer's thread."""
+    """The sink of a live loop. ``make`` opens a camera's outputs before its feed starts.
+    ``watcher`` receives pictures with boxes. ``snapshot`` may add a picture to an event. ``hide``
+    pixelates objects, also those not kept. Only the writer's thread calls ``needs_boxes``,
+    ``keep`` and ``write``."""
 
     def __init__(
         self,
@@ -55,25 +58,24 @@ class Router:
         *,
         watcher: Watcher | None = None,
         rules: EventRules | None = None,
-        tell: Callable[[Event], None] = lambda event: None,
+        send: Callable[[Event], None] = lambda event: None,
         snapshot: Callable[[Event, Callable[[], Image]], Event] = lambda event, picture: event,
         draw: Callable[[Image, Detections], None] = lambda image, detections: None,
         hide: Callable[[Image, Detections], None] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._make, self._status, self._clock = make, status, clock
-        self._watcher, self._rules, self._tell = watcher, rules, tell
+        self._watcher, self._rules, self._send = watcher, rules, send
         self._snapshot, self._draw, self._hide = snapshot, draw, hide
-        self._lock = threading.RLock()  # for outputs, and for the order of events
+        self._lock = threading.RLock()  # protects outputs, and the order of events
         self._outputs: dict[str, tuple[Output, ...]] = {}
         self._cameras: dict[str, Camera] = {}
         self._classes: dict[str, frozenset[int] | None] = {}
-        self._shows = False  # whether the watcher sees this picture
-        self._drawn = False  # whether boxes are drawn in this picture
+        self._shows = False  # the watcher receives this picture
+        self._drawn = False  # this picture has boxes
         self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, over the whole run
-        # camera -> kind -> counts: of closed outputs, and of all at the last ``counts``.
-        self._closed: dict[str, dict[str, Counter[str]]] = {}
-        self._reported: dict[str, dict[str, Counter[str]]] = {}
+        self._closed: Counts = Counter()  # of closed outputs
+        self._reported: Counts = Counter()  # of all outputs, at the last ``counts``
 
     def open(self, camera: Camera, feed: Feed, classes: frozenset[int] | None) -> None:
         self._status.zones.open(camera.name)
@@ -90,44 +92,29 @@ class Router:
             outputs = self._outputs.pop(name, ())
             if self._rules is not None:
                 now = time.perf_counter_ns(), time.time()
-                self._tell_all(self._rules.forget(name, *now, why))
+                self._send_all(self._rules.forget(name, *now, why))
         for output in outputs:
             output.sink.close()
-            with self._lock:  # new outputs of the camera count from 0
-                _count(self._closed, name, output)
+            with self._lock:  # if the camera is added again, its new outputs count from 0
+                _add_counts(self._closed, name, output)
 
     def close(self, why: str = RUN_ENDED) -> None:
-        """Close all outputs concurrently, because each may have a last second to write."""
-        threads = [
-            threading.Thread(target=self.close_camera, args=(name, why), daemon=True)
-            for name in list(self._outputs)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        """Close all outputs concurrently, because each may take a second."""
+        run_concurrently(partial(self.close_camera, name, why) for name in list(self._outputs))
 
     def counts(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return camera -> kind of output -> its counts since the last call."""
         with self._lock:
-            now = {
-                name: {kind: Counter(counts) for kind, counts in of_camera.items()}
-                for name, of_camera in self._closed.items()
-            }
+            now = self._closed.copy()
             for name, outputs in self._outputs.items():
                 for output in outputs:
-                    _count(now, name, output)
+                    _add_counts(now, name, output)
             before, self._reported = self._reported, now
-        none: Counter[str] = Counter()
-        return {
-            name: {
-                kind: {
-                    what: n - before.get(name, {}).get(kind, none)[what] for what, n in sums.items()
-                }
-                for kind, sums in of_camera.items()
-            }
-            for name, of_camera in now.items()
-        }
+        counts: dict[str, dict[str, dict[str, int]]] = {}
+        for (camera, kind, what), count in now.items():
+            of_kind = counts.setdefault(camera, {}).setdefault(kind, {})
+            of_kind[what] = count - before[camera, kind, what]
+        return counts
 
     def keep(self, frame: Frame, detections: Detections) -> Detections:
         """Drop detections in the camera's masks, and of classes that it does not keep."""
@@ -139,8 +126,8 @@ class Router:
             self._hide(frame.image, detections)
         return kept
 
-    def wanted(self, frame: Frame) -> bool:
-        """Tell whether anyone sees this picture with its boxes."""
+    def needs_boxes(self, frame: Frame) -> bool:
+        """Return whether this picture needs boxes."""
         assert frame.arrival is not None
         name = frame.arrival.camera
         self._shows = self._watcher is not None and self._watcher.wants_pictures(name)
@@ -149,7 +136,7 @@ class Router:
         return self._drawn
 
     def annotate(self, frame: Frame, detections: Detections) -> None:
-        """Draw, after the outputs that need the picture without boxes."""
+        """Draw boxes, after calling the outputs that need the picture without boxes."""
         assert frame.arrival is not None
         seeing = [one.see for one in self._outputs.get(frame.arrival.camera, ()) if one.see]
         if seeing and self._hide is not None:
@@ -163,13 +150,13 @@ class Router:
         name, moments = frame.arrival.camera, {}
         with self._lock:
             outputs = self._outputs.get(name)  # None: the camera has been removed
-            # Events come from detections, not from predicted boxes.
+            # Predicted boxes (of frames without inference) cause no events.
             if self._rules is not None and outputs is not None and not frame.coasting:
                 if detections.scene is not None and detections.scene.book is not None:
-                    self._status.zones.watch(name, detections.scene.book)
+                    self._status.zones.set_book(name, detections.scene.book)
                 for event in map(self._status.zones.count, self._rules.update(frame, detections)):
                     picture = partial(self._drawn_picture, frame, detections)
-                    self._tell(self._snapshot(event, picture))
+                    self._send(self._snapshot(event, picture))
                 moments["events"] = self._clock()
             for output in outputs or ():  # after the events, which start clips
                 output.sink.write(frame, detections)
@@ -187,20 +174,19 @@ class Router:
         return image
 
     def tick(self, states: Mapping[str, FeedFacts], now_ns: int, now_s: float) -> None:
-        """Send events of cameras that came or went. Called a few times a second."""
+        """Send events of cameras that connected or disconnected. Called a few times a second."""
         if self._rules is None:
             return
         with self._lock:
             for name, facts in states.items():
-                if name in self._outputs:  # else it has been closed
-                    self._tell_all(self._rules.feed_changed(name, facts, now_ns, now_s))
+                if name in self._outputs:  # otherwise the camera has been removed
+                    self._send_all(self._rules.feed_changed(name, facts, now_ns, now_s))
 
-    def _tell_all(self, events: Sequence[Event]) -> None:
+    def _send_all(self, events: Sequence[Event]) -> None:
         for event in events:
-            self._tell(event)
+            self._send(event)
 
 
-def _count(into: dict[str, dict[str, Counter[str]]], camera: str, output: Output) -> None:
-    sums = into.setdefault(camera, {}).setdefault(output.name, Counter())
+def _add_counts(sums: Counts, camera: str, output: Output) -> None:
     for what, count in output.counts().items():
-        sums[what] += count
+        sums[camera, output.name, what] += count

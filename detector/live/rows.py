@@ -1,7 +1,7 @@
-"""Rows of a camera: one JSON object per picture, one file per day.
+"""Writes the rows of a camera: one JSON object per picture, one file per day.
 
 Each row is written with one system call, so that a kill damages at most one row. The next run
-removes it, or completes a row that lacks only its line end.
+removes a damaged row, or adds the line end if only that is missing.
 """
 
 from __future__ import annotations
@@ -20,18 +20,24 @@ from detector.core.errors.text import counted
 from detector.core.errors.writing import utf8
 from detector.core.sinks.jsonl import encode_row, row
 from detector.core.types import Detections, Frame
-from detector.live.base import day_text, utc_text
-from detector.live.camera_folder import append_whole, hold, is_at, names_of_day, open_file
+from detector.live.base import format_day, format_utc
+from detector.live.camera_folder import (
+    append_whole,
+    find_last_line_end,
+    is_same_file,
+    list_names_of_day,
+    lock_folder,
+    open_file,
+)
 from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
-LOOK_NS = NS  # between checks that the file exists, and retries after a full disk
-BLOCK = 65_536  # bytes per read, to find the last line end
+CHECK_NS = NS  # between checks that the file exists, and retries after a full disk
 
 
 class DayRows:
-    """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``; each file begins with ``head``. For
-    one thread. Lost rows are counted, and ``notice`` reports them."""
+    """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``, which begins with ``head``. Counts
+    lost rows, and reports them with ``notice``. For one thread."""
 
     stem: ClassVar[str]
     suffix: ClassVar[str]
@@ -50,22 +56,21 @@ class DayRows:
         self._written = self._bytes = self._lost = self._lost_now = 0
         self._fd, self._day = -1, ""
         self._path = self._folder
-        self._next_look_ns = 0
+        self._next_check_ns = 0
         self._paused, self._lock = False, -1
         self._take_folder()
 
     def _take_folder(self) -> None:
-        """Lock the folder, if this output locks it for all. Raises OutputError if it is in use or
-        not writable."""
+        """Lock the camera's folder; only ``CameraRows`` does, for all its outputs."""
 
     def _append(self, line: bytes, day: str, now: int) -> None:
-        if self._paused and now < self._next_look_ns:
+        if self._paused and now < self._next_check_ns:
             self._lose()
             return
         try:
-            if now >= self._next_look_ns:
-                self._next_look_ns = now + LOOK_NS
-                if self._fd >= 0 and not is_at(self._path, self._fd):
+            if now >= self._next_check_ns:
+                self._next_check_ns = now + CHECK_NS
+                if self._fd >= 0 and not is_same_file(self._path, self._fd):
                     self._close_file()
             if day != self._day or self._fd < 0:
                 self._open(day)
@@ -84,9 +89,9 @@ class DayRows:
 
     def _open(self, day: str) -> None:
         self._close_file()
-        for name in names_of_day(self.stem, day, self.suffix):
+        for name in list_names_of_day(self.stem, day, self.suffix):
             path = self._folder / name
-            fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK, held=self._lock)
+            fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK, parent=self._lock)
             try:
                 self._repair(fd, path)
                 if self.head and not os.fstat(fd).st_size:
@@ -101,24 +106,24 @@ class DayRows:
             os.close(fd)
             self._notice(
                 f"{path}: has the columns of another version of detect-video; rows go to a new "
-                "file beside it"
+                "file next to it"
             )
-        raise OSError(f"{path}: has other columns, as all others of that day; remove one")
+        raise OSError(f"{path}: has other columns, like all files of that day; remove one")
 
-    def _is_whole(self, rest: bytes) -> bool:
-        """Return whether a last line only lacks its line end."""
+    def _is_complete(self, rest: bytes) -> bool:
+        """Return whether a last line is complete except for its line end."""
         return False
 
     def _repair(self, fd: int, path: Path) -> None:
         size = os.fstat(fd).st_size
-        whole = _end_of_last_line(fd, size)
-        if whole == size:
+        end = find_last_line_end(fd, size)
+        if end == size:
             return
-        rest = os.pread(fd, size - whole, whole)
-        if self._is_whole(rest):
+        rest = os.pread(fd, size - end, end)
+        if self._is_complete(rest):
             os.write(fd, b"\n")
             return
-        os.ftruncate(fd, whole)
+        os.ftruncate(fd, end)
         self._notice(f"{path}: a kill cut the last row short; {counted(len(rest), 'byte')} removed")
 
     def _pause(self, error: OSError) -> None:
@@ -154,24 +159,24 @@ class CameraRows(DayRows):
     stem, suffix = "detections", ".jsonl"
 
     def _take_folder(self) -> None:
-        self.made_folder = not self._folder.exists()
-        self._lock = hold(self._folder)
-        today = self._folder / f"{self.stem}-{day_text(time.time())}{self.suffix}"
+        self.created_folder = not self._folder.exists()
+        self._lock = lock_folder(self._folder)
+        today = self._folder / f"{self.stem}-{format_day(time.time())}{self.suffix}"
         if today.is_symlink():
             self.close()
-            raise OutputError(f"{today}: is a link, and rows belong in a file; remove it")
+            raise OutputError(f"{today}: is a link, but rows need a file; remove it")
 
     def _open(self, day: str) -> None:
-        if self._lock < 0 or not is_at(self._folder, self._lock):  # the folder was moved away
+        if self._lock < 0 or not is_same_file(self._folder, self._lock):  # it was moved
             self.close()
             try:
-                self._lock = hold(self._folder)
+                self._lock = lock_folder(self._folder)
             except OutputError as error:
                 raise OSError(errno.EAGAIN, str(error)) from error
         super()._open(day)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Add the row of a picture. ``age_ms``: from its arrival until now."""
+        """Write a picture's row. ``age_ms``: from its arrival until now."""
         arrival = frame.arrival
         if arrival is None:
             return
@@ -184,12 +189,12 @@ class CameraRows(DayRows):
             detections,
             camera=self._camera.name,
             epoch=arrival.epoch,
-            time_utc=utc_text(arrival.utc_s),
+            time_utc=format_utc(arrival.utc_s),
             age_ms=round((now - arrival.arrived_ns) / 1e6, 3),
         )
-        self._append(utf8(encode_row(values)), day_text(arrival.utc_s), now)
+        self._append(utf8(encode_row(values)), format_day(arrival.utc_s), now)
 
-    def _is_whole(self, rest: bytes) -> bool:
+    def _is_complete(self, rest: bytes) -> bool:
         try:
             return isinstance(json.loads(rest), dict)
         except ValueError:
@@ -200,15 +205,3 @@ class CameraRows(DayRows):
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def _end_of_last_line(fd: int, size: int) -> int:
-    """Return the bytes up to the last line end; 0 without one."""
-    end = size
-    while end > 0:
-        begin = max(0, end - BLOCK)
-        found = os.pread(fd, end - begin, begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
-        end = begin
-    return 0

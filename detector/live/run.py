@@ -1,12 +1,12 @@
-"""One live run: all cameras through one engine.
+"""Runs all cameras through one engine.
 
-    the main thread    the loop of a day: its writer, and then the day's session
-    its threads        reader and workers, as for files
-    feeds              the threads of each camera
-    the monitor        several times a second: figures, changes of cameras, a new day
+    main thread        writes the results of the loop, and the session at the end of each day
+    reader, workers    as for files
+    feeds              one or two threads per camera
+    monitor            several times a second: figures, changes of cameras, a new day
 
-At midnight (local) the loop restarts with a new timeline, so that every day has its own session;
-feeds and outputs continue.
+At midnight (local), the loop restarts with a new timeline, so that every day has its own session.
+Feeds and outputs continue.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
+from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
 from detector.core.run.canvas import open_network
 from detector.core.run.detect import RunResult, Watcher, closing_session
@@ -49,17 +50,17 @@ from detector.core.stages.annotate import annotate, pixelate
 from detector.core.timeline import Timeline
 from detector.core.types import SourceInfo
 from detector.live import day as days
-from detector.live.asked import LiveAsked
 from detector.live.base import RUN_ENDED
 from detector.live.camera_lines import CameraLines
-from detector.live.camera_outputs import CameraEvents, CameraOutputs, MadeFolder
-from detector.live.camera_tiles import CameraTiles, tiling_of_cameras
-from detector.live.canvas import picture_of_cameras
-from detector.live.day import FEED_ROWS, Day, DayBooks, DecodingSums, begin_day
+from detector.live.camera_outputs import CameraEvents, CameraOutputs, CreatedFolder
+from detector.live.camera_tiles import CameraTiles, choose_tiling
+from detector.live.canvas import choose_size
+from detector.live.day import FEED_ROWS, Day, DayFigures, DecodingSums, begin_day
 from detector.live.events.filters import EventFilters
 from detector.live.figures import LiveStatus
 from detector.live.hub import Controls
-from detector.live.roster import PATIENCE_S, Roster
+from detector.live.options import LiveOptions
+from detector.live.roster import STOP_TIMEOUT_S, Roster
 from detector.live.routing import Router
 from detector.live.sources import INFO, LiveSource
 from detector.live.sources.base import Camera, Feed, FeedFacts
@@ -71,28 +72,23 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
     from detector.core.loop.parts import Parts
     from detector.live.base import Event, EventTarget, LiveFigures
+    from detector.live.terminal.cameras import CameraTable
 
 SHAPE = (1920, 1080)  # assumed for --size 640 before a camera has reported its size
 MONITOR_S = 0.25
-SLOW_TURN = 4  # turns of the monitor between checks of memory and cameras.yaml
-# File descriptors: a feed's connection, rows, and a recording with its side-car.
+SLOW_TURN = 4  # the monitor checks memory and cameras.yaml at every 4th turn
+# File descriptors of a feed's connection, its rows, and its recording with a side-car.
 FILES_OF_A_CAMERA = 5
 RUN_FAILED = "the run failed"
 
 
-class LiveTable(Protocol):
-    def start(self, figures: Callable[[], LiveFigures]) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Onlookers:
-    """The parts around a live run. ``figures_to`` and ``controls_to`` are called once, before the
-    first picture: with a function that returns the figures; with the controls and the folder of
-    outputs, if any. ``say`` prints a problem or change, ``state`` that a camera came or went."""
+class Observers:
+    """Receivers of a run's pictures, figures, events and messages. ``figures_to`` gets a function
+    that returns the figures; ``controls_to`` gets the controls and the folder of outputs. ``say``
+    prints a problem or change, and ``state`` a camera's new state."""
 
-    table: LiveTable | None = None
+    table: CameraTable | None = None
     watcher: Watcher | None = None
     figures_to: Callable[[Callable[[], LiveFigures]], None] | None = None
     controls_to: Callable[[Controls, Path | None], None] | None = None
@@ -106,33 +102,36 @@ def detect_live(
     config: Config,
     *,
     command: Sequence[str] = (),
-    around: Onlookers = Onlookers(),
+    around: Observers = Observers(),
     building: BuildProgress | None = None,
 ) -> RunResult:
     """Run all cameras until a signal, --duration, --frames or their end.
 
-    Summary and ``streams`` of the result cover the last day. Raises DetectVideoError for errors
-    before the first picture; ``RunResult.errors`` has later ones.
+    The result's summary covers the last day. Raises DetectVideoError for errors before the loop
+    starts; ``RunResult.errors`` contains later errors.
     """
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
     with guarded(), reload_on_signal() as reload:
         asked = Asked.of(config)
-        live = LiveAsked.of(specs, asked)
+        options = LiveOptions.of(specs, asked)
         check_memory(config.runtime.engine)
         keep_inputs(config)
         keep("the source", *(spec for spec in specs if os.path.isfile(spec)))
-        cameras = make_cameras(specs, live.repeat)
-        # OpenCV's BLAS; reader, worker, monitor; two threads per feed.
+        cameras = make_cameras(specs, options.config.live.repeat)
+        # Threads: OpenCV's BLAS; reader, worker and monitor; two per feed.
         check_threads(blas_threads() + 3 + 2 * len(cameras))
         check_files(FILES_OF_A_CAMERA * len(cameras))
-        made = None if live.folder is None else MadeFolder(live.folder)
-        cameras_made: set[str] = set()
+        created = None if options.folder is None else CreatedFolder(options.folder)
+        created_cameras: set[str] = set()
         try:
-            picture, line = picture_of_cameras(cameras, config)
-            tiling = tiling_of_cameras(asked.tiling, cameras)
+            picture, line = choose_size(cameras, config)
+            tiling = choose_tiling(asked.tiling, cameras)
             plan = replace(asked, tiling=tiling).load(
-                timer, picture=SHAPE if live.sized else picture, progress=building, timed=True
+                timer,
+                picture=picture if config.runtime.size is None else SHAPE,
+                progress=building,
+                timed=True,
             )
             plan.loaded.notes += [] if line is None else [line]
             if addresses := list(filter(is_web, specs)):
@@ -141,22 +140,22 @@ def detect_live(
                 for remark in filter(None, map(remark_of, addresses)):
                     plan.loaded.notes.append(remark)
                     around.state(remark)
-            plan.loaded.read_layers()  # now, because SIGTERM leaves no time for it at the end
+            plan.loaded.read_layers()  # now, because after SIGTERM there is no time for it
             with plan.loaded, stop_on_signals() as stop:
-                run = _LiveRun(live, plan, timer, stop, reload, around)
+                run = _LiveRun(options, plan, timer, stop, reload, around)
                 try:
                     run.open(cameras)
                     return run.run(command)
                 finally:
                     run.close()
-                    cameras_made = run.outputs.made
+                    created_cameras = run.outputs.created
         finally:
-            if made is not None:
-                made.take_back(cameras_made)
+            if created is not None:
+                created.remove_empty(created_cameras)
 
 
 def check_live(specs: Sequence[str], config: Config) -> None:
-    """Raise all that a run refuses in cameras, options, lines and zones, and open no camera."""
+    """Raise the errors of cameras, options, lines and zones, as a run would. Opens no camera."""
     errors: list[DetectVideoError] = []
     with collect(errors):
         cameras = make_cameras(specs, config.live.repeat)
@@ -173,50 +172,52 @@ def check_live(specs: Sequence[str], config: Config) -> None:
                 EventFilters(network.names, lambda name: zones).take([camera])
         asked.with_network(network)
     with collect(errors):
-        LiveAsked.of(specs, Asked.of(config))
+        LiveOptions.of(specs, Asked.of(config))
     raise_all(errors)
 
 
 class _LiveRun:
     def __init__(
         self,
-        asked: LiveAsked,
+        options: LiveOptions,
         plan: RunPlan,
         timer: PhaseTimer,
         stop: Stop,
         reload: threading.Event,
-        around: Onlookers,
+        around: Observers,
     ) -> None:
-        self._asked, self._plan, self._timer, self._around = asked, plan, timer, around
+        self._options, self._plan, self._timer, self._around = options, plan, timer, around
         self._stop, self._reload = stop, reload
         decoders = Timeline(nvtx=plan.loop.nvtx, max_rows=FEED_ROWS, ring=True)
 
         def open_feed(camera: Camera, wake: Callable[[], None]) -> Feed:
-            return make_feed(camera, asked.terms, decoders, wake)
+            return make_feed(camera, options.terms, decoders, wake)
 
         self._tiles = CameraTiles(plan)
-        self._filters = EventFilters(plan.network.names, self._zones_of)
-        self.roster = Roster(asked, plan, open_feed, around.say, self._tiles, self._filters)
+        self._filters = EventFilters(plan.network.names, self._list_zones)
+        self.roster = Roster(options, plan, open_feed, around.say, self._tiles, self._filters)
         self._collector = self.roster.collector
-        self._source = LiveSource(self._collector, _path_of(asked.specs))
+        specs = options.specs
+        path = Address(specs[0]).shown if len(specs) == 1 else f"{len(specs)} cameras"
+        self._source = LiveSource(self._collector, path)
         self._status = LiveStatus(
             self._collector,
             usable_cores(),
             decoding=lambda: DecodingSums.so_far(decoders).cpu_ns,
             tiles=self._tiles.text,
-            zones=ZoneCounts(asked.folder),
+            zones=ZoneCounts(options.folder),
         )
-        self._books = DayBooks(self._status, decoders, plan.network.names)
+        self._day_figures = DayFigures(self._status, decoders, plan.network.names)
         style = plan.drawing.style
         self.outputs = CameraOutputs(
-            *(asked.folder, asked.record, asked.encoding, around.say, style),
+            *(options.folder, options.config.record, options.encoding, around.say, style),
             filters=self._filters,
             zones="counts" in plan.writing["brought"] or around.controls_to is not None,
-            tracks=asked.tracks,
+            tracks=options.tracks,
             hides=bool(plan.drawing.blurred),
         )
         self._events = CameraEvents(
-            *(asked.folder, asked.events, around.say, self._filters, around.events_to)
+            *(options.folder, options.config.events, around.say, self._filters, around.events_to)
         )
         hidden = plan.drawing.blurred
         self._router = Router(
@@ -224,20 +225,20 @@ class _LiveRun:
             self._status,
             watcher=around.watcher,
             rules=self._events.rules,
-            tell=self._tell,
+            send=self._send,
             snapshot=self._events.add_snapshot,
             draw=partial(annotate, style=style),
             hide=partial(pixelate, class_ids=hidden) if hidden else None,
         )
         self._day: Day | None = None
-        self._parts: Parts  # of the current loop
-        self._drawing = threading.Lock()
-        self._over = threading.Event()
-        self._monitor = threading.Thread(target=self._work, name="live monitor", daemon=True)
+        self._parts: Parts  # the current loop's
+        self._draw_lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._monitor = threading.Thread(target=self._run_monitor, name="live monitor", daemon=True)
         self._notes: list[str] = []
-        max_age_s = asked.terms.max_age_s if asked.terms.every else None
+        max_age_s = options.terms.max_age_s if options.terms.every else None
         self._lines = CameraLines(around.state, around.say, max_age_s)
-        self._faults: set[str] = set()
+        self._logged_errors: set[str] = set()
         self._outputs_closed = False
 
     def open(self, cameras: Sequence[Camera]) -> None:
@@ -249,7 +250,7 @@ class _LiveRun:
         if around.controls_to is not None:
             start, stop = (partial(self.roster.switch, on=on) for on in (True, False))
             controls = Controls(self._listed, start, stop, self._draw)
-            around.controls_to(controls, self._asked.folder)
+            around.controls_to(controls, self._options.folder)
 
     def _listed(self) -> list[str]:
         return [one.name for one in self.roster.listed] if self.roster.lists else []
@@ -257,9 +258,9 @@ class _LiveRun:
     def _figures(self) -> LiveFigures:
         return replace(self._status.figures(), events=self._filters.counts.copy())
 
-    def _tell(self, event: Event) -> None:
-        self.outputs.tell(event)
-        self._events.tell(event)
+    def _send(self, event: Event) -> None:
+        self.outputs.handle(event)
+        self._events.send(event)
 
     def run(self, command: Sequence[str]) -> RunResult:
         table = self._around.table
@@ -267,14 +268,14 @@ class _LiveRun:
             table.start(self._status.figures)
         try:
             while True:
-                day = begin_day(self._asked, self._plan, self._source.info.path, self._stop)
-                self._books.begin_day(day.run.timeline)
+                day = begin_day(self._options, self._plan, self._source.info.path, self._stop)
+                self._day_figures.begin_day(day.run.timeline)
                 self._day = day
                 if self._monitor.ident is None:
                     self._monitor.start()
                 with closing_session(day.session):
                     self._run_day(day)
-                    if not self._goes_on(day):
+                    if not self._ended_by_date(day):
                         if table is not None:
                             table.stop()
                         return self._end(day, command)
@@ -283,28 +284,27 @@ class _LiveRun:
             if table is not None:
                 table.stop()
 
-    def _goes_on(self, day: Day) -> bool:
-        """Return whether only midnight ended the loop."""
+    def _ended_by_date(self, day: Day) -> bool:
         ended = self._stop.is_set() or day.run.error is not None
-        return day.over.has_come and not ended
+        return day.end.day_ended and not ended
 
     def _run_day(self, day: Day) -> None:
         from detector.core.loop.parts import Progress
 
         try:
             with opencv_threads(overlapped=True):
-                with self._drawing:
+                with self._draw_lock:
                     self._parts = self._make_parts()
-                self._plan.loop.drive(self._parts, day.run, Progress(stop=day.over))
+                self._plan.loop.drive(self._parts, day.run, Progress(stop=day.end))
         except DetectVideoError as error:
             day.run.error = error
 
     def _make_parts(self) -> Parts:
-        plan, fresh = self._plan, not self._asked.terms.every
+        plan, fresh = self._plan, not self._options.terms.every
         parts = plan.parts(self._source)
         return replace(
             parts,
-            # Queued pictures go stale; one request more than workers keeps the engine busy.
+            # Queued pictures go stale; one more request than workers keeps the engine busy.
             requests=parts.requests[: parts.concurrency + 1] if fresh else parts.requests,
             nms=self.roster.nms,
             annotate=self._router.annotate,
@@ -312,30 +312,31 @@ class _LiveRun:
             arrive=self._source.arrive,
             fresh=fresh,
             keep=self._router.keep,
-            wanted=self._router.wanted,
+            wanted=self._router.needs_boxes,
             clock=time.perf_counter_ns,
             inputs=self._tiles if self._tiles.differ else None,
         )
 
-    def _zones_of(self, camera: str) -> list[str]:
+    def _list_zones(self, camera: str) -> list[str]:
         counting = (one.settings for one in self._plan.wanted if "counts" in one.kind.brings)
         return [name for one in counting for name in one.zones_of(camera)]
 
     def _draw(self, camera: str, drawing: str) -> tuple[str, str]:
-        """Store what a viewer drew (``hub.Controls``), and count with it from the next frame on."""
+        """Store lines and zones that a viewer drew, and count with them from now on. Return a
+        description of the changes, and the file."""
         from detector.core.stages import between
 
-        folder, zones = self._asked.folder, self._plan.as_asked.tracking.zones
+        folder, zones = self._options.folder, self._plan.as_asked.tracking.zones
         if (zones is None and folder is None) or (zones or "").startswith("{"):
             raise OutputError("this run has no file for lines; start it with --zones FILE")
         path = zones or f"{folder}/zones.yaml"
         if zones is None and os.path.islink(path):
-            raise OutputError(f"{path}: is a link, and lines belong in a file; remove it")
+            raise OutputError(f"{path}: is a link, but lines need a file; remove it")
         config, kind = self._plan.as_asked.with_options({"zones": path}), between.find("zones")
-        with self._drawing:
+        with self._draw_lock:
             settings, text, changes = kind.redraw(config.as_dict(), camera, drawing)
             kind.check(settings, self._plan.network.names)
-            write_whole(Path(path), text.encode(), "draw again when it can be", ours=True)
+            write_whole(Path(path), text.encode(), "make it writable and draw again", ours=True)
             wanted, parts = between.wanted(config.as_dict()), self._parts
             self._plan = replace(self._plan, wanted=wanted, as_asked=config)
             with suppress(UsageError):  # a filter for a removed line stays
@@ -343,9 +344,9 @@ class _LiveRun:
             if isinstance(running := parts.between.get("zones"), kind):
                 running.change(camera, settings)
             else:
-                made = self._plan.parts(self._source)
-                # Stages first: the new head also returns boxes below --conf, only for tracks.
-                parts.between, parts.head = {**made.between, **parts.between}, made.head
+                new_parts = self._plan.parts(self._source)
+                # Stages first: the new head also returns boxes below --conf, for the tracker.
+                parts.between, parts.head = {**new_parts.between, **parts.between}, new_parts.head
         self._around.say(f"{camera}: {changes}; lines and zones are in {path}")
         return changes, path
 
@@ -354,7 +355,7 @@ class _LiveRun:
         if day.run.error is None and not self._stop.is_set() and not was_live():
             day.run.error = SourceError(self._collector.failures())
         self._stop_monitor()
-        self._tell_events(self.roster.states())  # since the monitor's last turn
+        self._send_events(self.roster.states())  # for changes since the monitor's last turn
         last = {name: facts.error for name, facts in self.roster.states().items()}
         reported = (
             isinstance(day.run.error, SourceError)
@@ -363,12 +364,12 @@ class _LiveRun:
             and all(error and self._lines.has_reported(name, error) for name, error in last.items())
         )
         with self._timer.phase("close"):
-            late = self._collector.stop(PATIENCE_S)
+            late = self._collector.stop(STOP_TIMEOUT_S)
             self._notes += [f"{name}: the connection did not close in time" for name in late]
             self._status.sample()
             self._close_outputs(RUN_ENDED if day.run.error is None else RUN_FAILED)
             if isinstance(day.run.error, SourceError) and not was_live():
-                self._events.take_back()  # a wrong address must leave no folder
+                self._events.remove_created_files()  # so that a wrong address leaves no folder
             self._plan.loaded.close([day.run])
         written = self._write_day(day, command, self._stop.exit_code)
         errors = [] if day.run.error is None else [day.run.error]
@@ -378,8 +379,8 @@ class _LiveRun:
         run = day.run
         day.clock.note(run)
         run.live_s = self._status.live_ns / 1e9
-        odd = {one.camera.name: one.facts().note for one in self._collector.members()}
-        run.notes += [f"{name}: {note}" for name, note in odd.items() if note]
+        notes = {one.camera.name: one.facts().note for one in self._collector.members()}
+        run.notes += [f"{name}: {note}" for name, note in notes.items() if note]
         run.notes += [*self._tiles.lines(), *self._notes]
         if self._collector.was_live():
             run.info = self._info()
@@ -391,11 +392,11 @@ class _LiveRun:
             command,
             seconds=self._timer.seconds,
             stop_code=stop_code,
-            finish=lambda summary: self._books.finish(summary, self._router),
+            finish=lambda summary: self._day_figures.finish(summary, self._router),
         )
 
     def _info(self) -> SourceInfo:
-        """Describe the run as one source: size and rate of the first camera that has them."""
+        """Describe the run as one source, by the first camera with a known size."""
         info = self._source.info
         for facts in self.roster.states().values():
             if facts.width and facts.height:
@@ -405,19 +406,19 @@ class _LiveRun:
                 )
         return info
 
-    def _work(self) -> None:
+    def _run_monitor(self) -> None:
         turn = 0
-        while not self._over.wait(MONITOR_S):
+        while not self._stopping.wait(MONITOR_S):
             turn += 1
             try:
                 if turn % 2 == 0:
                     self._status.sample()
                 if turn % SLOW_TURN == 0:
-                    self._books.memory.sample()
+                    self._day_figures.memory.sample()
                     if (home := self._events.home) is not None:
-                        home.look(self.roster.classes(), self._status.figures)
-                self._tell_events(states := self.roster.states())
-                self._lines.look(states, time.perf_counter_ns())
+                        home.publish_changes(self.roster.classes(), self._status.figures)
+                self._send_events(states := self.roster.states())
+                self._lines.report(states, time.perf_counter_ns())
                 for line in self._tiles.decide(states):
                     self._around.state(line)
                 changed = turn % SLOW_TURN == 0 and self.roster.lists_changed()
@@ -426,43 +427,37 @@ class _LiveRun:
                     self.roster.read_lists_again()
             except DetectVideoError as error:
                 self._around.say(str(error))
-            except Exception as error:  # a bug must not stop figures and events
+            except Exception as error:  # figures and events must continue after a bug
                 self._log(error)
             day = self._day
             if day is not None and day.name != days.today():
-                day.over.set()
+                day.end.set()
 
-    def _tell_events(self, states: Mapping[str, FeedFacts]) -> None:
+    def _send_events(self, states: Mapping[str, FeedFacts]) -> None:
         self._router.tick(states, time.perf_counter_ns(), time.time())
 
     def _log(self, error: Exception) -> None:
-        """Log an error into the session and print it, but only once: it may recur each turn."""
-        if (text := f"{type(error).__name__}: {error}") not in self._faults:
-            self._faults.add(text)
+        """Log an error into the session and print it once, as it may recur."""
+        if (text := f"{type(error).__name__}: {error}") not in self._logged_errors:
+            self._logged_errors.add(text)
             if self._day is not None:
                 self._day.session.log_error(traceback.format_exc())
             self._around.say(f"internal error, please report it: {text}; the run continues")
 
     def close(self) -> None:
-        """Stop everything that still runs, whatever happened. May be called twice."""
+        """Stop everything that is still running. May be called twice."""
         self._stop_monitor()
-        self._collector.stop(PATIENCE_S)
+        self._collector.stop(STOP_TIMEOUT_S)
         self._close_outputs(RUN_FAILED)
 
     def _stop_monitor(self) -> None:
         self.roster.end()
-        self._over.set()
+        self._stopping.set()
         if self._monitor.ident is not None:
-            self._monitor.join(2 * PATIENCE_S)
+            self._monitor.join(2 * STOP_TIMEOUT_S)
 
     def _close_outputs(self, why: str) -> None:
         self._router.close(why)
         if not self._outputs_closed:
             self._outputs_closed = True
             self._notes += filter(None, [*self._events.close(), self._filters.line()])
-
-
-def _path_of(specs: Sequence[str]) -> str:
-    from detector.core.errors.secrets import Address
-
-    return Address(specs[0]).shown if len(specs) == 1 else f"{len(specs)} cameras"

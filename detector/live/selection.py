@@ -1,4 +1,4 @@
-"""Selects the detections of a camera: of its classes, outside its masks."""
+"""Selects a camera's detections: those of its classes, outside its masks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Polygon = Sequence[tuple[float, float]]
 
 
 def inside(points: NDArray[np.float32], polygon: Polygon) -> NDArray[np.bool_]:
-    """Return which of ``points`` [N, 2] lie in the polygon (even-odd rule)."""
+    """Return whether each of ``points`` [N, 2] is inside the polygon (even-odd rule)."""
     x, y = points[:, 0], points[:, 1]
-    found = np.zeros(len(points), bool)
+    is_inside = np.zeros(len(points), bool)
     for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):
         if y1 == y2:
             continue
         crosses = (y1 > y) != (y2 > y)
-        found ^= crosses & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
-    return found
+        is_inside ^= crosses & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
+    return is_inside
 
 
 def keep(
@@ -31,15 +31,15 @@ def keep(
     masks: Sequence[Polygon],
     classes: Collection[int] | None,
 ) -> Detections:
-    """Drop other classes and boxes centred in ``masks`` (polygons of points 0 to 1)."""
+    """Drop detections of other classes, or centred in ``masks`` (polygons of points 0 to 1)."""
     if not len(detections) or (not masks and classes is None):
         return detections
-    kept = np.ones(len(detections), bool)
+    chosen = np.ones(len(detections), bool)
     if classes is not None:
-        kept &= np.isin(detections.class_ids, list(classes))
+        chosen &= np.isin(detections.class_ids, list(classes))
     if masks:
         boxes = detections.boxes
         centres = (boxes[:, :2] + boxes[:, 2:]) / (2 * np.array([width, height], np.float32))
         for mask in masks:
-            kept &= ~inside(centres, mask)
-    return detections if kept.all() else detections.only(kept)
+            chosen &= ~inside(centres, mask)
+    return detections if chosen.all() else detections.only(chosen)

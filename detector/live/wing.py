@@ -1,4 +1,4 @@
-"""The wing of cameras: what it adds to the program."""
+"""Declares what the wing of cameras adds to the program."""
 
 from __future__ import annotations
 

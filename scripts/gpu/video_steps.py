@@ -41,18 +41,18 @@ def decoded() -> Iterator[Row]:
     import av
     import numpy as np
 
-    from detector.live.sources.hardware import accelerator_of, codec_name
+    from detector.live.sources.hardware import describe_codec, make_accelerator
 
     pictures, names = [], []
     for options in ({"hwaccel": "cuda"}, {}):
-        with av.open(str(CLIP), hwaccel=accelerator_of(options)) as source:
+        with av.open(str(CLIP), hwaccel=make_accelerator(options)) as source:
             stream = source.streams.video[0]
             frames = [
                 frame.to_ndarray(format="yuv420p")
                 for frame, _ in zip(source.decode(stream), range(COUNT), strict=False)
             ]
             pictures.append(frames)
-            names.append(codec_name(stream.codec_context))
+            names.append(describe_codec(stream.codec_context))
     if not rehearsing():
         yield row("NVDEC decodes", names[0], "by hardware" in names[0])
     else:

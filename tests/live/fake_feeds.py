@@ -22,8 +22,8 @@ from detector.live.sources.base import (
     FeedFacts,
     Picture,
 )
-from detector.live.sources.burden import Burden, Use
 from detector.live.sources.collect import Collector
+from detector.live.sources.cpu_load import CpuLoad, LoadShares
 
 MS = 1_000_000
 
@@ -40,11 +40,11 @@ class Clock:
         return self.now
 
 
-class FullCores(Burden):
+class FullCores(CpuLoad):
     """A machine whose cores are full, mostly of decoding."""
 
-    def look(self) -> Use:
-        return Use(busy=1.0, decoding=0.6)
+    def measure(self) -> LoadShares:
+        return LoadShares(busy=1.0, decoding=0.6)
 
 
 class FakeFeed(Feed):

@@ -24,8 +24,8 @@ import av
 from detector.core.errors.secrets import Address
 from detector.core.stages.annotate import Style
 from detector.core.types import Arrival, Frame
-from detector.live.recording import CameraRecorder
 from detector.live.recording.names import list_recordings
+from detector.live.recording.recorder import CameraRecorder
 from detector.live.rows import CameraRows
 from detector.live.sources.base import Camera
 from tests.live.streams import make_stream, numbered, numbers_of, one_detection
@@ -55,7 +55,7 @@ def record_until_killed(folder: Path, stream: Path) -> None:
         name: CameraRecorder(
             folder,
             Camera(name, "network", Address("x")),
-            Wish(name, MINUTES),
+            Wish(name, segment=MINUTES),
             print_notice,
             style=Style(),
         )

@@ -10,8 +10,8 @@ from detector.core.types import Detections
 from detector.live import camera_folder, rows
 from detector.live.base import Event
 from detector.live.events.days import EventDays
-from detector.live.recording import CameraRecorder
 from detector.live.recording.names import finish_leftovers
+from detector.live.recording.recorder import CameraRecorder
 from detector.live.rows import CameraRows
 from detector.live.zone_rows import _CountRows
 from tests.live.streams import START_S, camera, frame_at
@@ -23,12 +23,12 @@ OPENERS = {
     "rows": lambda out, say: CameraRows(out, camera(), say),
     "recorder": lambda out, say: CameraRecorder(out, camera(), Wish(), say),
     "counts": lambda out, say: _CountRows(out, camera(), say),
-    "events": lambda out, say: EventDays(out, complain=say),
+    "events": lambda out, say: EventDays(out, notice=say),
 }
 WRITERS = {
     "rows": lambda rows: rows.write(frame_at(0, 0), Detections.empty()),
     "counts": lambda rows: rows.add(("yard",), START_S),
-    "events": lambda days: days.tell(Event("appears", "yard", START_S, START_S)),
+    "events": lambda days: days.send(Event("appears", "yard", START_S, START_S)),
 }
 
 
@@ -89,7 +89,7 @@ def test_runs_around_a_moved_folder_write_separate_rows(tmp_path, monkeypatch):
             runs.append(OPENERS["rows"](tmp_path, print))
         return True
 
-    monkeypatch.setattr(rows, "is_at", moved)
+    monkeypatch.setattr(rows, "is_same_file", moved)
     for run in runs:
         WRITERS["rows"](run)
         run.close()

@@ -35,11 +35,11 @@ def dropped(lag: int) -> dict[str, FeedFacts]:
 
 def test_camera_state_is_printed_once(every: CameraLines, states: list[str]) -> None:
     down = FeedFacts(WAITING, 0, error="nothing listens", next_try_ns=5 * SECOND)
-    every.look({"door": FeedFacts(CONNECTING, 0)}, 0)
+    every.report({"door": FeedFacts(CONNECTING, 0)}, 0)
     for now_s in (0, 1):
-        every.look({"door": down}, now_s * SECOND)
+        every.report({"door": down}, now_s * SECOND)
     for now_s in (2, 3):
-        every.look({"door": UP}, now_s * SECOND)
+        every.report({"door": UP}, now_s * SECOND)
     assert re.fullmatch("door: nothing listens; .* 5 s\ndoor: live, 64x48 h264", "\n".join(states))
     assert every.has_reported("door", "live, 64x48 h264")
     assert not every.has_reported("door", "nothing listens")
@@ -49,16 +49,16 @@ def test_every_says_when_it_gives_up_and_not_each_time(
     every: CameraLines, faults: list[str]
 ) -> None:
     for now_s, lag in ((0, 0), (1, 10), (2, 20), (CAUGHT_UP_S, 30)):
-        every.look(dropped(lag), round(now_s * SECOND))
+        every.report(dropped(lag), round(now_s * SECOND))
     assert len(faults) == 1
     assert faults[0].startswith("door: ")
     assert "older than --max-age 2 s" in faults[0]
-    every.look(dropped(30), round(3 * CAUGHT_UP_S * SECOND))
+    every.report(dropped(30), round(3 * CAUGHT_UP_S * SECOND))
     assert len(faults) == 1, "nothing more was left out"
-    every.look(dropped(40), round(3 * CAUGHT_UP_S * SECOND))
+    every.report(dropped(40), round(3 * CAUGHT_UP_S * SECOND))
     assert len(faults) == 2, "it had caught up"
 
 
 def test_latest_promises_no_picture(states: list[str], faults: list[str]) -> None:
-    CameraLines(states.append, faults.append, None).look(dropped(10), 0)
+    CameraLines(states.append, faults.append, None).report(dropped(10), 0)
     assert faults == []

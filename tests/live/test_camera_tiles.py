@@ -19,12 +19,12 @@ from detector.core.run.tiling import Tiling
 from detector.core.sources import find_arriving
 from detector.core.types import Arrival, Detections, Frame
 from detector.live.camera_tiles import (
-    AGAIN_S,
-    APART_S,
-    EMPTY_AGAIN_S,
+    REPEAT_EMPTY_S,
+    REPEAT_S,
     SHARE,
+    TRIAL_INTERVAL_S,
     CameraTiles,
-    tiling_of_cameras,
+    choose_tiling,
 )
 from detector.live.sources.base import LIVE, FeedFacts
 from tests.cli.command import start
@@ -51,7 +51,7 @@ class Street:
 
     def __init__(self, *cameras, tiles="auto", input_s=0.01, size=(1920, 1080)) -> None:
         asked = Asked.of(Config().with_options({"engine": "null", "size": "416x256"}))
-        tiling = tiling_of_cameras(Tiling.parse(tiles), cameras)
+        tiling = choose_tiling(Tiling.parse(tiles), cameras)
         self.tiles = CameraTiles(replace(asked, tiling=tiling).load())
         self.request, self.now_s = Request(input_s), 100.0
         self.picture = np.zeros((size[1], size[0], 3), np.uint8)
@@ -77,7 +77,7 @@ class Street:
         for _ in range(FRAMES):
             for name, side in sides.items():
                 self.see(name, side)
-            self.now_s += APART_S
+            self.now_s += TRIAL_INTERVAL_S
             lines += self.decide(sides, fps)
         return lines
 
@@ -85,7 +85,7 @@ class Street:
         return self.tiles.decide({name: FeedFacts(LIVE, 0, fps=fps) for name in names})
 
     def grids(self) -> list[str]:
-        return [self.tiles.text(name) for name in sorted(self.tiles._places)]
+        return [self.tiles.text(name) for name in sorted(self.tiles._grids)]
 
 
 @pytest.mark.parametrize(
@@ -122,16 +122,16 @@ def test_pictures_of_a_look_are_written_as_the_camera_s_own_grid_shows_them():
     street = Street(camera("a"))
     assert street.see("a", SMALLISH) == (5, 1), "whole and in tiles; what the whole shows"
     assert street.see("a", SMALLISH) == (1, 1), "too early for the next one"
-    street.now_s += APART_S
+    street.now_s += TRIAL_INTERVAL_S
     street.look({"a": SMALLISH})
     assert street.see("a", SMALLISH) == (5, 1)
 
 
-@pytest.mark.parametrize(("side", "again_s"), [(LARGE, AGAIN_S), (None, EMPTY_AGAIN_S)])
+@pytest.mark.parametrize(("side", "again_s"), [(LARGE, REPEAT_S), (None, REPEAT_EMPTY_S)])
 def test_it_looks_again(side, again_s):
     street = Street(camera("a"))
     assert len(street.look({"a": side})) == 1
-    end_s = street.now_s - APART_S
+    end_s = street.now_s - TRIAL_INTERVAL_S
     street.now_s = end_s + again_s - 1
     assert street.see("a", side)[0] == 1
     street.now_s = end_s + again_s + 1

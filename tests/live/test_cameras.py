@@ -9,11 +9,11 @@ import pytest
 
 from detector.core.errors import SourceError, UsageError
 from detector.core.errors.secrets import Address, redact
+from detector.core.sources._forms import is_live
 from detector.live.sources.base import FILE, NETWORK, WEBCAM, Camera
 from detector.live.sources.cameras import (
     compare_cameras,
     is_camera_list,
-    is_live,
     make_cameras,
     read_cameras,
 )

@@ -89,7 +89,7 @@ class TestWindow:
     def test_the_mean_execution_time_is_subtracted(self):
         bench = Bench("a", "b", gather="every", batch=2)
         bench.collector.pace.execution_ns = 25.0 * MS
-        bench.collector._look(bench.clock())
+        bench.collector._check_feeds(bench.clock())
         assert bench.collector.window_ns() == 15 * MS
 
     @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ class TestWindow:
         for feed in bench.feeds.values():
             feed.fps = fps
         bench.collector.pace.execution_ns = execution_ms * MS
-        bench.collector._look(bench.clock())
+        bench.collector._check_feeds(bench.clock())
         assert bench.collector.window_ns() == window_ms * MS
 
     @pytest.mark.parametrize("gather", ["every", "freshest"])
@@ -151,7 +151,7 @@ def test_pace_counts_a_batch_once():
         arrival.began_ns = 100 * MS + (at // 2) * 40 * MS
         arrival.inferred_ns = arrival.began_ns + 30 * MS
     pace = bench.collector.pace
-    pace.look()
+    pace.update()
     assert pace.execution_ns == 30 * MS
     assert pace.busy == pytest.approx(0.1 * 30 / 40)
 
@@ -214,7 +214,7 @@ class TestComeAndGo:
         bench = Bench("a", "b")
         bench.feeds["a"].arrives(3)
         assert bench.collector.read().index == 0
-        assert bench.collector.remove("a")
+        bench.collector.remove("a")
         bench.collector.add(camera("a"))
         assert bench.feeds["a"].started == 1
         bench.feeds["a"].arrives()

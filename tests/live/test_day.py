@@ -29,15 +29,14 @@ from detector.core.config.levels import resolve_config
 from detector.core.stages import between
 from detector.core.timeline import OffTimeline
 from detector.core.types import Arrival, Detections, SourceInfo
-from detector.live.base import day_text
+from detector.live.base import format_day
 from detector.live.events.days import EventDays
 from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
-from detector.live.recording import Quality
 from detector.live.recording.encoder import to_yuv
 from detector.live.recording.inbox import Drawn
 from detector.live.recording.names import list_recordings
-from detector.live.recording.recording import Recording
+from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.retention import Retention
 from detector.live.routing import Output, Router
 from detector.live.rows import CameraRows
@@ -174,7 +173,7 @@ class Recorder:
 
     def look(self) -> None:
         """Sweep. Check that no file below the age limit is gone and none far above it stays."""
-        self.recording.look(self.world.ns)
+        self.recording.check(self.world.ns)
         for path in {one.path for one in list_recordings(self.folder)} - self.there:
             self.born[path] = self.world.elapsed_s
             os.utime(path, (self.world.utc_s,) * 2)
@@ -208,7 +207,7 @@ class Rig:
         self.router = Router(
             *(self.make, self.status),
             rules=EventRules(world.ns, world.utc_s),
-            tell=EventDays(folder).deliver,
+            send=EventDays(folder).deliver,
             clock=clock,
         )
         self.feed: Any = self.collector.add(camera())
@@ -223,7 +222,7 @@ class Rig:
 
     def turn(self) -> None:
         """End the day as the monitor does after midnight: another loop, with other stages."""
-        if (day := day_text(self.world.utc_s)) != self.day:
+        if (day := format_day(self.world.utc_s)) != self.day:
             self.end_day()
             self.day = day
             self.status.begin_day(OffTimeline())
@@ -247,7 +246,7 @@ class Rig:
             found = Detections(box, np.array([0.9], np.float32), np.array([0]), NAMES)
             for stage in self.stages:
                 found = stage(frame, found)
-            self.router.wanted(frame)
+            self.router.needs_boxes(frame)
             self.router.write(frame, self.router.keep(frame, found))
         self.turn()
         for _ in range(4):

@@ -11,8 +11,15 @@ import pytest
 
 from detector.core.timeline import INFER, OffTimeline, Timeline
 from detector.core.types import Arrival, Detections
-from detector.live.ages import PARTS, FrameAges, parts_of
-from detector.live.capacity import CPU, Usage, busiest_stage, capacity, sentence, shares_needed
+from detector.live.ages import PARTS, FrameAges, split_age
+from detector.live.capacity import (
+    CPU,
+    Usage,
+    capacity,
+    compute_shares,
+    find_busiest_stage,
+    sentence,
+)
 from detector.live.figures import LiveStatus
 from detector.live.selection import inside, keep
 from detector.live.sources.base import STALLED, UNDECODED, WAITING
@@ -35,7 +42,7 @@ def way(arrived=0, decoded=10, taken=12, began=15, inferred=40, result=45) -> Ar
 
 class TestAges:
     def test_parts_add_up_to_the_age(self):
-        parts = parts_of(way(), 52 * MS)
+        parts = split_age(way(), 52 * MS)
         assert parts == {
             "decoding": 10 * MS,
             "waiting": 5 * MS,
@@ -45,7 +52,7 @@ class TestAges:
         assert sum(parts.values()) == 52 * MS
 
     def test_a_feed_that_does_not_tell_when_it_decoded(self):
-        parts = parts_of(way(decoded=0), 50 * MS)
+        parts = split_age(way(decoded=0), 50 * MS)
         assert (parts["decoding"], sum(parts.values())) == (0, 50 * MS)
 
     def test_percentiles_of_result_parts_and_outputs(self):
@@ -108,9 +115,12 @@ class TestCapacity:
         assert "4.0 such cameras" in sentence(self.load())
 
     def test_the_stage_to_change_first(self):
-        assert busiest_stage(self.load()) == "infer"
-        assert busiest_stage(self.load(stages={"infer": 0.2, "read": 0.1, "write": 0.3})) == "write"
-        assert busiest_stage(self.load(stages={})) is None
+        assert find_busiest_stage(self.load()) == "infer"
+        assert (
+            find_busiest_stage(self.load(stages={"infer": 0.2, "read": 0.1, "write": 0.3}))
+            == "write"
+        )
+        assert find_busiest_stage(self.load(stages={})) is None
 
     def test_the_cpu_limits(self):
         assert capacity(self.load(cpu=0.8)) == pytest.approx(2.5)
@@ -140,7 +150,7 @@ class TestCapacity:
         assert capacity(load) == pytest.approx(4.0)
 
     def test_decoding_is_paid_for_dropped_pictures_too(self):
-        needed = shares_needed(self.load(cpu=0.9, decoding=0.5, processed=0.5))
+        needed = compute_shares(self.load(cpu=0.9, decoding=0.5, processed=0.5))
         assert needed[CPU] == pytest.approx(0.5 + 0.4 / 0.5)
 
     @pytest.mark.parametrize("saved", [0.5, 0.9])
@@ -150,7 +160,7 @@ class TestCapacity:
         whole = self.load(stages={}, cpu=decoding + 0.1, decoding=decoding, processed=0.2)
         kept = decoding * (1 - saved)
         shed = self.load(stages={}, cpu=kept + 0.1, decoding=kept, processed=0.2, decoded=1 - saved)
-        assert shares_needed(shed)[CPU] == pytest.approx(shares_needed(whole)[CPU])
+        assert compute_shares(shed)[CPU] == pytest.approx(compute_shares(whole)[CPU])
         assert capacity(shed) == pytest.approx(capacity(whole))
 
     @pytest.mark.parametrize("more", [{"cameras": 0}, {"processed": 0.0}])
@@ -274,7 +284,7 @@ class TestStatus:
         """Each half second one picture is detected, and three are left out undecoded. Decoding
         the one took a quarter of a core of two, in half a core that the program used."""
         bench = Bench("a", latest=True)
-        status = begun(bench, decoding=lambda: bench.clock() // 4, computer_clock=lambda: None)
+        status = begun(bench, decoding=lambda: bench.clock() // 4, machine_clock=lambda: None)
         for _ in range(10):
             bench.feeds["a"].arrives()
             bench.feeds["a"].received += 3
@@ -286,7 +296,7 @@ class TestStatus:
         assert "75% of the frames" in figures.bottleneck
         load = status.load_of_day()
         assert (load.decoded, load.dropped) == (pytest.approx(0.25), pytest.approx(0.75))
-        assert shares_needed(load)[CPU] == pytest.approx(0.125 * 4 + 0.125 * 4)
+        assert compute_shares(load)[CPU] == pytest.approx(0.125 * 4 + 0.125 * 4)
         assert figures.capacity == pytest.approx(0.25)
 
     def test_every_received_picture_is_processed_or_dropped(self):
@@ -330,7 +340,7 @@ class TestStatus:
     def test_the_whole_computer_uses_no_less_than_this_program(self, used, share):
         """This program uses half a core of two."""
         bench = Bench("a")
-        status = begun(bench, computer_clock=lambda: used(bench.clock()))
+        status = begun(bench, machine_clock=lambda: used(bench.clock()))
         bench.clock.now += 1_000 * MS
         status.sample()
         figures = status.figures()
@@ -339,7 +349,7 @@ class TestStatus:
 
     def test_a_system_that_does_not_tell_gives_no_share(self):
         bench = Bench("a")
-        status = begun(bench, computer_clock=lambda: None)
+        status = begun(bench, machine_clock=lambda: None)
         for _ in range(2):
             status.sample()
             bench.clock.now += 500 * MS

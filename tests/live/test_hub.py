@@ -8,7 +8,7 @@ import pytest
 
 from detector.core.types import Detections
 from detector.live.base import APPEARS, CAMERA_DOWN, Event
-from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fitting_width
+from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fit_width
 from tests.live.fake_feeds import Clock
 from tests.live.page.rehearsal import frame, picture
 
@@ -35,7 +35,7 @@ def test_hub_without_viewers_copies_and_encodes_nothing():
 
 def test_a_wish_is_for_one_picture():
     hub = Hub()
-    before = hub.ask("door")
+    before = hub.request_picture("door")
     assert [step(hub, number=i) for i in range(3)] == [True, False, False]
     shot = hub.newest("door")
     assert shot is not None
@@ -51,18 +51,18 @@ def test_a_picture_is_encoded_once_for_each_width_and_shared():
     # 320 is the picture's own width, and the smallest that pictures are scaled to
     assert hub.encoded == 1
     assert len({id(data) for _, data in answers}) == 1
-    hub.ask("door")
+    hub.request_picture("door")
     hub.wants_pictures("door")
     hub.show(frame("door", picture(1, 1280, 720)), NOTHING)
     shapes = [decoded(hub.jpeg("door", width)[1]).shape for width in (200, 700, 700, None)]
     assert shapes == [(180, 320, 3), (540, 960, 3), (540, 960, 3), (720, 1280, 3)]
     assert hub.encoded == 1 + 3
-    watch.close()
+    hub.leave(watch)
 
 
 def test_hub_copies_the_picture_of_the_pool():
     hub = Hub()
-    hub.ask("door")
+    hub.request_picture("door")
     hub.wants_pictures("door")
     image = picture(0)
     hub.show(frame("door", image), NOTHING)
@@ -73,11 +73,11 @@ def test_hub_copies_the_picture_of_the_pool():
 def test_a_picture_that_was_not_asked_about_is_not_kept():
     """It may be undrawn, and so show what --blur should hide."""
     hub = Hub()
-    hub.ask("door")
+    hub.request_picture("door")
     hub.show(frame("door", picture(0)), NOTHING)
     assert hub.newest("door") is None
     assert step(hub)  # the wish stands
-    hub.ask("door")
+    hub.request_picture("door")
     hub.show(frame("door", picture(1)), NOTHING)
     assert hub.newest("door").number == 1
 
@@ -101,8 +101,8 @@ def test_pictures_come_at_the_rate_of_the_quickest_watcher(fps, rate, shown):
         taken += step(hub)
         clock.now += 1_000_000_000 // fps
     assert taken == pytest.approx(10 * shown, abs=2)
-    quick.close()
-    slow.close()
+    hub.leave(quick)
+    hub.leave(slow)
     assert hub.watchers() == 0
     assert not step(hub)
 
@@ -122,7 +122,7 @@ def test_jitter_costs_no_pictures():
 def test_unrequested_picture_is_released():
     clock = Clock(1_000_000_000)
     hub = Hub(clock)
-    hub.ask("door")
+    hub.request_picture("door")
     step(hub)
     clock.now += FORGOTTEN_AFTER_NS // 2
     step(hub)
@@ -139,21 +139,21 @@ def test_of_files_and_cameras_that_have_ended_no_picture_is_kept():
         watch = hub.watch([f"file-{number}"])
         clock.now += 1_000_000_000
         step(hub, f"file-{number}")
-        watch.close()
+        hub.leave(watch)
         clock.now += 2 * FORGOTTEN_AFTER_NS
     assert [hub.newest(f"file-{number}") is not None for number in range(5)] == [False] * 4 + [True]
 
 
 def test_a_burst_calls_once_until_somebody_looks():
     hub, calls = Hub(), []
-    hub.called_by(lambda: calls.append(1))
+    hub.set_wake(lambda: calls.append(1))
     hub.watch(["door", "gate"])
     step(hub, "door")
     step(hub, "gate")
-    hub.tell(event(1))
+    hub.send(event(1))
     assert len(calls) == 1
-    hub.look()
-    hub.tell(event(2))
+    hub.clear_wake()
+    hub.send(event(2))
     assert len(calls) == 2
 
 
@@ -166,25 +166,25 @@ def test_slow_subscriber_loses_its_oldest_events_only():
     slow, quick = hub.subscribe(), hub.subscribe()
     seen = []
     for number in range(EVENTS_WAITING + 30):
-        hub.tell(event(number))
+        hub.send(event(number))
         seen += [one.count for _, one in quick.take()[0]]
     assert seen == list(range(EVENTS_WAITING + 30))
     waiting, lost = slow.take()
     assert lost == hub.lost() == 30
     assert [one.count for _, one in waiting] == list(range(30, EVENTS_WAITING + 30))
     hub.unsubscribe(slow)
-    hub.tell(event(0))
+    hub.send(event(0))
     assert slow.take() == ([], 0)
 
 
 def test_the_last_events_are_kept_and_go_to_who_comes_later():
     hub = Hub()
     for number in range(1, EVENTS_KEPT + 51):
-        hub.tell(event(number))
+        hub.send(event(number))
     kept = hub.subscribe().take()[0]
     assert kept[-1][0] == EVENTS_KEPT + 50
     again = hub.subscribe(after=EVENTS_KEPT + 49)  # a browser that comes back
-    hub.tell(Event(CAMERA_DOWN, "door", 1.0, 1.0, reason="refused"))
+    hub.send(Event(CAMERA_DOWN, "door", 1.0, 1.0, reason="refused"))
     assert [number for number, _ in again.take()[0]] == [EVENTS_KEPT + 50, EVENTS_KEPT + 51]
 
 
@@ -201,4 +201,4 @@ def test_the_last_events_are_kept_and_go_to_who_comes_later():
     ],
 )
 def test_widths(wish, width, expected):
-    assert fitting_width(wish, width) == expected
+    assert fit_width(wish, width) == expected

@@ -65,7 +65,7 @@ class Chunks(io.BytesIO):
 def read_all(data: bytes, most: int = 1 << 16) -> list[bytes]:
     answers = iter([Chunks(data, most)])
     stream = Jpegs(lambda: next(answers, None), 0.0, bool)  # type: ignore[arg-type,return-value]
-    assert stream.begins()
+    assert stream.find_first()
     read = b"".join(iter(lambda: stream.read(1 << 20), b""))
     return [one.partition(b"\r\n\r\n")[2][:-2] for one in read.split(b"--frame\r\n")[1:]]
 
@@ -104,7 +104,7 @@ def test_what_never_ends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 return piece if next(taken) < 20_000 else b""  # noqa: B023
 
         stream = Jpegs(Endless, 0.0, bool)  # type: ignore[arg-type]
-        assert not stream.begins()
+        assert not stream.find_first()
         assert next(taken) < 1200, "it gives up after a megabyte"
         assert len(stream._data) < 200_000
 

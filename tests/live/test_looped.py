@@ -84,7 +84,7 @@ def test_a_gpu_is_asked_where_the_file_stands_for_a_camera_that_wants_it(
         opened.append(hwaccel)
         return real(*words, **more)
 
-    monkeypatch.setattr(looped, "accelerator_of", lambda options: f"for {options['hwaccel']}")
+    monkeypatch.setattr(looped, "make_accelerator", lambda options: f"for {options['hwaccel']}")
     monkeypatch.setattr(looped.av, "open", record)
     camera = Camera("c", FILE, Address(str(clip)), options={"hwaccel": "cuda"})
     feed = make_feed(camera, Terms(every=True))

@@ -243,7 +243,7 @@ def test_silence_is_given_up_and_can_be_stopped(scheme: str) -> None:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detector.live.sources.status.FROZEN_S", 0.6)
     monkeypatch.setattr("detector.live.sources.status.STALL_S", 0.4)
-    monkeypatch.setattr("detector.live.sources.decoding.LOOK_EVERY_NS", 100_000_000)
+    monkeypatch.setattr("detector.live.sources.decoding.FINGERPRINT_NS", 100_000_000)
 
 
 def fall_silent(web: HttpServer, feed: NetworkFeed) -> None:
@@ -338,7 +338,7 @@ def test_a_camera_that_is_shed_can_stall_die_and_come_back(clip: Path) -> None:
     """The test takes no picture until the second connection is up."""
     with (
         servers.rtsp({"c": clip}) as server,
-        started(server.url("c"), every=False, terms={"burden": FullCores()}) as feed,
+        started(server.url("c"), every=False, terms={"cpu_load": FullCores()}) as feed,
     ):
 
         def undecoded() -> int:
@@ -365,7 +365,7 @@ def test_a_camera_that_is_shed_can_stall_die_and_come_back(clip: Path) -> None:
 
 @pytest.mark.usefixtures("soon")
 def test_motion_jpeg_that_is_shed_freezes_and_falls_silent(web: HttpServer) -> None:
-    terms = {"burden": FullCores()}
+    terms = {"cpu_load": FullCores()}
     with started(web.url("/mjpeg"), every=False, terms=terms) as feed:
         wait_for(lambda: feed.facts().dropped.get(UNDECODED, 0) > 20)
         web.frozen = True
@@ -429,7 +429,7 @@ def test_mpeg_ts_over_udp(
 def test_damage_is_counted_and_not_shown(clip: Path) -> None:
     """The middle of a key frame is overwritten; FFmpeg conceals the damage without an error."""
     from detector.live.sources.decoding import PacketDecoder, prepare
-    from detector.live.sources.ffmpeg_log import Ears
+    from detector.live.sources.ffmpeg_log import DamageLog
     from detector.live.sources.packets import Received, Stamp
 
     dropped: dict[str, int] = {}
@@ -438,7 +438,7 @@ def test_damage_is_counted_and_not_shown(clip: Path) -> None:
         dropped[reason] = dropped.get(reason, 0) + count
 
     decoder, shown = PacketDecoder("c", drop, time.perf_counter_ns), []
-    with av.open(str(clip)) as container, Ears() as ears:
+    with av.open(str(clip)) as container, DamageLog() as damage_log:
         stream = container.streams.video[0]
         prepare(stream.codec_context)
         for number, packet in enumerate(p for p in container.demux(stream) if p.size):
@@ -450,7 +450,7 @@ def test_damage_is_counted_and_not_shown(clip: Path) -> None:
                 damaged.time_base = packet.time_base
                 packet = damaged
             received = Received(packet, Stamp(number, 1, 0, 0.0), stream.codec_context, True, 1)
-            shown += [picture.number for picture, _ in decoder.decode(received, ears)]
+            shown += [picture.number for picture, _ in decoder.decode(received, damage_log)]
     assert 20 not in shown
     assert dropped.get(CORRUPT, 0) >= 1
     assert len(shown) + dropped[CORRUPT] == 50
@@ -475,7 +475,7 @@ def test_lost_datagrams_are_damage_and_no_end(tmp_path: Path, lost: float) -> No
 def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
     """Without the log we would miss a redirect, so a camera with a login is not opened."""
     from detector.core.sources.video._complaints import Complaints
-    from detector.live.sources.ffmpeg_log import Ears, LogWatch
+    from detector.live.sources.ffmpeg_log import DamageLog, LogWatch
 
     heard: list[str] = []
     with LogWatch(heard.append) as watch:
@@ -485,8 +485,8 @@ def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
         av.logging.set_level(None)
         assert watch.receives_messages()
         av.logging.set_level(None)
-        with Ears() as ears:
-            ears.listen()
+        with DamageLog() as damage_log:
+            damage_log.restore_level()
         assert av.logging.get_level() == av.logging.INFO
     assert av.logging.get_level() is None
 

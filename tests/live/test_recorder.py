@@ -17,16 +17,19 @@ import pytest
 
 from detector.core.errors import OutputError
 from detector.core.types import Detections
-from detector.live.recording import CameraRecorder, Quality, Retention, mp4
+from detector.live.recording import mp4
 from detector.live.recording import segments as segments_module
 from detector.live.recording.names import (
+    find_whole_length,
     finish_leftovers,
     free_name,
     list_recordings,
+    make_time_name,
     read_name,
-    time_name,
-    whole_length,
 )
+from detector.live.recording.recorder import CameraRecorder
+from detector.live.recording.recording import Quality
+from detector.live.recording.retention import Retention
 from tests.live.streams import (
     HEIGHT,
     NS,
@@ -175,10 +178,10 @@ def test_an_item_that_fails_costs_itself_alone(
 def test_silence_finishes_the_file(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     bench.draw(range(5))
-    bench.recording.look(105 * NS)
-    assert bench.recording.figures().files == 0
-    bench.recording.look(112 * NS)
-    assert bench.recording.figures().files == 1
+    bench.recording.check(105 * NS)
+    assert bench.recording.segments.files == 0
+    bench.recording.check(112 * NS)
+    assert bench.recording.segments.files == 1
     bench.draw(range(5, 10), 120.0)
     assert [numbers_of(path) for path in bench.files()] == [list(range(5)), list(range(5, 10))]
 
@@ -211,16 +214,16 @@ def test_names(name: str, expected: tuple[float, int, bool] | None) -> None:
 
 
 def test_times_without_a_name_have_the_nearest_one() -> None:
-    assert time_name(-1e9) == "19700101T000000Z"
-    assert time_name(1e18) == "99991231T235959Z"
-    assert time_name(START_S + 0.999) == "20260131T120000Z"
+    assert make_time_name(-1e9) == "19700101T000000Z"
+    assert make_time_name(1e18) == "99991231T235959Z"
+    assert make_time_name(START_S + 0.999) == "20260131T120000Z"
 
 
 def cut_file(tmp_path: Path) -> bytes:
     """A file in the making, as a kill leaves it after 2 seconds: 4 fragments."""
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(50))
-    current = bench.recording.figures().current
+    current = bench.recording.segments._file.path
     assert current is not None
     content = current.read_bytes()
     bench.recording.finish()
@@ -263,7 +266,7 @@ def test_any_cut_leaves_what_plays(tmp_path: Path) -> None:
         path = tmp_path / "cut.mp4"
         path.write_bytes(content[:cut])
         with path.open("rb") as file:
-            ends.add(whole_length(file))
+            ends.add(find_whole_length(file))
     assert 0 in ends
     counts = []
     for end in sorted(ends - {0}):
@@ -363,7 +366,7 @@ BEGIN = box(b"moov", b"tracks") + box(b"moof")
     ],
 )
 def test_a_file_is_whole_up_to_its_last_whole_box(rest: bytes, whole: bool) -> None:
-    assert whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
+    assert find_whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:
@@ -382,7 +385,7 @@ def kept(tmp_path: Path) -> Callable[[], list[str]]:
     for number in range(10):
         folder = tmp_path / ("a", "b")[number % 2] / "video"
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{time_name(START_S + number * 3600)}.mp4"
+        path = folder / f"{make_time_name(START_S + number * 3600)}.mp4"
         path.write_bytes(bytes(1_000_000))
         os.utime(path, (START_S + number * 3600 + 600,) * 2)
     partial = tmp_path / "a" / "video" / "20200101T000000Z.partial.mp4"
@@ -421,11 +424,11 @@ def test_folders_are_looked_at_every_half_minute(
 ) -> None:
     now = [START_S + 9 * 3600.0]
     retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
-    retention.look()
+    retention.sweep_if_due()
     assert kept() == ALL[5:]
     for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # an end of 17:10, half past 21
         now[0] = START_S + 9 * 3600 + after
-        retention.look()
+        retention.sweep_if_due()
         assert kept() == ALL[left:]
 
 
@@ -435,7 +438,7 @@ def test_gigabytes_of_all_cameras_together(tmp_path: Path, kept: Callable[[], li
 
 
 def test_nothing_is_removed_without_a_wish(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
-    Retention(tmp_path, None, None).look()
+    Retention(tmp_path, None, None).sweep_if_due()
     Retention(tmp_path / "absent", 1, 1).sweep()
     assert kept() == ALL
 
@@ -503,15 +506,15 @@ def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
     with room_for(300_000):
         draw_noise(bench, noise, range(60), 100.0)
-        figures = bench.recording.figures()
-        assert figures.paused
+        figures = bench.recording.segments
+        assert figures._paused_ns is not None
         assert figures.lost > 0
     with room_for(30_000):
         draw_noise(bench, noise, range(60, 250), 102.4)  # a try after 5 s fails in silence
         assert len(bench.said) == 1
     draw_noise(bench, noise, range(250, 500), 110.0)
-    figures = bench.recording.figures()
-    assert not figures.paused
+    figures = bench.recording.segments
+    assert figures._paused_ns is None
     assert len(bench.said) == 2
     before, *later = [one.path for one in list_recordings(tmp_path / "video")]
     assert len(later) == 3  # none within the first 5 s
@@ -521,7 +524,7 @@ def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
     files = bench.files()
     kept = all_numbers(files)
     assert kept[-1] == 499
-    assert len(kept) + bench.recording.figures().lost == 500
+    assert len(kept) + bench.recording.segments.lost == 500
 
 
 def draw_noise(bench: Bench, noise: Any, numbers: range, at_s: float) -> None:
@@ -551,18 +554,18 @@ def test_a_full_disk_and_room_again(disk: Path) -> None:
     bench = Bench(disk / "yard", record="annotated")
     noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
     draw_noise(bench, noise, range(25), 100.0)
-    assert not bench.recording.figures().paused
+    assert bench.recording.segments._paused_ns is None
     ballast = disk / "ballast"
     with ballast.open("wb", 0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
     draw_noise(bench, noise, range(25, 200), 101.0)
-    assert bench.recording.figures().paused
+    assert bench.recording.segments._paused_ns is not None
     assert len(bench.said) == 1
     assert "disk full" in bench.said[0]
     ballast.unlink()
     draw_noise(bench, noise, range(200, 400), 108.0)
-    assert not bench.recording.figures().paused
+    assert bench.recording.segments._paused_ns is None
     assert len(bench.said) == 2
     files = bench.files()
     kept = all_numbers(files)
@@ -570,7 +573,7 @@ def test_a_full_disk_and_room_again(disk: Path) -> None:
     assert first >= 15  # at most the last fragment of the first second is lost
     assert kept[first:] == list(range(kept[first], 400))
     assert kept[first] <= 200 + 5 * 25  # it is tried every 5 s
-    assert len(kept) + bench.recording.figures().lost == 400
+    assert len(kept) + bench.recording.segments.lost == 400
 
 
 def test_recording_leaves_a_reserve(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,11 +582,11 @@ def test_recording_leaves_a_reserve(disk: Path, monkeypatch: pytest.MonkeyPatch)
     bench = Bench(disk / "yard", record="annotated")
     (disk / "ballast").write_bytes(bytes(1_000_000))
     bench.draw(range(25))
-    bench.recording.look(101 * NS)
-    assert not bench.recording.figures().paused
+    bench.recording.check(101 * NS)
+    assert bench.recording.segments._paused_ns is None
     (disk / "more").write_bytes(bytes(600_000))
-    bench.recording.look(102 * NS)
-    assert bench.recording.figures().paused
+    bench.recording.check(102 * NS)
+    assert bench.recording.segments._paused_ns is not None
     (disk / "rows").write_bytes(bytes(300_000))
     assert numbers_of(bench.files()[0])[:5] == list(range(5))
 

@@ -16,7 +16,7 @@ from detector.live.recording import mp4
 from detector.live.recording.clips import Clips
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import to_yuv
-from detector.live.recording.inbox import Closed, Drawn, Opened, Sighting
+from detector.live.recording.inbox import Closed, Drawn, Sighting
 from detector.live.recording.names import list_recordings
 from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
@@ -38,7 +38,7 @@ class Bench:
     ) -> float:
         """Play all packets of a file as one connection; return when it ended, in seconds."""
         with av.open(str(path)) as container:
-            self.recording.handle(Opened(RecordedStreams(container.streams)))
+            self.recording.handle(RecordedStreams(container.streams))
             end = at_s
             for number, packet in enumerate(container.demux()):
                 if not packet.size:
@@ -47,7 +47,7 @@ class Bench:
                 if stamp is not None:
                     end = max(end, at_s + float(stamp * packet.time_base))
                 utc = START_S + end - at_s + (utc_jump if end > at_s + 1 else 0.0)
-                kept = Packet.keep(packet, round(end * NS), utc)
+                kept = Packet.copy(packet, round(end * NS), utc)
                 if change is not None:
                     change(number, kept)
                 self.recording.handle(kept)
@@ -182,14 +182,14 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=200)
     bench = Bench(tmp_path, segment=0.05)
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(RecordedStreams(container.streams)))
+        bench.recording.handle(RecordedStreams(container.streams))
         arriving = [
             (float(one.dts * one.time_base) + late_s * (one.stream.type == "audio"), one)
             for one in container.demux()
             if one.size
         ]
         for at, packet in sorted(arriving, key=lambda one: one[0]):
-            bench.recording.handle(Packet.keep(packet, round((100 + at) * NS), START_S + at))
+            bench.recording.handle(Packet.copy(packet, round((100 + at) * NS), START_S + at))
     bench.recording.handle(Closed())
     files = bench.files()
     assert len(files) == 3
@@ -365,13 +365,13 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=100, options={"bf": "0"})
     bench = Bench(tmp_path, record="annotated")
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(RecordedStreams(container.streams)))
+        bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
         begin = min(float(packet.dts * packet.time_base) for packet in packets)
         number = 0
         for packet in packets:
             at = 100.0 + max(heap_s, float(packet.dts * packet.time_base) - begin)
-            kept = Packet.keep(packet, round(at * NS), START_S)
+            kept = Packet.copy(packet, round(at * NS), START_S)
             if packet.stream.type == "video":
                 bench.draw(range(number, number + 1), at)
                 number += 1
@@ -426,13 +426,13 @@ def run_with_detections(
     count = 0
     with av.open(str(stream)) as container:
         if mode == "copy":
-            bench.recording.handle(Opened(RecordedStreams(container.streams)))
+            bench.recording.handle(RecordedStreams(container.streams))
         for packet in container.demux(video=0):
             if not packet.size:
                 continue
             at = 100.0 + count / 25
             if mode == "copy":
-                kept = Packet.keep(packet, round(at * NS), START_S + count / 25)
+                kept = Packet.copy(packet, round(at * NS), START_S + count / 25)
                 bench.recording.handle(kept)
             else:
                 bench.draw(range(count, count + 1), at)
@@ -488,8 +488,8 @@ def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None
         for packet in container.demux(video=0):
             if packet.size and packet.dts is not None:
                 at = 119.96 + float(packet.dts * packet.time_base)
-                bench.recording.handle(Packet.keep(packet, round(at * NS), START_S))
-    assert bench.recording.figures().files == 1  # without ``finish``
+                bench.recording.handle(Packet.copy(packet, round(at * NS), START_S))
+    assert bench.recording.segments.files == 1  # without ``finish``
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -525,14 +525,15 @@ class Kept:
         pass
 
 
-def test_the_ring_is_bounded_in_bytes() -> None:
+def test_the_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: Any = Kept()
-    clips = Clips(kept, before_s=60, after_s=1, ring_bytes=100_000)
+    monkeypatch.setattr("detector.live.recording.clips.RING_BYTES", 100_000)
+    clips = Clips(kept, before_s=60, after_s=1)
     for number in range(1000):
         at = number * NS // 10
         clips.write(Sample(0, bytes(1000), at, at, 0, number % 10 == 0, at, 0.0))
         assert clips._bytes == sum(len(one.data) for one in clips._ring) <= 100_000
-    clips.seen(99 * NS, True)
+    clips.add_result(99 * NS, True)
     assert kept.samples[0].arrived_ns == 90 * NS
     assert kept.samples[0].key
     assert len(kept.samples) == 100

@@ -8,7 +8,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from detector.live.base import Ages, LiveFigures, StreamFigures
+from detector.core.session.document import AgeFigures
+from detector.live.base import LiveFigures, StreamFigures
 from detector.live.terminal.cameras import draw
 
 
@@ -21,7 +22,7 @@ def stream(name: str, state: str = "live", **more) -> StreamFigures:
         "dropped": {"newer": 234_567},
         "reconnects": 3,
         "stalls": 2,
-        "age_ms": Ages(123.4, 456.7, 7890.1, 99999.0),
+        "age_ms": AgeFigures(p50=123.4, p90=456.7, p99=7890.1, max=99999.0),
         "camera_fps": 29.97,
         "processed_fps": 14.98,
     }

@@ -98,7 +98,7 @@ class Set:
             self.noted,
             watcher=self.watcher,
             rules=Rules(),
-            tell=self.told.append,
+            send=self.told.append,
             snapshot=snapshot,
             draw=lambda image, detections: image.fill(7),
             hide=lambda image, detections: self.hidden.append(detections.class_ids.tolist()),
@@ -108,7 +108,7 @@ class Set:
         self.router.open(camera("persons"), None, frozenset({0}))
 
     def send(self, one: Frame) -> None:
-        self.router.wanted(one)
+        self.router.needs_boxes(one)
         self.router.write(one, FOUND)
 
 
@@ -143,7 +143,7 @@ def test_what_a_mask_leaves_out_is_still_made_unrecognisable():
 def test_pictures_are_drawn_only_for_outputs_or_viewers(drawn, looks):
     these = Set(drawn)
     these.watcher.looks = looks
-    assert these.router.wanted(frame("masked", 5)) == (drawn or looks)
+    assert these.router.needs_boxes(frame("masked", 5)) == (drawn or looks)
     these.router.write(frame("masked", 5), FOUND)
     assert these.watcher.shown == ([5] if looks else [])
     assert ("page" in these.noted.outputs[0]) == looks

@@ -35,7 +35,7 @@ from detector.live.base import Event
 from detector.live.day import DecodingSums
 from detector.live.guest import reads_cameras
 from detector.live.rows import CameraRows
-from detector.live.run import Onlookers, detect_live
+from detector.live.run import Observers, detect_live
 from detector.live.sources import collect
 from detector.live.sources.base import LIVE, WAITING
 from detector.live.sources.collect import Collector
@@ -91,7 +91,7 @@ class Told:
     name = "the test"
 
     def __init__(self, events: list[Event]) -> None:
-        self.tell = events.append
+        self.send = events.append
 
     def lost(self) -> int:
         return 0
@@ -138,7 +138,7 @@ def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
     monkeypatch.setattr(roster, "Collector", make_collector)
     monkeypatch.setattr(plans, "load_model", lambda *_, **__: replace(loaded, notes=[]))
     monkeypatch.setattr(live, "MONITOR_S", 0.02)
-    monkeypatch.setattr(live, "PATIENCE_S", PATIENCE_S)  # with feeds whose last pictures count
+    monkeypatch.setattr(live, "STOP_TIMEOUT_S", PATIENCE_S)  # with feeds whose last pictures count
     monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # its end is seen soon
     monkeypatch.chdir(tmp_path)
     return made
@@ -148,10 +148,10 @@ def config(**options):
     return resolve_config(None, {"engine": "null", "nvtx": False, **options})
 
 
-NOBODY = Onlookers()
+NOBODY = Observers()
 
 
-def run(*specs: str, around: Onlookers = NOBODY, **options):
+def run(*specs: str, around: Observers = NOBODY, **options):
     return detect_live(list(specs), config(**options), command=["test"], around=around)
 
 
@@ -159,7 +159,7 @@ def run_during(
     feeds: Feeds,
     action: Callable[[], object],
     *specs: str,
-    around: Onlookers = NOBODY,
+    around: Observers = NOBODY,
     ends: bool = True,
     **options,
 ):
@@ -205,7 +205,7 @@ def test_missing_camera_is_reported_once_per_error(feeds):
         feeds[0].error = "a: wrong password"
         wait_for(lambda: len(lines) == 2)
 
-    around = Onlookers(state=lines.append)
+    around = Observers(state=lines.append)
     result = run_during(feeds, change, "rtsp://a/dead", around=around, wait=True)
     assert (result.exit_code, result.told) == (3, True)
     said = [re.fullmatch(r"a: (.+); retrying in (\d+) s", line) for line in lines]
@@ -258,11 +258,11 @@ def test_reports_show_the_cameras(feeds):
         wait_for(lambda: held)
         wait_for(lambda: held[0]().capacity)  # which takes a few turns of the monitor
 
-    around = Onlookers(figures_to=held.append)
+    around = Observers(figures_to=held.append)
     result = run_during(feeds, act, "rtsp://a/door", "rtsp://b/dead", around=around)
     session = read_session(result.session)
     html = page(session).decode()
-    for text in ("<h2>Cameras", "rtsp://a/door", "nothing listens there", "of it, inference"):
+    for text in ("<h2>Cameras", "rtsp://a/door", "nothing listens there", "result: inference"):
         assert text in html
     assert not {"compare", "--stride", "--calibrate"} & {
         word for step in next_steps(session) for word in step.command
@@ -342,7 +342,7 @@ def test_no_camera_was_ever_live(feeds):
 def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
     """Exit 3 after the start timeout; event targets get the events, and no output files stay."""
     told: list[Event] = []
-    around = Onlookers(events_to=[Told(told)])
+    around = Observers(events_to=[Told(told)])
     result = run("rtsp://a/dead", "rtsp://b/dead", around=around, start_timeout=1.0, events="ev")
     assert result.exit_code == 3
     assert "--wait" in str(result.errors[0])
@@ -361,7 +361,7 @@ def test_dead_camera_sends_down_and_later_up_event(feeds):
         feeds[1].connects, feeds[1].state, feeds[1].error = 1, LIVE, None
         wait_for(lambda: sum(one.camera == "b" for one in told) == 2)
 
-    around = Onlookers(events_to=[Told(told)])
+    around = Observers(events_to=[Told(told)])
     result = run_during(feeds, come, "rtsp://a/door", "rtsp://b/dead", around=around)
     assert result.exit_code == 0
     of_b = [(one.event, one.reason) for one in told if one.camera == "b"]
@@ -517,7 +517,7 @@ class TestList:
             feeds.wait_for_pictures(feed=2)
             wait_for(lambda: said)
 
-        result = run_during(feeds, change, "cameras.yaml", around=Onlookers(say=said.append))
+        result = run_during(feeds, change, "cameras.yaml", around=Observers(say=said.append))
         streams = {stream.name: stream for stream in result.summary.streams}
         assert sorted(streams) == ["a", "b", "c"]
         assert all(map(accounted, streams.values()))
@@ -547,7 +547,7 @@ class TestList:
             wait_for(lambda: said)
             feeds.wait_for_pictures()
 
-        result = run_during(feeds, change, "cameras.yaml", around=Onlookers(say=said.append))
+        result = run_during(feeds, change, "cameras.yaml", around=Observers(say=said.append))
         assert result.exit_code == 0
         assert len(feeds) == 1
         assert any("current cameras" in line for line in said)
@@ -568,7 +568,7 @@ class TestList:
                 controls.start("nobody")
             feeds.wait_for_pictures(feed=2)
 
-        around = Onlookers(controls_to=lambda controls, folder: held.append(controls))
+        around = Observers(controls_to=lambda controls, folder: held.append(controls))
         result = run_during(feeds, press, "cameras.yaml", around=around)
         assert [feed.camera.name for feed in feeds] == ["a", "b", "a"]
         assert all(map(accounted, result.summary.streams))
@@ -615,7 +615,7 @@ def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
             ahead[0] = hours
         feeds.wait_for_pictures(3)
 
-    around = Onlookers(events_to=[Told(events)])
+    around = Observers(events_to=[Told(events)])
     run_during(feeds, jump, "rtsp://a/door", around=around, record="annotated", keep_days=0.5)
     numbers = [row["frame"] for row in rows_of_a()]
     sessions = [read_session(one).document for one in Path("runs/live").iterdir()]
@@ -630,7 +630,7 @@ def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
 def test_a_fault_of_ours_is_logged_once(feeds, monkeypatch):
     """The monitor meets it four times a second, and must not fill the disk."""
     met = []
-    monkeypatch.setattr(live.CameraLines, "look", lambda *_: met.append(1) or {}["gone"])
+    monkeypatch.setattr(live.CameraLines, "report", lambda *_: met.append(1) or {}["gone"])
     result = run_during(feeds, lambda: wait_for(lambda: len(met) > 3), "rtsp://a/door")
     assert (result.session / "error.log").read_text().count("Traceback") == 1
 
@@ -647,7 +647,7 @@ def test_figures_can_be_had_at_any_moment(feeds):
         wait_for(lambda: held)
         wait_for(look)
 
-    run_during(feeds, act, "rtsp://a/door", around=Onlookers(figures_to=held.append))
+    run_during(feeds, act, "rtsp://a/door", around=Observers(figures_to=held.append))
     assert seen[-1].streams[0].state == "live"
 
 

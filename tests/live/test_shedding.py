@@ -19,7 +19,7 @@ from detector.core.errors.secrets import Address
 from detector.core.terminal.run import DROPPED
 from detector.live.camera_outputs import CameraOutputs, _CameraRecording
 from detector.live.figures import NO_TIME, NOT_WANTED
-from detector.live.recording import Quality
+from detector.live.recording.recording import Quality
 from detector.live.sources.base import (
     CORRUPT,
     FILE,
@@ -32,7 +32,7 @@ from detector.live.sources.base import (
     Picture,
     Terms,
 )
-from detector.live.sources.burden import Burden, Use
+from detector.live.sources.cpu_load import CpuLoad, LoadShares
 from detector.live.sources.decoding import prepare
 from detector.live.sources.looped import LoopedFeed
 from detector.live.sources.network import NetworkFeed
@@ -42,7 +42,7 @@ from detector.live.sources.shedding import (
     LEAST,
     LONGEST_S,
     MARGIN,
-    MOST_PATIENCE,
+    MOST_BAD_SECTIONS,
     REGULAR,
     SHORTEST,
     Shedding,
@@ -56,7 +56,7 @@ from tests.waiting import PATIENCE_S, wait_for
 
 MS = 1_000_000
 PICTURES = 150  # of a clip
-FULL = FullCores().look()
+FULL = FullCores().measure()
 
 
 @dataclass
@@ -65,7 +65,7 @@ class World:
     ``taken`` pictures of each, or all decoded ones if there are fewer."""
 
     gop: int = 25
-    use: Use = FULL
+    use: LoadShares = FULL
     needed: bool = False
     epoch: int = 1
     taken: int = 0
@@ -89,7 +89,7 @@ class World:
             self.arrived += 1
             left_out = place > 0 and self.shedding.is_exhausted()  # the queue keeps it
             if not left_out and self.shedding.admits(stamp, place == 0):
-                self.shedding.offer()
+                self.shedding.count_offered()
                 decoded += 1
             if self.shedding.is_exhausted():
                 self.shedding.cut()
@@ -126,9 +126,12 @@ class TestBeginning:
         [
             (25, {}),  # the machine keeps up
             (5, {}),  # one in five
-            (1, {"use": Use(busy=0.85, decoding=0.9)}),  # the loop is slow, and not the cores
-            (1, {"use": Use(busy=1.0, decoding=0.1)}),  # there is little to win
-            (1, {"use": Use()}),  # nothing is known
+            (
+                1,
+                {"use": LoadShares(busy=0.85, decoding=0.9)},
+            ),  # the loop is slow, and not the cores
+            (1, {"use": LoadShares(busy=1.0, decoding=0.1)}),  # there is little to win
+            (1, {"use": LoadShares()}),  # nothing is known
             (1, {"needed": True}),  # somebody records all of them
             (1, {"gop": round(LONGEST_S * 25) + 2}),  # it would be blind for too long
             (0, {"gop": 10_000}),  # no second key frame ever comes
@@ -211,7 +214,7 @@ class TestCourse:
             needed.append(len(world.limits) - before)
             world.play(20, 25)
         assert needed[1:] == sorted(needed[1:])
-        assert MOST_PATIENCE <= needed[-1] <= MOST_PATIENCE + 2
+        assert MOST_BAD_SECTIONS <= needed[-1] <= MOST_BAD_SECTIONS + 2
 
     @pytest.mark.parametrize(
         ("gop", "decoding", "load"),
@@ -229,7 +232,7 @@ class TestCourse:
             taken = min(decoded, int(left / (1 - decoding)))
             used = decoded * decoding + taken * (1 - decoding)
             share = decoded * decoding / max(used, 1e-9)
-            world.use = Use(min(1.0, used / room + (taken < decoded)), min(1.0, share))
+            world.use = LoadShares(min(1.0, used / room + (taken < decoded)), min(1.0, share))
             world.play(1, taken)
         settled = [limit is None for limit in world.limits[100:]]
         turns = sum(a != b for a, b in itertools.pairwise(settled))
@@ -238,10 +241,10 @@ class TestCourse:
             assert set(world.limits) == {None}
 
 
-class TestBurden:
-    def burden(self, computer: bool = True) -> tuple[SimpleNamespace, Burden]:
+class TestCpuLoad:
+    def cpu_load(self, computer: bool = True) -> tuple[SimpleNamespace, CpuLoad]:
         now = SimpleNamespace(wall=0, own=0, all=0)
-        return now, Burden(
+        return now, CpuLoad(
             lambda: now.wall * MS,
             lambda: now.own * MS,
             lambda: now.all * MS if computer else None,
@@ -249,21 +252,21 @@ class TestBurden:
         )
 
     def test_shares_of_the_last_second(self) -> None:
-        now, burden = self.burden()
-        assert burden.look() == Use()
+        now, cpu_load = self.cpu_load()
+        assert cpu_load.measure() == LoadShares()
         now.wall, now.own, now.all = 1000, 800, 1600
-        burden.add(200 * MS)
-        assert burden.look() == Use(busy=0.8, decoding=0.25)
+        cpu_load.add(200 * MS)
+        assert cpu_load.measure() == LoadShares(busy=0.8, decoding=0.25)
         now.wall, now.own = 1500, 1500
-        assert burden.look() == Use(busy=0.8, decoding=0.25), "no second has passed"
+        assert cpu_load.measure() == LoadShares(busy=0.8, decoding=0.25), "no second has passed"
         now.wall = 2000
-        assert burden.look() == Use(busy=0.35, decoding=0.0)
+        assert cpu_load.measure() == LoadShares(busy=0.35, decoding=0.0)
 
     def test_a_system_that_does_not_tell_of_other_programs(self) -> None:
-        now, burden = self.burden(computer=False)
-        burden.look()
+        now, cpu_load = self.cpu_load(computer=False)
+        cpu_load.measure()
         now.wall, now.own = 1000, 1000
-        assert burden.look() == Use(busy=0.5, decoding=0.0)
+        assert cpu_load.measure() == LoadShares(busy=0.5, decoding=0.0)
 
 
 class Played(PacketFeed):
@@ -272,7 +275,9 @@ class Played(PacketFeed):
     def __init__(self, clip: Path, terms: Terms | None = None, **more: Any):
         camera = Camera("c", NETWORK, Address("rtsp://c/"), **more)
         self.ticks = itertools.count(1)
-        super().__init__(camera, terms or Terms(burden=FullCores()), clock=lambda: next(self.ticks))
+        super().__init__(
+            camera, terms or Terms(cpu_load=FullCores()), clock=lambda: next(self.ticks)
+        )
         self.clip, self.shown = clip, list[tuple[Picture, int]]()
         self.arrived, self.over = threading.Event(), threading.Event()
         self.decoding, self.late = 0, list[int]()  # a packet's number; packets a picture lags
@@ -360,10 +365,10 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
 @pytest.mark.parametrize(
     ("more", "terms"),
     [
-        ({}, Terms(every=True, burden=FullCores())),
+        ({}, Terms(every=True, cpu_load=FullCores())),
         ({"rate": Fraction(10**9)}, None),
         # Nothing is known of the cores: no second passes, however long the decoding takes.
-        ({}, Terms(burden=Burden(clock=lambda: 0))),
+        ({}, Terms(cpu_load=CpuLoad(clock=lambda: 0))),
     ],
 )
 def test_all_is_decoded(clips: dict[str, Path], more: dict[str, Any], terms: Terms | None) -> None:
@@ -383,7 +388,7 @@ def test_only_a_silent_camera_is_cut() -> None:
     """A camera is not cut if its pictures wait for a slow loop, or if the process was stopped."""
     waits, late, silent, stood = (True, 1, 1), (False, 0, 1), (False, 1, 1), (False, 1, 10**12)
     for case in (waits, late, silent, stood):
-        feed, (blocked, feed._reached, absent_ns) = Played(Path("unread")), case
+        feed, (blocked, feed._decoded_epoch, absent_ns) = Played(Path("unread")), case
         live(feed.status, 0)
         feed.ticks = itertools.count(10**12)  # a quarter of an hour later
         feed._watched_ns = 10**12 - absent_ns

@@ -23,10 +23,13 @@ from detector.core.sinks.overlay import ass
 from detector.core.stages.annotate import Style, annotate, lay_out
 from detector.core.types import Detections, Frame
 from detector.live.camera_outputs import CameraOutputs
-from detector.live.recording import CameraRecorder, Quality, Retention, side_cars
+from detector.live.recording import side_cars
 from detector.live.recording.connection import Packet, RecordedStreams
-from detector.live.recording.inbox import Closed, Inbox, Opened, Sighting
-from detector.live.recording.names import finish_leftovers, free_name, side_car, time_name
+from detector.live.recording.inbox import Closed, Inbox, Sighting
+from detector.live.recording.names import finish_leftovers, free_name, make_time_name, side_car
+from detector.live.recording.recorder import CameraRecorder
+from detector.live.recording.recording import Quality
+from detector.live.recording.retention import Retention
 from detector.live.sources.base import NETWORK, Camera, Terms
 from detector.live.sources.network import NetworkFeed
 from tests.fonts import needs_libass
@@ -121,7 +124,7 @@ def play(
     they came from another stream, without B-frames. ``in_order``: False for order of arrival.
     """
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(RecordedStreams(container.streams)))
+        bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
         shown = sorted(packet.pts for packet in packets if packet.stream.type == "video")
         arrived: dict[int, int] = {}
@@ -144,7 +147,7 @@ def play(
                 number = shown.index(packet.pts) if in_order else len(arrived)
                 at_ns = max(at_ns, round((at_s + len(arrived) / 25) * NS))
                 arrived[number] = at_ns
-            bench.recording.handle(Packet.keep(packet, at_ns, START_S + at_ns / NS - 100))
+            bench.recording.handle(Packet.copy(packet, at_ns, START_S + at_ns / NS - 100))
             tell(late)
     bench.recording.handle(Closed())
     tell(0)
@@ -325,11 +328,11 @@ def test_a_size_that_changes_in_mid_stream(tmp_path: Path) -> None:
     both = tmp_path / "both.h264"
     both.write_bytes(b"".join(path.read_bytes() for path in streams))
     with av.open(str(both)) as container:
-        bench.recording.handle(Opened(RecordedStreams(container.streams)))
+        bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
         for count, packet in enumerate([*packets, *[None] * 10]):
             if packet is not None:
-                kept = Packet.keep(packet, 100 * NS + count * NS // 25, START_S)
+                kept = Packet.copy(packet, 100 * NS + count * NS // 25, START_S)
                 bench.recording.handle(kept)
             if count >= 10:
                 number = count - 10
@@ -510,7 +513,7 @@ def test_boxes_go_with_their_recording(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "video"
     folder.mkdir(parents=True)
     for number in range(4):
-        path = folder / f"{time_name(START_S + number * 3600)}.mp4"
+        path = folder / f"{make_time_name(START_S + number * 3600)}.mp4"
         path.write_bytes(bytes(600_000))
         side_car(path).write_bytes(bytes(400_000))
     (folder / "20260131T120000Z.txt").touch()
@@ -567,15 +570,15 @@ def test_late_detections_are_waited_for_and_not_for_ever(tmp_path: Path) -> None
     cars = bench.recording._side_cars
     assert cars is not None
     assert len(cars._cars) == 1
-    bench.recording.look(110 * NS)
+    bench.recording.check(110 * NS)
     assert len(cars._cars) == 1
-    bench.recording.look(113 * NS)
+    bench.recording.check(113 * NS)
     assert cars._cars == []
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Detections, pictures or the first fragment of the video may never come."""
-    monkeypatch.setattr(side_cars, "TRIMMED", 600)
+    monkeypatch.setattr(side_cars, "MOST_PICTURES", 600)
     monkeypatch.setattr(side_cars, "MOST_LINES", 50)
     cars = side_cars.SideCars("yard", Style(), 0.0, lambda text: None)
     file: Any = type("File", (), {"path": None})()
@@ -583,30 +586,31 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sample: Any = type("Sample", (), {"duration_ns": 0, "dts_ns": 0, "data": b""})()
     for number in range(2000):
         sample.arrived_ns = number * NS // 25
-        cars.shown(file, sample, sample.arrived_ns)
+        cars.add_picture(file, sample, sample.arrived_ns)
         assert len(cars._cars[0]._arrived) <= 601
-    cars.seen(NS // 25, one(1), (HEIGHT, WIDTH))  # its place is forgotten by now
-    assert cars._cars[0]._standing is None
+    cars.add_detections(NS // 25, one(1), (HEIGHT, WIDTH))  # its place is forgotten by now
+    assert cars._cars[0]._current is None
     for number in range(600):
-        cars.seen((1400 + number) * NS // 25, one(number % 400), (HEIGHT, WIDTH))
+        cars.add_detections((1400 + number) * NS // 25, one(number % 400), (HEIGHT, WIDTH))
     assert len(cars._recent) == 251  # of 10 s
     assert len(cars._cars[0]._lines) == 50
     assert not cars._cars[0]._waiting
     monkeypatch.setattr(side_cars, "MOST_BYTES", 2000)
-    cars.seen(2000 * NS // 25, one(0), (HEIGHT, WIDTH))
+    cars.add_detections(2000 * NS // 25, one(0), (HEIGHT, WIDTH))
     assert len(cars._recent) == 3
 
 
-def test_the_inbox_is_bounded_in_bytes_of_boxes_too() -> None:
-    inbox = Inbox(most_bytes=100)
+def test_the_inbox_is_bounded_in_bytes_of_boxes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detector.live.recording.inbox.MOST_BYTES", 100)
+    inbox = Inbox()
     for number in range(4):
-        inbox.put_word(Sighting(number, True, one(number), (HEIGHT, WIDTH)), 0)
+        inbox.put_message(Sighting(number, True, one(number), (HEIGHT, WIDTH)), 0)
     taken = [inbox.take(0) for _ in range(4)]
     assert [one.detections is not None for one in taken if isinstance(one, Sighting)] == [
         *[True] * 3,
         False,
     ]
-    inbox.put_word(Sighting(9, True, one(9), (HEIGHT, WIDTH)), 0)
+    inbox.put_message(Sighting(9, True, one(9), (HEIGHT, WIDTH)), 0)
     last = inbox.take(0)
     assert isinstance(last, Sighting)
     assert last.detections is not None

@@ -12,7 +12,7 @@ import pytest
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.run.plan import Asked
-from detector.live.asked import LiveAsked
+from detector.live.options import LiveOptions
 from detector.live.tracks import CameraTracks
 from tests.live.streams import START_S, camera, frame_at, one_detection
 from tests.waiting import PATIENCE_S
@@ -81,6 +81,6 @@ def test_save_tracks_is_for_cameras_too(save, wanted):
     asked = Asked.of(Config().with_options({"save": save}))
     if wanted is None:
         with pytest.raises(UsageError):
-            LiveAsked.of(["rtsp://x"], asked)
+            LiveOptions.of(["rtsp://x"], asked)
     else:
-        assert LiveAsked.of(["rtsp://x"], asked).tracks is wanted
+        assert LiveOptions.of(["rtsp://x"], asked).tracks is wanted

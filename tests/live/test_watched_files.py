@@ -11,7 +11,7 @@ import pytest
 from detector.core.timeline import INFER, READ, Timeline
 from detector.core.types import Detections, Scene, SourceInfo, ZoneEvent
 from detector.live.hub import Hub
-from detector.live.watched_files import WatchedFiles, stream_name
+from detector.live.watched_files import WatchedFiles, make_stream_name
 from tests.live.page.rehearsal import frame, picture
 
 NOTHING = SimpleNamespace(read=0, written=0, reused=0, coasted=0)
@@ -47,7 +47,7 @@ def info(path: str, frames: int | None = None) -> SourceInfo:
     ],
 )
 def test_names(path, taken, expected):
-    assert stream_name(path, taken) == expected
+    assert make_stream_name(path, taken) == expected
 
 
 def test_the_figures_of_two_files_in_turn():
@@ -92,7 +92,7 @@ def test_pictures_and_counts_carry_the_name_of_their_file():
     hub, yard = Hub(), SimpleNamespace(name="yard", is_line=False)
     watched = WatchedFiles(hub)
     watched.start(info("in.mp4"), NOTHING, Timeline(nvtx=False), None)
-    hub.ask("in")
+    hub.request_picture("in")
     shown = frame("", picture(3))
     shown.arrival = None
     assert watched.wants_pictures("in.mp4")

@@ -12,9 +12,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-import pytest
 
-from detector.core.errors import UsageError
 from detector.core.errors.secrets import Address
 from detector.live.sources.base import ENDED, LIVE, STALLED, WAITING, WEBCAM, Camera, Feed, Terms
 from detector.live.sources.status import Backoff, Status
@@ -123,8 +121,3 @@ def test_a_device_that_is_not_there_says_what_to_do() -> None:
     wait_for(lambda: feed.facts().state == WAITING)
     assert "/dev/video99" in (feed.facts().error or "")
     assert feed.stop(PATIENCE_S)
-
-
-def test_a_webcam_has_no_packets() -> None:
-    with pytest.raises(UsageError, match="annotated"):
-        webcam(Device()).listen(None)  # type: ignore[arg-type]

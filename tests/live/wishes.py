@@ -1,16 +1,14 @@
-"""A test's settings of a recording: a stand-in for RecordConfig."""
+"""A test's settings of a recording, with defaults for tests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from detector.core.config.cameras import RecordConfig
 
-@dataclass
-class Wish:
+
+@dataclass(frozen=True)
+class Wish(RecordConfig):
     record: str = "copy"
-    segment: float = 10.0
-    clips: bool = False
     clip_before: float = 1.0
     clip_after: float = 1.0
-    keep_days: float | None = None
-    keep_gb: float | None = None

@@ -29,7 +29,7 @@ from detector.core.run.quantize.calibrate import packaged
 from detector.core.run.reading import SourceReading
 from detector.core.stages.preprocess import input_of_shape
 from detector.live import run as live
-from detector.live.canvas import picture_of_cameras, reported_size
+from detector.live.canvas import choose_size, read_size
 from detector.live.sources.cameras import make_cameras
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
@@ -294,20 +294,20 @@ def test_cameras_share_the_canvas_of_most(
     tmp_path: Path, sizes: list[Any], picture: Any, told: bool
 ) -> None:
     cameras = cameras_of(tmp_path, *sizes)
-    found, line = picture_of_cameras(cameras, configured())
+    found, line = choose_size(cameras, configured())
     assert found == picture
     assert (line is not None) == told
     if line is not None:
         height, width = canvas.find_canvas(configured(), found) or OWN
         assert f"{width}x{height}" in line
         assert ("reported no size" in line) == (None in sizes)
-    assert picture_of_cameras(cameras, configured(size="320")) == (None, None)
-    assert picture_of_cameras(cameras, configured(model="yolov4-tiny")) == (None, None)
+    assert choose_size(cameras, configured(size="320")) == (None, None)
+    assert choose_size(cameras, configured(model="yolov4-tiny")) == (None, None)
 
 
 def test_files_that_play_as_cameras_tell_their_size(clips: dict[str, str], tmp_path: Path) -> None:
     specs = [clips["square"], clips["wide"], str(tmp_path / "missing.mp4")]
-    told = [reported_size(camera) for camera in make_cameras(specs, loop=True)]
+    told = [read_size(camera) for camera in make_cameras(specs, loop=True)]
     assert told == [(240, 240), (640, 360), None]
 
 

@@ -1,8 +1,8 @@
 """Filters of events for the webhook, MQTT, snapshots and clips: ``events:`` in cameras.yaml.
 
-Without a filter each of them gets all events but those of the run's planned end; for a camera with
-lines or zones (--zones), only the events of those and of the camera itself. Events that are held
-back are counted; the camera's files have them all.
+Without a filter, a receiver gets all events except those of the run's planned end; for a camera
+with lines or zones (--zones), only events of the lines, the zones and the camera itself. Events
+that a filter held back are counted; the camera's files contain all events.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote, refuse_unknown
 from detector.core.run.selection import class_ids
 from detector.live import base
-from detector.live.base import Event, moment_of
+from detector.live.base import Event, to_utc
 
 if TYPE_CHECKING:
     from detector.live.sources.base import Camera
 
 WEBHOOK, MQTT, SNAPSHOTS, CLIPS = "webhook", "mqtt", "snapshots", "clips"
-OF_CAMERAS = {base.CAMERA_UP, base.CAMERA_DOWN}
-OF_ZONES = {base.CROSSES, base.ENTERS, base.STAYS, base.ENDS}
+CAMERA_EVENTS = {base.CAMERA_UP, base.CAMERA_DOWN}
+ZONE_EVENTS = {base.CROSSES, base.ENTERS, base.STAYS, base.ENDS}
 TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # events that have a duration
-PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # the object is in the picture
-# Receiver -> the kinds of events that it gets by default.
+PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # the object is in view
+# Receiver -> default kinds of events.
 KINDS = {WEBHOOK: base.EVENTS, MQTT: base.EVENTS, SNAPSHOTS: PICTURED, CLIPS: PICTURED}
-AWAY = "away from lines and zones"  # what is held back though nobody set a filter
+NO_ZONE = "away from lines and zones"  # why events are held back without a user's filter
 MINUTE_S = 60.0
 PASSED, FILTERED, LIMITED = "passed", "filter", "per_minute"
 _HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|24:00)")
@@ -40,7 +40,7 @@ _HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|2
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """The keys of a filter; None means any."""
+    """The keys of a filter. None allows any value."""
 
     kinds: tuple[str, ...] | None = option(None, "Kinds of events.", choices=base.EVENTS)
     classes: tuple[str, ...] | None = option(None, "Names or ids of classes.")
@@ -54,7 +54,7 @@ class EventFilter:
     def matches(self, event: Event) -> bool:
         if event.event not in (self.kinds or ()) or not self._is_time(event.time_s):
             return False
-        if event.event in OF_CAMERAS:  # without class or zone
+        if event.event in CAMERA_EVENTS:  # they have no class or zone
             return True
         if event.event in TIMED and event.time_s - event.since_s < self.stay:
             return False
@@ -65,7 +65,7 @@ class EventFilter:
         return self.zones is None or event.zone in self.zones
 
     def _is_time(self, time_s: float) -> bool:
-        now = moment_of(time_s).astimezone().strftime("%H:%M")
+        now = to_utc(time_s).astimezone().strftime("%H:%M")
         spans = [span.split("-") for span in self.hours or ("00:00-24:00",)]
         return any(
             begin <= now < end or (end < begin and not end <= now < begin) for begin, end in spans
@@ -73,8 +73,8 @@ class EventFilter:
 
 
 class EventFilters:
-    """The filters of a run. ``names``: classes of the network. ``zones_of``: a camera's lines and
-    zones. ``clock``: monotonic seconds. Not thread-safe."""
+    """The filters of a run. ``names``: classes of the network. ``zones_of`` returns a camera's
+    lines and zones. ``clock``: monotonic seconds. Not thread-safe."""
 
     def __init__(
         self,
@@ -82,16 +82,16 @@ class EventFilters:
         zones_of: Callable[[str], Sequence[str]] = lambda camera: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._names, self._zones_of, self._clock = names, zones_of, clock
-        self._filters: dict[tuple[str, str], EventFilter] = {}  # receiver, camera
-        self._own: set[str] = set()  # receivers with a filter of the user's
-        # Events that passed in the last minute, with their times.
+        self._names, self._list_zones, self._clock = names, zones_of, clock
+        self._filters: dict[tuple[str, str], EventFilter] = {}  # by receiver and camera
+        self._own: set[str] = set()  # receivers with a user's filter
+        # Events that passed in the last minute, by receiver and camera, with monotonic times.
         self._recent: dict[tuple[str, str], deque[tuple[float, Event]]] = defaultdict(deque)
-        self.counts: Counter[tuple[str, str]] = Counter()  # receiver, result
+        self.counts: Counter[tuple[str, str]] = Counter()  # by receiver and result
 
     def take(self, cameras: Sequence[Camera]) -> None:
-        """Use the filters of these cameras. Raises UsageError for unknown names."""
-        zones = [zone for camera in cameras for zone in self._zones_of(camera.name)]
+        """Set the filters of these cameras. Raises UsageError for unknown names."""
+        zones = [zone for camera in cameras for zone in self._list_zones(camera.name)]
         known = tuple(dict.fromkeys(zones))
         self._own |= {receiver for camera in cameras for receiver in camera.events}
         self._filters |= {
@@ -101,65 +101,65 @@ class EventFilters:
         }
 
     def _complete(self, receiver: str, camera: Camera, known: Sequence[str]) -> EventFilter:
-        """Return the filter with its defaults. ``known``: lines and zones of all cameras."""
+        """Return the camera's filter with all defaults. ``known``: all lines and zones."""
         own: EventFilter = camera.events.get(receiver, EventFilter())
         where = f"camera {camera.name}: events.{receiver}"
-        if not known and (own.zones or OF_ZONES.intersection(own.kinds or ())):
+        if not known and (own.zones or ZONE_EVENTS.intersection(own.kinds or ())):
             raise UsageError(f"{where}: there are no lines or zones; add --zones FILE")
         refuse_unknown(f"{where}.zones", "line or zone", own.zones or (), known)
         ids = class_ids(f"{where}.classes", own.classes, self._names)
-        kinds = (*TIMED, *OF_CAMERAS) if own.stay else KINDS[receiver]
+        kinds = (*TIMED, *CAMERA_EVENTS) if own.stay else KINDS[receiver]
         return replace(
             own,
             kinds=kinds if own.kinds is None else own.kinds,
             classes=None if ids is None else tuple(self._names[one] for one in ids),
-            view=not self._zones_of(camera.name) if own.view is None else own.view,
+            view=not self._list_zones(camera.name) if own.view is None else own.view,
         )
 
     def choose_clips(self, camera: Camera) -> bool:
-        """Return whether events start clips, instead of detections."""
-        return CLIPS in camera.events or bool(self._zones_of(camera.name))
+        """Return whether events start the camera's clips; otherwise detections do."""
+        return CLIPS in camera.events or bool(self._list_zones(camera.name))
 
     def passes(self, receiver: str, event: Event) -> bool:
         """Return whether the receiver gets this event, and count the result."""
         key = receiver, event.camera
-        wanted, result = self._filters[key], PASSED
-        if event.reason == base.RUN_ENDED and not wanted.run_end:
+        limits, result = self._filters[key], PASSED
+        if event.reason == base.RUN_ENDED and not limits.run_end:
             return False
-        if not wanted.matches(event):
+        if not limits.matches(event):
             result = FILTERED
-        elif event.event not in OF_CAMERAS and not self._has_room(key, wanted, event):
+        elif event.event not in CAMERA_EVENTS and not self._has_room(key, limits, event):
             result = LIMITED
         if result == PASSED or event.event in KINDS[receiver]:
             self.counts[receiver, result] += 1
         return result == PASSED
 
-    def _has_room(self, key: tuple[str, str], wanted: EventFilter, event: Event) -> bool:
-        """Return whether the camera is below its limit, of which each line or zone silent for a
-        minute has one event reserved. Events of one moment share a picture and count once."""
-        if wanted.per_minute is None:
+    def _has_room(self, key: tuple[str, str], limits: EventFilter, event: Event) -> bool:
+        """Return whether the camera is below its limit, of which one event is reserved for each
+        line or zone without a recent event. Simultaneous events share a picture and count once."""
+        if limits.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]
         while recent and now - recent[0][0] >= MINUTE_S:
             recent.popleft()
         if key[0] in (SNAPSHOTS, CLIPS) and any(one.time_s == event.time_s for _, one in recent):
             return True
-        zones = wanted.zones or self._zones_of(event.camera)
+        zones = limits.zones or self._list_zones(event.camera)
         silent = {*zones}.difference(one.zone for _, one in recent)
-        kept = 0 if event.zone in silent or not recent else len(silent)
-        if len(recent) + kept >= wanted.per_minute:
+        reserved = 0 if event.zone in silent or not recent else len(silent)
+        if len(recent) + reserved >= limits.per_minute:
             return False
         recent.append((now, event))
         return True
 
     def line(self) -> str:
-        """Return a line that counts the events held back; empty if there are none."""
-        held = [
-            f"{count} from {receiver} ({result if receiver in self._own else AWAY})"
+        """Return a line for the user with the numbers of events held back, if any."""
+        parts = [
+            f"{count} from {receiver} ({result if receiver in self._own else NO_ZONE})"
             for (receiver, result), count in sorted(self.counts.items())
             if result != PASSED
         ]
-        return f"events held back: {', '.join(held)}" if held else ""
+        return f"events held back: {', '.join(parts)}" if parts else ""
 
 
 def read_filters(where: str, given: Any) -> dict[str, EventFilter]:
@@ -171,7 +171,7 @@ def read_filters(where: str, given: Any) -> dict[str, EventFilter]:
         given = _mapping(here, section, list(keys)).items()
         values = {key: read_value(f"{here}.{key}", keys[key], value) for key, value in given}
         filters[receiver] = one = EventFilter(**values)
-        if receiver in (SNAPSHOTS, CLIPS) and OF_CAMERAS.intersection(one.kinds or ()):
+        if receiver in (SNAPSHOTS, CLIPS) and CAMERA_EVENTS.intersection(one.kinds or ()):
             raise UsageError(f"{here}.kinds: events of a camera have no picture; remove them")
         if one.stay and not {*(one.kinds or TIMED)} & {*TIMED}:
             raise UsageError(f"{here}.stay: only {', '.join(TIMED)} have one; add some to kinds")

@@ -1,7 +1,7 @@
 """Cameras as devices of Home Assistant, by MQTT discovery: PREFIX/device/TOPIC/CAMERA/config.
 
-A device has the camera's state, its last snapshot (TOPIC/CAMERA/snapshot, a JPEG), and the counts
-that mqtt.py publishes. Keys of payloads are Home Assistant's abbreviations:
+A device shows the camera's state, its last snapshot (TOPIC/CAMERA/snapshot, a JPEG), and the counts
+that mqtt.py publishes. Payload keys are Home Assistant's abbreviations:
 https://www.home-assistant.io/integrations/mqtt/#device-discovery-payload
 """
 
@@ -20,15 +20,15 @@ from detector.core.errors.parsing import parse_json
 from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
 from detector.live.events.mqtt import MqttTarget, is_topic, level
 
-BIRTH = "homeassistant/status"  # Home Assistant's default, whatever the prefix
-MOST_CLASSES = 20  # more would clutter a device; --classes selects
-MOST_WAITING = 20  # unacknowledged messages; above it snapshots are dropped
-MOST_DEVICES = 256  # of earlier runs, so that a broker cannot fill the memory
-Entities = dict[str, dict[str, Any]]  # by id; Home Assistant removes one that has only a platform
+BIRTH = "homeassistant/status"  # Home Assistant's default; it does not depend on the prefix
+MOST_CLASSES = 20  # with more, a device gets no class entities; use --classes
+MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
+MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory
+Entities = dict[str, dict[str, Any]]  # id -> config; with only a platform ("p"), it is removed
 
 
-def identifier(text: str) -> str:
-    """Replace characters that ids may not have; different texts get different ids."""
+def make_id(text: str) -> str:
+    """Replace forbidden characters; if there are any, append a hash."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)
     return plain if plain == text else f"{plain}-{zlib.crc32(text.encode()):08x}"
 
@@ -36,51 +36,51 @@ def identifier(text: str) -> str:
 def make_entities(
     topic: str, camera: str, shapes: Sequence[ZoneShape], classes: Sequence[str]
 ) -> Entities:
-    place = f"{topic}/{level(camera)}"
-    state = {"stat_t": f"{place}/state", "pl_on": "up", "pl_off": "down"}
-    found: Entities = {
+    prefix = f"{topic}/{level(camera)}"
+    state = {"stat_t": f"{prefix}/state", "pl_on": "up", "pl_off": "down"}
+    entities: Entities = {
         "state": {
             "p": "binary_sensor",
             "dev_cla": "connectivity",
             "ent_cat": "diagnostic",
             **state,
         },
-        # Not "camera", which is for live video; an image shows its time.
-        "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{place}/snapshot"},
+        # Not a "camera", which is for live video; an "image" shows its time.
+        "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{prefix}/snapshot"},
     }
-    present = {f"class_{name}": (name, f"{place}/count/{level(name)}") for name in classes}
+    present = {f"class_{name}": (name, f"{prefix}/count/{level(name)}") for name in classes}
     for shape in shapes:
-        name, values = shape.name, f"{place}/zone/{level(shape.name)}"
+        name, values = shape.name, f"{prefix}/zone/{level(shape.name)}"
         if not shape.is_line:
             present[f"zone_{name}"] = name, f"{values}/inside"
             continue
         for way, side in zip(("in", "out"), shape.sides, strict=True):
             total = {"p": "sensor", "name": f"{name} {side}", "stat_cla": "total_increasing"}
-            found[f"line_{name}_{way}"] = {**total, "stat_t": f"{values}/{way}"}
+            entities[f"line_{name}_{way}"] = {**total, "stat_t": f"{values}/{way}"}
     # Counts are unknown while the camera is down.
-    up = {"t": f"{place}/state", "pl_avail": "up", "pl_not_avail": "down"}
-    now = {"avty": [{"t": f"{topic}/available"}, up], "avty_mode": "all"}
-    some = "{{ 'ON' if value | int(0) > 0 else 'OFF' }}"
+    up = {"t": f"{prefix}/state", "pl_avail": "up", "pl_not_avail": "down"}
+    online = {"avty": [{"t": f"{topic}/available"}, up], "avty_mode": "all"}
+    is_any = "{{ 'ON' if value | int(0) > 0 else 'OFF' }}"
     for key, (name, values) in present.items():
         count = {"p": "sensor", "name": f"{name} count", "stat_cla": "measurement"}
-        there = {"p": "binary_sensor", "name": f"{name} occupancy", "dev_cla": "occupancy"}
-        found[f"{key}_count"] = {**count, "stat_t": values, **now}
-        found[f"{key}_occupancy"] = {**there, "stat_t": values, "val_tpl": some, **now}
-    node = identifier(topic)
-    ids = {identifier(key): entity for key, entity in found.items()}
+        occupancy = {"p": "binary_sensor", "name": f"{name} occupancy", "dev_cla": "occupancy"}
+        entities[f"{key}_count"] = {**count, "stat_t": values, **online}
+        entities[f"{key}_occupancy"] = {**occupancy, "stat_t": values, "val_tpl": is_any, **online}
+    node = make_id(topic)
+    ids = {make_id(key): entity for key, entity in entities.items()}
     return {key: {**entity, "uniq_id": f"{node}_{camera}_{key}"} for key, entity in ids.items()}
 
 
-def device_config(topic: str, camera: str, entities: Entities) -> str:
-    device = {"ids": [f"{identifier(topic)}_{camera}"], "name": camera, "mf": "detect-video"}
+def make_device_config(topic: str, camera: str, entities: Entities) -> str:
+    device = {"ids": [f"{make_id(topic)}_{camera}"], "name": camera, "mf": "detect-video"}
     origin = {"name": "detect-video", "sw": __version__}
     available = [{"t": f"{topic}/available"}]
     return json.dumps({"dev": device, "o": origin, "avty": available, "cmps": entities})
 
 
 class HomeAssistant(MqttTarget):
-    """Announces each camera at its first picture, when its lines are known. A camera that is down
-    keeps its device of earlier runs."""
+    """Announces each camera at its first picture, which reveals its lines. A camera that is down
+    keeps its device from earlier runs."""
 
     subscribes = True
 
@@ -88,93 +88,94 @@ class HomeAssistant(MqttTarget):
         if not is_topic(prefix):
             raise UsageError("--mqtt-discovery: not a topic; Home Assistant's is homeassistant")
         self._prefix = prefix
-        self._order = threading.Lock()  # keeps values in order
-        self._again = False  # publish all retained values again
-        self._made: dict[str, tuple[Any, Entities]] = {}  # camera -> (shapes and classes), entities
-        # Camera -> id -> platform: entities that Home Assistant may know.
-        self._before: dict[str, dict[str, str]] = {}
+        self._order_lock = threading.Lock()  # published values must not overtake each other
+        self._republish = False  # publish all retained values at the next ``publish_changes``
+        # Camera -> what it was announced with: shapes and classes, and the entities made of them.
+        self._announced: dict[str, tuple[Any, Entities]] = {}
+        # Entities that Home Assistant may know: camera -> id -> platform.
+        self._known_devices: dict[str, dict[str, str]] = {}
         super().__init__(*broker, **more)
 
     def _config_topic(self, camera: str) -> str:
-        return f"{self._prefix}/device/{identifier(self._topic)}/{camera}/config"
+        return f"{self._prefix}/device/{make_id(self._topic)}/{camera}/config"
 
-    def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        super()._connected(client, data, flags, code, more)
+    def _on_connect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
+        super()._on_connect(client, data, flags, code, more)
         if not code.is_failure:
             topics = {BIRTH, f"{self._prefix}/status", self._config_topic("+")}
             client.subscribe([(topic, 0) for topic in topics])
-            self._again = True
+            self._republish = True
 
-    def _received(self, client: Any, data: Any, message: Any) -> None:
-        """Handle a message: Home Assistant has started, or a device of an earlier run."""
+    def _on_message(self, client: Any, data: Any, message: Any) -> None:
+        """Handle Home Assistant's start, or the retained config of an earlier run."""
         try:
             topic, payload = message.topic, message.payload.decode()
             if topic in (BIRTH, f"{self._prefix}/status"):
-                self._again |= payload == "online"
+                self._republish |= payload == "online"
                 return
-            camera = identifier(topic.split("/")[-2])
+            camera = make_id(topic.split("/")[-2])
             is_ours = message.retain and topic == self._config_topic(camera)
-            if is_ours and len(self._before) < MOST_DEVICES:
+            if is_ours and len(self._known_devices) < MOST_DEVICES:
                 given = parse_json(payload, topic)["cmps"].items()
                 known = {key: str(one["p"]) for key, one in given if len(one) > 1}
-                self._before[camera] = known
+                self._known_devices[camera] = known
         except (UsageError, ValueError, LookupError, TypeError, AttributeError):
-            pass  # not ours
+            pass  # not a message of ours
 
-    def tell(self, event: Event) -> None:
-        with self._order:
-            super().tell(event)
+    def send(self, event: Event) -> None:
+        with self._order_lock:
+            super().send(event)
 
-    def look(
+    def publish_changes(
         self, cameras: Mapping[str, Sequence[str]], figures: Callable[[], LiveFigures]
     ) -> None:
-        """Publish changes, once a second. ``cameras``: name -> classes."""
-        with self._order:
-            if self._again:
-                self._again = False
+        """Publish changes; called once a second. ``cameras``: name -> classes."""
+        with self._order_lock:
+            if self._republish:
+                self._republish = False
                 for topic, payload in list(self._latest.items()):
                     self._publish(topic, payload, retain=True)
             for stream in figures().streams:
                 if stream.processed and stream.name in cameras:
-                    self._see(stream, cameras[stream.name])
-            for camera in {*self._made, *self._before.copy()} - {*cameras}:
+                    self._announce(stream, cameras[stream.name])
+            for camera in {*self._announced, *self._known_devices.copy()} - {*cameras}:
                 self._drop(camera)
 
-    def _see(self, stream: StreamFigures, classes: Sequence[str]) -> None:
-        camera, place = stream.name, f"{self._topic}/{level(stream.name)}"
+    def _announce(self, stream: StreamFigures, classes: Sequence[str]) -> None:
+        camera, prefix = stream.name, f"{self._topic}/{level(stream.name)}"
         classes = classes if len(classes) <= MOST_CLASSES else ()
         for name in classes:
-            if (topic := f"{place}/count/{level(name)}") not in self._latest:
+            if (topic := f"{prefix}/count/{level(name)}") not in self._latest:
                 self._keep(topic, "0")
         for zone in stream.zones:
             values = {"in": zone.today[0], "out": zone.today[1], "inside": zone.inside}
             for what in ("in", "out") if zone.shape.is_line else ("inside",):
-                topic, value = f"{place}/zone/{level(zone.shape.name)}/{what}", str(values[what])
+                topic, value = f"{prefix}/zone/{level(zone.shape.name)}/{what}", str(values[what])
                 if self._latest.get(topic) != value:
                     self._keep(topic, value)
-        shapes, before = [zone.shape for zone in stream.zones], self._before.get(camera, {})
-        made, entities = self._made.get(camera, (None, {}))
-        if changed := made != (shapes, classes):
+        shapes, before = [zone.shape for zone in stream.zones], self._known_devices.get(camera, {})
+        announced, entities = self._announced.get(camera, (None, {}))
+        if changed := announced != (shapes, classes):
             entities = make_entities(self._topic, camera, shapes, classes)
-            self._made[camera] = (shapes, classes), entities
-        if gone := {key: {"p": p} for key, p in before.items() if key not in entities}:
-            text = device_config(self._topic, camera, {**entities, **gone})
+            self._announced[camera] = (shapes, classes), entities
+        if removed := {key: {"p": p} for key, p in before.items() if key not in entities}:
+            text = make_device_config(self._topic, camera, {**entities, **removed})
             self._publish(self._config_topic(camera), text, retain=True)
-        if gone or changed:
-            text = device_config(self._topic, camera, entities)
+        if removed or changed:
+            text = make_device_config(self._topic, camera, entities)
             self._keep(self._config_topic(camera), text)
-            self._before[camera] = {key: entity["p"] for key, entity in entities.items()}
+            self._known_devices[camera] = {key: entity["p"] for key, entity in entities.items()}
 
     def _drop(self, camera: str) -> None:
-        place = f"{self._topic}/{level(camera)}/"
-        values = [topic for topic in list(self._latest) if topic.startswith(place)]
-        for topic in (self._config_topic(camera), f"{place}snapshot", *values):
+        prefix = f"{self._topic}/{level(camera)}/"
+        values = [topic for topic in list(self._latest) if topic.startswith(prefix)]
+        for topic in (self._config_topic(camera), f"{prefix}snapshot", *values):
             self._publish(topic, "", retain=True)
             self._latest.pop(topic, None)
-        self._made.pop(camera, None)
-        self._before.pop(camera, None)
+        self._announced.pop(camera, None)
+        self._known_devices.pop(camera, None)
 
-    def show(self, camera: str, jpeg: bytes) -> None:
+    def publish_snapshot(self, camera: str, jpeg: bytes) -> None:
         """Publish a snapshot, from any thread."""
         if self._client.is_connected() and self._pending < MOST_WAITING:
             self._publish(f"{self._topic}/{level(camera)}/snapshot", jpeg, retain=True)

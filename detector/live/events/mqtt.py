@@ -1,4 +1,4 @@
-"""Events by MQTT, through paho-mqtt (extra ``mqtt``).
+"""Publishes events by MQTT, with paho-mqtt (extra ``mqtt``).
 
 TOPIC/available           online, or offline (last will); retained
 TOPIC/CAMERA/state        up or down; retained
@@ -22,13 +22,13 @@ from urllib.parse import quote, unquote, urlsplit
 from detector.core.errors import UsageError
 from detector.core.errors.secrets import Address, keep_secret
 from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, STAYS, Event
-from detector.live.events.courier import LAST_MOMENT_S, ROOM, explain
+from detector.live.events.queued_target import LAST_MOMENT_S, ROOM, explain
 from detector.live.events.wording import as_json
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
-LONGEST_PAUSE_S = 30  # between two attempts to connect; doubles from 1
-STEADY_S = 60.0  # report a disconnect again if the connection had lasted this long
-LONGEST_TOPIC = 65_535  # bytes, MQTT 3.1.1 section 1.5.3
+LONGEST_PAUSE_S = 30  # between attempts to connect; the pause doubles from 1 s
+STEADY_S = 60.0  # report a disconnect again if the connection lasted this long
+LONGEST_TOPIC = 65_535  # bytes (MQTT 3.1.1, section 1.5.3)
 NOTHING, TROUBLE, REFUSAL = range(3)  # the most severe problem reported so far
 NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection
 INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mqtt]'"
@@ -39,16 +39,16 @@ def is_topic(text: str) -> bool:
 
 
 def level(text: str) -> str:
-    """Escape a text for one level of a topic: ``/``, ``+``, ``#`` and controls become %XX."""
+    """Escape a text for one topic level: ``/``, ``+``, ``#`` and controls become %XX."""
     return quote(text, safe=" !$&'()*,-.:;=@[]_~")
 
 
 class MqttTarget:
-    """Keeps one connection to a broker. paho retries, and has a thread and a bounded queue."""
+    """Keeps a connection to a broker. paho has a thread and a bounded queue, and reconnects."""
 
     name = "MQTT"
     subscribes = False
-    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # for TOPIC/CAMERA/event
+    accepts: Callable[[Event], bool] = staticmethod(lambda event: True)  # for TOPIC/CAMERA/event
 
     def __init__(
         self,
@@ -56,16 +56,16 @@ class MqttTarget:
         user: str | None = None,
         password: str | None = None,
         *,
-        complain: Callable[[str], None] = lambda _: None,
+        notice: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Start to connect. Raises UsageError for a wrong address, or if paho is not installed."""
+        """Start to connect. Raises UsageError for an invalid address, or if paho is missing."""
         self._address = Address(url)
         host, port, self._topic, tls, user, password = _parse(url, self._address, user, password)
         try:
             from detector.live.events.broker import Client
         except ImportError as error:
             raise UsageError(INSTALL) from error
-        self._complain = complain
+        self._notice = notice
         self._refused = self._closing = False
         self._reported = NOTHING
         self._since_s = 0.0  # monotonic time of the connection; 0 without one
@@ -82,13 +82,13 @@ class MqttTarget:
         client.max_queued_messages_set(ROOM)
         client.reconnect_delay_set(1, LONGEST_PAUSE_S)
         client.will_set(f"{self._topic}/available", "offline", qos=1, retain=True)
-        client.on_connect, client.on_publish = self._connected, self._published
-        client.on_message = self._received
-        client.on_connect_fail, client.on_disconnect = self._not_reached, self._left
+        client.on_connect, client.on_publish = self._on_connect, self._on_publish
+        client.on_message = self._on_message
+        client.on_connect_fail, client.on_disconnect = self._on_connect_fail, self._on_disconnect
         client.connect_async(host, port, keepalive=30)
         client.loop_start()
 
-    def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
+    def _on_connect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         if code.is_failure:
             self._refused = True
             self._report_once(f"the broker refused the connection: {code}", REFUSAL)
@@ -96,7 +96,7 @@ class MqttTarget:
         self._refused, self._since_s = False, time.monotonic()
         self._keep(f"{self._topic}/available", "online")
 
-    def _not_reached(self, client: Any, data: Any) -> None:
+    def _on_connect_fail(self, client: Any, data: Any) -> None:
         self._refused = True
         error = sys.exception()  # paho calls this inside its except block
         why = "the broker cannot be reached"
@@ -104,8 +104,8 @@ class MqttTarget:
             why = f"TLS failed: {explain(error)}"
         self._report_once(f"{why}; retrying")
 
-    def _left(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        """Report a lost connection, but not again until one has lasted ``STEADY_S``."""
+    def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
+        """Report a lost connection; the next one only if it lasted ``STEADY_S``."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
             self._reported = NOTHING
         self._since_s = 0.0
@@ -113,41 +113,41 @@ class MqttTarget:
             self._report_once("connection lost, or an invalid packet received; retrying")
 
     def _report_once(self, why: str, weight: int = TROUBLE) -> None:
-        """Report a problem. A refusal is reported even after trouble: the user can fix it."""
+        """Report a problem, unless one of at least this ``weight`` was reported."""
         if weight > self._reported:
             self._reported = weight
-            self._complain(f"events to {self._address}: {why}")
+            self._notice(f"events to {self._address}: {why}")
 
-    def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
+    def _on_publish(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
         with self._lock:
             self._pending -= 1
             self._lost += bool(code.is_failure)
             topic = self._outdated.pop() if self._outdated else None
             self._lost -= topic is not None
-        if topic is not None:  # a still newer value is published right after
+        if topic is not None:  # if the value changes now, ``_keep`` publishes it once more
             self._publish(topic, self._latest.get(topic, ""), retain=True)
 
-    def tell(self, event: Event) -> None:
-        place = f"{self._topic}/{level(event.camera)}"
-        if self.wanted(event):
-            self._publish(f"{place}/event", as_json(event), retain=False)
+    def send(self, event: Event) -> None:
+        prefix = f"{self._topic}/{level(event.camera)}"
+        if self.accepts(event):
+            self._publish(f"{prefix}/event", as_json(event), retain=False)
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"
-            self._keep(f"{place}/state", state)
+            self._keep(f"{prefix}/state", state)
         if event.zone is not None and event.event != STAYS:
             what = event.direction or "inside"
-            self._keep(f"{place}/zone/{level(event.zone)}/{what}", str(event.count))
+            self._keep(f"{prefix}/zone/{level(event.zone)}/{what}", str(event.count))
         in_sight = event.zone is None and event.event in (APPEARS, LEAVES)
         if event.class_name is not None and in_sight:
             counted = event.event == APPEARS or event.track is not None
             count = event.count if counted else 0
-            self._keep(f"{place}/count/{level(event.class_name)}", str(count))
+            self._keep(f"{prefix}/count/{level(event.class_name)}", str(count))
 
-    def _received(self, client: Any, data: Any, message: Any) -> None:
+    def _on_message(self, client: Any, data: Any, message: Any) -> None:
         """Handle a message of a subscribed topic."""
 
     def _keep(self, topic: str, payload: str) -> None:
-        """Publish a value that the broker retains. It is sent after an outage, too."""
+        """Publish a retained value, later if the queue is full."""
         with self._lock:
             self._latest[topic] = payload
         self._publish(topic, payload, retain=True)
@@ -159,7 +159,7 @@ class MqttTarget:
             return
         with self._lock:
             self._pending += 1
-        # Without our lock: paho calls ``_published``, which takes it, while holding its own.
+        # Without our lock, because paho holds its own while it calls ``_on_publish``.
         sent = self._client.publish(topic, payload, qos=1, retain=retain)
         if sent.rc not in (0, NO_CONNECTION):
             with self._lock:
@@ -178,7 +178,7 @@ class MqttTarget:
         while self._pending and not self._client.is_connected() and not self._refused:
             if time.monotonic() >= deadline:
                 break
-            time.sleep(0.01)  # a very short run has events to deliver, too
+            time.sleep(0.01)  # a very short run may not have connected yet
         if self._client.is_connected():
             self._keep(f"{self._topic}/available", "offline")
             while self._pending and time.monotonic() < deadline:

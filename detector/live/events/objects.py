@@ -1,8 +1,8 @@
 """Events of single objects, for cameras whose objects have ids (--track).
 
-An object appears when it gets its id and leaves when it was not seen for ``GONE_NS``. With --zones
-it also crosses, enters, leaves and stays. Ids restart each day, so an object may continue one of
-the day before.
+An object appears when it gets its id, and leaves when it has not been detected for ``GONE_NS``.
+With --zones, it also crosses lines, and enters, leaves and stays in zones. Ids restart each day, so
+two objects of successive days may have the same id.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from detector.core.types import Detections, Frame, ZoneEvent
 from detector.live.base import APPEARS, LEAVES, Event
 
 GONE_NS = 2_000_000_000
-# A busy machine may pause between reading the two clocks; a larger difference is a clock jump.
-JUMP_S = 1.0
+JUMP_S = 1.0  # a smaller difference of the clocks may be a pause between reading the two
 
 
 class Moment(NamedTuple):
-    """A time on two clocks: rules use the monotonic clock, events the wall clock."""
+    """A time on two clocks: rules use the monotonic clock, and events the wall clock."""
 
     ns: int  # monotonic
     utc_s: float
 
     def unix_time_at(self, now: Moment) -> float:
-        """Return its Unix time for an event at ``now``, though the wall clock may have jumped."""
+        """Return this moment's Unix time, corrected if the wall clock jumped before ``now``."""
         passed_s = (now.ns - self.ns) / 1e9
         jumped_s = now.utc_s - self.utc_s - passed_s
         if abs(jumped_s) <= JUMP_S and self.utc_s <= now.utc_s:
@@ -44,7 +43,7 @@ class _Object:
 @dataclass(slots=True)
 class Objects:
     camera: str
-    there: dict[int, _Object] = field(default_factory=dict)
+    present: dict[int, _Object] = field(default_factory=dict)
 
     def update(self, frame: Frame, detections: Detections, now: Moment) -> list[Event]:
         events: list[Event] = []
@@ -52,30 +51,30 @@ class Objects:
             if track is None:
                 continue
             name = detections.name(i)
-            known = self.there.get(track)
-            if known is not None and known.class_name != name:  # an id of the day before
-                events.append(self._leave(track, now))
+            known = self.present.get(track)
+            if known is not None and known.class_name != name:  # yesterday's id
+                events.append(self._remove(track, now))
                 known = None
             if known is not None:
                 known.seen_ns = now.ns
                 continue
-            self.there[track] = _Object(name, now, now.ns)
+            self.present[track] = _Object(name, now, now.ns)
             count = self._count(name)
             events.append(
                 Event(APPEARS, self.camera, now.utc_s, now.utc_s, name, count, track=track)
             )
-        gone = [one for one, known in self.there.items() if now.ns - known.seen_ns >= GONE_NS]
-        events += [self._leave(track, now) for track in gone]
+        gone = [track for track, known in self.present.items() if now.ns - known.seen_ns >= GONE_NS]
+        events += [self._remove(track, now) for track in gone]
         if detections.scene is not None:
             shift_s = now.utc_s - frame.time_s
-            events += [self._of_zone(one, shift_s) for one in detections.scene.events]
+            events += [self._zone_event(one, shift_s) for one in detections.scene.events]
         return events
 
     def end(self, now: Moment, reason: str) -> list[Event]:
-        return [self._leave(track, now, reason) for track in list(self.there)]
+        return [self._remove(track, now, reason) for track in list(self.present)]
 
-    def _leave(self, track: int, now: Moment, reason: str | None = None) -> Event:
-        known = self.there.pop(track)
+    def _remove(self, track: int, now: Moment, reason: str | None = None) -> Event:
+        known = self.present.pop(track)
         return Event(
             *(LEAVES, self.camera, now.utc_s, known.since.unix_time_at(now), known.class_name),
             self._count(known.class_name),
@@ -84,9 +83,9 @@ class Objects:
         )
 
     def _count(self, name: str) -> int:
-        return Counter(one.class_name for one in self.there.values())[name]
+        return Counter(one.class_name for one in self.present.values())[name]
 
-    def _of_zone(self, event: ZoneEvent, shift_s: float) -> Event:
+    def _zone_event(self, event: ZoneEvent, shift_s: float) -> Event:
         since_s = event.time_s if event.since_s is None else event.since_s
         return Event(
             *(event.event, self.camera, event.time_s + shift_s, since_s + shift_s),

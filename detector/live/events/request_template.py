@@ -1,8 +1,10 @@
-"""A request described by a file, for receivers with their own format: ``--webhook @a.yaml``.
+"""A webhook request described by a file, for receivers that need their own format.
 
-url: https://api.telegram.org/bot${TOKEN}/sendMessage   # ${TOKEN}: from the environment, a secret
+--webhook @a.yaml reads, for example:
+
+url: https://api.telegram.org/bot${TOKEN}/sendMessage   # the variable is treated as a secret
 headers: {Priority: high}
-json: {chat_id: 1, text: "{camera}: {class}"}           # or body: text; else the event's JSON
+json: {chat_id: 1, text: "{camera}: {class}"}           # or body: TEXT; default: the event's JSON
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from detector.core.errors import UsageError
 from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import keep_secret
 from detector.core.errors.yaml_parsing import parse_yaml
-from detector.live.base import Event, moment_of
+from detector.live.base import Event, to_utc
 from detector.live.events.wording import EventDocument, as_document, as_json
 
 FIELDS = (*(one.encode_name for one in msgspec.structs.fields(EventDocument)), "time")
 _PART = re.compile(r"(\$?)\{(\w+)\}")
-_UNQUOTED = re.compile(r'\{"(\w+)": null\}')  # {camera} as a mapping of YAML
+_UNQUOTED = re.compile(r'\{"(\w+)": null\}')  # YAML reads an unquoted {camera} as a mapping
 _HeaderName = Annotated[str, msgspec.Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]  # RFC 9110
 
 
 class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The request. Texts hold fields such as {camera}."""
+    """The request. Its texts may contain fields such as {camera}."""
 
     url: str
     headers: dict[_HeaderName, str | int] = {}
@@ -39,13 +41,13 @@ class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     json: dict[str, Any] | list[Any] | None = None
 
     def fill(self, target: str, event: Event) -> tuple[str, dict[str, str | bytes], bytes]:
-        """Return the target (path and query of the URL), headers and body for an event."""
+        """Return target, headers and body for an event. ``target``: the URL's path and query."""
         values: dict[str, Any] = {**dict.fromkeys(FIELDS), **as_document(event)}
-        values["time"] = moment_of(event.time_s).astimezone().isoformat(" ", "seconds")
+        values["time"] = to_utc(event.time_s).astimezone().isoformat(" ", "seconds")
         texts = {name: "" if value is None else str(value) for name, value in values.items()}
         kind, body = "application/json", as_json(event)
         if self.json is not None:
-            # A text that is only a field keeps its type: a number, or null.
+            # A text that is only one field becomes its value, which may be a number or null.
             alone = {f"{{{name}}}": value for name, value in values.items()}
             body = json.dumps(_change(self.json, lambda text: alone.get(text, _fill(texts, text))))
         elif self.body is not None:
@@ -62,8 +64,8 @@ def read_template(path: str, environment: Mapping[str, str] = os.environ) -> Tem
     """Read a template. Raises UsageError for unknown fields and unset variables."""
     cure = "check the path after --webhook @"
     content = parse_yaml(read_text(path, "the request of a webhook", cure=cure), path)
-    if (found := _UNQUOTED.search(json.dumps(content, default=str))) is not None:
-        raise UsageError(f"{path}: put quotes around the text with {{{found[1]}}}")
+    if (match := _UNQUOTED.search(json.dumps(content, default=str))) is not None:
+        raise UsageError(f"{path}: put quotes around the text with {{{match[1]}}}")
 
     def expand(match: re.Match[str]) -> str:
         if not match[1] and match[2] in FIELDS:
@@ -86,7 +88,7 @@ def _fill(values: Mapping[str, str], text: str) -> str:
 
 
 def _change(given: Any, change: Callable[[str], Any]) -> Any:
-    """Return ``given`` with all its texts changed, except keys."""
+    """Apply ``change`` to all texts in ``given`` except keys."""
     if isinstance(given, dict):
         return {key: _change(one, change) for key, one in given.items()}
     if isinstance(given, list):

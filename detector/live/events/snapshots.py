@@ -1,4 +1,4 @@
-"""Snapshots of events, encoded and written by their own thread from a short queue."""
+"""Snapshots of events. A separate thread encodes and writes them from a short queue."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from detector.core.errors.writing import write_whole
 from detector.core.types import Image
-from detector.live.base import Event, moment_of
-from detector.live.camera_folder import enter, free_file
+from detector.live.base import Event, to_utc
+from detector.live.camera_folder import find_free_name, open_folder
 
 ROOM = 4  # queued pictures: 25 MB at 1080p
 QUALITY = 85  # of JPEG, 0 to 100
@@ -21,24 +21,24 @@ QUALITY = 85  # of JPEG, 0 to 100
 class Snapshots:
     """Writes FOLDER/CAMERA/snapshots/TIME-EVENT-CLASS.jpg."""
 
-    def __init__(self, folder: Path, complain: Callable[[str], None] = lambda _: None) -> None:
-        self._folder = Path(folder)
-        self._complain = complain
-        self.show: Callable[[str, bytes], None] = lambda camera, jpeg: None  # gets each, too
+    def __init__(self, folder: Path, notice: Callable[[str], None] = lambda _: None) -> None:
+        self._folder = folder
+        self._notice = notice
+        self.show: Callable[[str, bytes], object] = lambda camera, jpeg: None  # gets each snapshot
         self._failing = False
         self._lost = 0
-        # (camera, time) of the last snapshot, and its file.
+        # Key (camera, time) and file of the last snapshot.
         self._last: tuple[tuple[str, str], Path] | None = None
-        self._waiting: queue.Queue[tuple[Path, Image] | None] = queue.Queue(ROOM)
+        self._pending: queue.Queue[tuple[Path, Image] | None] = queue.Queue(ROOM)
         self._thread = threading.Thread(
             target=self._run, name="detect-video snapshots", daemon=True
         )
         self._thread.start()
 
     def add_to(self, event: Event, image: Image) -> Event:
-        """Return the event with the path of its picture, if the queue has room for a copy. Events
-        of one moment share a picture, named after the first."""
-        moment = moment_of(event.time_s)
+        """Queue the picture, and return the event with its path, unless the queue is full.
+        Simultaneous events share a picture, named after the first."""
+        moment = to_utc(event.time_s)
         time = moment.strftime("%Y%m%dT%H%M%S") + f".{moment.microsecond // 1000:03d}Z"
         key = event.camera, time
         if self._last is not None and self._last[0] == key:
@@ -46,13 +46,13 @@ class Snapshots:
         name = _as_file_name(event.class_name or "camera")
         folder = Path(event.camera, "snapshots")
         try:
-            if self._waiting.full():
+            if self._pending.full():
                 raise queue.Full
             # The name may exist if the clock was set back.
-            relative = folder / free_file(
+            relative = folder / find_free_name(
                 self._folder / folder, f"{time}-{event.event}-{name}", ".jpg"
             )
-            self._waiting.put_nowait((self._folder / relative, image.copy()))
+            self._pending.put_nowait((self._folder / relative, image.copy()))
         except (queue.Full, OSError):
             self._lost += 1
             return event
@@ -63,9 +63,9 @@ class Snapshots:
         return self._lost
 
     def close(self) -> None:
-        """Write queued pictures, within 2 s."""
+        """Write queued pictures for up to 2 s."""
         try:
-            self._waiting.put(None, timeout=1)
+            self._pending.put(None, timeout=1)
         except queue.Full:
             return
         self._thread.join(1)
@@ -73,13 +73,13 @@ class Snapshots:
     def _run(self) -> None:
         import cv2
 
-        while (item := self._waiting.get()) is not None:
+        while (item := self._pending.get()) is not None:
             path, image = item
             try:
                 done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
                 if not done:
                     raise OSError("the picture cannot be encoded")
-                os.close(enter(path.parent, 2))  # CAMERA/snapshots
+                os.close(open_folder(path.parent, 2))  # CAMERA/snapshots
                 write_whole(path, data.tobytes(), ours=True)
                 self._failing = False
                 self.show(path.parent.parent.name, data.tobytes())
@@ -87,12 +87,12 @@ class Snapshots:
                 self._lost += 1
                 if not self._failing:
                     self._failing = True
-                    self._complain(f"snapshots: {path.name} was not written: {error}")
+                    self._notice(f"snapshots: {path.name} was not written: {error}")
 
 
 def _as_file_name(text: str) -> str:
-    """Turn a class name into a part of a file name: letters, digits, ``_`` and ``-`` stay."""
-    kept = "".join(
+    """Replace all characters except letters, digits, ``_`` and ``-``."""
+    safe = "".join(
         sign if (sign.isascii() and sign.isalnum()) or sign in "_-" else "_" for sign in text
     )
-    return kept[:40] or "_"
+    return safe[:40] or "_"

@@ -1,4 +1,4 @@
-"""Events as lines of JSON: ``--events FILE``, and ``--events -`` for standard output."""
+"""Writes events as lines of JSON: --events FILE, or --events - for standard output."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 
 from detector.core.errors import OutputError
 from detector.live.base import Event
-from detector.live.events.courier import Courier, RefusedError, TryAgainError
+from detector.live.events.queued_target import QueuedTarget, RefusedError, TryAgainError
 from detector.live.events.wording import as_json
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN)
 
 
-class EventStream(Courier):
-    """Appends a line for each event, written in one call."""
+class EventStream(QueuedTarget):
+    """Appends a line for each event, with one system call if possible."""
 
     def __init__(
-        self, name: str, descriptor: int, *, complain: Callable[[str], None] = lambda _: None
+        self, name: str, descriptor: int, *, notice: Callable[[str], None] = lambda _: None
     ) -> None:
         self.name = name
         self._descriptor = descriptor
-        self._rest = b""  # unwritten rest of a line
-        super().__init__(complain=complain)
+        self._rest = b""  # the part of a line that is not written yet
+        super().__init__(notice=notice)
 
     @classmethod
-    def open(cls, spec: str, complain: Callable[[str], None] = lambda _: None) -> EventStream:
+    def open(cls, spec: str, notice: Callable[[str], None] = lambda _: None) -> EventStream:
         """Open ``-`` (standard output), or a file to append to. Raises OutputError."""
         if spec == "-":
-            return cls("standard output", os.dup(1), complain=complain)
+            return cls("standard output", os.dup(1), notice=notice)
         path = Path(spec)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK  # else a pipe may block
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK  # for pipes without a reader
         try:
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
             os.set_blocking(descriptor, True)
@@ -42,7 +42,7 @@ class EventStream(Courier):
                 f"--events {spec}: cannot be written: {why}; give another file, or - for standard "
                 "output"
             ) from error
-        return cls(str(path), descriptor, complain=complain)
+        return cls(str(path), descriptor, notice=notice)
 
     def deliver(self, event: Event) -> None:
         if self._rest and (rest := self._write(self._rest)):
@@ -52,12 +52,12 @@ class EventStream(Courier):
         line = as_json(event).encode() + b"\n"
         rest = self._write(line)
         if rest and len(rest) < len(line):
-            self._rest = rest  # the next event completes this line first
+            self._rest = rest  # completed before the next event
         elif rest:
             raise TryAgainError("no room")
 
     def _write(self, data: bytes) -> bytes:
-        """Write as much as there is room for; return the rest."""
+        """Write until the disk or pipe is full; return the unwritten rest."""
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]

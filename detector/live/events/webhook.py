@@ -1,7 +1,7 @@
-"""Events by HTTP: one POST of JSON each, signed if a key is given.
+"""Sends events by HTTP: a POST with JSON for each, signed if a key is given.
 
-The signature is in the style of GitHub's and Stripe's webhooks: HMAC-SHA256 over the time of
-sending, a dot, and the body. The time lets a receiver detect replayed messages.
+The signature works like those of GitHub and Stripe: HMAC-SHA256 of the time of sending, a dot, and
+the body. The time lets a receiver detect replayed messages.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from detector.core.errors import UsageError
 from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import Address, keep_secret, redact
 from detector.live.base import Event
-from detector.live.events.courier import Courier, RefusedError, TryAgainError, explain
+from detector.live.events.queued_target import QueuedTarget, RefusedError, TryAgainError, explain
 from detector.live.events.request_template import Template, read_template
 from detector.live.events.wording import as_json
 
-DEADLINE_S = 5.0  # for the whole exchange, however slow the receiver is
-PASSING = (408, 425, 429)  # and 5xx: worth a retry
+DEADLINE_S = 5.0  # limit for the whole request, even if the receiver sends a few bytes at a time
+RETRIED = (408, 425, 429)  # these statuses and 5xx are retried
 SIGNATURE, SENT = "X-Detect-Video-Signature", "X-Detect-Video-Time"
 
 
-def find_address(wish: str, environment: Mapping[str, str] = os.environ) -> str | Template:
-    """Resolve ``--webhook``. ``@FILE`` and ``env:NAME`` hold the address, to keep it out of process
-    lists; ``@FILE.yaml`` describes the whole request. Raises UsageError."""
-    if wish.startswith("@") and wish.lower().endswith((".yaml", ".yml")):
-        return read_template(wish[1:], environment)
-    if wish.startswith("@"):
+def find_address(option: str, environment: Mapping[str, str] = os.environ) -> str | Template:
+    """Return the address or request of --webhook. ``@FILE`` and ``env:NAME`` contain the address,
+    to hide it from process lists; ``@FILE.yaml`` is a request. Raises UsageError."""
+    if option.startswith("@") and option.lower().endswith((".yaml", ".yml")):
+        return read_template(option[1:], environment)
+    if option.startswith("@"):
         address = read_text(
-            wish[1:], "the address of a webhook", cure="check the path after --webhook @"
+            option[1:], "the address of a webhook", cure="check the path after --webhook @"
         ).strip()
-        empty = f"--webhook {wish}: the file is empty; write https://HOST/PATH into it"
-    elif wish.startswith("env:"):
-        address = environment.get(wish.removeprefix("env:"), "").strip()
-        empty = f"--webhook {wish}: this environment variable is not set; set it"
+        empty = f"--webhook {option}: the file is empty; write https://HOST/PATH into it"
+    elif option.startswith("env:"):
+        address = environment.get(option.removeprefix("env:"), "").strip()
+        empty = f"--webhook {option}: this environment variable is not set; set it"
     else:
-        return wish
+        return option
     if not address:
         raise UsageError(empty)
     Address(address, hide_path=True)
     return address
 
 
-class Webhook(Courier):
-    """Posts events. Follows no redirect: another host must not get them."""
+class Webhook(QueuedTarget):
+    """Posts events. Follows no redirects to other receivers."""
 
     name = "the webhook"
 
@@ -63,8 +63,7 @@ class Webhook(Courier):
         url: str | Template,
         key: str | None = None,
         *,
-        complain: Callable[[str], None] = lambda _: None,
-        deadline_s: float = DEADLINE_S,
+        notice: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Raise UsageError if the address is not http or https."""
         self._template = url if isinstance(url, Template) else None
@@ -73,7 +72,7 @@ class Webhook(Courier):
         self._key = None if key is None else key.encode()
         if key:
             keep_secret(key)
-        self._deadline_s = deadline_s
+
         try:
             parts = urlsplit(url)
             self._host, self._port = parts.hostname or "", parts.port
@@ -97,7 +96,7 @@ class Webhook(Courier):
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._login = base64.b64encode(pair.encode()).decode()
-        super().__init__(complain=complain)
+        super().__init__(notice=notice)
 
     def _headers(self, body: bytes) -> dict[str, str | bytes]:
         headers: dict[str, str | bytes] = {
@@ -114,9 +113,9 @@ class Webhook(Courier):
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=self._deadline_s)
+            return http.client.HTTPConnection(self._host, self._port, timeout=DEADLINE_S)
         return http.client.HTTPSConnection(
-            self._host, self._port, timeout=self._deadline_s, context=self._tls
+            self._host, self._port, timeout=DEADLINE_S, context=self._tls
         )
 
     def deliver(self, event: Event) -> None:
@@ -125,9 +124,9 @@ class Webhook(Courier):
         if self._template is not None:
             target, own, body = self._template.fill(target, event)
         connection = self._connect()
-        # A socket's timeout restarts with every byte. The alarm limits the whole exchange.
+        # A socket's timeout restarts with every byte, so a timer limits the whole request.
         late = threading.Event()
-        alarm = threading.Timer(self._deadline_s, _hang_up, (connection, late))
+        alarm = threading.Timer(DEADLINE_S, _hang_up, (connection, late))
         alarm.daemon = True
         alarm.start()
         try:
@@ -135,12 +134,12 @@ class Webhook(Courier):
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
             if late.is_set():
-                raise TryAgainError(f"no response within {self._deadline_s:g} s") from error
+                raise TryAgainError(f"no response within {DEADLINE_S:g} s") from error
             raise TryAgainError(explain(error)) from error
         finally:
             alarm.cancel()
             connection.close()
-        if status in PASSING or status >= 500:
+        if status in RETRIED or status >= 500:
             raise TryAgainError(f"the server returned {status}")
         if 300 <= status < 400:
             raise RefusedError(f"the server returned {status}, a redirect, which we do not follow")

@@ -1,4 +1,4 @@
-"""An event as a JSON document, the same for every receiver. docs/live.md lists the fields."""
+"""Events as JSON documents, the same for all receivers. docs/live.md lists the fields."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any, get_args
 import msgspec
 
 from detector.core.errors.secrets import redact
-from detector.live.base import Event, utc_text
+from detector.live.base import Event, format_utc
 
-OF_OBJECTS = ("track", "zone", "direction")
+OBJECT_FIELDS = ("track", "zone", "direction")
 
 
 class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A class or object appears or leaves, a camera connects or is lost. Events of an object
-    (--track) have ``track``, its id, and ``zone`` and ``direction``: of a line or zone (--zones).
-    """
+    """A class or object appears or leaves, or a camera connects or is lost. Events of an object
+    with an id (--track) also have ``track``, and ``zone`` and ``direction``, which may be null."""
 
     event: str
     camera: str
@@ -30,7 +29,7 @@ class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
     track: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType | None = msgspec.UNSET
     direction: str | msgspec.UnsetType | None = msgspec.UNSET
-    side: str | msgspec.UnsetType = msgspec.UNSET  # the line's name for the direction
+    side: str | msgspec.UnsetType = msgspec.UNSET  # the line's name for that direction
 
 
 FIELDS = msgspec.structs.fields(EventDocument)
@@ -40,15 +39,18 @@ NULLABLE = {one.name for one in FIELDS if type(None) in get_args(one.type)}
 def as_document(event: Event) -> dict[str, Any]:
     document = asdict(event)
     for name in ("time", "since"):
-        document[f"{name}_utc"] = utc_text(document.pop(f"{name}_s"))
+        document[f"{name}_utc"] = format_utc(document.pop(f"{name}_s"))
     for name in ("class_name", "reason"):
         document[name] = None if document[name] is None else redact(document[name])
-    absent = OF_OBJECTS if event.track is None else ()
-    given = [name for name, value in document.items() if value is not None or name in NULLABLE]
-    told = {name: document[name] for name in given if name not in absent}
-    return dict(msgspec.to_builtins(EventDocument(**told)))
+    absent = OBJECT_FIELDS if event.track is None else ()
+    fields = {
+        name: value
+        for name, value in document.items()
+        if name not in absent and (value is not None or name in NULLABLE)
+    }
+    return dict(msgspec.to_builtins(EventDocument(**fields)))
 
 
 def as_json(event: Event) -> str:
-    """Return one line without its newline, in ASCII so that any receiver can read it."""
+    """Return one line without its newline, in ASCII for every receiver."""
     return json.dumps(as_document(event), separators=(", ", ": "))

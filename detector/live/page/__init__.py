@@ -1,4 +1,4 @@
-"""The page that shows a run in a browser, and serves its figures. Extra ``serve``."""
+"""The web page that shows a run, and serves its figures (extra ``serve``)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def serve(hub: Hub, config: PageConfig, say: Callable[[str], None] = lambda line: None) -> Server:
-    """Serve the page of ``hub`` in its own thread until ``Server.close``. ``say`` prints errors.
-    Raises UsageError (address, token, certificate, libraries) and OutputError (occupied port)."""
+    """Serve the page of ``hub`` in a thread until ``Server.close``. ``say`` prints errors. Raises
+    UsageError (address, token, certificate, libraries) and OutputError (occupied port)."""
     from detector.live.page.binding import require_libraries
 
-    require_libraries(config.serve or "")  # before modules import them
+    require_libraries(config.serve or "")  # before the modules that import them
     from detector.live.page.server import Server
 
     return Server(hub, config, say)

@@ -1,4 +1,4 @@
-"""The routes of the page, and their responses."""
+"""Handles the routes of the page."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,21 +26,21 @@ from detector.core import wings
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.secrets import redact
 from detector.live import zone_counts
-from detector.live.base import utc_text
+from detector.live.base import format_utc
 from detector.live.hub import RATE, Controls, Hub
 from detector.live.page import documents
 from detector.live.page.access import COOKIE, SESSION_S, Access
 from detector.live.page.connections import Connections
 from detector.live.page.guard import Gate, HttpError
-from detector.live.page.metrics import CONTENT_TYPE, PageFigures, exposition, registry_of
+from detector.live.page.metrics import CONTENT_TYPE, make_registry
 from detector.live.page.openapi import description
 from detector.live.page.recordings import RecordedFile, find_recording, list_recordings
 from detector.live.page.sampler import Sampler
-from detector.live.page.streams import EVENTS, MOST_STREAMS, MULTIPART, EndlessAnswer, Streams
+from detector.live.page.streams import EVENTS, MOST_STREAMS, MULTIPART, EndlessResponse, Streams
 from detector.live.sources.base import NAME
 
-CHANGE_S = 5.0  # the longest wait until the run accepts a change
-WRONG = b"<!--said-->"  # replaced by what was wrong
+CHANGE_S = 5.0  # timeout for a change in the run
+MESSAGE = b"<!--message-->"  # replaced by an error message
 LOGOUT, BUTTON = b"<!--logout-->", b'<button type="submit">Log out</button>'
 ASSETS = {
     "/page.css": ("page.css", "text/css"),
@@ -50,7 +51,7 @@ ASSETS = {
 
 
 class Page:
-    """The routes of one server. Used only in its thread."""
+    """The routes of one server, for its thread."""
 
     def __init__(
         self, hub: Hub, access: Access, connections: Connections, executor: Executor, secure: bool
@@ -61,7 +62,7 @@ class Page:
         self.recordings: Path | None = None
         self.sampler = Sampler(hub.figures)
         self.streams = Streams(hub, executor)
-        self.guard: Gate | None = None
+        self.gate: Gate  # set by the server
 
     def app(self) -> Starlette:
         api = "/api/streams/{camera}"
@@ -88,7 +89,7 @@ class Page:
                 Route("/api/recordings", self.all_recordings),
                 Route("/api/recordings/{camera}/{kind}/{name}", self.recording),
             ],
-            exception_handlers={HttpError: _refused, HTTPException: _refused},
+            exception_handlers={HttpError: _error_response, HTTPException: _error_response},
         )
 
     async def index(self, request: Request) -> Response:
@@ -113,59 +114,47 @@ class Page:
         except ValueError:
             raise HttpError(400, "the form needs exactly one field, token") from None
         try:
-            right = self._guard.is_token(form.get("token", [""])[0], request.scope)
+            is_right = self.gate.is_token(form.get("token", [""])[0], request.scope)
         except HttpError as refusal:
-            said = f"{refusal.error[0].upper()}{refusal.error[1:]}."
-            return _login_page(said, 429, refusal.headers)
-        if not right:
+            message = f"{refusal.error[0].upper()}{refusal.error[1:]}."
+            return _login_page(message, 429, refusal.headers)
+        if not is_right:
             return _login_page("Wrong token.", 403)
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
             COOKIE,
             self.access.open_session(),
             max_age=int(SESSION_S),
             path="/",
             httponly=True,
             samesite="strict",
-            # If a proxy terminates TLS, only the Origin shows that the browser used https.
+            # If a proxy terminates TLS, only the Origin header shows that the browser used https.
             secure=self._secure or request.headers.get("origin", "").startswith("https:"),
         )
-        return answer
+        return response
 
     async def logout(self, request: Request) -> Response:
         if request.scope.get("session"):
             self.access.close_session(request.scope["session"])
-        answer = RedirectResponse("/login", 303)
-        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
-        return answer
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return response
 
     async def health(self, request: Request) -> Response:
-        """Return only ok or not ok, because no login is needed."""
+        """Return no details, because this needs no login."""
         if documents.is_healthy(self.sampler.newest):
             return Response("ok\n", media_type="text/plain")
         return Response("not ok\n", 503, media_type="text/plain")
 
     async def metrics(self, request: Request) -> Response:
-        return Response(exposition(self._registry), media_type=CONTENT_TYPE)
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE)
 
     async def openapi(self, request: Request) -> Response:
         return Response(json.dumps(description()), media_type="application/json")
 
     @cached_property
     def _registry(self) -> CollectorRegistry:
-        return registry_of(lambda: self.sampler.newest, self._own_figures)
-
-    def _own_figures(self) -> PageFigures:
-        return PageFigures(
-            watchers=self.hub.watchers(),
-            connections=len(self.connections),
-            encoded=self.hub.encoded,
-            encoded_bytes=self.hub.encoded_bytes,
-            skipped=self.streams.skipped,
-            events_lost=self.hub.lost(),
-            logins_refused=self.access.refused,
-            requests=self._guard.requests,
-        )
+        return make_registry(lambda: self.sampler.newest, self)
 
     async def all_streams(self, request: Request) -> Response:
         return _json(self._live())
@@ -186,7 +175,7 @@ class Page:
 
     def _camera(self, request: Request) -> str:
         camera = str(request.path_params["camera"])
-        # It goes into headers, so it must look like a camera's name.
+        # The name is sent in headers, so it must not contain other characters.
         if camera not in self.sampler.names or not re.fullmatch(NAME, camera):
             raise HttpError(404, "no such camera")
         return camera
@@ -197,70 +186,71 @@ class Page:
     async def counts(self, request: Request) -> Response:
         count, cameras = int(_number(request, "days", 30, 1, 366)), sorted(self.sampler.names)
         days = zone_counts.days_before(time.time(), count)
-        found = {}
+        sums_of_zones = {}
         if self.recordings is not None:
             known = [one for one in cameras if re.fullmatch(NAME, one)]
-            found = await self._in_thread(zone_counts.read_days, self.recordings, known, days)
+            sums_of_zones = await self._in_thread(
+                zone_counts.read_days, self.recordings, known, days
+            )
         zones = [
             documents.ZoneDaysDocument(
                 camera, zone, [documents.SumsDocument(*sums) for sums in of_days]
             )
-            for (camera, zone), of_days in found.items()
+            for (camera, zone), of_days in sums_of_zones.items()
         ]
         return _json(documents.CountsDocument(1, days, zones))
 
     async def snapshot(self, request: Request) -> Response:
         camera, width = self._camera(request), _width(request)
-        found = await self.streams.snapshot(camera, width)
-        if found is None:
+        snapshot = await self.streams.snapshot(camera, width)
+        if snapshot is None:
             raise HttpError(503, "no frame arrived in time", {"retry-after": "2"})
-        shot, coded = found
-        name = f"{camera}-{utc_text(shot.utc_s).replace(':', '').replace('-', '')}.jpg"
+        shot, coded = snapshot
+        name = f"{camera}-{format_utc(shot.utc_s).replace(':', '').replace('-', '')}.jpg"
         headers = {
             "content-disposition": f'inline; filename="{name}"',
             "x-number": str(shot.number),
-            "x-time": utc_text(shot.utc_s),
+            "x-time": format_utc(shot.utc_s),
             "x-objects": str(shot.objects),
         }
         return Response(coded, media_type="image/jpeg", headers=headers)
 
     async def stream(self, request: Request) -> Any:
-        return self._endless(request, [self._camera(request)])
+        return self._stream_response(request, [self._camera(request)])
 
     async def pictures(self, request: Request) -> Any:
-        """Stream several cameras in one response: browsers open only six per address."""
+        """Stream several cameras in one response, because browsers open only six per host."""
         named = request.query_params.get("cameras")
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")
         if unknown := [one for one in cameras if one not in known]:
             raise HttpError(404, f"{len(unknown)} of these cameras do not exist")
-        return self._endless(request, list(dict.fromkeys(cameras)))
+        return self._stream_response(request, list(dict.fromkeys(cameras)))
 
-    def _endless(self, request: Request, cameras: list[str]) -> Any:
+    def _stream_response(self, request: Request, cameras: list[str]) -> Any:
         rate, width = _number(request, "rate", RATE, 0.1, RATE), _width(request)
         if request.method == "HEAD":
             return Response(media_type=MULTIPART)
-        self._need_room()
-        return EndlessAnswer(self.streams, self.streams.pictures(cameras, width, rate), MULTIPART)
+        self._check_stream_limit()
+        return EndlessResponse(self.streams, self.streams.pictures(cameras, width, rate), MULTIPART)
 
     async def events(self, request: Request) -> Any:
         if request.method == "HEAD":
             return Response(media_type=EVENTS)
-        self._need_room()
+        self._check_stream_limit()
         after = request.headers.get("last-event-id", "0")
         number = int(after) if after.isdecimal() and len(after) < 16 else 0
         chunks = self.streams.events(self.sampler, number, self._controllable)
-        return EndlessAnswer(self.streams, chunks, EVENTS)
+        return EndlessResponse(self.streams, chunks, EVENTS)
 
-    def _need_room(self) -> None:
+    def _check_stream_limit(self) -> None:
         if self.streams.open >= MOST_STREAMS:
             raise HttpError(
                 503, f"{MOST_STREAMS} streams are already being watched", {"retry-after": "10"}
             )
 
     async def change(self, request: Request) -> Response:
-        """Start or stop a camera of cameras.yaml. A request gives only its name."""
-        asked = request.scope["path"].rpartition("/")[2]
+        action = request.scope["path"].rpartition("/")[2]
         if _media_type(request) != "application/json":
             raise HttpError(415, "send application/json with the body {}")
         if (await request.body()).strip() not in (b"", b"{}"):
@@ -270,21 +260,21 @@ class Page:
             raise HttpError(409, "this run has no cameras that can be started or stopped")
         if camera not in self.controls.cameras():
             raise HttpError(404, "no such camera in cameras.yaml")
-        act = self.controls.start if asked == "start" else self.controls.stop
-        await self._ask_run(409, act, camera)
-        return _json(documents.ChangeDocument(1, camera, asked), 202)
+        act = self.controls.start if action == "start" else self.controls.stop
+        await self._call_run(409, act, camera)
+        return _json(documents.ChangeDocument(1, camera, action), 202)
 
     async def draw(self, request: Request) -> Response:
-        """Set a camera's lines and zones, given as a section of the file of --zones."""
+        """Set a camera's lines and zones. The body is a section of a --zones file."""
         if _media_type(request) not in ("application/json", "application/yaml"):
             raise HttpError(415, "send lines and zones as application/json or application/yaml")
         camera, drawing = self._camera(request), (await request.body()).decode("utf-8", "replace")
         if self.controls is None:
             raise HttpError(409, "lines and zones of a file are not drawn while it runs")
-        changes = await self._ask_run(422, self.controls.draw, camera, drawing)
+        changes = await self._call_run(422, self.controls.draw, camera, drawing)
         return _json(documents.ChangeDocument(1, camera, *changes), 202)
 
-    async def _ask_run(self, status: int, act: Callable[..., Any], *given: str) -> Any:
+    async def _call_run(self, status: int, act: Callable[..., Any], *given: str) -> Any:
         try:
             async with asyncio.timeout(CHANGE_S):
                 return await self._in_thread(act, *given)
@@ -298,28 +288,28 @@ class Page:
         limit = int(_number(request, "limit", 100, 1, 500))
         camera = request.query_params.get("camera")
         kind = request.query_params.get("kind")
-        found = await self._in_thread(list_recordings, self.recordings, camera, kind, limit)
-        return _json(found)
+        recordings = await self._in_thread(list_recordings, self.recordings, camera, kind, limit)
+        return _json(recordings)
 
     async def recording(self, request: Request) -> Response:
-        said = (request.path_params[part] for part in ("camera", "kind", "name"))
-        found = await self._in_thread(find_recording, self.recordings, *said)
-        if found is None:
+        parts = (request.path_params[part] for part in ("camera", "kind", "name"))
+        recorded = await self._in_thread(find_recording, self.recordings, *parts)
+        if recorded is None:
             raise HttpError(404, "no such recording")
-        filename = f"{found.camera}-{found.path.name}"
-        if not found.finished:
-            return await self._so_far(found, filename)
+        filename = f"{recorded.camera}-{recorded.path.name}"
+        if not recorded.finished:
+            return await self._partial_response(recorded, filename)
         return FileResponse(
-            found.path,
-            media_type=found.media_type,
+            recorded.path,
+            media_type=recorded.media_type,
             filename=filename,
-            content_disposition_type="inline" if found.kind == "snapshots" else "attachment",
+            content_disposition_type="inline" if recorded.kind == "snapshots" else "attachment",
         )
 
-    async def _so_far(self, found: RecordedFile, filename: str) -> Response:
-        """Return the playable part of a file that is being written, with its length fixed now."""
+    async def _partial_response(self, recorded: RecordedFile, filename: str) -> Response:
+        """Return the part of an unfinished file that can be played now."""
         try:
-            size, data = await self._in_thread(found.read_so_far)
+            size, data = await self._in_thread(recorded.read_so_far)
         except OSError:
             size = 0
         if not size:
@@ -330,34 +320,29 @@ class Page:
             "content-length": str(size),
             "content-disposition": f'attachment; filename="{filename}"',
         }
-        return StreamingResponse(data, headers=headers, media_type=found.media_type)
+        return StreamingResponse(data, headers=headers, media_type=recorded.media_type)
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, function, *arguments)
 
-    @property
-    def _guard(self) -> Gate:
-        assert self.guard is not None
-        return self.guard
-
 
 def _site(name: str) -> bytes:
-    """Return a file of this page, or one that a wing shares."""
-    places = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
-    found = (place / "site" / name for place in places)
-    return next((file.read_bytes() for file in found if file.is_file()), b"")
+    """Return a file of the page, from this wing or another."""
+    folders = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
+    files = (folder / "site" / name for folder in folders)
+    return next((file.read_bytes() for file in files if file.is_file()), b"")
 
 
-def _login_page(said: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return the login page. ``said`` must be our own text: it is not escaped."""
-    note = f'<p class="wrong" role="alert">{said}</p>' if said else ""
-    body = _site("login.html").replace(WRONG, note.encode())
+def _login_page(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return the login page. ``message`` is not escaped, so it must not contain foreign text."""
+    note = f'<p class="wrong" role="alert">{message}</p>' if message else ""
+    body = _site("login.html").replace(MESSAGE, note.encode())
     return Response(body, status, headers, "text/html")
 
 
 def _json(document: msgspec.Struct, status: int = 200) -> Response:
-    return Response(documents.encode(document), status, media_type="application/json")
+    return Response(msgspec.json.encode(document), status, media_type="application/json")
 
 
 def _media_type(request: Request) -> str:
@@ -383,7 +368,7 @@ def _number(request: Request, name: str, default: float, least: float, most: flo
     return value
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     if isinstance(error, HttpError):
         status, text, headers = error.status, error.error, error.headers
     elif isinstance(error, HTTPException):
@@ -391,5 +376,5 @@ async def _refused(request: Request, error: Exception) -> Response:
         text = {404: "not found", 405: "method not allowed"}.get(status, error.detail)
     else:
         raise error
-    body = documents.encode(documents.ErrorDocument(1, text))
+    body = msgspec.json.encode(documents.ErrorDocument(1, text))
     return Response(body, status, headers, "application/json")

@@ -1,4 +1,4 @@
-"""The settings of --serve: address, token and certificate, checked before a model loads."""
+"""Checks the settings of --serve (address, token, certificate), and opens the port."""
 
 from __future__ import annotations
 
@@ -32,18 +32,14 @@ HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 @dataclass(slots=True)
 class Binding:
-    """An open port, and the settings of the server to come."""
+    """An open port, and the server's settings."""
 
     socket: socket.socket
-    host: str  # as given; "127.0.0.1" if only a port was
+    host: str  # as given; "127.0.0.1" if only a port was given
     port: int
     token: str | None  # None: no login
     certificate: tuple[str, str] | None  # files: chain, private key
     names: frozenset[str]  # host names allowed in a Host header, in lower case
-
-    @property
-    def loopback(self) -> bool:
-        return is_loopback(self.host)
 
     @property
     def address(self) -> str:
@@ -62,10 +58,10 @@ def bind(config: PageConfig) -> Binding:
         if not HOST_NAME.fullmatch(name):
             raise UsageError(f"--page-hosts {name}: not a host name; write cam.example.org")
     if token is None and (names or not is_loopback(host)):
-        asked = f"--serve {config.serve}" if not names else f"--page-hosts {','.join(names)}"
-        raise UsageError(f"{asked}: access from other machines needs a token; {CURE}")
+        option = f"--serve {config.serve}" if not names else f"--page-hosts {','.join(names)}"
+        raise UsageError(f"{option}: access from other machines needs a token; {CURE}")
     certificate = _certificate(config)
-    if not _is_address(host):
+    if not is_address(host):
         names |= {host.lower()}
     if not is_loopback(host):
         names |= {socket.gethostname().lower()}
@@ -75,31 +71,31 @@ def bind(config: PageConfig) -> Binding:
 
 def parse_address(text: str) -> tuple[str, int]:
     """Split ``8080``, ``HOST:8080`` or ``[::1]:8080`` into host and port. Raises UsageError."""
-    found = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+)):)?([0-9]{1,5})", text)
-    if found is None or int(found[3]) > 65535:
+    match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+)):)?([0-9]{1,5})", text)
+    if match is None or int(match[3]) > 65535:
         raise UsageError(
             f"--serve {text}: not an address to serve at; write 8080, 0 for a free port, or "
             "HOST:8080 ([::1]:8080 for IPv6)"
         )
-    host = found[1] or found[2] or "127.0.0.1"
-    if not (_is_address(host) or HOST_NAME.fullmatch(host)):
+    host = match[1] or match[2] or "127.0.0.1"
+    if not (is_address(host) or HOST_NAME.fullmatch(host)):
         raise UsageError(f"--serve {text}: {host} is neither an address nor a host name")
-    return host, int(found[3])
+    return host, int(match[3])
 
 
-def require_libraries(asked: str) -> None:
+def require_libraries(option: str) -> None:
     for name in LIBRARIES:
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise UsageError(
-                f"--serve {asked}: {name} cannot be imported ({error}); "
+                f"--serve {option}: {name} cannot be imported ({error}); "
                 "pip install 'detect-video[serve]'"
             ) from error
 
 
 def read_token(config: PageConfig) -> str | None:
-    """Return the token of --token-file or the environment, registered as a secret; else None."""
+    """Return the token from --token-file or the environment, if any, registered as a secret."""
     if config.token_file is not None:
         token = read_text(config.token_file, "a token", limit=4096, cure=CURE).strip()
         where = f"--token-file {config.token_file}"
@@ -123,7 +119,7 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
     with suppress(ValueError):
         ipaddress.ip_address(host)
         return True
@@ -131,7 +127,7 @@ def _is_address(host: str) -> bool:
 
 
 def _certificate(config: PageConfig) -> tuple[str, str] | None:
-    """Return the certificate and key files. Raises UsageError if they do not load."""
+    """Return the certificate and key files, if any. Raises UsageError if they are invalid."""
     if config.tls_cert is None and config.tls_key is None:
         return None
     if config.tls_cert is None or config.tls_key is None:
@@ -151,13 +147,13 @@ def _certificate(config: PageConfig) -> tuple[str, str] | None:
     return config.tls_cert, config.tls_key
 
 
-def _listen(host: str, port: int, asked: str) -> socket.socket:
+def _listen(host: str, port: int, option: str) -> socket.socket:
     try:
         family, _, _, _, place = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise UsageError(f"--serve {asked}: unknown host {host} ({error.strerror})") from error
+        raise UsageError(f"--serve {option}: unknown host {host} ({error.strerror})") from error
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -167,21 +163,22 @@ def _listen(host: str, port: int, asked: str) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        raise _refusal(error, host, port, asked) from error
+        raise _bind_error(error, host, port, option) from error
     return listening
 
 
-def _refusal(error: OSError, host: str, port: int, asked: str) -> OutputError | UsageError:
+def _bind_error(error: OSError, host: str, port: int, option: str) -> OutputError | UsageError:
     if error.errno == errno.EADDRINUSE:
         return OutputError(
-            f"--serve {asked}: port {port} of {host} is in use; choose another, or 0 for a free one"
+            f"--serve {option}: port {port} of {host} is in use; choose another, or 0 for any free "
+            "port"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return OutputError(
-            f"--serve {asked}: this user may not use port {port}; choose one above 1023"
+            f"--serve {option}: this user may not use port {port}; choose one above 1023"
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return UsageError(
-            f"--serve {asked}: {host} is not an address of this machine; 0.0.0.0 means all of them"
+            f"--serve {option}: {host} is not an address of this machine; 0.0.0.0 means all of them"
         )
-    return OutputError(f"--serve {asked}: {error.strerror}")
+    return OutputError(f"--serve {option}: {error.strerror}")

@@ -1,10 +1,9 @@
-"""Deadlines and limits of connections, below HTTP, so that slow or idle clients hold nothing for
-long.
+"""Deadlines and limits of connections, against slow and idle clients.
 
-uvicorn limits the size of a request's head and ends idle connections after a response. This module
-adds the rest: a deadline for the first head, a limit on connections (counted from accept on, so
-that half-done TLS handshakes take no descriptors from the run), and an immediate end for a client
-that stopped reading. The subclass relies only on ``asyncio.Protocol``.
+uvicorn limits the size of a request's head, and closes idle connections after a response. This
+module adds a deadline for the head, a limit on connections, and a way to close the connection of a
+client that stopped reading. The limit counts sockets from ``accept`` on, so that unfinished TLS
+handshakes cannot use up the run's descriptors.
 """
 
 from __future__ import annotations
@@ -19,145 +18,139 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from detector.live.page.access import block_of
+from detector.live.page.access import to_block
 from detector.live.page.binding import is_loopback
 
-HEAD_S = 10.0  # to receive a whole head, from the connection or the last response
-MOST = 256  # connections at once
-OF_ONE_ADDRESS = 128  # of them from one address, which may be a proxy
-RESERVE = 32  # of them for clients on this machine
+HEAD_S = 10.0  # deadline for a request's head, from the connection or the last response
+MOST = 256  # connections at the same time
+MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
+RESERVE = 32  # connections reserved for clients on this machine
 HEAD_BYTES = 16 << 10
-# Seconds, seconds, probes: detect within a minute that a viewer of a silent camera has gone.
+# Seconds, seconds, probes: a viewer that is gone is detected within a minute.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """A listening socket that keeps at most ``most`` accepted sockets open, ``each`` from one
-    address. When full, it closes the longest idle one, those without a login first, or else the new
-    one. ``reserve`` places are for this machine's health checks."""
+    """Limits accepted sockets to ``most``, and ``each`` per address. When full, it closes the
+    longest idle socket, those without a login first; if none is idle, the new one. ``reserve``
+    sockets are for health checks on this machine."""
 
-    def __init__(
-        self,
-        listening: socket.socket,
-        most: int = MOST,
-        each: int = OF_ONE_ADDRESS,
-        reserve: int = RESERVE,
-    ) -> None:
+    def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         self.setblocking(False)
-        self.most, self.each, self.reserve = most, each, reserve
-        self.refused = self.displaced = 0
+        self.most, self.each, self.reserve = MOST, MOST_PER_ADDRESS, RESERVE
+        self.refused = self.displaced = 0  # sockets closed when full: new ones, and older ones
         self.lock = threading.Lock()
-        self._held: dict[Address, _Counted] = {}  # least recently active first
-        self._of_block: Counter[str] = Counter()
+        self._sockets: dict[Address, _CountedSocket] = {}  # least recently active first
+        self._block_counts: Counter[str] = Counter()
 
     @property
     def open(self) -> int:
-        return len(self._held)
+        return len(self._sockets)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept like ``socket.accept``. Raises BlockingIOError if the new one was closed."""
+        """Accept like ``socket.accept``. Raises BlockingIOError if the new socket was closed."""
         accepted, peer = super().accept()
-        one = _Counted(accepted, self, peer)
+        new = _CountedSocket(accepted, self, peer)
         with self.lock:
-            displaced = self._make_room(one)
-            if displaced is one:
+            displaced = self._make_room(new)
+            if displaced is new:
                 self.refused += 1
             else:
-                self._held[one.peer] = one
-                self._of_block[one.block] += 1
-        if displaced is one:
-            one.close()
+                self._sockets[new.peer] = new
+                self._block_counts[new.block] += 1
+        if displaced is new:
+            new.close()
             raise BlockingIOError
         if displaced is not None:
             displaced.end()
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        new.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in ALIVE.items():  # not on every system
             if hasattr(socket, name):
-                one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        return one, peer
+                new.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return new, peer
 
-    def _make_room(self, one: _Counted) -> _Counted | None:
-        """Pick the connection to close: None if there is room, ``one`` if no other may go."""
-        if self._of_block[one.block] >= self.each:
-            candidates = [held for held in self._held.values() if held.block == one.block]
-        elif len(self._held) >= (self.most if one.is_local else self.most - self.reserve):
-            candidates = list(self._held.values())
+    def _make_room(self, new: _CountedSocket) -> _CountedSocket | None:
+        """Forget and return the socket to close, maybe ``new``; None if there is room."""
+        if self._block_counts[new.block] >= self.each:
+            candidates = [held for held in self._sockets.values() if held.block == new.block]
+        elif len(self._sockets) >= (self.most if new.is_local else self.most - self.reserve):
+            candidates = list(self._sockets.values())
         else:
             return None
-        worth = [held.worth for held in candidates]
-        if not candidates or min(worth) >= WATCHING:
-            return one
-        # Of the least worthy ones, the oldest of the address with the most connections.
-        lowest = min(worth)
-        least = [held for held in candidates if held.worth == lowest]
-        gives_way = max(least, key=lambda held: self._of_block[held.block])
-        self._forget(gives_way)
+        rank = [held.rank for held in candidates]
+        if not candidates or min(rank) >= WATCHING:
+            return new
+        # Of the lowest rank, the oldest socket of the address with the most connections.
+        lowest = min(rank)
+        least = [held for held in candidates if held.rank == lowest]
+        displaced = max(least, key=lambda held: self._block_counts[held.block])
+        self._forget(displaced)
         self.displaced += 1
-        return gives_way
+        return displaced
 
-    def of(self, peer: Address) -> _Counted | None:
+    def get(self, peer: Address) -> _CountedSocket | None:
         with self.lock:
-            return self._held.get(peer)
+            return self._sockets.get(peer)
 
-    def forget(self, one: _Counted) -> None:
+    def forget(self, held: _CountedSocket) -> None:
         with self.lock:
-            self._forget(one)
+            self._forget(held)
 
-    def _forget(self, one: _Counted) -> None:
-        if self._held.get(one.peer) is one:
-            del self._held[one.peer]
-            self._of_block[one.block] -= 1
-            if not self._of_block[one.block]:
-                del self._of_block[one.block]
+    def _forget(self, held: _CountedSocket) -> None:
+        if self._sockets.get(held.peer) is held:
+            del self._sockets[held.peer]
+            self._block_counts[held.block] -= 1
+            if not self._block_counts[held.block]:
+                del self._block_counts[held.block]
 
-    def moved(self, one: _Counted) -> None:
+    def mark_active(self, held: _CountedSocket) -> None:
         with self.lock:
-            if self._held.pop(one.peer, None) is one:
-                self._held[one.peer] = one
+            if self._sockets.pop(held.peer, None) is held:
+                self._sockets[held.peer] = held
 
 
-class _Counted(socket.socket):
-    """An accepted socket. ``known``: the client needs no login, or has one. ``busy``: in a
-    request."""
+class _CountedSocket(socket.socket):
+    """An accepted socket. ``known``: logged in, or no login needed. ``busy``: in a request."""
 
     def __init__(self, accepted: socket.socket, listening: BoundedSocket, peer: Any) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
-        self.peer = address_of(peer)
-        self.block = block_of(self.peer[0])
+        self.peer = to_address(peer)
+        self.block = to_block(self.peer[0])
         self.is_local = is_loopback(self.peer[0])
         self.known = self.busy = False
-        self._counts: BoundedSocket | None = listening
+        self._listening: BoundedSocket | None = listening
 
     @property
-    def worth(self) -> int:
-        """Idle without a login (0), busy without one, idle with one, ``WATCHING`` (3)."""
+    def rank(self) -> int:
+        """Idle without a login (0), busy without, idle with a login, busy with a login (3). Lower
+        ranks are closed first."""
         return 2 * self.known + self.busy
 
     def end(self) -> None:
-        """Shut down; the event loop then reads the end of the stream and closes it."""
+        """Shut down the socket; the event loop then closes it."""
         with suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        counts, self._counts = self._counts, None
-        if counts is not None:
-            counts.forget(self)
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.forget(self)
         super().close()
 
 
 WATCHING = 3
 
 
-def address_of(peer: Any) -> Address:
+def to_address(peer: Any) -> Address:
     return (str(peer[0]), int(peer[1])) if peer else ("", 0)
 
 
 class Connections:
-    def __init__(self, socket: BoundedSocket, head_s: float = HEAD_S) -> None:
-        self.head_s = head_s
+    def __init__(self, socket: BoundedSocket) -> None:
+        self.head_s = HEAD_S
         self._socket = socket
         self.cut = 0  # connections that were too slow
         self._open: dict[Address, Connection] = {}
@@ -165,45 +158,45 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, one: Connection, peer: Address) -> None:
-        self._open[peer] = one
+    def opened(self, connection: Connection, peer: Address) -> None:
+        self._open[peer] = connection
 
-    def closed(self, one: Connection, peer: Address) -> None:
-        if self._open.get(peer) is one:
+    def closed(self, connection: Connection, peer: Address) -> None:
+        if self._open.get(peer) is connection:
             del self._open[peer]
 
-    def answering(self, peer: Any) -> None:
-        """Stop the deadline of the head: a request's head has arrived."""
-        if (one := self._of(peer)) is not None:
-            one.expect_no_head()
-            self._is_busy(peer, True)
+    def begin_request(self, peer: Any) -> None:
+        """Cancel the deadline of the head."""
+        if (connection := self._get(peer)) is not None:
+            connection.expect_no_head()
+            self._set_busy(peer, True)
 
-    def answered(self, peer: Any) -> None:
-        if (one := self._of(peer)) is not None:
-            one.expect_head(self.head_s)
-            self._is_busy(peer, False)
+    def end_request(self, peer: Any) -> None:
+        if (connection := self._get(peer)) is not None:
+            connection.expect_head(self.head_s)
+            self._set_busy(peer, False)
 
-    def knows(self, peer: Any) -> None:
-        """Mark the client as logged in, or as needing no login: others are closed first."""
-        if peer is not None and (held := self._socket.of(address_of(peer))) is not None:
+    def mark_known(self, peer: Any) -> None:
+        """Mark the client as logged in, or as needing no login."""
+        if peer is not None and (held := self._socket.get(to_address(peer))) is not None:
             held.known = True
 
-    def _is_busy(self, peer: Any, busy: bool) -> None:
-        if (held := self._socket.of(address_of(peer))) is not None:
+    def _set_busy(self, peer: Any, busy: bool) -> None:
+        if (held := self._socket.get(to_address(peer))) is not None:
             held.busy = busy
-            self._socket.moved(held)
+            self._socket.mark_active(held)
 
     def cut_off(self, peer: Any) -> None:
-        """Close a connection at once; unsent data is dropped."""
-        if (one := self._of(peer)) is not None:
+        """Close a connection immediately, without its unsent data."""
+        if (connection := self._get(peer)) is not None:
             self.cut += 1
-            one.abort()
+            connection.abort()
 
     def cut_all(self) -> None:
-        for one in list(self._open.values()):
-            one.abort()
+        for connection in list(self._open.values()):
+            connection.abort()
 
-    def _of(self, peer: Any) -> Connection | None:
+    def _get(self, peer: Any) -> Connection | None:
         return None if peer is None else self._open.get(tuple(peer))
 
 
@@ -222,7 +215,7 @@ class Connection(H11Protocol):
         self.expect_head(self.connections_of_server.head_s)
 
     def data_received(self, data: bytes) -> None:
-        """Abort at data that is not HTTP: uvicorn would fail to answer during a response."""
+        """Abort at data that is not HTTP, at which uvicorn may raise."""
         try:
             super().data_received(data)
         except h11.ProtocolError:
@@ -236,7 +229,7 @@ class Connection(H11Protocol):
 
     def expect_head(self, within_s: float) -> None:
         self.expect_no_head()
-        self._deadline = asyncio.get_running_loop().call_later(within_s, self._too_slow)
+        self._deadline = asyncio.get_running_loop().call_later(within_s, self._cut_slow)
 
     def expect_no_head(self) -> None:
         if self._deadline is not None:
@@ -246,11 +239,11 @@ class Connection(H11Protocol):
     def abort(self) -> None:
         self.transport.abort()
 
-    def _too_slow(self) -> None:
+    def _cut_slow(self) -> None:
         self._deadline = None
         if self._peer is not None:
             self.connections_of_server.cut_off(self._peer)
 
 
-def protocol_for(connections: Connections) -> type[Connection]:
+def make_protocol(connections: Connections) -> type[Connection]:
     return type("ServerConnection", (Connection,), {"connections_of_server": connections})

@@ -1,24 +1,25 @@
 """The JSON documents of the page, and the health of a run.
 
-All texts from outside (addresses, errors, class names) pass ``redact`` here.
+Secrets are removed here (``redact``) from all foreign texts: addresses, errors, class names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from detector.core.errors.secrets import redact
-from detector.live.base import Ages, LiveFigures, StreamFigures, ZoneFigures, utc_text
+from detector.core.session.document import AgeFigures
+from detector.live.base import LiveFigures, StreamFigures, ZoneFigures, format_utc
 
-ENGINE_HANGS_S = 30.0  # without a finished request, while a camera is live
+ENGINE_HANGS_S = 30.0  # a run is unhealthy after this time without a finished request
 LIVE = "live"
 
 
 class AgesDocument(msgspec.Struct, frozen=True):
-    """Age of frames when they were detected, in milliseconds; null before the first."""
+    """Age of frames when they were detected, in milliseconds; null before the first frame."""
 
     p50: float | None
     p90: float | None
@@ -27,16 +28,16 @@ class AgesDocument(msgspec.Struct, frozen=True):
 
 
 class SumsDocument(msgspec.Struct, frozen=True):
-    """Crossings of a line in its two directions, or objects that came into a zone and went."""
+    """Crossings of a line in its two directions, or objects that entered and left a zone."""
 
     come: int = msgspec.field(name="in")
     gone: int = msgspec.field(name="out")
 
 
 class ZoneDocument(msgspec.Struct, frozen=True):
-    """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``:
-    what a line calls in and out. ``inside``: objects in a zone now, null for a line. ``today`` and
-    its ``hours`` (local) include earlier runs; ``classes`` are of this run."""
+    """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``: a
+    line's names for in and out. ``inside``: objects in a zone now. ``today`` and ``hours`` (local)
+    include earlier runs; ``classes`` only this one."""
 
     name: str
     kind: Literal["line", "zone"]
@@ -49,7 +50,7 @@ class ZoneDocument(msgspec.Struct, frozen=True):
 
 
 class ZoneDaysDocument(msgspec.Struct, frozen=True):
-    """Days of a line or zone, in the order of ``days``."""
+    """Sums of a line or zone for each of ``days``."""
 
     camera: str
     name: str
@@ -57,7 +58,7 @@ class ZoneDaysDocument(msgspec.Struct, frozen=True):
 
 
 class CountsDocument(msgspec.Struct, frozen=True):
-    """What lines and zones counted on the days (local) before today, the last one yesterday."""
+    """Counts of lines and zones on the local days before today, oldest first."""
 
     schema: int
     days: list[str]
@@ -65,7 +66,7 @@ class CountsDocument(msgspec.Struct, frozen=True):
 
 
 class StreamDocument(msgspec.Struct, frozen=True):
-    """One camera or file. Counts cover the whole run, rates the last few seconds."""
+    """A camera or file. Counts cover the whole run, and rates the last few seconds."""
 
     name: str
     kind: Literal["camera", "file"]
@@ -93,8 +94,8 @@ class StreamDocument(msgspec.Struct, frozen=True):
 
 class LiveDocument(msgspec.Struct, frozen=True):
     """The state of a run. ``cpu_share``: share of all cores used by this program;
-    ``computer_share``: by all programs, null if the system does not report it. ``stopped``: cameras
-    of cameras.yaml that a user stopped."""
+    ``computer_share``: by all programs, null if unknown. ``stopped``: cameras of cameras.yaml that
+    a user stopped."""
 
     schema: int
     time_utc: str
@@ -113,8 +114,8 @@ class LiveDocument(msgspec.Struct, frozen=True):
 
 
 class HistoryDocument(msgspec.Struct, frozen=True):
-    """The last minutes, one value per sample. ``age_ms``: the median of the last few seconds; rates
-    are frames per second; null if the camera was not live or the value is unknown."""
+    """The last minutes, one value per sample. ``age_ms``: the median of a few seconds. Rates are
+    frames per second. Values are null if unknown, or if the camera was not live."""
 
     schema: int
     every_s: float
@@ -125,10 +126,9 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
-    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, which players
-    load if saved next to it under the same name; null if there are none. ``finished``: false while
-    it is still being written; ``url`` then returns the part that can be played.
-    """
+    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, if any, which
+    players load if stored next to it. ``finished``: false while it is being written; ``url`` then
+    returns the part that can be played."""
 
     camera: str
     name: str
@@ -141,7 +141,7 @@ class RecordingDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingsDocument(msgspec.Struct, frozen=True):
-    """The newest first. ``more``: true if there are older ones."""
+    """Recordings, newest first. ``more``: true if there are older ones."""
 
     schema: int
     recordings: list[RecordingDocument]
@@ -149,8 +149,8 @@ class RecordingsDocument(msgspec.Struct, frozen=True):
 
 
 class ChangeDocument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A camera was asked to start or stop, or to count at lines and zones ("door added"), which
-    ``file`` keeps; its state changes asynchronously."""
+    """An accepted change. ``asked``: start, stop, or changed lines and zones ("door added"), stored
+    in ``file``. The camera's state changes asynchronously."""
 
     schema: int
     camera: str
@@ -165,55 +165,55 @@ class ErrorDocument(msgspec.Struct, frozen=True):
     error: str
 
 
-def ages(one: Ages) -> AgesDocument:
-    return AgesDocument(rounded(one.p50), rounded(one.p90), rounded(one.p99), rounded(one.max))
+def ages(age: AgeFigures) -> AgesDocument:
+    return AgesDocument(rounded(age.p50), rounded(age.p90), rounded(age.p99), rounded(age.max))
 
 
-def stream(one: StreamFigures, controllable: bool = False) -> StreamDocument:
+def stream(figures: StreamFigures, controllable: bool = False) -> StreamDocument:
     return StreamDocument(
-        name=one.name,
-        kind="file" if one.kind == "file" else "camera",
-        url=redact(one.url),
-        state=one.state,
-        since_s=round(float(one.since_s), 2),
-        received=one.received,
-        processed=one.processed,
-        dropped=dict(one.dropped),
-        reconnects=one.reconnects,
-        stalls=one.stalls,
-        age_ms=ages(one.age_ms),
-        parts_ms={part: ages(figures) for part, figures in one.parts_ms.items()},
-        camera_fps=rounded(one.camera_fps),
-        processed_fps=rounded(one.processed_fps),
-        size=one.size,
-        tiles=one.tiles,
-        frozen=one.frozen,
-        error=None if one.error is None else redact(one.error),
-        next_try_s=rounded(one.next_try_s),
-        expected=one.expected,
-        zones=[_zone(zone) for zone in one.zones],
+        name=figures.name,
+        kind="file" if figures.kind == "file" else "camera",
+        url=redact(figures.url),
+        state=figures.state,
+        since_s=round(float(figures.since_s), 2),
+        received=figures.received,
+        processed=figures.processed,
+        dropped=dict(figures.dropped),
+        reconnects=figures.reconnects,
+        stalls=figures.stalls,
+        age_ms=ages(figures.age_ms),
+        parts_ms={part: ages(values) for part, values in figures.parts_ms.items()},
+        camera_fps=rounded(figures.camera_fps),
+        processed_fps=rounded(figures.processed_fps),
+        size=figures.size,
+        tiles=figures.tiles,
+        frozen=figures.frozen,
+        error=None if figures.error is None else redact(figures.error),
+        next_try_s=rounded(figures.next_try_s),
+        expected=figures.expected,
+        zones=[_zone(zone) for zone in figures.zones],
         controllable=controllable,
     )
 
 
-def _zone(one: ZoneFigures) -> ZoneDocument:
+def _zone(figures: ZoneFigures) -> ZoneDocument:
     return ZoneDocument(
-        name=one.shape.name,
-        kind="line" if one.shape.is_line else "zone",
-        points=one.shape.points,
-        sides=one.shape.sides,
-        inside=one.inside,
-        today=SumsDocument(*one.today),
-        hours=[SumsDocument(*sums) for sums in one.hours],
-        classes={redact(name): SumsDocument(*sums) for name, sums in one.counts.items()},
+        name=figures.shape.name,
+        kind="line" if figures.shape.is_line else "zone",
+        points=figures.shape.points,
+        sides=figures.shape.sides,
+        inside=figures.inside,
+        today=SumsDocument(*figures.today),
+        hours=[SumsDocument(*sums) for sums in figures.hours],
+        classes={redact(name): SumsDocument(*sums) for name, sums in figures.counts.items()},
     )
 
 
 def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -> LiveDocument:
-    """Return the document. ``now_s``: Unix time. ``controllable``: cameras that start and stop."""
+    """Return the document. ``now_s``: Unix time. ``controllable``: cameras that can be stopped."""
     return LiveDocument(
         schema=1,
-        time_utc=utc_text(now_s),
+        time_utc=format_utc(now_s),
         uptime_s=round(float(figures.uptime_s), 2),
         healthy=is_healthy(figures),
         inference_fps=rounded(figures.inference_fps),
@@ -221,7 +221,7 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
         busy={stage: round(float(share), 4) for stage, share in figures.busy.items()},
         cpu_share=rounded(figures.cpu_share, 4),
         computer_share=rounded(figures.computer_share, 4),
-        capacity=rounded(figures.capacity, 1),  # as in the sentence
+        capacity=rounded(figures.capacity, 1),
         bottleneck=redact(figures.bottleneck),
         engine_age_s=rounded(figures.engine_age_s),
         streams=[stream(one, one.name in controllable) for one in figures.streams],
@@ -230,15 +230,11 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
 
 
 def is_healthy(figures: LiveFigures | None) -> bool:
-    """Return False before the run has begun, if no camera is live, or if the engine hangs."""
+    """Return False before the run has started, if no camera is live, or if the engine hangs."""
     if figures is None or not any(one.state == LIVE for one in figures.streams):
         return False
     return figures.engine_age_s is None or figures.engine_age_s < ENGINE_HANGS_S
 
 
-def encode(document: msgspec.Struct | Mapping[str, object]) -> bytes:
-    return msgspec.json.encode(document)
-
-
 def rounded(value: float | None, digits: int = 2) -> float | None:
-    return None if value is None else round(float(value), digits)  # also for numpy
+    return None if value is None else round(float(value), digits)  # float() for NumPy

@@ -1,13 +1,12 @@
-"""Checks of every request, and the headers of every response.
+"""Checks every request, and adds headers to every response.
 
-The order: method, lengths, Host and Origin (a page of another site must reach nothing, even under a
-name that it points at this address), the body with its limit and deadline, and the login.
+The order of checks is: method, lengths, Host and Origin, the body with its limit and deadline, and
+the login. Host and Origin keep out other sites, even if their host name resolves to this address.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
@@ -15,11 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from detector.core.errors.secrets import redact
 from detector.live.page.access import COOKIE, Access
-from detector.live.page.binding import Binding, is_loopback
+from detector.live.page.binding import Binding, is_address, is_loopback
 from detector.live.page.connections import HEAD_BYTES, Connections
-from detector.live.page.documents import ErrorDocument, encode
+from detector.live.page.documents import ErrorDocument
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -27,12 +28,12 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 METHODS = ("GET", "HEAD", "POST")
-# Open without a login: they reveal nothing about the run.
+# These need no login, because they reveal nothing about the run.
 OPEN = frozenset(("/healthz", "/login", "/page.css", "/icon.svg"))
 BODY_BYTES = 8 << 10
 BODY_S = 5.0
 TARGET_BYTES = 2048  # path and query
-RANGE_BYTES = 128  # of a Range header: long ones have made libraries slow
+RANGE_BYTES = 128  # of a Range header, because long ones make some libraries slow
 STALLED_S = 20.0  # a client that reads nothing for this long is cut off
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -40,7 +41,7 @@ HEADERS = {
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # no-referrer would make forms send Origin: null
+    "referrer-policy": "same-origin",  # with no-referrer, forms would send Origin: null
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
@@ -49,7 +50,7 @@ HEADERS = {
 
 
 class HttpError(Exception):
-    """A refused request. ``headers``: added to those of all responses."""
+    """A refused request. ``headers``: further ones for the response."""
 
     def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
@@ -57,7 +58,7 @@ class HttpError(Exception):
 
 
 class Gate:
-    """Passes a request to ``app``, or answers it. One per server."""
+    """Passes a request to ``app``, or refuses it."""
 
     def __init__(
         self,
@@ -71,17 +72,17 @@ class Gate:
         self._access, self._connections = access, connections
         self._say, self._reported = say, False
         self.body_s, self.stalled_s = BODY_S, STALLED_S
-        self.requests: dict[int, int] = {}  # status -> answers
+        self.requests: dict[int, int] = {}  # status -> number of responses
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         peer = scope.get("client")
-        self._connections.answering(peer)
+        self._connections.begin_request(peer)
         try:
             await self._answer(scope, receive, _Sender(self, peer, send))
         finally:
-            self._connections.answered(peer)
+            self._connections.end_request(peer)
 
     async def _answer(
         self, scope: MutableMapping[str, Any], receive: Receive, send: _Sender
@@ -90,14 +91,14 @@ class Gate:
             headers = _headers(scope)
             self._check_request(scope, headers)
             if scope["method"] == "POST":
-                receive = await self._whole_body(headers, receive)
+                receive = await self._read_body(headers, receive)
             self._check_login(scope, headers)
             await self._app(scope, receive, send)
         except HttpError as refusal:
             if not send.begun:
                 await _refuse(refusal, send)
         except (TimeoutError, OSError):
-            self._connections.cut_off(scope.get("client"))  # the client is gone, or stalls
+            self._connections.cut_off(scope.get("client"))  # the client left or stalls
         except Exception as error:
             self._report(error)
             if not send.begun:
@@ -109,11 +110,11 @@ class Gate:
         self.requests[status] = self.requests.get(status, 0) + 1
 
     def _report(self, error: Exception) -> None:
-        """Print an error only once: repeated requests must not fill the terminal."""
+        """Print only the first error."""
         if not self._reported:
             self._reported = True
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
             self._say(f"error in the page: {redact(text)}")
 
     def _check_request(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
@@ -121,7 +122,7 @@ class Gate:
             raise HttpError(405, "use GET, HEAD or POST", {"allow": ", ".join(METHODS)})
         if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:
             raise HttpError(414, "the address is too long")
-        # uvicorn only limits a head that arrives in pieces.
+        # uvicorn limits only heads that arrive in pieces.
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
             raise HttpError(431, f"the headers may have at most {HEAD_BYTES} bytes")
         if len(headers.get("range", "")) > RANGE_BYTES:
@@ -133,52 +134,43 @@ class Gate:
                 "unknown Host; use the address that --serve printed, or allow this one with "
                 "--page-hosts",
             )
-        origin = headers.get("origin")
-        if origin is not None and not _is_same(origin, host):
+        own = (f"http://{host}".lower(), f"https://{host}".lower())  # a proxy may add TLS
+        if headers.get("origin", own[0]).lower() not in own:
             raise HttpError(403, "requests from other sites are refused (Origin)")
-        # Cross-site requests are refused, except links to the page.
+        # Other sites may only link to the page.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             navigates = headers.get("sec-fetch-mode") == "navigate"
             if not (navigates and scope["method"] == "GET" and scope["path"] in ("/", "/login")):
                 raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Accept known names (others may point anywhere) and addresses; only loopback on
-        loopback."""
+        """Return whether Host is a known name or an address; on loopback, only loopback."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
             return False
         if not name or "@" in host or "/" in host:
             return False
-        if name.rstrip(".") in self._binding.names:
+        if name.rstrip(".") in self._binding.names or is_loopback(name):
             return True
-        if is_loopback(name):
-            return True
-        if self._binding.loopback:
-            return False
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        return is_address(name) and not is_loopback(self._binding.host)
 
     def _check_login(self, scope: MutableMapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Require a login. Sets ``scope["session"]`` to the id of the session, or None."""
+        """Raise HttpError without a login. Set ``scope["session"]`` to its id or None."""
         scope["session"] = None
         if not self._access.needed:
-            self._connections.knows(scope.get("client"))
+            self._connections.mark_known(scope.get("client"))
             return
         session = cookie(headers.get("cookie", ""), COOKIE)
-        if session is not None and self._access.session_is(session):
+        if session is not None and self._access.has_session(session):
             scope["session"] = session
-            self._connections.knows(scope.get("client"))
+            self._connections.mark_known(scope.get("client"))
             return
         if scope["path"] in OPEN:
             return
-        given = headers.get("authorization")
-        if given is not None:
-            word, _, token = given.partition(" ")
+        authorization = headers.get("authorization")
+        if authorization is not None:
+            word, _, token = authorization.partition(" ")
             if word.lower() == "bearer" and self.is_token(token.strip(), scope):
                 return
         if scope["path"] == "/" and scope["method"] != "POST":
@@ -188,12 +180,12 @@ class Gate:
         )
 
     def is_token(self, given: str, scope: Mapping[str, Any]) -> bool:
-        """Return whether this is the token. Raises HttpError after too many wrong ones."""
+        """Return whether this is the token. Raises HttpError after too many wrong tokens."""
         client = scope.get("client")
         address = str(client[0]) if client else ""
         wait_s = self._access.wait_s(address)
-        if self._access.token_is(given, address):
-            self._connections.knows(client)
+        if self._access.check_token(given, address):
+            self._connections.mark_known(client)
             return True
         if wait_s > 0:
             seconds = str(max(1, round(wait_s)))
@@ -201,7 +193,7 @@ class Gate:
             raise HttpError(429, text, {"retry-after": seconds})
         return False
 
-    async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
+    async def _read_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > BODY_BYTES:
             raise HttpError(413, f"request body over {BODY_BYTES} bytes", {"connection": "close"})
@@ -221,39 +213,39 @@ class Gate:
                         break
         except TimeoutError:
             raise HttpError(408, "the body is too slow", {"connection": "close"}) from None
-        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def again() -> Message:
-            return whole.pop() if whole else await receive()
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
 
-        return again
+        return replay
 
 
 class _Sender:
-    """Sends a response with the headers of all responses; times out if the client stops reading."""
+    """Sends a response with ``HEADERS``. Raises TimeoutError if the client stops reading."""
 
-    def __init__(self, guard: Gate, peer: Any, send: Send) -> None:
-        self._guard, self._peer, self._send = guard, peer, send
+    def __init__(self, gate: Gate, peer: Any, send: Send) -> None:
+        self._gate, self._peer, self._send = gate, peer, send
         self.begun = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begun = True
-            self._guard.count(message["status"])
-            own = list(message.get("headers", ()))
-            given = {name.lower() for name, _ in own}
-            own += [
+            self._gate.count(message["status"])
+            headers = list(message.get("headers", ()))
+            given = {name.lower() for name, _ in headers}
+            headers += [
                 (name.encode(), value.encode())
                 for name, value in HEADERS.items()
                 if name.encode() not in given
             ]
-            message = {**message, "headers": own}
-        async with asyncio.timeout(self._guard.stalled_s):
+            message = {**message, "headers": headers}
+        async with asyncio.timeout(self._gate.stalled_s):
             await self._send(message)
 
 
 async def _refuse(refusal: HttpError, send: _Sender) -> None:
-    body = encode(ErrorDocument(1, refusal.error))
+    body = msgspec.json.encode(ErrorDocument(1, refusal.error))
     headers = {"content-type": "application/json", **refusal.headers}
     headers["content-length"] = str(len(body))
     with suppress(OSError, TimeoutError):
@@ -268,7 +260,7 @@ async def _refuse(refusal: HttpError, send: _Sender) -> None:
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Return headers by lower-case name. Raises HttpError for a duplicate that matters."""
+    """Return headers by lower-case name. Raises HttpError for critical duplicates."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -278,14 +270,9 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _is_same(origin: str, host: str) -> bool:
-    """Return whether an Origin is the page itself; a proxy may have terminated TLS."""
-    return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
-
-
 def cookie(header: str, name: str) -> str | None:
     for part in header.split(";"):
-        key, found, value = part.strip().partition("=")
-        if found and key == name:
+        key, equals, value = part.strip().partition("=")
+        if equals and key == name:
             return value
     return None

@@ -1,47 +1,32 @@
-"""The figures of a run for Prometheus, in our own registry.
+"""Exports the figures of a run to Prometheus.
 
 Names follow its conventions: a prefix, base units, ``_total`` for counters. Values are read from
-the run when Prometheus scrapes; nothing is counted twice.
+the run when Prometheus scrapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from detector.core import __version__
 from detector.live.base import LiveFigures, StreamFigures
 from detector.live.page.documents import LIVE, is_healthy
+from detector.live.sources.base import STATES
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # what ``generate_latest`` writes
-STATES = ("connecting", "live", "stalled", "waiting", "ended")
-
-
-@dataclass(frozen=True, slots=True)
-class PageFigures:
-    watchers: int
-    connections: int
-    encoded: int
-    encoded_bytes: int
-    skipped: int
-    events_lost: int
-    logins_refused: int
-    requests: dict[int, int]
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # the format of ``generate_latest``
 
 
 class RunCollector(Collector):
-    def __init__(
-        self, figures: Callable[[], LiveFigures | None], page: Callable[[], PageFigures]
-    ) -> None:
+    def __init__(self, figures: Callable[[], LiveFigures | None], page: Any) -> None:
         self._figures, self._page = figures, page
 
     def describe(self) -> list[Metric]:
-        return []  # else the registry calls ``collect`` to learn the names
+        return []  # otherwise the registry would call ``collect`` to get the names
 
     def collect(self) -> Iterator[Metric]:
         return (metric for metric in self._all() if metric.samples)
@@ -55,25 +40,19 @@ class RunCollector(Collector):
             "healthy", "1 if a camera is live and the engine responds.", is_healthy(figures)
         )
         if figures is not None:
-            yield from _of_run(figures)
-            yield from _of_streams(figures.streams)
-        yield from _of_page(self._page())
+            yield from _run_metrics(figures)
+            yield from _stream_metrics(figures.streams)
+        yield from _page_metrics(self._page)
 
 
-def exposition(registry: CollectorRegistry) -> bytes:
-    return generate_latest(registry)
-
-
-def registry_of(
-    figures: Callable[[], LiveFigures | None], page: Callable[[], PageFigures]
-) -> CollectorRegistry:
+def make_registry(figures: Callable[[], LiveFigures | None], page: Any) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RunCollector(figures, page))
     ProcessCollector(registry=registry)
     return registry
 
 
-def _of_run(figures: LiveFigures) -> Iterator[Metric]:
+def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
     yield _gauge("uptime_seconds", "Time since the run started.", figures.uptime_s)
     yield _gauge(
         "inference_pictures_per_second",
@@ -112,17 +91,17 @@ def _of_run(figures: LiveFigures) -> Iterator[Metric]:
     yield events
 
 
-def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
-    for name, text, value in (
-        ("received", "Frames received.", lambda one: one.received),
-        ("processed", "Frames detected.", lambda one: one.processed),
-        ("reconnects", "Number of reconnects.", lambda one: one.reconnects),
-        ("stalls", "Number of times a connected camera stopped sending.", lambda one: one.stalls),
+def _stream_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
+    for name, text in (
+        ("received", "Frames received."),
+        ("processed", "Frames detected."),
+        ("reconnects", "Number of reconnects."),
+        ("stalls", "Number of times a connected camera stopped sending."),
     ):
         unit = f"{name}_pictures" if name in ("received", "processed") else name
         counter = CounterMetricFamily(f"detect_video_stream_{unit}", text, labels=("camera",))
-        for one in streams:
-            counter.add_metric((one.name,), value(one))  # type: ignore[no-untyped-call]
+        for stream in streams:
+            counter.add_metric((stream.name,), getattr(stream, name))
         yield counter
     dropped = CounterMetricFamily(
         "detect_video_stream_dropped_pictures",
@@ -150,59 +129,60 @@ def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         "Frames per second received and processed, over the last few seconds.",
         labels=("camera", "what"),
     )
-    for one in streams:
-        for reason, count in one.dropped.items():
-            dropped.add_metric((one.name, reason), count)
+    for stream in streams:
+        for reason, count in stream.dropped.items():
+            dropped.add_metric((stream.name, reason), count)
         for name in STATES:
-            state.add_metric((one.name, name), one.state == name)
-        up.add_metric((one.name,), one.state == LIVE)
-        frozen.add_metric((one.name,), one.frozen)
-        quantiles = {"0.5": one.age_ms.p50, "0.9": one.age_ms.p90, "0.99": one.age_ms.p99}
+            state.add_metric((stream.name, name), stream.state == name)
+        up.add_metric((stream.name,), stream.state == LIVE)
+        frozen.add_metric((stream.name,), stream.frozen)
+        quantiles = {"0.5": stream.age_ms.p50, "0.9": stream.age_ms.p90, "0.99": stream.age_ms.p99}
         for quantile, value_ms in quantiles.items():
             if value_ms is not None:
-                labels = {"camera": one.name, "quantile": quantile}
+                labels = {"camera": stream.name, "quantile": quantile}
                 age.add_sample(age_name, labels, value_ms / 1000)
-        age.add_sample(f"{age_name}_count", {"camera": one.name}, one.processed)
-        for what, fps in (("received", one.camera_fps), ("processed", one.processed_fps)):
+        age.add_sample(f"{age_name}_count", {"camera": stream.name}, stream.processed)
+        for what, fps in (("received", stream.camera_fps), ("processed", stream.processed_fps)):
             if fps is not None:
-                rates.add_metric((one.name, what), fps)
-    yield from (dropped, state, up, frozen, age, rates, *_of_zones(streams))
+                rates.add_metric((stream.name, what), fps)
+    yield from (dropped, state, up, frozen, age, rates, *_zone_metrics(streams))
 
 
-def _of_zones(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
-    crossed, gone = (
+def _zone_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
+    went_in, went_out = (
         CounterMetricFamily(f"detect_video_zone_{what}", text, labels=("camera", "zone", "class"))
         for what, text in (
-            ("in", "Crossings of a line in its direction in, or objects that came into a zone."),
-            ("out", "Crossings of a line in its direction out, or objects that left a zone."),
+            ("in", "Crossings of a line in the direction in, or objects that entered a zone."),
+            ("out", "Crossings of a line in the direction out, or objects that left a zone."),
         )
     )
     inside = GaugeMetricFamily(
         "detect_video_zone_inside", "Objects in a zone.", labels=("camera", "zone")
     )
-    for one in streams:
-        for zone in one.zones:
+    for stream in streams:
+        for zone in stream.zones:
             for name, sums in zone.counts.items():
-                for counter, count in zip((crossed, gone), sums, strict=True):
-                    labels = (one.name, zone.shape.name, name)
+                for counter, count in zip((went_in, went_out), sums, strict=True):
+                    labels = (stream.name, zone.shape.name, name)
                     counter.add_metric(labels, count)
             if zone.inside is not None:
-                inside.add_metric((one.name, zone.shape.name), zone.inside)
-    yield from (crossed, gone, inside)
+                inside.add_metric((stream.name, zone.shape.name), zone.inside)
+    yield from (went_in, went_out, inside)
 
 
-def _of_page(page: PageFigures) -> Iterator[Metric]:
-    yield _gauge("page_watchers", "Picture streams being watched.", page.watchers)
-    yield _gauge("page_connections", "Open connections.", page.connections)
+def _page_metrics(page: Any) -> Iterator[Metric]:
+    hub = page.hub
+    yield _gauge("page_watchers", "Picture streams being watched.", hub.watchers())
+    yield _gauge("page_connections", "Open connections.", len(page.connections))
     for name, text, count in (
-        ("page_encoded_pictures", "Pictures encoded for viewers.", page.encoded),
-        ("page_encoded_bytes", "Bytes of pictures encoded for viewers.", page.encoded_bytes),
-        ("page_skipped_pictures", "Pictures skipped for slow viewers.", page.skipped),
-        ("page_lost_events", "Events lost to slow viewers.", page.events_lost),
+        ("page_encoded_pictures", "Pictures encoded for viewers.", hub.encoded),
+        ("page_encoded_bytes", "Bytes of pictures encoded for viewers.", hub.encoded_bytes),
+        ("page_skipped_pictures", "Pictures skipped for slow viewers.", page.streams.skipped),
+        ("page_lost_events", "Events lost to slow viewers.", hub.lost()),
         (
             "page_refused_logins",
             "Logins refused for a wrong token or too many attempts.",
-            page.logins_refused,
+            page.access.refused,
         ),
     ):
         counter = CounterMetricFamily(f"detect_video_{name}", text)
@@ -211,7 +191,7 @@ def _of_page(page: PageFigures) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "detect_video_page_requests", "HTTP responses, by status.", labels=("status",)
     )
-    for status, count in sorted(page.requests.items()):
+    for status, count in sorted(page.gate.requests.items()):
         requests.add_metric((str(status),), count)
     yield requests
 

@@ -1,16 +1,13 @@
-"""The OpenAPI 3.1 description of the page's addresses.
+"""The OpenAPI 3.1 description of the page's API.
 
-``python -m detector.live.page.openapi docs/openapi.json`` writes the file in docs; a test compares
-it.
+``python -m detector.live.page.openapi docs/openapi.json`` writes it to docs; a test compares them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -29,7 +26,7 @@ DOCUMENTS = (
     documents.ChangeDocument,
     documents.ErrorDocument,
 )
-PLACE = "#/components/schemas/"
+SCHEMAS = "#/components/schemas/"
 PICTURE = {"type": "string", "contentMediaType": "image/jpeg"}
 TEXT = {"type": "string"}
 
@@ -46,11 +43,11 @@ CAMERA = _parameter(
 )
 WIDTH = _parameter(
     *("width", "query", {"type": "integer", "minimum": 16, "maximum": 8192}),
-    "Width limit in pixels, approximate; default: as the camera sends it.",
+    "Approximate maximum width in pixels; default: as the camera sends it.",
 )
 RATE = _parameter(
     *("rate", "query", {"type": "number", "minimum": 0.1, "maximum": 25}),
-    "Limit of pictures per second for each camera.",
+    "Maximum number of pictures per second for each camera.",
 )
 KINDS = {"enum": ["video", "snapshots"]}
 DAYS = {"type": "integer", "minimum": 1, "maximum": 366, "default": 30}
@@ -58,7 +55,7 @@ LIMIT = {"type": "integer", "minimum": 1, "maximum": 500, "default": 100}
 
 
 def description() -> dict[str, Any]:
-    _, schemas = msgspec.json.schema_components(DOCUMENTS, ref_template=PLACE + "{name}")
+    _, schemas = msgspec.json.schema_components(DOCUMENTS, ref_template=SCHEMAS + "{name}")
     dedent_descriptions(schemas)
     camera = "/api/streams/{camera}"
     change = "Accepted; the camera's state changes asynchronously."
@@ -79,8 +76,8 @@ def description() -> dict[str, Any]:
                     "summary": "Returns 200 if a camera is live and the engine responds.",
                     "security": [],
                     "responses": {
-                        "200": _answer("ok", "text/plain", TEXT),
-                        "503": _answer("not ok", "text/plain", TEXT),
+                        "200": _response("ok", "text/plain", TEXT),
+                        "503": _response("not ok", "text/plain", TEXT),
                     },
                 }
             },
@@ -104,7 +101,7 @@ def description() -> dict[str, Any]:
             f"{camera}/zones": _post(
                 "Draw a camera's lines and zones: a section of --zones' file, as JSON or YAML.",
                 "Accepted; the next frame counts with them.",
-                {key: {} for key in ("size", "lines", "zones")},
+                *("size", "lines", "zones"),
             ),
             "/api/pictures": _get(
                 "Frames of several cameras in one response; X-Camera names the camera of a part.",
@@ -116,18 +113,19 @@ def description() -> dict[str, Any]:
             ),
             "/api/history": _document("Ages and rates of the last minutes.", "HistoryDocument"),
             "/api/counts": _document(
-                "What lines and zones counted on the days before today.",
+                "Counts of lines and zones on the days before today.",
                 "CountsDocument",
                 _parameter("days", "query", DAYS),
             ),
             "/api/events": _get(
                 "Server-sent events: figures (LiveDocument) once a second, event (EventDocument), "
-                "lost (how many this client missed), silent (the run does not respond), end.",
+                "lost (number of events that this client missed), silent (the run does not "
+                "respond), end.",
                 "text/event-stream",
                 TEXT,
                 _parameter(
                     *("Last-Event-ID", "header", {"type": "integer"}),
-                    "Return events after this one; default: all that are kept.",
+                    "Return events after this one; default: all stored events.",
                 ),
             ),
             "/api/recordings": _document(
@@ -157,7 +155,7 @@ def description() -> dict[str, Any]:
 
 
 def _document(summary: str, name: str, *parameters: dict[str, Any]) -> dict[str, Any]:
-    return _get(summary, "application/json", {"$ref": PLACE + name}, *parameters)
+    return _get(summary, "application/json", {"$ref": SCHEMAS + name}, *parameters)
 
 
 def _get(
@@ -166,33 +164,39 @@ def _get(
     operation: dict[str, Any] = {"summary": summary}
     if parameters:
         operation["parameters"] = list(parameters)
-    operation["responses"] = {"200": _answer(summary, media_type, schema), "default": _refusal()}
+    operation["responses"] = {
+        "200": _response(summary, media_type, schema),
+        "default": _error_response(),
+    }
     return {"get": operation}
 
 
-def _post(
-    summary: str, done: str, properties: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Any]:
-    body = {"type": "object", "properties": dict(properties), "additionalProperties": False}
+def _post(summary: str, accepted: str, *properties: str) -> dict[str, Any]:
+    allowed: dict[str, Any] = {name: {} for name in properties}
+    body = {"type": "object", "properties": allowed, "additionalProperties": False}
     return {
         "post": {
             "summary": summary,
             "parameters": [CAMERA],
             "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
             "responses": {
-                "202": _answer(done, "application/json", {"$ref": PLACE + "ChangeDocument"}),
-                "default": _refusal(),
+                "202": _response(
+                    accepted, "application/json", {"$ref": SCHEMAS + "ChangeDocument"}
+                ),
+                "default": _error_response(),
             },
         }
     }
 
 
-def _answer(text: str, media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _response(text: str, media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": text, "content": {media_type: {"schema": schema}}}
 
 
-def _refusal() -> dict[str, Any]:
-    return _answer("Error, with its reason.", "application/json", {"$ref": PLACE + "ErrorDocument"})
+def _error_response() -> dict[str, Any]:
+    return _response(
+        "Error, with its reason.", "application/json", {"$ref": SCHEMAS + "ErrorDocument"}
+    )
 
 
 def text() -> str:

@@ -1,8 +1,8 @@
-"""The downloadable files of a live run: recordings, boxes of recordings, snapshots.
+"""Lists the downloadable files of a live run: recordings, their boxes, and snapshots.
 
-The recording being written is one of them, up to its last whole fragment. A file is found by
-walking ``FOLDER/CAMERA/KIND/``, never by joining the parts of a request: only names that exist
-there are opened. Links are skipped.
+This includes the recording that is being written, up to its last whole fragment. We find a file by
+listing ``FOLDER/CAMERA/KIND/``, and never build a path from a request, so that only existing names
+are opened. Links are skipped.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from detector.live.base import utc_text
+from detector.live.base import format_utc
 from detector.live.page.documents import RecordingDocument, RecordingsDocument
-from detector.live.recording.names import read_name, whole_length
+from detector.live.recording.names import find_whole_length, read_name
 from detector.live.sources.base import NAME
 
 CAMERA = re.compile(NAME)
 KINDS = ("video", "snapshots")
-# Start time in UTC, then a part that distinguishes files of one second.
+# Start time in UTC, then a part that distinguishes files of the same second.
 FILE = re.compile(r"(\d{8}T\d{6})(?:[.,]?\d{1,6})?Z?[A-Za-z0-9_.-]{0,60}\.(mp4|mkv|jpg|ass)")
 PARTIAL = ".partial."  # being written
-IN_THE_MAKING = ".partial.mp4"  # being written, but playable
+PLAYABLE_PARTIAL = ".partial.mp4"  # being written, but playable
 CHUNK = 1 << 18  # bytes per read
-BOXES = ".ass"  # belongs to the recording of the same name
+BOXES = ".ass"  # boxes of the recording with the same stem
 MEDIA = {
     "mp4": "video/mp4",
     "mkv": "video/x-matroska",
     "jpg": "image/jpeg",
     "ass": "text/x-ssa; charset=utf-8",
 }
-MOST = 500  # files per response
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +53,27 @@ class RecordedFile:
         return PARTIAL not in self.path.name
 
     def read_so_far(self) -> tuple[int, Iterator[bytes]]:
-        """Return size and bytes of what can be played so far. Raises OSError."""
+        """Return size and content of the part that can be played. Raises OSError."""
         file = self.path.open("rb")
         size = 0
         try:
-            size = whole_length(file)
+            size = find_whole_length(file)
             file.seek(0)
         finally:
             if not size:
                 file.close()
         return size, _read(file, size)
 
-    @property
-    def start_s(self) -> float:
-        """Unix time of the start, from the file's name."""
-        return _start_s(self.path.name) or 0.0
-
     def document(self, *, has_boxes: bool) -> RecordingDocument:
-        place = f"/api/recordings/{self.camera}/{self.kind}/"
+        address = f"/api/recordings/{self.camera}/{self.kind}/"
         return RecordingDocument(
             camera=self.camera,
             name=self.path.name,
             kind=self.kind,
             bytes=self.size,
-            start_utc=utc_text(self.start_s),
-            url=place + quote(self.path.name),
-            boxes_url=place + quote(self.path.stem + BOXES) if has_boxes else None,
+            start_utc=format_utc(_start_s(self.path.name) or 0.0),
+            url=address + quote(self.path.name),
+            boxes_url=address + quote(self.path.stem + BOXES) if has_boxes else None,
             finished=self.finished,
         )
 
@@ -87,52 +81,52 @@ class RecordedFile:
 def list_recordings(
     folder: Path | None, camera: str | None = None, kind: str | None = None, limit: int = 100
 ) -> RecordingsDocument:
-    """Return the newest ``limit`` files, of one camera and kind or of all."""
-    limit = min(max(limit, 1), MOST)
-    entries = [*_entries_of(folder, camera, kind)]
+    """Return the newest ``limit`` files; ``camera`` and ``kind`` select some of them."""
+
+    entries = [*_list_entries(folder, camera, kind)]
     boxes = {entry.path for _, _, entry in entries if entry.name.endswith(BOXES)}
-    found = sorted(
+    newest = sorted(
         (one for one in entries if one[2].path not in boxes),
-        key=lambda one: _order(one[2].name),
+        key=lambda one: _sort_key(one[2].name),
         reverse=True,
     )
     documents: list[RecordingDocument] = []
-    for one_camera, one_kind, entry in found:
+    for one_camera, one_kind, entry in newest:
         if len(documents) == limit:
             return RecordingsDocument(1, documents, True)
-        if (one := _recording(one_camera, one_kind, entry)) is not None:
+        if (one := _to_recorded(one_camera, one_kind, entry)) is not None:
             side_car = str(one.path.with_suffix(BOXES))
             documents.append(one.document(has_boxes=side_car in boxes))
     return RecordingsDocument(1, documents, False)
 
 
 def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> RecordedFile | None:
-    """Return the requested file, also if it has been finished since it was listed."""
+    """Return the requested file, even if it was finished and renamed meanwhile."""
     names = (name, name.replace(PARTIAL, "."))
-    found = {
+    entries = {
         entry.name: (one_camera, one_kind, entry)
-        for one_camera, one_kind, entry in _entries_of(folder, camera, kind)
+        for one_camera, one_kind, entry in _list_entries(folder, camera, kind)
         if entry.name in names
     }
-    return next((_recording(*found[one]) for one in names if one in found), None)
+    return next((_to_recorded(*entries[one]) for one in names if one in entries), None)
 
 
-def _entries_of(
+def _list_entries(
     folder: Path | None, camera: str | None, kind: str | None
 ) -> Iterator[tuple[str, str, os.DirEntry[str]]]:
-    """Yield camera, kind and entry of all files named like a recording."""
+    """Yield camera, kind and directory entry of all files named like recordings."""
     if folder is None:
         return
-    for of_camera in _folders(folder):
-        if not CAMERA.fullmatch(of_camera.name) or camera not in (None, of_camera.name):
+    for camera_folder in _folders(folder):
+        if not CAMERA.fullmatch(camera_folder.name) or camera not in (None, camera_folder.name):
             continue
-        for of_kind in _folders(Path(of_camera.path)):
-            if of_kind.name not in KINDS or kind not in (None, of_kind.name):
+        for kind_folder in _folders(Path(camera_folder.path)):
+            if kind_folder.name not in KINDS or kind not in (None, kind_folder.name):
                 continue
-            for entry in _entries(Path(of_kind.path)):
-                ready = PARTIAL not in entry.name or entry.name.endswith(IN_THE_MAKING)
+            for entry in _entries(Path(kind_folder.path)):
+                ready = PARTIAL not in entry.name or entry.name.endswith(PLAYABLE_PARTIAL)
                 if FILE.fullmatch(entry.name) and ready:
-                    yield of_camera.name, of_kind.name, entry
+                    yield camera_folder.name, kind_folder.name, entry
 
 
 def _read(file: BinaryIO, size: int) -> Iterator[bytes]:
@@ -150,11 +144,11 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
-    except OSError:  # it does not exist, or no longer
+    except OSError:  # it does not exist
         return []
 
 
-def _recording(camera: str, kind: str, entry: os.DirEntry[str]) -> RecordedFile | None:
+def _to_recorded(camera: str, kind: str, entry: os.DirEntry[str]) -> RecordedFile | None:
     try:
         if not entry.is_file(follow_symlinks=False) or _start_s(entry.name) is None:
             return None
@@ -164,8 +158,8 @@ def _recording(camera: str, kind: str, entry: os.DirEntry[str]) -> RecordedFile 
     return RecordedFile(Path(entry.path), camera, kind, size)
 
 
-def _order(name: str) -> tuple[str, int, str]:
-    """Return a sort key; ``-2`` marks the second file of one second."""
+def _sort_key(name: str) -> tuple[str, int, str]:
+    """Sort by start time, then by the number within the same second."""
     recorded = read_name(Path(name))
     return name[:15], 1 if recorded is None else recorded.number, name
 

@@ -1,7 +1,6 @@
-"""Samples the figures of a run once a second, and keeps the last minutes of each camera.
+"""Samples the figures of a run once a second, and stores the last minutes of each camera.
 
-The run is asked once a second, however many clients the page has, and in a separate thread: if the
-run hangs, the page must still report it.
+The figures are read in a separate thread, so that the page still works if the run hangs.
 """
 
 from __future__ import annotations
@@ -13,93 +12,89 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from detector.live.base import LiveFigures
 from detector.live.page.documents import LIVE, HistoryDocument, rounded
 
 EVERY_S = 1.0
 KEPT = 600  # samples: ten minutes
-ANSWER_S = 3.0  # a run that takes longer is not healthy
+TIMEOUT_S = 3.0  # a run that does not respond for longer hangs
 
 
 @dataclass(frozen=True, slots=True)
 class _RunSample:
     at_s: float
-    clock_s: float  # monotonic
+    clock_s: float  # monotonic time
     age_ms: dict[str, float]
     processed: dict[str, int]
     dropped: dict[str, int]
 
 
 class Sampler:
-    """Keeps ``newest``, the last second's figures; None if the run has not begun or hangs."""
+    """Samples figures. ``newest``: the last ones; None if the run has not begun or hangs."""
 
     def __init__(
-        self,
-        ask: Callable[[], LiveFigures | None],
-        every_s: float = EVERY_S,
-        clock: Callable[[], float] = time.time,
+        self, read: Callable[[], LiveFigures | None], clock: Callable[[], float] = time.time
     ) -> None:
-        self._ask, self._clock = ask, clock
-        self.every_s = every_s
+        self._read_figures, self._clock = read, clock
+        self.every_s = EVERY_S
         self.newest: LiveFigures | None = None
         self.at_s = clock()  # Unix time of ``newest``
-        self.names: frozenset[str] = frozenset()  # names of the streams, as last known
+        self.names: frozenset[str] = frozenset()  # last known names of the streams
         self._samples: deque[_RunSample] = deque(maxlen=KEPT)
         self.sampled = asyncio.Event()  # set at the next sample, then replaced
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        question: asyncio.Future[LiveFigures | Exception | None] | None = None
+        request: asyncio.Future[LiveFigures | Exception | None] | None = None
         while True:
             began = loop.time()
-            question = question or self._question(loop)
-            done, _ = await asyncio.wait([question], timeout=max(ANSWER_S, self.every_s))
+            request = request or self._request_figures(loop)
+            done, _ = await asyncio.wait([request], timeout=max(TIMEOUT_S, self.every_s))
             if done:
-                self._note(question.result())
-                question = None
+                figures = request.result()
+                self._keep(None if isinstance(figures, Exception) else figures)
+                request = None
             else:
-                self._keep(None)  # still pending; a second question would only queue
+                self._keep(None)  # a second request would only wait for the first
             await asyncio.sleep(max(0.05, self.every_s - (loop.time() - began)))
 
-    def _question(
+    def _request_figures(
         self, loop: asyncio.AbstractEventLoop
     ) -> asyncio.Future[LiveFigures | Exception | None]:
-        """Ask the run in a daemon thread, so that the end of the program does not wait for it."""
-        answered: asyncio.Future[LiveFigures | Exception | None] = loop.create_future()
+        """Read the figures in a daemon thread, for which the program's exit does not wait."""
+        future: asyncio.Future[LiveFigures | Exception | None] = loop.create_future()
 
         def ask() -> None:
             answer: LiveFigures | Exception | None
             try:
-                answer = self._ask()
+                answer = self._read_figures()
             except Exception as error:
                 answer = error
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(_set, answered, answer)
+            with suppress(RuntimeError):  # the event loop may have ended
+                loop.call_soon_threadsafe(
+                    lambda: None if future.done() else future.set_result(answer)
+                )
 
         threading.Thread(target=ask, name="detect-video page asks", daemon=True).start()
-        return answered
-
-    def _note(self, answer: LiveFigures | Exception | None) -> None:
-        self._keep(None if isinstance(answer, Exception) else answer)
+        return future
 
     def _keep(self, figures: LiveFigures | None) -> None:
         self.newest, self.at_s = figures, self._clock()
         if figures is not None:
             streams = figures.streams
-            self.names = frozenset(one.name for one in streams)
+            self.names = frozenset(stream.name for stream in streams)
             self._samples.append(
                 _RunSample(
                     self.at_s,
                     time.monotonic(),
                     {
-                        one.name: one.age_ms.p50
-                        for one in streams
-                        if one.state == LIVE and one.age_ms.p50 is not None
+                        stream.name: stream.age_ms.p50
+                        for stream in streams
+                        if stream.state == LIVE and stream.age_ms.p50 is not None
                     },
-                    {one.name: one.processed for one in streams},
-                    {one.name: sum(one.dropped.values()) for one in streams},
+                    {stream.name: stream.processed for stream in streams},
+                    {stream.name: sum(stream.dropped.values()) for stream in streams},
                 )
             )
         self.sampled.set()
@@ -107,33 +102,30 @@ class Sampler:
 
     def history(self) -> HistoryDocument:
         samples = list(self._samples)
-        names = [one.name for one in self.newest.streams] if self.newest else []
+        names = [stream.name for stream in self.newest.streams] if self.newest else []
         return HistoryDocument(
             schema=1,
             every_s=self.every_s,
-            times_s=[round(one.at_s, 2) for one in samples],
-            age_ms={name: [rounded(one.age_ms.get(name), 1) for one in samples] for name in names},
+            times_s=[round(sample.at_s, 2) for sample in samples],
+            age_ms={
+                name: [rounded(sample.age_ms.get(name), 1) for sample in samples] for name in names
+            },
             processed_fps={name: _rates(samples, "processed", name) for name in names},
             dropped_fps={name: _rates(samples, "dropped", name) for name in names},
         )
 
 
 def _rates(samples: list[_RunSample], what: str, name: str) -> list[float | None]:
-    """Return rates per second between samples; None for the first."""
+    """Return rates per second between samples; the first is None."""
     rates: list[float | None] = []
     before: _RunSample | None = None
-    for one in samples:
+    for sample in samples:
         rate = None
-        counts = getattr(one, what)
-        if before is not None and one.clock_s > before.clock_s and name in counts:
+        counts = getattr(sample, what)
+        if before is not None and sample.clock_s > before.clock_s and name in counts:
             then = getattr(before, what).get(name)
             if then is not None and counts[name] >= then:
-                rate = (counts[name] - then) / (one.clock_s - before.clock_s)
+                rate = (counts[name] - then) / (sample.clock_s - before.clock_s)
         rates.append(rounded(rate, 1))
-        before = one
+        before = sample
     return rates
-
-
-def _set(answered: asyncio.Future[Any], answer: object) -> None:
-    if not answered.done():
-        answered.set_result(answer)

@@ -1,4 +1,4 @@
-"""The thread that serves the page."""
+"""Serves the page in a thread."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from detector.live.hub import Hub
 from detector.live.page.access import Access
 from detector.live.page.app import Page
 from detector.live.page.binding import Binding, bind
-from detector.live.page.connections import HEAD_BYTES, BoundedSocket, Connections, protocol_for
+from detector.live.page.connections import HEAD_BYTES, BoundedSocket, Connections, make_protocol
 from detector.live.page.guard import Gate
 
 START_S = 10.0
-END_S = 2.0  # close() returns after this time, whatever clients do
-FAREWELL_S = 0.3  # to send the last messages to viewers
-FAREWELLS = 3  # its steps: if the program is paused, only one step is missed
+END_S = 2.0  # ``close`` returns after this time, even if clients stay connected
+LAST_MESSAGES_S = 0.3  # time to send the last messages to viewers
+STEPS = 3  # of that time: if the program is suspended, it misses only one step
 WORKERS = 2  # threads that encode pictures and list files
 
 
 class Server:
-    """Serves until ``close``. ``address``: the URL for a browser on this machine."""
+    """The server. ``address``: its URL for a browser on this machine."""
 
     def __init__(
         self, hub: Hub, config: PageConfig, say: Callable[[str], None] = lambda line: None
@@ -38,24 +38,23 @@ class Server:
         self.socket = BoundedSocket(binding.socket)
         self.connections = Connections(self.socket)
         self.page: Page | None = None
-        self.guard: Gate | None = None
         self._say = say
         self._hub = hub
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
-        self._up = threading.Event()
+        self._started = threading.Event()
         self._failed: BaseException | None = None
         self._thread = threading.Thread(
             target=self._run, args=(binding,), name="detect-video page", daemon=True
         )
         self._thread.start()
-        self._up.wait(START_S)
+        self._started.wait(START_S)
         if self._failed is not None or self.page is None:
             self._thread.join(END_S)
             raise RuntimeError("the web server of the page did not start") from self._failed
 
     def close(self) -> None:
-        """Tell viewers that the run has ended, and stop within 2 s. May be called again."""
+        """Send viewers the end of the run, and stop within 2 s. May be called twice."""
         if self._loop is not None and self._thread.is_alive():
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._end)
@@ -68,7 +67,7 @@ class Server:
             self._failed = error
         finally:
             self.socket.close()
-            self._up.set()
+            self._started.set()
 
     async def _serve(self, binding: Binding) -> None:
         self._loop = asyncio.get_running_loop()
@@ -80,12 +79,12 @@ class Server:
             workers,
             secure=binding.certificate is not None,
         )
-        guard = page.guard = Gate(page.app(), binding, self.access, self.connections, self._say)
+        page.gate = Gate(page.app(), binding, self.access, self.connections, self._say)
         chain, key = binding.certificate or (None, None)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                guard,
-                http=protocol_for(self.connections),
+                page.gate,
+                http=make_protocol(self.connections),
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
@@ -93,7 +92,7 @@ class Server:
                 log_level="critical",
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # clients could forge their address
+                proxy_headers=False,  # with them, clients could forge their address
                 h11_max_incomplete_event_size=HEAD_BYTES,
                 timeout_keep_alive=5,
                 timeout_graceful_shutdown=1,
@@ -102,8 +101,8 @@ class Server:
             )
         )
         sampling = asyncio.ensure_future(page.sampler.run())
-        self.page, self.guard = page, guard
-        self._up.set()
+        self.page = page
+        self._started.set()
         try:
             await self._server.serve(sockets=[self.socket])
         finally:
@@ -118,11 +117,11 @@ class Server:
             self.page.streams.end()
         if self._server is not None:
             self._server.should_exit = True
-        self._cut_after(FAREWELLS)
+        self._cut_after(STEPS)
 
-    def _cut_after(self, waits: int) -> None:
+    def _cut_after(self, steps: int) -> None:
         assert self._loop is not None
-        if waits:
-            self._loop.call_later(FAREWELL_S / FAREWELLS, self._cut_after, waits - 1)
+        if steps:
+            self._loop.call_later(LAST_MESSAGES_S / STEPS, self._cut_after, steps - 1)
         else:
             self.connections.cut_all()

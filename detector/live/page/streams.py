@@ -1,7 +1,7 @@
 """Endless responses: pictures of cameras, and events as they happen.
 
-Each sends the newest picture whenever its client is ready, so slow clients skip pictures. Unread
-data is limited by the socket's buffer; guard.py cuts off a client that reads nothing.
+The newest picture is sent when the client is ready, so slow clients skip pictures. The socket's
+buffer limits unread data, and guard.py disconnects clients that read nothing.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ from concurrent.futures import Executor
 from contextlib import aclosing, suppress
 from typing import Any
 
-from detector.live.base import utc_text
+import msgspec
+
+from detector.live.base import format_utc
 from detector.live.events.wording import as_document
 from detector.live.hub import Hub
-from detector.live.page.documents import encode
 from detector.live.page.documents import live as live_document
 from detector.live.page.sampler import Sampler
 
 BOUNDARY = "detect-video-picture"
 MULTIPART = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
 EVENTS = "text/event-stream"
-SNAPSHOT_S = 2.0  # longest wait of a snapshot for the next picture
-FRESH_NS = 100_000_000  # a kept picture of at most this age is sent at once
-SILENCE_S = 15.0  # send something at least this often, so that proxies keep the connection
-MOST_STREAMS = 64  # at once, over all viewers
+SNAPSHOT_S = 2.0  # a snapshot waits this long for the next picture
+FRESH_NS = 100_000_000  # a snapshot uses the newest picture if it is not older than this
+RECHECK_S = 15.0  # longest wait for a new picture before cameras are checked again
+MOST_STREAMS = 64  # streams of all viewers at once
 
 Message = MutableMapping[str, Any]
 
 
 class Streams:
-    """The open streams of a server. Only ``called`` may be used outside the server's thread."""
+    """The open streams of a server. Only ``wake`` may be called outside the server's thread."""
 
     def __init__(self, hub: Hub, executor: Executor) -> None:
         self.hub, self._executor = hub, executor
@@ -40,46 +41,37 @@ class Streams:
         self.ending = False
         self.open = 0
         self.skipped = 0  # pictures that slow clients skipped
-        hub.called_by(self.called)
+        hub.set_wake(self.wake)
 
-    def called(self) -> None:
-        """Wake the streams for something new. Thread-safe, even after the server has ended."""
+    def wake(self) -> None:
+        """Wake all streams. Thread-safe; may be called after the server has ended."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._spread)
+            self._loop.call_soon_threadsafe(self._wake_streams)
 
-    def _spread(self) -> None:
-        self.hub.look()
+    def _wake_streams(self) -> None:
+        self.hub.clear_wake()
         self._changed.set()
         self._changed = asyncio.Event()
 
     def end(self) -> None:
         self.ending = True
-        self.hub.called_by(lambda: None)
+        self.hub.set_wake(lambda: None)
         self._changed.set()
-
-    async def changed(self, timeout_s: float) -> bool:
-        """Wait for something new; return False after ``timeout_s``."""
-        if self.ending:
-            return False
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def jpeg(self, camera: str, width: int | None) -> tuple[Any, bytes] | None:
         return await self._loop.run_in_executor(self._executor, self.hub.jpeg, camera, width)
 
     async def snapshot(self, camera: str, width: int | None) -> tuple[Any, bytes] | None:
-        """Return a current picture; None if none arrives in time."""
+        """Return a current picture and its JPEG; None if no picture arrives in time."""
         shot = self.hub.newest(camera)
         if shot is not None and self.hub.age_ns(shot) <= FRESH_NS:
             return await self.jpeg(camera, width)
-        before = self.hub.ask(camera)
+        before = self.hub.request_picture(camera)
         deadline = self._loop.time() + SNAPSHOT_S
         while (left_s := deadline - self._loop.time()) > 0 and not self.ending:
-            await self.changed(left_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
             shot = self.hub.newest(camera)
             if shot is not None and shot.number > before:
                 return await self.jpeg(camera, width)
@@ -88,67 +80,71 @@ class Streams:
     async def pictures(
         self, cameras: Collection[str], width: int | None, rate: float
     ) -> AsyncIterator[bytes]:
-        """Yield parts of a multipart response, each a JPEG of one of these cameras."""
+        """Yield the parts of a multipart response, which are JPEGs of these cameras."""
         watch = self.hub.watch(cameras, rate)
-        gap_s = watch.gap_ns / 1e9
+        interval_s = watch.interval_ns / 1e9
         sent = dict.fromkeys(cameras, 0)
         due_s = dict.fromkeys(cameras, 0.0)
         try:
             yield f"--{BOUNDARY}\r\n".encode()
             while not self.ending:
-                waited = self._changed  # first, so that no change is missed
+                changed = self._changed  # before reading pictures, so that no change is missed
                 for camera in sent:
                     shot = self.hub.newest(camera)
                     now_s = self._loop.time()
                     if shot is None or shot.number <= sent[camera]:
                         continue
-                    if now_s < due_s[camera] - gap_s / 2:  # the hub paces only the fastest viewer
+                    # The hub keeps pictures at the rate of the fastest viewer.
+                    if now_s < due_s[camera] - interval_s / 2:
                         continue
-                    coded = await self.jpeg(camera, width)
-                    if coded is None:
+                    picture = await self.jpeg(camera, width)
+                    if picture is None:
                         continue
                     if sent[camera]:
-                        self.skipped += coded[0].number - sent[camera] - 1
-                    sent[camera] = coded[0].number
-                    due_s[camera] = max(due_s[camera], now_s - gap_s / 2) + gap_s
-                    yield _part(camera, *coded)
+                        self.skipped += picture[0].number - sent[camera] - 1
+                    sent[camera] = picture[0].number
+                    due_s[camera] = max(due_s[camera], now_s - interval_s / 2) + interval_s
+                    yield _part(camera, *picture)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(SILENCE_S):
-                        await waited.wait()
+                    async with asyncio.timeout(RECHECK_S):
+                        await changed.wait()
         finally:
-            watch.close()
+            self.hub.leave(watch)
 
     async def events(
         self, sampler: Sampler, after: int, controllable: Callable[[], Collection[str]]
     ) -> AsyncIterator[bytes]:
-        """Yield server-sent events: ``figures`` each second, ``event``, ``lost`` with the number
-        that this client missed, and ``end``."""
+        """Yield server-sent events: ``figures`` each second (``silent`` if the run hangs),
+        ``event``, ``lost`` with the number of missed events, and ``end``."""
         subscription = self.hub.subscribe(after)
         sent_s = -1.0
         try:
             yield b"retry: 1000\n\n"
             while not self.ending:
-                waited, sampled = self._changed, sampler.sampled  # first, as in ``pictures``
+                changed, sampled = (
+                    self._changed,
+                    sampler.sampled,
+                )  # before reading, as in ``pictures``
                 waiting, lost = subscription.take()
                 if lost:
                     yield f'event: lost\ndata: {{"lost":{lost}}}\n\n'.encode()
                 for number, one in waiting:
-                    yield _message("event", encode(as_document(one)), number)
+                    yield _message("event", msgspec.json.encode(as_document(one)), number)
                 if sampler.at_s != sent_s and sampler.newest is not None:
                     sent_s = sampler.at_s
                     document = live_document(sampler.newest, sampler.at_s, list(controllable()))
-                    yield _message("figures", encode(document))
+                    yield _message("figures", msgspec.json.encode(document))
                 elif sampler.at_s != sent_s:
                     sent_s = sampler.at_s
                     yield _message("silent", b"{}")
-                await _first(waited.wait(), sampled.wait())
+                await _wait_for_first(changed.wait(), sampled.wait())
             yield _message("end", b"{}")
         finally:
             self.hub.unsubscribe(subscription)
 
 
-class EndlessAnswer:
-    """An ASGI response made of ``chunks``, until they end or the client leaves."""
+class EndlessResponse:
+    """An ASGI response that sends ``chunks`` until they end or the client disconnects."""
 
     def __init__(self, streams: Streams, chunks: AsyncIterator[bytes], media_type: str) -> None:
         self._streams, self._chunks, self._media_type = streams, chunks, media_type
@@ -161,7 +157,7 @@ class EndlessAnswer:
     ) -> None:
         self._streams.open += 1
         sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_gone(receive))
+        leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
             await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -176,7 +172,7 @@ class EndlessAnswer:
         headers = [
             (b"content-type", self._media_type.encode()),
             (b"connection", b"close"),
-            (b"x-accel-buffering", b"no"),  # else nginx buffers it
+            (b"x-accel-buffering", b"no"),  # so that nginx does not buffer it
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._chunks) as chunks:  # type: ignore[type-var]
@@ -185,12 +181,12 @@ class EndlessAnswer:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _gone(receive: Callable[[], Awaitable[Message]]) -> None:
+async def _wait_for_disconnect(receive: Callable[[], Awaitable[Message]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _first(*waits: Any) -> None:
+async def _wait_for_first(*waits: Any) -> None:
     tasks = [asyncio.ensure_future(one) for one in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -199,17 +195,17 @@ async def _first(*waits: Any) -> None:
             task.cancel()
 
 
-def _part(camera: str, shot: Any, coded: bytes) -> bytes:
-    """Return a picture and the boundary after it, which browsers need before they show it."""
+def _part(camera: str, shot: Any, jpeg: bytes) -> bytes:
+    """Return a picture and the boundary after it, which browsers wait for."""
     head = (
-        f"Content-Type: image/jpeg\r\nContent-Length: {len(coded)}\r\nX-Camera: {camera}\r\n"
-        f"X-Number: {shot.number}\r\nX-Time: {utc_text(shot.utc_s)}\r\n"
+        f"Content-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\nX-Camera: {camera}\r\n"
+        f"X-Number: {shot.number}\r\nX-Time: {format_utc(shot.utc_s)}\r\n"
         f"X-Objects: {shot.objects}\r\n\r\n"
     )
-    return head.encode() + coded + f"\r\n--{BOUNDARY}\r\n".encode()
+    return head.encode() + jpeg + f"\r\n--{BOUNDARY}\r\n".encode()
 
 
 def _message(kind: str, data: bytes, number: int | None = None) -> bytes:
-    """Return one server-sent event; JSON has no line break, so it fits into one ``data`` line."""
+    """Return one server-sent event. JSON has no line breaks."""
     tag = b"" if number is None else f"id: {number}\n".encode()
     return b"event: " + kind.encode() + b"\n" + tag + b"data: " + data + b"\n\n"

@@ -1,5 +1,5 @@
-"""Clips: only the video around detections is written. A ring holds the latest packets, because
-detections come later than their packets."""
+"""Clips: records only the video around detections. A ring buffer holds the latest packets, because
+detections arrive later than their packets."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ RING_BYTES = 64_000_000  # a minute at 8 Mbit/s
 
 
 class Clips:
-    """Passes samples from ``before_s`` before to ``after_s`` after detections to ``segments``."""
+    """Writes the samples from ``before_s`` before detections to ``after_s`` after them."""
 
-    def __init__(
-        self, segments: Segments, before_s: float, after_s: float, ring_bytes: int = RING_BYTES
-    ) -> None:
+    def __init__(self, segments: Segments, before_s: float, after_s: float) -> None:
         self._segments = segments
         self._before_ns, self._after_ns = round(before_s * NS), round(after_s * NS)
-        self._most_bytes = ring_bytes
         self._ring: deque[Sample] = deque()
         self._bytes = 0
         self._next = 0  # index in the ring of the next sample of the open clip
         self._until_ns: int | None = None  # arrival of the last sample of the open clip
-        self._seen_ns = 0  # arrival of the newest picture whose detections are known
-        self.short = 0  # clips that begin later than asked for, because the ring was full
+        self._result_ns = 0  # arrival of the newest picture with a result
+        self.short = 0  # clips that begin too late, because the ring was full
 
     def begin(self, tracks: Tracks) -> None:
-        """Start a new connection with ``tracks``: end the clip and clear the ring."""
-        self._end()
+        """Begin a connection with ``tracks``: end the clip and clear the ring."""
+        self._end_clip()
         self._ring.clear()
         self._bytes = 0
         self._segments.begin(tracks)
@@ -37,27 +34,27 @@ class Clips:
     def write(self, sample: Sample) -> None:
         self._ring.append(sample)
         self._bytes += len(sample.data)
-        self._forget(sample.arrived_ns)
-        self._hand_over()
-        # Do not keep a clip open if no detections arrive for long.
+        self._trim(sample.arrived_ns)
+        self._write_due()
+        # End the clip if no results arrive for a long time.
         if self._until_ns is not None and sample.arrived_ns > self._until_ns + LATEST_NS:
-            self._end()
+            self._end_clip()
 
-    def seen(self, arrived_ns: int, found: bool) -> None:
-        """Take the result of the picture that arrived then; ``found``: it belongs in a clip."""
-        self._seen_ns = max(self._seen_ns, arrived_ns)
-        if found:
+    def add_result(self, arrived_ns: int, in_clip: bool) -> None:
+        """Add the result of the picture that arrived then. ``in_clip``: it belongs in a clip."""
+        self._result_ns = max(self._result_ns, arrived_ns)
+        if in_clip:
             until = arrived_ns + self._after_ns
             if self._until_ns is None:
-                self._start(arrived_ns - self._before_ns)
+                self._start_clip(arrived_ns - self._before_ns)
                 self._until_ns = until
             self._until_ns = max(self._until_ns, until)
-            self._hand_over()
-        elif self._until_ns is not None and self._seen_ns > self._until_ns:
-            self._end()
+            self._write_due()
+        elif self._until_ns is not None and self._result_ns > self._until_ns:
+            self._end_clip()
 
-    def _start(self, from_ns: int) -> None:
-        """Start a clip at the last key frame at or before ``from_ns``, or at the first one."""
+    def _start_clip(self, from_ns: int) -> None:
+        """Start a clip at the last key frame until ``from_ns``; without one, at the first."""
         first: int | None = None
         for place, sample in enumerate(self._ring):
             if sample.track == VIDEO and sample.key:
@@ -66,11 +63,11 @@ class Clips:
                 first = place
         if first is None:
             first = len(self._ring)
-        elif self._bytes >= self._most_bytes and self._ring[first].arrived_ns > from_ns:
+        elif self._bytes >= RING_BYTES and self._ring[first].arrived_ns > from_ns:
             self.short += 1
         self._next = first
 
-    def _hand_over(self) -> None:
+    def _write_due(self) -> None:
         if self._until_ns is None:
             return
         while self._next < len(self._ring):
@@ -80,22 +77,22 @@ class Clips:
             self._segments.write(sample)
             self._next += 1
 
-    def _end(self) -> None:
-        self._hand_over()
+    def _end_clip(self) -> None:
+        self._write_due()
         if self._until_ns is not None:
             self._until_ns = None
             self._segments.finish()
 
-    def _forget(self, now_ns: int) -> None:
-        """Drop groups of pictures from the front that no clip can need any more."""
+    def _trim(self, now_ns: int) -> None:
+        """Drop groups of pictures that are too old for any clip, or exceed the size limit."""
         oldest_ns = now_ns - self._before_ns - LATEST_NS
         while self._ring:
-            full = self._bytes > self._most_bytes
+            full = self._bytes > RING_BYTES
             second = self._second_key() if full or self._ring[0].arrived_ns < oldest_ns else None
             if second is None:
                 if not full:
                     return
-                second = len(self._ring)  # one group alone is too large
+                second = len(self._ring)  # the only group is too large
             elif not full and self._ring[second].arrived_ns > oldest_ns:
                 return  # a clip from ``oldest_ns`` begins in the first group
             for _ in range(second):
@@ -109,9 +106,9 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip with its connection; later detections may still start one."""
+        """End the clip, as its connection ended; late detections may still start another."""
         if self._until_ns is not None:
-            self._end()
+            self._end_clip()
             self._ring.clear()
             self._bytes = self._next = 0
         self._segments.finish()

@@ -1,4 +1,4 @@
-"""Turns the packets of one connection to a camera into samples of MP4 tracks."""
+"""Converts the packets of one connection to a camera into samples of MP4 tracks."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import av
 
 from detector.core.sinks.video.sound_rules import COPIED
 from detector.core.sources._picture_size import claimed_size
-from detector.live.recording.headers import aac_config, decoded_size, parameter_sets, split_adts
+from detector.live.recording.headers import decode_size, make_aac_config, read_sets, split_adts
 from detector.live.recording.line import ArrivalLine
 from detector.live.recording.samples import NS, SOUND, VIDEO, Sample, Track
 from detector.live.recording.sound import AacSound
 
-# Codecs that players accept in MP4. MJPEG plays in VLC, mpv and FFmpeg, not in browsers.
+# Codecs that players accept in MP4. MJPEG plays in VLC, mpv and FFmpeg, but not in browsers.
 PLAYED = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg")
 BYTE_STREAMS = ("h264", "hevc")
-MOST_HELD = 20  # packets without dts; more than any codec reorders
-USUAL_FPS = 25  # if packets have no duration
-# Formats without a clock: FFmpeg stamps their pictures at 25 FPS, whatever the real rate.
+MOST_WITHOUT_DTS = 20  # packets without dts; more than any codec reorders
+USUAL_FPS = 25  # assumed if packets have no duration
+# Formats without timestamps, for which FFmpeg assumes 25 FPS.
 CLOCKLESS = ("mpjpeg", "mjpeg")
 
 
 @dataclass(slots=True)
 class Packet:
-    """A packet of a camera, with its own copy of the bytes."""
+    """A camera's packet, with a copy of the bytes."""
 
     stream: int  # index in the connection
     data: bytes
@@ -40,8 +40,8 @@ class Packet:
     utc_s: float
 
     @staticmethod
-    def keep(packet: Any, arrived_ns: int, utc_s: float) -> Packet:
-        """Copy PyAV's packet; the reader's decoder still needs the stamps of the original."""
+    def copy(packet: Any, arrived_ns: int, utc_s: float) -> Packet:
+        """Copy PyAV's packet; the decoder needs the original unchanged."""
         return Packet(
             stream=packet.stream.index,
             data=bytes(packet),
@@ -56,19 +56,19 @@ class Packet:
 
 
 class RecordedStreams:
-    """The tracks of a connection; ``notes`` say which cannot be recorded. Created in the reader's
-    thread, used in the recorder's."""
+    """The tracks of a connection, created in the feed's thread; ``notes`` say which cannot be
+    recorded."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         self.video: Track | None = None
         self.sound: Track | None = None
         self.notes: list[str] = []
-        self.changed = False  # new size or parameter sets: begin a new file
+        self.changed = False  # size or parameter sets changed, so a new file must begin
         self.line = ArrivalLine()
         self._video_index = self._sound_index = -1
         self._aac: AacSound | None = None
         self._adts = False
-        self._held: list[Packet] | None = []  # video packets until one has a dts; then None
+        self._without_dts: list[Packet] | None = []  # video packets until one has a dts; then None
         self._clockless = False
         for stream in streams:
             if stream.type == "video" and self._video_index < 0:
@@ -95,7 +95,7 @@ class RecordedStreams:
                 if codec == "aac" and not self.sound.extradata:
                     self._adts = True
                     context = stream.codec_context
-                    self.sound.extradata = aac_config(context.sample_rate, context.channels)
+                    self.sound.extradata = make_aac_config(context.sample_rate, context.channels)
             else:
                 self._aac = AacSound(stream)
                 self.sound = self._aac.track
@@ -107,7 +107,7 @@ class RecordedStreams:
         video = self.video
         if video is None or video.codec not in BYTE_STREAMS or not video.extradata:
             return None
-        return parameter_sets(video.codec, video.extradata)
+        return read_sets(video.codec, video.extradata)
 
     @property
     def tracks(self) -> list[Track]:
@@ -121,7 +121,7 @@ class RecordedStreams:
             video = self.video
             if self._clockless:
                 return [self._video_sample(_by_arrival(packet), video)]
-            return [self._video_sample(one, video) for one in self._stamp_first(packet)]
+            return [self._video_sample(one, video) for one in self._fill_first_dts(packet)]
         if packet.stream == self._sound_index and self.sound is not None:
             return self._sound_samples(packet)
         return []
@@ -129,15 +129,15 @@ class RecordedStreams:
     def flush(self) -> list[Sample]:
         return self._aac.flush() if self._aac is not None else []
 
-    def _stamp_first(self, packet: Packet) -> list[Packet]:
-        """Fill in missing dts of first packets (RTSP's first, B-frames), counting back."""
-        if self._held is None:
+    def _fill_first_dts(self, packet: Packet) -> list[Packet]:
+        """Fill in missing dts of the first packets (RTSP, B-frames) from the first known dts."""
+        if self._without_dts is None:
             return [packet]
-        self._held.append(packet)
+        self._without_dts.append(packet)
         known = packet.dts
-        if known is None and len(self._held) < MOST_HELD:
+        if known is None and len(self._without_dts) < MOST_WITHOUT_DTS:
             return []
-        first, self._held = self._held, None
+        first, self._without_dts = self._without_dts, None
         if known is not None:
             step = packet.duration or max(1, round(1 / (USUAL_FPS * packet.time_base)))
             for back, one in enumerate(reversed(first)):
@@ -147,7 +147,7 @@ class RecordedStreams:
                 first[0].pts = max(min(shown) - step, known - (len(first) - 1) * step)
         return first
 
-    def _place(self, packet: Packet, track: int) -> Sample:
+    def _to_sample(self, packet: Packet, track: int) -> Sample:
         duration_ns = round(packet.duration * packet.time_base * NS)
         pts_ns, dts_ns = self.line.place(
             track, packet.pts, packet.dts, packet.time_base, duration_ns, packet.arrived_ns
@@ -170,21 +170,21 @@ class RecordedStreams:
             if size is not None and size != video.size:
                 self.changed, video.size = True, size
         elif packet.key and video.codec in BYTE_STREAMS:
-            self._look_at_sets(packet, video)
-        return self._place(packet, VIDEO)
+            self._check_parameter_sets(packet, video)
+        return self._to_sample(packet, VIDEO)
 
-    def _look_at_sets(self, packet: Packet, video: Track) -> None:
+    def _check_parameter_sets(self, packet: Packet, video: Track) -> None:
         if video.extradata and video.extradata[0] == 1:
-            return  # avcC, from a file: its size is fixed
-        sets = parameter_sets(video.codec, packet.data)
+            return  # avcC comes from a file, whose size is fixed
+        sets = read_sets(video.codec, packet.data)
         if sets is None or (sets == self._sets and video.size is not None):
             return
         self.changed = True
         self._sets = video.extradata = sets
-        video.size = decoded_size(video.codec, sets, packet.data) or video.size
+        video.size = decode_size(video.codec, sets, packet.data) or video.size
 
     def _sound_samples(self, packet: Packet) -> list[Sample]:
-        sample = self._place(packet, SOUND)
+        sample = self._to_sample(packet, SOUND)
         if self._aac is not None:
             return self._aac.convert(sample)
         if self._adts:
@@ -199,7 +199,7 @@ class RecordedStreams:
 
 
 def _by_arrival(packet: Packet) -> Packet:
-    """Return the packet stamped with its arrival. For codecs without B-frames."""
+    """Replace the packet's stamps by its arrival, for codecs without B-frames."""
     return replace(
         packet,
         pts=packet.arrived_ns // 1000,

@@ -1,4 +1,4 @@
-"""x264 without look-ahead: each picture is returned at once, so a kill loses none."""
+"""Encodes with x264 without look-ahead: no picture waits in the encoder, where a kill loses it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from detector.core.types import Image
 from detector.live.recording.samples import NS, VIDEO, Sample, Track
 
 TICKS_PER_S = 90_000
-KEY_NS = 2 * NS  # between key frames, where files and clips can begin
-THREADS = 2  # leave the other cores to detection
+KEY_NS = 2 * NS  # between key frames, at which files and clips can begin
+THREADS = 2  # detection needs the other cores
 
 
 def to_yuv(image: Image) -> Image:
-    """Convert BGR [h, w, 3] to I420 [h * 3 / 2, w], half the bytes. Odd sizes are padded."""
+    """Convert BGR [h, w, 3] to I420 [h * 3 / 2, w], padding odd sizes. It has half the bytes."""
     height, width = image.shape[:2]
     if height % 2 or width % 2:
         image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
@@ -32,7 +32,7 @@ class Encoder:
         self, size: tuple[int, int], aspect_ratio: Fraction, *, preset: str, crf: int
     ) -> None:
         self.size = size
-        # Never written: the container owns the encoder's stream, which ``track`` copies.
+        # The encoder needs a container as the owner of its stream; it is never written.
         self._holder = av.open(io.BytesIO(), "w", format="nut")
         stream: Any = self._holder.add_stream("libx264", rate=25)
         context = stream.codec_context

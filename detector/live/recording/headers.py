@@ -1,4 +1,4 @@
-"""Headers in packets: parameter sets of H.264 and H.265, and ADTS of AAC."""
+"""Reads headers in packets: parameter sets of H.264 and H.265, and ADTS of AAC."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 1200
 AAC_LC = 2
 
 
-def parameter_sets(codec: str, data: bytes) -> bytes | None:
-    """Return the parameter sets before the first slice, if any. Input and output: Annex B."""
-    wanted, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
-    found: dict[int, list[bytes]] = {kind: [] for kind in wanted}
-    for unit in _units(data):
+def read_sets(codec: str, data: bytes) -> bytes | None:
+    """Return the parameter sets before the first slice, in Annex B format like ``data``; None if
+    some are missing."""
+    set_kinds, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
+    sets: dict[int, list[bytes]] = {kind: [] for kind in set_kinds}
+    for unit in _nal_units(data):
         kind = unit[0] & 31 if codec == "h264" else unit[0] >> 1 & 63
-        if kind in found:
-            found[kind].append(unit)
+        if kind in sets:
+            sets[kind].append(unit)
         elif slices[0] <= kind <= slices[1]:
             break
-    if not all(found.values()):
+    if not all(sets.values()):
         return None
-    return b"".join(b"\x00" + START + unit for units in found.values() for unit in units)
+    return b"".join(b"\x00" + START + unit for units in sets.values() for unit in units)
 
 
-def _units(data: bytes) -> Iterator[bytes]:
+def _nal_units(data: bytes) -> Iterator[bytes]:
     begin = data.find(START)
     while begin >= 0:
         end = data.find(START, begin + 3)
@@ -39,7 +40,7 @@ def _units(data: bytes) -> Iterator[bytes]:
         begin = end
 
 
-def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None:
+def decode_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None:
     try:
         context = av.CodecContext.create(codec, "r")
         context.extradata = sets
@@ -52,19 +53,19 @@ def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None
 
 
 def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
-    """Split an ADTS packet into AAC frame and AudioSpecificConfig (ISO 14496-3, 1.A.2)."""
+    """Split ADTS into AAC frame and AudioSpecificConfig (ISO 14496-3, 1.A.2)."""
     if len(data) < 9 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
         return None
-    head = 7 if data[1] & 1 else 9
+    header_size = 7 if data[1] & 1 else 9
     kind, rate = (data[2] >> 6) + 1, data[2] >> 2 & 15
     channels = (data[2] & 1) << 2 | data[3] >> 6
     if not channels:
         return None
-    return data[head:], bytes([kind << 3 | rate >> 1, (rate & 1) << 7 | channels << 3])
+    return data[header_size:], bytes([kind << 3 | rate >> 1, (rate & 1) << 7 | channels << 3])
 
 
-def aac_config(rate: int, channels: int) -> bytes | None:
-    """Return the AudioSpecificConfig of AAC-LC; None if it cannot express the format."""
+def make_aac_config(rate: int, channels: int) -> bytes | None:
+    """Return an AudioSpecificConfig for AAC-LC; None if it cannot express the format."""
     if rate not in AAC_RATES or not 1 <= channels <= 6:
         return None
     index = AAC_RATES.index(rate)

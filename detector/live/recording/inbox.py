@@ -1,4 +1,4 @@
-"""The bounded queue between threads that must not wait and the recorder's thread."""
+"""The bounded queue from the loop and the feed, which must not wait, to the recorder's thread."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from detector.core.types import Detections, Image
-from detector.live.recording.connection import Packet
+from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.samples import NS
 
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8
 MOST_ITEMS = 20_000
-# A kill loses queued items, so drop a picture if the first item is older than this.
-OLDEST_NS = NS * 4 // 10
-# Packets need no encoding, so they may wait for a slow disk.
-OLDEST_PACKET_NS = 5 * NS
+OLDEST_NS = NS * 4 // 10  # if the first item is older, drop pictures: a kill loses the queue
+OLDEST_PACKET_NS = 5 * NS  # packets need no encoding, so they may wait for a slow disk
 
 
 @dataclass(slots=True)
@@ -27,52 +25,46 @@ class Drawn:
     arrived_ns: int
     utc_s: float
     epoch: int
-    aspect_ratio: Any  # Fraction, of a pixel
+    aspect_ratio: Any  # of a pixel, a Fraction
 
 
 @dataclass(slots=True)
 class Sighting:
+    """The result of a picture."""
+
     arrived_ns: int
-    found: bool
-    # For the side-car with boxes; None: no side-car.
-    detections: Detections | None = None
+    in_clip: bool
+    detections: Detections | None = None  # for the side-car, if there is one
     size: tuple[int, int] = (0, 0)  # height, width of the picture
 
 
 @dataclass(slots=True)
-class Opened:
-    connection: Any
-
-
-@dataclass(slots=True)
 class Closed:
-    """The connection has ended."""
+    """The end of a connection."""
 
 
-Item = Drawn | Sighting | Opened | Closed | Packet
+Item = Drawn | Sighting | RecordedStreams | Closed | Packet
 
 
 class Inbox:
-    """The queue. ``put_*`` never waits and returns whether there was room; ``take`` waits."""
+    """The queue. ``put_*`` never waits; ``take`` waits."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._items: deque[tuple[int, Item]] = deque()  # with the time of arrival
-        self._most_bytes = most_bytes
+        self._items: deque[tuple[int, Item]] = deque()  # with the time when each was put
         self._bytes = self._pictures = 0
         self._closed = False
 
     def put_picture(self, picture: Drawn, now_ns: int) -> bool:
         with self._condition:
-            late = bool(self._items) and now_ns - self._items[0][0] > OLDEST_NS
-            if late or self._pictures >= MOST_PICTURES or not self._fits(picture.yuv.nbytes):
+            if not self.picture_fits(now_ns) or not self._fits(picture.yuv.nbytes):
                 return False
             self._pictures += 1
             self._put(picture, now_ns)
             return True
 
     def picture_fits(self, now_ns: int) -> bool:
-        """Tell whether ``put_picture`` would accept one, before it is converted."""
+        """Return whether ``put_picture`` would accept a picture, before it is converted."""
         with self._condition:
             late = bool(self._items) and now_ns - self._items[0][0] > OLDEST_NS
             return not late and self._pictures < MOST_PICTURES
@@ -85,18 +77,18 @@ class Inbox:
             self._put(packet, now_ns)
             return True
 
-    def put_word(self, word: Sighting | Opened | Closed, now_ns: int) -> None:
-        """Add a small item. If space is short its boxes are dropped first, then the item."""
+    def put_message(self, message: Sighting | RecordedStreams | Closed, now_ns: int) -> None:
+        """Add a small item. If the queue is full, drop its boxes, or the whole item."""
         with self._condition:
-            if isinstance(word, Sighting):
+            if isinstance(message, Sighting):
                 if len(self._items) >= MOST_ITEMS:
                     return
-                if not self._fits(_size(word)):
-                    word = Sighting(word.arrived_ns, word.found)
-            self._put(word, now_ns)
+                if not self._fits(_size(message)):
+                    message = Sighting(message.arrived_ns, message.in_clip)
+            self._put(message, now_ns)
 
     def _fits(self, size: int) -> bool:
-        return not self._closed and self._bytes + size <= self._most_bytes
+        return not self._closed and self._bytes + size <= MOST_BYTES
 
     def _put(self, item: Item, now_ns: int) -> None:
         if self._closed:
@@ -131,6 +123,6 @@ def _size(item: Item) -> int:
     if isinstance(item, Drawn):
         return int(item.yuv.nbytes)
     if isinstance(item, Sighting) and item.detections is not None:
-        found = item.detections
-        return found.boxes.nbytes + found.scores.nbytes + found.class_ids.nbytes
+        detections = item.detections
+        return detections.boxes.nbytes + detections.scores.nbytes + detections.class_ids.nbytes
     return len(item.data) if isinstance(item, Packet) else 0

@@ -1,8 +1,8 @@
-"""An MP4 file that plays up to its last fragment while it is written.
+"""An MP4 file that can be played up to its last fragment while it is written.
 
-A fragment, every 0.4 s, is written to the file in one piece; if a full disk takes only part of it,
-that part is cut off. Finishing adds an index and merges the fragments into one body ("hybrid" MP4),
-in which every player can seek.
+A fragment of 0.4 s is written with one call; if the disk is full, a partial fragment is cut off.
+``finish`` adds an index and merges the fragments into one body ("hybrid" MP4), in which every
+player can seek.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Mp4:
     def __init__(self, folder: Path, name: str, tracks: Tracks, *, longest_s: float) -> None:
         self._folder, self._name = folder, name
         self.path: Path | None = None  # None before the first fragment
-        # Zero of the file: pts_ns of its first video sample (dts may lie before it).
+        # The pts_ns of the first video sample, which is time 0 of the file (dts may be earlier).
         self.start_ns: int | None = None
         self.refused = 0  # samples that the muxer rejected
         self.waiting = 0  # video samples not yet in the file
@@ -62,8 +62,8 @@ class Mp4:
         self._last: list[int | None] = [None for _ in tracks]
 
     def write(self, sample: Sample) -> int | None:
-        """Add a sample; the first must be a key frame. Return its time in the file in ns, or None
-        if it was not written. Raises OSError."""
+        """Add a sample, first a key frame. Return its time in the file (ns); None if it was
+        rejected. Raises OSError."""
         if sample.track >= len(self._streams):
             return None
         if self.start_ns is None:
@@ -81,8 +81,8 @@ class Mp4:
             shown_ns = None
         self.waiting += sample.track == VIDEO
         if len(self._pending.chunks) > before:
-            self._store()
-            self.waiting = int(sample.track == VIDEO)  # it starts the next fragment
+            self._write_chunks()
+            self.waiting = int(sample.track == VIDEO)  # this sample starts the next fragment
         return shown_ns
 
     def _packet(self, sample: Sample, start_ns: int) -> Any:
@@ -90,7 +90,7 @@ class Mp4:
         ticks = NS * base.numerator, base.denominator
 
         def to_ticks(ns: int) -> int:
-            return (2 * ns * ticks[1] + ticks[0]) // (2 * ticks[0])  # rounded, exact in integers
+            return (2 * ns * ticks[1] + ticks[0]) // (2 * ticks[0])  # rounded without floats
 
         dts, last = to_ticks(sample.dts_ns - start_ns), self._last[sample.track]
         if dts < 0 and sample.track != VIDEO:
@@ -108,7 +108,7 @@ class Mp4:
         packet.stream = self._streams[sample.track]
         return packet
 
-    def _store(self) -> None:
+    def _write_chunks(self) -> None:
         if self._fd < 0:
             self._create()
         size = os.fstat(self._fd).st_size
@@ -135,26 +135,21 @@ class Mp4:
         take_lock(self._fd)  # keeps ``finish_leftovers`` of other runs away
 
     def finish(self) -> Path | None:
-        """Write the rest and give the file its final name; None if empty. Raises OSError."""
+        """Write the rest; return the final path, or None if the file is empty. Raises OSError."""
         container, self._container = self._container, None
         if container is None:
             return self.path
-        failed: OSError | None = None
         try:
             if self.start_ns is not None:
                 try:
                     container.close()
                 except (av.FFmpegError, ValueError):
                     self.refused += 1
-                self._store()
+                self._write_chunks()
             else:
                 container.close()
-        except OSError as error:
-            failed = error
         finally:
-            self._settle()
-        if failed is not None:
-            raise failed
+            self._rename_final()
         return self.path
 
     def give_up(self) -> Path | None:
@@ -165,10 +160,10 @@ class Mp4:
                 container.close()
         self._pending.chunks.clear()
         with suppress(OSError):
-            self._settle()
+            self._rename_final()
         return self.path
 
-    def _settle(self) -> None:
+    def _rename_final(self) -> None:
         if self._fd < 0 or self.path is None:
             return
         size = os.fstat(self._fd).st_size

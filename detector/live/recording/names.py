@@ -1,8 +1,8 @@
 """Names of recordings, and the recovery of files from killed runs.
 
-``20260131T235959Z.mp4`` is a finished file, named by the arrival of its first picture in UTC; while
-it is written it is ``20260131T235959Z.partial.mp4``. A second file of that second gets ``-2``.
-``.ass`` files hold boxes.
+``20260131T235959Z.mp4`` is a finished file, named after the UTC arrival time of its first picture.
+While it is written, its name is ``20260131T235959Z.partial.mp4``. A second file of the same second
+gets ``-2``. ``.ass`` files contain boxes.
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ from pathlib import Path
 from typing import BinaryIO
 
 from detector.core.errors.writing import take_lock
+from detector.live.camera_folder import find_last_line_end
 
 FOLDER = "video"  # below a camera's folder
 RECORDINGS = 2  # depth below the output folder: CAMERA/video
 _NAME = re.compile(r"(\d{8}T\d{6})Z(?:-([2-9]|[1-9]\d{1,5}))?(\.partial)?\.mp4")
 SIDE_CAR = ".ass"
-# Newest recordings whose side-cars a killed run may have left unfinished.
-NEWEST = 8
-LONGEST_LINE = 1 << 20  # bytes of a side-car's line: over a thousand boxes
+NEWEST = 8  # this many of the newest recordings may have unfinished side-cars after a kill
 _FORMAT = "%Y%m%dT%H%M%S"
 _LAST_S = 253402300799  # the end of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recording. ``start_s``: Unix time of its first picture, by the machine's clock then."""
+    """A recording. ``start_s``: Unix time of its first picture, from the file's name."""
 
     path: Path
     start_s: float
-    number: int  # 1, or 2... of the same second
+    number: int  # counts the recordings that began in the same second, from 1
     partial: bool
 
 
-def time_name(utc_s: float) -> str:
+def make_time_name(utc_s: float) -> str:
     """Return ``20260131T235959Z`` for a Unix time, clamped to the years 1970 to 9999."""
     moment = datetime.fromtimestamp(int(min(max(utc_s, 0.0), _LAST_S)), UTC)
     return moment.strftime(_FORMAT) + "Z"
@@ -69,18 +68,18 @@ def is_regular(path: Path) -> bool:
 
 
 def list_recordings(folder: Path) -> list[Recorded]:
-    """Return the recordings in a folder, oldest first; only regular files."""
-    found = []
+    """Return the recordings in a folder that are regular files, oldest first."""
+    recordings = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             recorded = read_name(Path(entry.path))
             if recorded is not None and entry.is_file(follow_symlinks=False):
-                found.append(recorded)
-    return sorted(found, key=lambda one: (one.start_s, one.number))
+                recordings.append(recorded)
+    return sorted(recordings, key=lambda one: (one.start_s, one.number))
 
 
 def free_name(folder: Path, wanted: str) -> str:
-    """Return ``wanted``, or ``wanted-2`` and so on if a finished or partial file has the name."""
+    """Return ``wanted``, or ``wanted-2`` and so on if a finished or partial file has it."""
     number = 1
     while True:
         name = wanted if number == 1 else f"{wanted}-{number}"
@@ -91,29 +90,29 @@ def free_name(folder: Path, wanted: str) -> str:
 
 
 def finish_leftovers(folder: Path) -> list[str]:
-    """Cut the files of killed runs to whole fragments and give them their final names; return a
-    sentence for each. The caller holds the folder's lock. Raises OSError."""
+    """Cut off incomplete fragments of killed runs, and give the files their final names. Return a
+    line for the user for each. The caller holds the folder's lock. Raises OSError."""
     lines = []
     for recorded in list_recordings(folder):
         if not recorded.partial:
             continue
         with recorded.path.open("rb+") as file:
             if not take_lock(file.fileno()):
-                continue  # another run writes it: the folder was moved away and back
-            whole = whole_length(file)
-            if whole:
-                file.truncate(whole)
+                continue  # another run is writing it, although we hold the folder's lock
+            length = find_whole_length(file)
+            if length:
+                file.truncate(length)
         car = side_car(recorded.path)
-        if not whole:
+        if not length:
             if is_regular(car):
                 car.unlink()
             recorded.path.unlink()
             lines.append(f"{recorded.path}: removed; a killed run left it without a single frame")
             continue
-        # ``free_name`` would reject the name because of this partial file.
+        # Not by ``free_name``, which would reject the name because of this partial file.
         final = recorded.path.with_name(recorded.path.name.replace(".partial", ""))
         if os.path.lexists(final):
-            final = folder / f"{free_name(folder, time_name(recorded.start_s))}.mp4"
+            final = folder / f"{free_name(folder, make_time_name(recorded.start_s))}.mp4"
         os.rename(recorded.path, final)
         if is_regular(car):
             os.rename(car, side_car(final))
@@ -123,30 +122,22 @@ def finish_leftovers(folder: Path) -> list[str]:
 
 
 def _finish_side_cars(folder: Path) -> None:
-    """Give the newest side-cars their final names; drop an incomplete last line."""
+    """Rename the newest side-cars, and remove incomplete last lines."""
     for recorded in list_recordings(folder)[-NEWEST:]:
         final = side_car(recorded.path)
         partial = final.with_suffix(f".partial{SIDE_CAR}")
         if is_regular(partial) and not os.path.lexists(final):
             os.rename(partial, final)
         if is_regular(final):
-            _cut_last_line(final)
+            with final.open("rb+") as file:
+                size = file.seek(0, os.SEEK_END)
+                if (end := find_last_line_end(file.fileno(), size)) < size:
+                    file.truncate(end)
 
 
-def _cut_last_line(path: Path) -> None:
-    with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        begin = max(0, size - LONGEST_LINE)
-        file.seek(begin)
-        rest = file.read(size - begin)
-        whole = begin + rest.rfind(b"\n") + 1
-        if whole < size:
-            file.truncate(whole)
-
-
-def whole_length(file: BinaryIO) -> int:
-    """Return the bytes up to the end of the last whole fragment, or of an indexed MP4."""
-    whole = 0
+def find_whole_length(file: BinaryIO) -> int:
+    """Return the size up to the last complete fragment; without fragments, up to the index."""
+    length = 0
     indexed = fragmented = filled = False
     for kind, end in _boxes(file):
         if kind == b"moof":
@@ -154,16 +145,16 @@ def whole_length(file: BinaryIO) -> int:
         elif kind == b"moov":
             indexed = True
             if filled and not fragmented:
-                whole = end
+                length = end
         elif kind == b"mdat":
             filled = True
             if indexed and fragmented:
-                whole = end
-    return whole
+                length = end
+    return length
 
 
 def _boxes(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield kind and end of each whole top-level box."""
+    """Yield type and end position of each complete top-level box."""
     size = file.seek(0, os.SEEK_END)
     position = 0
     while position + 8 <= size:

@@ -1,4 +1,4 @@
-"""The recorder of one camera: its own thread writes pictures and packets."""
+"""The recorder of one camera, whose thread writes pictures and packets."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from detector.core.config.cameras import RecordConfig
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame
-from detector.live.camera_folder import hold
+from detector.live.camera_folder import lock_folder
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import to_yuv
-from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Sighting
+from detector.live.recording.inbox import Closed, Drawn, Inbox, Sighting
 from detector.live.recording.names import FOLDER, RECORDINGS, finish_leftovers
-from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording, Wishes
+from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording
 from detector.live.recording.retention import Retention
 from detector.live.recording.segments import Notice
 from detector.live.sources.base import Camera, PacketListener
 
-LOOK_S = 1.0  # between checks of the disk, of silence and of retention
+CHECK_S = 1.0  # between checks for a full disk, a silent camera and old recordings
 
 
 class CameraRecorder:
-    """Records one camera into ``folder/NAME/video/``. ``listener`` gets a feed's packets."""
+    """Records one camera into ``folder/NAME/video/``. Register ``listener`` with a feed."""
 
     def __init__(
         self,
         folder: Path,
         camera: Camera,
-        wishes: Wishes,
+        config: RecordConfig,
         notice: Notice,
         *,
         retention: Retention | None = None,
@@ -41,21 +42,21 @@ class CameraRecorder:
         style: Style | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``retention`` covers the run's ``folder`` by default. ``style``: of boxes in side-cars.
-        ``notice`` may be called from any thread. Raises OutputError."""
+        """``retention`` deletes old recordings. ``style``: of boxes in side-cars. ``notice`` may be
+        called from any thread. Raises OutputError."""
         self._clock, self._notice, self._name = clock, notice, camera.name
         self._reported = False
         self._folder = folder / camera.name / FOLDER
-        self._retention = retention or Retention(folder, wishes.keep_days, wishes.keep_gb)
+        self._retention = retention or Retention(folder, config.keep_days, config.keep_gb)
         self._lock = self._take_folder()
         self._inbox = Inbox()
         self._recording = Recording(
-            folder / camera.name, camera.name, wishes, quality or Quality(), notice, style
+            folder / camera.name, camera.name, config, quality or Quality(), notice, style
         )
         if camera.kind == "webcam" and self._recording.mode == COPY:
             self._recording.use_annotated("a webcam has no packets to copy")
         self._dropped = self._failed = 0
-        self._clips = wishes.clips
+        self._clips = config.clips
         self.listener: PacketListener = _Listener(self)
         self._thread = threading.Thread(
             target=self._work, name=f"record {camera.name}", daemon=True
@@ -63,7 +64,7 @@ class CameraRecorder:
         self._thread.start()
 
     def _take_folder(self) -> int:
-        lock = hold(self._folder, RECORDINGS)
+        lock = lock_folder(self._folder, RECORDINGS)
         try:
             for note in finish_leftovers(self._folder):
                 self._notice(note)
@@ -75,14 +76,14 @@ class CameraRecorder:
     def wants_pictures(self) -> bool:
         return self._recording.mode == ANNOTATED
 
-    def write(self, frame: Frame, detections: Detections, found: bool | None = None) -> None:
-        """Record a frame. ``found``: whether clips have it; None: if it has detections."""
+    def write(self, frame: Frame, detections: Detections, in_clip: bool | None = None) -> None:
+        """Record a frame. ``in_clip``: whether it belongs in a clip; None: if it has detections."""
         try:
-            self._note(frame, detections, len(detections) > 0 if found is None else found)
+            self._queue(frame, detections, len(detections) > 0 if in_clip is None else in_clip)
         except Exception as error:  # the loop must continue
             self._fail(error)
 
-    def _note(self, frame: Frame, detections: Detections, found: bool) -> None:
+    def _queue(self, frame: Frame, detections: Detections, in_clip: bool) -> None:
         arrival = frame.arrival
         if arrival is None:
             return
@@ -103,11 +104,13 @@ class CameraRecorder:
                 self._dropped += 1
         boxes = self._recording.wants_boxes
         if self._clips or boxes:
-            seen = Sighting(arrival.arrived_ns, found, detections if boxes else None, frame.size)
-            self._inbox.put_word(seen, now)
+            sighting = Sighting(
+                arrival.arrived_ns, in_clip, detections if boxes else None, frame.size
+            )
+            self._inbox.put_message(sighting, now)
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Write the rest; False after the time-out: the next run finishes the file."""
+        """Write the rest. Return False after the timeout; then the next run repairs the file."""
         self._inbox.close()
         self._thread.join(timeout_s)
         ended = not self._thread.is_alive()
@@ -123,8 +126,8 @@ class CameraRecorder:
         return ended
 
     def counts(self) -> dict[str, int]:
-        """Return counts of the whole run. Dropped: for lack of time; failed: unexpected errors."""
-        files = self._recording.figures()
+        """Return counts of the whole run. "dropped": for lack of time; "failed": by bugs."""
+        files = self._recording.segments
         return {
             "written": files.written,
             "dropped": self._dropped,
@@ -136,17 +139,17 @@ class CameraRecorder:
         }
 
     def _work(self) -> None:
-        next_look = 0
+        next_check = 0
         while not self._inbox.ended:
-            item = self._inbox.take(LOOK_S)
+            item = self._inbox.take(CHECK_S)
             try:
                 if item is not None:
                     self._recording.handle(item)
-                if item is None or self._clock() >= next_look:
+                if item is None or self._clock() >= next_check:
                     now = self._clock()
-                    next_look = now + int(LOOK_S * 1e9)
-                    self._recording.look(now)
-                    self._retention.look()
+                    next_check = now + int(CHECK_S * 1e9)
+                    self._recording.check(now)
+                    self._retention.sweep_if_due()
             except Exception as error:  # continue with the next item
                 self._fail(error)
         with suppress(Exception):
@@ -159,7 +162,7 @@ class CameraRecorder:
 
 
 class _Listener:
-    """Queues copies of packets; after a drop, video from the next key frame on. Never raises."""
+    """Queues copies of packets; after a drop, from the next key frame on. Never raises."""
 
     def __init__(self, recorder: CameraRecorder) -> None:
         self._recorder = recorder
@@ -169,17 +172,17 @@ class _Listener:
         recorder = self._recorder
         self._broken = False
         try:
-            recorder._inbox.put_word(Opened(RecordedStreams(streams)), recorder._clock())
+            recorder._inbox.put_message(RecordedStreams(streams), recorder._clock())
         except Exception as error:
             recorder._fail(error)
 
     def packet(self, packet: Any, arrived_ns: int, utc_s: float) -> None:
         try:
-            self._keep(packet, arrived_ns, utc_s)
+            self._queue_packet(packet, arrived_ns, utc_s)
         except Exception as error:
             self._recorder._fail(error)
 
-    def _keep(self, packet: Any, arrived_ns: int, utc_s: float) -> None:
+    def _queue_packet(self, packet: Any, arrived_ns: int, utc_s: float) -> None:
         recorder = self._recorder
         if not packet.size:
             return
@@ -189,11 +192,11 @@ class _Listener:
         if is_video and self._broken and not packet.is_keyframe:
             recorder._dropped += 1
             return
-        kept = Packet.keep(packet, arrived_ns, utc_s)
-        fits = recorder._inbox.put_packet(kept, recorder._clock())
+        copied = Packet.copy(packet, arrived_ns, utc_s)
+        fits = recorder._inbox.put_packet(copied, recorder._clock())
         recorder._dropped += not fits
         if is_video:
             self._broken = not fits
 
     def closed(self) -> None:
-        self._recorder._inbox.put_word(Closed(), self._recorder._clock())
+        self._recorder._inbox.put_message(Closed(), self._recorder._clock())

@@ -1,47 +1,30 @@
-"""What the recorder's thread does with each item, without the thread, for tests."""
+"""The work of the recorder's thread, without the thread, so that tests can run it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import av
 
+from detector.core.config.cameras import RecordConfig
 from detector.core.stages.annotate import Style
 from detector.live.recording.clips import RING_BYTES, Clips
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import Encoder
-from detector.live.recording.inbox import Closed, Drawn, Item, Opened, Sighting
+from detector.live.recording.inbox import Closed, Drawn, Item, Sighting
 from detector.live.recording.names import FOLDER
 from detector.live.recording.samples import NS, SOUND, Sample, Track
-from detector.live.recording.segments import Notice, SegmentFigures, Segments
+from detector.live.recording.segments import Notice, Segments
 from detector.live.recording.side_cars import SideCars
 
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
-# After this silence of a camera its file is finished, so that it can be watched or removed.
+# If a camera is silent for this long, its file is finished, so that it can be watched or removed.
 SILENCE_NS = 10 * NS
 # Annotated recordings skip sound this long: the first packets arrive in a burst.
 SETTLE_NS = NS
-# Least time between files for size changes; until then annotated pictures are scaled.
+# Shortest time between files that begin for a new size; until then, annotated pictures are scaled.
 LEAST_NS = 10 * NS
-
-
-class Wishes(Protocol):
-    @property
-    def record(self) -> str: ...
-    @property
-    def segment(self) -> float: ...
-    @property
-    def clips(self) -> bool: ...
-    @property
-    def clip_before(self) -> float: ...
-    @property
-    def clip_after(self) -> float: ...
-    @property
-    def keep_days(self) -> float | None: ...
-    @property
-    def keep_gb(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,68 +42,68 @@ class Recording:
         self,
         folder: Path,
         camera: str,
-        wishes: Wishes,
+        config: RecordConfig,
         quality: Quality,
         notice: Notice,
         style: Style | None = None,
     ) -> None:
-        self.mode = COPY if wishes.record == NONE and wishes.clips else wishes.record
+        self.mode = COPY if config.record == NONE and config.clips else config.record
         self._camera, self._quality, self._notice = camera, quality, notice
-        before_s = wishes.clip_before if wishes.clips else 0.0
+        before_s = config.clip_before if config.clips else 0.0
         self._side_cars = (
             SideCars(camera, style, before_s, notice)
             if style is not None and self.mode == COPY
             else None
         )
-        self._segments = Segments(folder / FOLDER, camera, wishes.segment, notice, self._side_cars)
+        self.segments = Segments(folder / FOLDER, camera, config.segment, notice, self._side_cars)
         self._clips = (
-            Clips(self._segments, wishes.clip_before, wishes.clip_after) if wishes.clips else None
+            Clips(self.segments, config.clip_before, config.clip_after) if config.clips else None
         )
         self._encoder: Encoder | None = None
-        self._about: object = None  # size, epoch and aspect ratio of the encoder
+        self._encoder_key: object = None  # size, epoch and aspect ratio of the encoder
         self._connection: RecordedStreams | None = None
-        self._sound_of: RecordedStreams | None = None  # whose sound is recorded with drawn pictures
+        self._sound_connection: RecordedStreams | None = None  # in annotated recordings
         self._opened_ns: int | None = None  # arrival of the connection's first packet
         self._last_ns = 0  # arrival of the last sample
-        self._changed_ns: int | None = None  # arrival when a size change last began a file
-        self._is_new = True  # until the connection's size is known
-        self._epoch = 0  # of the last drawn picture
+        self._changed_ns: int | None = None  # arrival at the last size change that began a file
+        self._is_new = True  # the connection's size is not known yet
+        self._epoch = 0  # epoch of the last drawn picture
         self._printed: set[str] = set()
 
     def handle(self, item: Item) -> None:
         if isinstance(item, Drawn):
-            self._draw(item)
+            self._encode(item)
         elif isinstance(item, Packet):
             self._packet(item)
         elif isinstance(item, Sighting):
-            self._see(item)
-        elif isinstance(item, Opened):
-            self._open(item.connection)
+            self._add_result(item)
+        elif isinstance(item, RecordedStreams):
+            self._open(item)
         elif isinstance(item, Closed):
             self._close_connection()
 
-    def _see(self, seen: Sighting) -> None:
+    def _add_result(self, sighting: Sighting) -> None:
         if self._clips is not None:
-            self._clips.seen(seen.arrived_ns, seen.found)
+            self._clips.add_result(sighting.arrived_ns, sighting.in_clip)
             if self._clips.short:
-                self._say(
+                self._notice_once(
                     f"its video fills the {RING_BYTES // 10**6} MB buffer in less than "
                     "--clip-before, so clips start later"
                 )
-        if self._side_cars is not None and seen.detections is not None:
-            self._side_cars.seen(seen.arrived_ns, seen.detections, seen.size)
+        if self._side_cars is not None and sighting.detections is not None:
+            self._side_cars.add_detections(sighting.arrived_ns, sighting.detections, sighting.size)
 
     @property
     def wants_boxes(self) -> bool:
-        """Whether ``Sighting`` should hold detections; it may change during the run."""
+        """True if each ``Sighting`` needs its detections. May change during the run."""
         return self._side_cars is not None and self.mode == COPY
 
     def use_annotated(self, why: str) -> None:
         self.mode = ANNOTATED
-        self._say(f"{why}; recording annotated video instead")
+        self._notice_once(f"{why}; recording annotated video instead")
 
-    def _say(self, text: str) -> None:
-        """Print each text only once: a camera may reconnect every minute."""
+    def _notice_once(self, text: str) -> None:
+        """Print each text only once, because a camera may reconnect every minute."""
         if text not in self._printed:
             self._printed.add(text)
             self._notice(f"{self._camera}: {text}")
@@ -128,7 +111,7 @@ class Recording:
     def _open(self, connection: RecordedStreams) -> None:
         self._connection, self._opened_ns, self._is_new = connection, None, True
         for note in connection.notes:
-            self._say(note)
+            self._notice_once(note)
         if self.mode == COPY and connection.video is None:
             self.use_annotated("its video cannot be copied")
         if self.mode == COPY:
@@ -142,7 +125,7 @@ class Recording:
             self._opened_ns = packet.arrived_ns
         if self.mode == COPY:
             samples = connection.samples(packet)
-            # In MP4, parameter sets of H.265 are only at the beginning of a file.
+            # An MP4 file has parameter sets of H.265 only at its beginning.
             is_free = self._is_new or (connection.video and connection.video.codec == "hevc")
             if connection.changed and (is_free or self._may_change(packet.arrived_ns)):
                 connection.changed = self._is_new = False
@@ -151,12 +134,12 @@ class Recording:
                 self._write(sample)
         elif packet.arrived_ns - self._opened_ns >= SETTLE_NS:
             for sample in connection.samples(packet):
-                if sample.track == SOUND and self._sound_of is connection:
+                if sample.track == SOUND and self._sound_connection is connection:
                     self._write(sample)
 
     def _may_change(self, arrived_ns: int) -> bool:
         if self._changed_ns is not None and arrived_ns - self._changed_ns < LEAST_NS:
-            self._say(
+            self._notice_once(
                 f"its size changes often; a change begins a file every {LEAST_NS // NS} s at most"
             )
             return False
@@ -170,19 +153,19 @@ class Recording:
                 self._write(sample)
             self._end()
 
-    def _draw(self, picture: Drawn) -> None:
-        about = (picture.size, picture.epoch, picture.aspect_ratio)
+    def _encode(self, picture: Drawn) -> None:
+        key_of_encoder = (picture.size, picture.epoch, picture.aspect_ratio)
         if (
             self._encoder is None
             or picture.epoch != self._epoch
-            or (about != self._about and self._may_change(picture.arrived_ns))
+            or (key_of_encoder != self._encoder_key and self._may_change(picture.arrived_ns))
         ):
             self._epoch = picture.epoch
             if not self._begin_encoder(picture):
                 return
-            self._about = about
+            self._encoder_key = key_of_encoder
         assert self._encoder is not None
-        key = self._clips is None and self._segments.wants_key(picture.arrived_ns)
+        key = self._clips is None and self.segments.wants_key(picture.arrived_ns)
         for sample in self._encoder.encode(picture.yuv, picture.arrived_ns, picture.utc_s, key=key):
             self._write(sample)
 
@@ -199,10 +182,10 @@ class Recording:
                 crf=self._quality.crf,
             )
         except (av.FFmpegError, ValueError) as error:
-            self._say(f"frames of {width}x{height} cannot be encoded: {error}")
+            self._notice_once(f"frames of {width}x{height} cannot be encoded: {error}")
             return False
         tracks: list[Track] = [self._encoder.track]
-        self._sound_of = connection = self._connection
+        self._sound_connection = connection = self._connection
         if connection is not None and connection.sound is not None:
             connection.changed = False
             tracks.append(connection.sound)
@@ -210,22 +193,22 @@ class Recording:
         return True
 
     def _begin(self, tracks: list[Track]) -> None:
-        (self._clips or self._segments).begin(tracks)
+        (self._clips or self.segments).begin(tracks)
 
     def _write(self, sample: Sample) -> None:
         self._last_ns = sample.arrived_ns
-        (self._clips or self._segments).write(sample)
+        (self._clips or self.segments).write(sample)
 
     def _end(self) -> None:
-        (self._clips or self._segments).finish()
+        (self._clips or self.segments).finish()
 
-    def look(self, now_ns: int) -> None:
-        """Do the housekeeping, about once a second. ``now_ns``: on the clock of arrivals."""
-        self._segments.look(now_ns)
-        if self._segments.open and now_ns - self._last_ns > SILENCE_NS:
+    def check(self, now_ns: int) -> None:
+        """Check for a full disk, a silent camera and late detections, about once a second."""
+        self.segments.check_disk(now_ns)
+        if self.segments.open and now_ns - self._last_ns > SILENCE_NS:
             self._end()
         if self._side_cars is not None:
-            self._side_cars.look(now_ns)
+            self._side_cars.close_overdue(now_ns)
 
     def finish(self) -> None:
         self._end()
@@ -234,6 +217,3 @@ class Recording:
         if self._encoder is not None:
             self._encoder.close()
             self._encoder = None
-
-    def figures(self) -> SegmentFigures:
-        return self._segments.figures()

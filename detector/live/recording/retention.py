@@ -1,8 +1,8 @@
-"""Retention of recordings: by days, and by GB over all cameras of a run.
+"""Deletes old recordings: by age in days, and by GB over all cameras of a run.
 
-The age of a recording is measured by a clock that cannot be set. For files found at the start it
-comes from names and file times, unless even the newest exceeds the limit: the machine's clock may
-be wrong by years then, so they count as new.
+A clock that cannot be set measures the age of recordings made during the run. The age of older
+files comes from their names and file times. If even the newest file exceeds the limit, the
+machine's clock may be wrong, so all of them count as new.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from detector.live.sources.base import NAME
 
 DAY_S = 86_400
 GB = 10**9
-PAUSE_S = 30.0  # between two sweeps
-# A larger change means that the clock was set; it is steady after this long without one.
+PAUSE_S = 30.0  # between sweeps
+# If the clock changed by more, it was set. It counts as right after this time without a change.
 JUMP_S = 3600.0
-FIRST_S = 1_577_836_800.0  # 2020; a clock before that is wrong
+FIRST_S = 1_577_836_800.0  # the year 2020; a clock with an earlier time is wrong
 
 Key = tuple[Path, float, int]
 
 
 def uptime_s() -> float:
-    """Return seconds on a clock that cannot be set, and that runs while the machine sleeps."""
+    """Return seconds on a clock that cannot be set, and that includes sleep."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _StoredFile:
     recorded: Recorded
     bytes: int  # with its side-car
     changed_s: float
@@ -46,14 +46,15 @@ class _Kept:
         return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
 
     def age_s(self, utc_s: float) -> float | None:
-        """Return the age by name and file time; a wrong clock may have made either."""
+        """Return the age by the name or the file time, whichever is later and not impossible."""
         times = (self.recorded.start_s, self.changed_s)
         possible = [one for one in times if FIRST_S <= one <= utc_s + JUMP_S]
         return max(0.0, utc_s - max(possible)) if possible else None
 
 
 class Retention:
-    """Removes the oldest finished recordings of a run and their side-cars. Thread-safe."""
+    """Deletes the oldest finished recordings and their side-cars. ``sweep_if_due`` is
+    thread-safe."""
 
     def __init__(
         self,
@@ -70,13 +71,12 @@ class Retention:
         self._lock = threading.Lock()
         self._next_s = self._set_s = clock()
         self._offset_s = utc() - clock()
-        self._ended: dict[Key, float] = {}  # when it was finished, by ``clock``
-        self._unsure: set[Key] | None = (
-            None  # found at the start, age unknown; None: not looked yet
-        )
+        self._ended: dict[Key, float] = {}  # when each recording was finished, by ``clock``
+        # Files of earlier runs whose age is unknown; None before the first sweep.
+        self._undated: set[Key] | None = None
 
-    def look(self) -> None:
-        """Remove recordings over the limits, at most every 30 s; return at once in between."""
+    def sweep_if_due(self) -> None:
+        """Sweep at most every 30 s, unless another thread is doing it."""
         if self._longest_s is None and self._gb is None:
             return
         if not self._lock.acquire(blocking=False):
@@ -86,83 +86,81 @@ class Retention:
             if now < self._next_s:
                 return
             self._next_s = now + PAUSE_S
-            self._sweep()
+            self.sweep()
         finally:
             self._lock.release()
 
     def sweep(self) -> None:
-        with self._lock:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        kept, now, utc_s = self._list(), self._clock(), self._utc()
-        self._count_ages(kept, now, utc_s)
-        self._note_ages(kept, now, utc_s)
-        total = sum(one.bytes for one in kept.values())
+        """Delete recordings over the limits, oldest first."""
+        stored, now, utc_s = self._list(), self._clock(), self._utc()
+        self._date_recordings(stored, now, utc_s)
+        self._fix_file_times(stored, now, utc_s)
+        total = sum(one.bytes for one in stored.values())
         for key, ended_s in sorted(self._ended.items(), key=lambda item: (item[1], item[0][1:])):
             too_old = self._longest_s is not None and now - ended_s > self._longest_s
             too_much = self._gb is not None and total > self._gb * GB
-            if (too_old or too_much) and self._remove(kept[key]):
-                total -= kept[key].bytes
+            if (too_old or too_much) and self._remove(stored[key]):
+                total -= stored[key].bytes
 
-    def _count_ages(self, kept: Mapping[Key, _Kept], now: float, utc_s: float) -> None:
-        """Date each recording; those found at the start once the clock fits one."""
-        if self._unsure is None:
-            self._unsure = {key for key, one in kept.items() if not one.recorded.partial}
-        self._unsure &= kept.keys()
+    def _date_recordings(self, stored: Mapping[Key, _StoredFile], now: float, utc_s: float) -> None:
+        """Set when each recording ended. Older files count as new until the clock is plausible for
+        one of them."""
+        if self._undated is None:
+            self._undated = {key for key, one in stored.items() if not one.recorded.partial}
+        self._undated &= stored.keys()
         self._ended = {
             key: now if one.recorded.partial else self._ended.get(key, now)
-            for key, one in kept.items()
+            for key, one in stored.items()
         }
-        ages = {key: kept[key].age_s(utc_s) for key in self._unsure}
+        ages = {key: stored[key].age_s(utc_s) for key in self._undated}
         dated = {key: age_s for key, age_s in ages.items() if age_s is not None}
         if dated and (self._longest_s is None or min(dated.values()) <= self._longest_s):
             self._ended |= {key: now - age_s for key, age_s in dated.items()}
-            self._unsure -= dated.keys()
+            self._undated -= dated.keys()
 
-    def _note_ages(self, kept: Mapping[Key, _Kept], now: float, utc_s: float) -> None:
-        """Set the file time if its dates would mislead the next run."""
+    def _fix_file_times(self, stored: Mapping[Key, _StoredFile], now: float, utc_s: float) -> None:
+        """Correct file times that would give the next run a wrong age."""
         if abs(utc_s - now - self._offset_s) > JUMP_S:
             self._set_s = now
         self._offset_s = utc_s - now
         if now - self._set_s < JUMP_S or utc_s < FIRST_S:
             return
         longest_s = math.inf if self._longest_s is None else self._longest_s
-        for key, one in kept.items():
+        for key, one in stored.items():
             dated_s, age_s = one.age_s(utc_s), now - self._ended[key]
             if (dated_s is None or dated_s > longest_s >= age_s) and not one.recorded.partial:
                 with suppress(OSError):
                     os.utime(one.recorded.path, (utc_s - age_s,) * 2)
 
-    def _list(self) -> dict[Key, _Kept]:
-        found = []
+    def _list(self) -> dict[Key, _StoredFile]:
+        files = []
         with suppress(OSError), os.scandir(self._folder) as cameras:
             for camera in cameras:
                 if re.fullmatch(NAME, camera.name) and camera.is_dir(follow_symlinks=False):
                     video = Path(camera.path) / FOLDER
                     if not video.is_symlink():
-                        found += [*map(_about, list_recordings(video))]
-        return {one.key: one for one in found if one is not None}
+                        files += [*map(_stat, list_recordings(video))]
+        return {one.key: one for one in files if one is not None}
 
-    def _remove(self, one: _Kept) -> bool:
+    def _remove(self, one: _StoredFile) -> bool:
         if one.recorded.partial:
             return False
         with suppress(OSError):
             car = side_car(one.recorded.path)
-            if is_regular(car):  # first, because it is found by its recording
+            if is_regular(car):  # first, because without its recording it would never be files
                 car.unlink()
             one.recorded.path.unlink()
             del self._ended[one.key]  # the name may be reused if the clock was set back
         return True
 
 
-def _about(recorded: Recorded) -> _Kept | None:
+def _stat(recorded: Recorded) -> _StoredFile | None:
     try:
-        about = recorded.path.stat()
+        status = recorded.path.stat()
     except OSError:
         return None
-    size, car = about.st_size, side_car(recorded.path)
+    size, car = status.st_size, side_car(recorded.path)
     if is_regular(car):
         with suppress(OSError):
             size += car.stat().st_size
-    return _Kept(recorded, size, about.st_mtime)
+    return _StoredFile(recorded, size, status.st_mtime)

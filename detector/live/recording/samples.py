@@ -1,5 +1,5 @@
-"""The nouns of a recording: a ``Track`` describes a stream, a ``Sample`` is one packet of it. Both
-own their memory, because their connection may close before they are written."""
+"""The data types of a recording: a ``Track`` describes a stream, and a ``Sample`` is one packet.
+Both own their memory, because their connection may close before they are written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 
 import av
 
-NS = 1_000_000_000  # in a second
-USUAL_NS = NS // 25  # duration of a picture that has none
+NS = 1_000_000_000  # per second
+USUAL_NS = NS // 25  # assumed duration of a picture, if unknown
 VIDEO, SOUND = 0, 1  # Sample.track
-# Longest wait for a picture's results: they may be --max-age old.
-LATEST_NS = 10 * NS
+LATEST_NS = 10 * NS  # longest wait for a picture's result
 
 
 @dataclass(slots=True)
@@ -33,11 +32,11 @@ class Sample:
 
 
 class Track:
-    """A stream of samples, kept after its connection. ``extradata``, ``size``: may be corrected."""
+    """A stream, independent of its connection. ``extradata`` and ``size`` may be changed."""
 
     def __init__(self, stream: Any) -> None:
-        """Copy a stream of PyAV. Raises ValueError or av.FFmpegError if it cannot be kept."""
-        # PyAV frees a stream with its container, so a container that is never written owns a copy.
+        """Copy PyAV's stream. Raises ValueError or av.FFmpegError if it cannot be copied."""
+        # PyAV frees a stream with its container, so the copy needs one, which is never written.
         self._holder = av.open(io.BytesIO(), "w", format="nut")
         self.template: Any = self._holder.add_stream_from_template(stream, opaque=True)
         context = stream.codec_context
@@ -58,7 +57,7 @@ class Track:
         if self.size:
             context.width, context.height = self.size
         if self.codec == "hevc":
-            context.codec_tag = "hvc1"  # Apple's players accept only this one
+            context.codec_tag = "hvc1"  # Apple's players accept only this tag
         return stream
 
 

@@ -1,40 +1,27 @@
-"""Files of N minutes, cut at key frames, and pauses while the disk is full. The monotonic clock
-counts the minutes."""
+"""Writes files of N minutes, which begin at key frames, and pauses while the disk is full. The
+monotonic clock measures the minutes."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import av
 
 from detector.live.recording.mp4 import Mp4
-from detector.live.recording.names import time_name
+from detector.live.recording.names import make_time_name
 from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
 from detector.live.recording.side_cars import SideCars
 
 RETRY_NS = 5 * NS  # between attempts to resume after the disk was full
-# How long a file waits for late sound after the next one began.
-TAIL_NS = NS * 3 // 10
-# Space left for rows and events: 64 MB, or 1% of a small disk.
+TAIL_NS = NS * 3 // 10  # how long a file waits for late sound after the next file began
+# Space reserved for rows and events: 64 MB, or 1% of a small disk.
 RESERVE_BYTES = 64_000_000
 RESERVE_SHARE = 0.01
 
 Notice = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFigures:
-    files: int  # finished files
-    bytes: int  # in finished files
-    written: int  # video samples in files
-    refused: int  # samples that the muxer rejected
-    lost: int  # video samples lost to a full disk
-    paused: bool  # the disk is full
-    current: Path | None  # the file being written
 
 
 class Segments:
@@ -54,12 +41,14 @@ class Segments:
         self._notice = notice
         self._tracks: Tracks | None = None
         self._file: Mp4 | None = None
-        self._before: Mp4 | None = None  # the file before it, until its sound is complete
-        self._began_ns = 0  # arrival of the file's first sample
-        self._paused_ns: int | None = None  # arrival of the sample that hit the full disk
-        self._try_ns = 0
+        self._previous: Mp4 | None = None  # the file before, until its sound is complete
+        self._began_ns = 0  # arrival of the current file's first sample
+        self._paused_ns: int | None = None  # when writing failed: arrival of the sample
+        self._retry_ns = 0
         self._refused_codec = False
-        self._files = self._bytes = self._refused = self._lost = self._written = 0
+        self.files = self.bytes = 0  # finished files, and their size
+        self.written = self.lost = 0  # video samples: in files, and lost to a full disk
+        self.refused = 0  # samples that the muxer rejected
 
     @property
     def open(self) -> bool:
@@ -72,9 +61,9 @@ class Segments:
         self._refused_codec = False
 
     def wants_key(self, arrived_ns: int) -> bool:
-        """Return whether a picture that arrived then should be a key frame, to begin a file."""
+        """Return whether a picture that arrived then should begin a file, so be a key frame."""
         if self._paused_ns is not None and self._file is None:
-            return arrived_ns >= self._try_ns
+            return arrived_ns >= self._retry_ns
         return self._file is None or arrived_ns - self._began_ns >= self._longest_ns
 
     def write(self, sample: Sample) -> None:
@@ -82,20 +71,20 @@ class Segments:
             self._write_video(sample)
         elif self._file is not None and self._file.start_ns is not None:
             early = sample.dts_ns < self._file.start_ns
-            if early and self._before is not None:
-                self._put(self._before, sample)
+            if early and self._previous is not None:
+                self._put(self._previous, sample)
             elif not early:
                 self._put(self._file, sample)
 
     def _write_video(self, sample: Sample) -> None:
-        if self._before is not None and sample.arrived_ns - self._began_ns > TAIL_NS:
-            self._finish_before()
+        if self._previous is not None and sample.arrived_ns - self._began_ns > TAIL_NS:
+            self._finish_previous()
         if sample.key and self.wants_key(sample.arrived_ns):
             self._begin_file(sample)
         if self._file is not None:
             self._put(self._file, sample)
         elif self._paused_ns is not None:
-            self._lost += 1
+            self.lost += 1
 
     def _begin_file(self, sample: Sample) -> None:
         if self._tracks is None or self._refused_codec:
@@ -103,13 +92,13 @@ class Segments:
         if not self._has_room():
             self._pause(sample.arrived_ns, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
             return
-        self._finish_before()
-        self._before, self._file = self._file, None
+        self._finish_previous()
+        self._previous, self._file = self._file, None
         if len(self._tracks) == 1:
-            self._finish_before()  # no sound to wait for
+            self._finish_previous()  # no sound to wait for
         longest_s = self._longest_ns / NS
         try:
-            name = time_name(sample.utc_s)
+            name = make_time_name(sample.utc_s)
             self._file = Mp4(self._folder, name, self._tracks, longest_s=longest_s)
         except (ValueError, av.FFmpegError) as error:
             self._refused_codec = True
@@ -125,9 +114,9 @@ class Segments:
         except OSError as error:
             self._pause(sample.arrived_ns, error)
             return
-        self._written += sample.track == VIDEO
+        self.written += sample.track == VIDEO
         if self._side_cars is not None and sample.track == VIDEO and shown_ns is not None:
-            self._side_cars.shown(file, sample, shown_ns)
+            self._side_cars.add_picture(file, sample, shown_ns)
         if self._paused_ns is not None and file.path is not None and file is self._file:
             out_s = (sample.arrived_ns - self._paused_ns) / NS
             self._paused_ns = None
@@ -138,33 +127,34 @@ class Segments:
             disk = os.statvfs(self._folder)
         except OSError:
             return True  # writing will report the error
-        wanted = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
-        twice = 2 if self._paused_ns is not None else 1  # else it would pause again at once
-        return disk.f_bavail * disk.f_frsize >= wanted * twice
+        reserve = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
+        # To resume, require twice the space, so that it does not pause again immediately.
+        factor = 2 if self._paused_ns is not None else 1
+        return disk.f_bavail * disk.f_frsize >= reserve * factor
 
     def _pause(self, now_ns: int, error: OSError) -> None:
-        """Finish the files with what they have. Print one notice per pause."""
-        for file in (self._before, self._file):
+        """Finish the files with their complete fragments. Print one notice per pause."""
+        for file in (self._previous, self._file):
             if file is not None:
-                self._lost += file.waiting
+                self.lost += file.waiting
                 self._count(file, file.give_up())
-        self._before = self._file = None
-        self._try_ns = now_ns + RETRY_NS
+        self._previous = self._file = None
+        self._retry_ns = now_ns + RETRY_NS
         if self._paused_ns is None:
             self._paused_ns = now_ns
-            self._notice(f"{self._camera}: {_why(error, self._folder)}")
+            self._notice(f"{self._camera}: {_pause_message(error, self._folder)}")
 
-    def look(self, now_ns: int) -> None:
+    def check_disk(self, now_ns: int) -> None:
         if self._file is not None and not self._has_room():
             self._pause(now_ns, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     def finish(self) -> None:
-        self._finish_before()
+        self._finish_previous()
         file, self._file = self._file, None
         self._finish_file(file)
 
-    def _finish_before(self) -> None:
-        file, self._before = self._before, None
+    def _finish_previous(self) -> None:
+        file, self._previous = self._previous, None
         self._finish_file(file)
 
     def _finish_file(self, file: Mp4 | None) -> None:
@@ -179,26 +169,15 @@ class Segments:
         self._count(file, path)
 
     def _count(self, file: Mp4, path: Path | None) -> None:
-        self._refused += file.refused
+        self.refused += file.refused
         if self._side_cars is not None:
             self._side_cars.end(file)
         if path is not None:
-            self._files += 1
-            self._bytes += file.bytes
-
-    def figures(self) -> SegmentFigures:
-        return SegmentFigures(
-            files=self._files,
-            bytes=self._bytes,
-            written=self._written,
-            refused=self._refused,
-            lost=self._lost,
-            paused=self._paused_ns is not None,
-            current=self._file.path if self._file is not None else None,
-        )
+            self.files += 1
+            self.bytes += file.bytes
 
 
-def _why(error: OSError, folder: Path) -> str:
+def _pause_message(error: OSError, folder: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
             f"disk full: recording in {folder} is paused until there is space, detection "

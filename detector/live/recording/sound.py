@@ -1,8 +1,9 @@
-"""Transcodes sound that MP4 cannot hold, such as the G.711 of many cameras, to AAC."""
+"""Transcodes sound that MP4 cannot contain, such as the G.711 of many cameras, to AAC."""
 
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,7 @@ from detector.core.sinks.video.audio import count_channels
 from detector.live.recording.samples import NS, SOUND, Sample, Track
 
 BITS_PER_S_AND_CHANNEL = 48_000
-GAP_NS = NS // 5  # a packet this much after the end of the sound so far follows a gap
+GAP_NS = NS // 5  # a packet this much later than the end of the sound so far follows a gap
 
 
 class AacSound:
@@ -37,35 +38,31 @@ class AacSound:
         self._encoder = encoder
         self.track = Track(encoder)
         self.track.time_base = Fraction(1, self._rate)
-        self.failed = 0  # packets that could not be transcoded
         self._zero_ns: int | None = None  # time of the encoder's sample 0
-        self._given = 0  # samples per channel, at the source's rate
+        self._decoded = 0  # samples per channel so far, at the source's rate
         self._source_rate = rate
         self._raw: Sample | None = None  # the last packet
 
     def convert(self, raw: Sample) -> list[Sample]:
-        end_ns = self._given * NS // self._source_rate
+        end_ns = self._decoded * NS // self._source_rate
         if self._zero_ns is None or raw.dts_ns > self._zero_ns + end_ns + GAP_NS:
             self._zero_ns = raw.dts_ns - end_ns
         elif raw.dts_ns < self._zero_ns + end_ns - GAP_NS:
             return []  # overlaps earlier sound: a clock was set back
-        self._raw, made = raw, list[Sample]()
-        try:
+        self._raw, samples = raw, list[Sample]()
+        with suppress(av.FFmpegError, ValueError):
             for frame in self._decoder.decode(av.Packet(raw.data)):
-                frame.pts, frame.time_base = self._given, Fraction(1, self._source_rate)
-                self._given += frame.samples
-                made += map(self._sample, self._encoder.encode(frame))
-        except (av.FFmpegError, ValueError):
-            self.failed += 1
-        return made
+                frame.pts, frame.time_base = self._decoded, Fraction(1, self._source_rate)
+                self._decoded += frame.samples
+                samples += map(self._sample, self._encoder.encode(frame))
+        return samples
 
     def flush(self) -> list[Sample]:
         if self._raw is None:
             return []
-        try:
+        with suppress(av.FFmpegError, ValueError):
             return [*map(self._sample, self._encoder.encode(None))]
-        except (av.FFmpegError, ValueError):
-            return []
+        return []
 
     def _sample(self, packet: Any) -> Sample:
         raw = self._raw

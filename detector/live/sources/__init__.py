@@ -1,6 +1,6 @@
-"""Cameras and streams: pictures arrive whether or not there is time for them.
+"""Cameras and streams: pictures arrive even if there is no time for them.
 
-A feed never raises: an error becomes a state, and the feed retries.
+A feed never raises: it reports an error as a state, and retries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from detector.live.sources.base import Terms
     from detector.live.sources.collect import Collector
 
-# Its size is assumed for buffers until the first camera's size is known.
+# Buffers have this size until the first camera's size is known.
 INFO = SourceInfo("", "live", 1920, 1080, Fraction(0), Fraction(1, 90_000))
 
 
@@ -45,14 +45,14 @@ class LiveSource(Source):
 
         try:
             return is_camera_list(spec)
-        except DetectVideoError:  # an unreadable YAML file is not a video either
+        except DetectVideoError:  # let ``open`` report what is wrong with the YAML file
             return True
 
     @classmethod
     def open_arriving(cls, spec: str, reading: SourceReading) -> LiveSource:
         return cls.open(
             spec,
-            terms=terms_of(reading),
+            terms=make_terms(reading),
             loop=reading.looped,
             stride=reading.stride,
             frames=reading.frames,
@@ -100,7 +100,7 @@ class LiveSource(Source):
         return cls(collector, path)
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Limit the run. ``duration_s``: wall time from now on."""
+        """End the run after ``duration_s`` of wall time. Raises UsageError for a start."""
         if start_s is not None:
             raise UsageError(f"{self.info.path}: --start is for files; a camera has no start")
         if duration_s is not None:
@@ -110,7 +110,7 @@ class LiveSource(Source):
         return self.collector.arrive(track, index, row)
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """Wait for the next picture of any camera. Raises SourceError if none was ever live."""
+        """Return the next frame of any camera. Raises SourceError at the end if none was live."""
         frame = self.collector.read(into)
         if frame is None and not self.collector.was_live():
             raise SourceError(self.collector.failures())
@@ -120,7 +120,7 @@ class LiveSource(Source):
         self.collector.stop()
 
 
-def terms_of(reading: SourceReading) -> Terms:
+def make_terms(reading: SourceReading) -> Terms:
     from detector.live.sources.base import Terms
 
     live = reading.live

@@ -1,4 +1,4 @@
-"""The cameras of a command: addresses on the command line, and ``cameras.yaml``."""
+"""Reads the cameras of a command: addresses on the command line, and ``cameras.yaml``."""
 
 from __future__ import annotations
 
@@ -32,23 +32,14 @@ LONGEST_NAME = 40
 MOST_CAMERAS = 256
 MOST_OPTIONS = 64
 MOST_POLYGONS, MOST_POINTS = 64, 256
-SECRET_FROM = 8  # characters; shorter header values ("close") are not secrets
+SHORTEST_SECRET = 8  # characters; shorter header values, such as "close", are not secrets
 LARGEST_SIDE = 16384  # pixels
 FASTEST = 1000  # pictures per second
-EXPANDED = ("url", "record_url", "password", "options")  # fields with ${VARIABLES}
-SECRET_FIELDS = ("options",)  # fields whose value may be secret: not in messages
+WITH_VARIABLES = ("url", "record_url", "password", "options")  # fields with ${VARIABLES}
+SECRET_FIELDS = ("options",)  # fields whose values may be secret, so messages omit them
 _WEBCAM = re.compile(r"\d{1,3}|/dev/video\d+")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def is_webcam(spec: str) -> bool:
-    """Return whether ``spec`` is a number or a video device. ``./0`` is a file."""
-    return _WEBCAM.fullmatch(spec) is not None
-
-
-def is_live(spec: str) -> bool:
-    return is_webcam(spec) or scheme_of(spec) is not None
 
 
 def is_camera_list(spec: str) -> bool:
@@ -60,7 +51,7 @@ def is_camera_list(spec: str) -> bool:
 
 
 def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]:
-    """Return the cameras of a command line. ``loop``: play files. Raises UsageError,
+    """Return the cameras of a command line. ``loop``: play files as cameras. Raises UsageError and
     SourceError."""
     cameras: list[Camera] = []
     hosts = Counter(host_of(Address(spec)) for spec in specs)
@@ -68,40 +59,40 @@ def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]
     for spec in specs:
         if is_camera_list(spec):
             for camera in read_cameras(spec, loop):
-                _refuse_twice(spec, camera.name, cameras)
+                _refuse_duplicate(spec, camera.name, cameras)
                 cameras.append(camera)
         else:
-            kind = FILE if loop and _is_file_of_server(spec) else _kind_of(spec, loop)
+            kind = FILE if loop and _is_web_file(spec) else _find_kind(spec, loop)
             address = Address(spec)
             if kind is None:
-                raise UsageError(f"{address}: {_no_camera(spec)}")
+                raise UsageError(f"{address}: {_why_no_camera(spec)}")
             check_address(kind, address)
             taken = shared | {camera.name.lower() for camera in cameras}
             cameras.append(Camera(_make_name(kind, address, taken), kind, address))
     return tuple(cameras)
 
 
-def _kind_of(spec: str, loop: bool) -> str | None:
-    if is_webcam(spec):
+def _find_kind(spec: str, loop: bool) -> str | None:
+    if _WEBCAM.fullmatch(spec):  # but ``./0`` is a file
         return WEBCAM
     if scheme_of(spec) is not None:
         return NETWORK
     return FILE if loop and spec != STANDARD_INPUT else None
 
 
-def _is_file_of_server(spec: str) -> bool:
+def _is_web_file(spec: str) -> bool:
     if not is_web(spec):
         return False
-    from detector.core.sources._answers import FILE as ENDS
+    from detector.core.sources._answers import FILE as FINITE
     from detector.core.sources._answers import REFUSED, take
 
-    taken = take(spec)
-    if taken.kind == REFUSED:
-        raise SourceError(taken.error)
-    return taken.kind == ENDS
+    answer = take(spec)
+    if answer.kind == REFUSED:
+        raise SourceError(answer.error)
+    return answer.kind == FINITE
 
 
-def _no_camera(spec: str) -> str:
+def _why_no_camera(spec: str) -> str:
     if spec == STANDARD_INPUT:
         return "standard input is not a camera; run it on its own, without --loop"
     return "is not a camera; add --loop to play a file as one"
@@ -116,44 +107,44 @@ def check_address(kind: str, address: Address) -> None:
 
 
 def _make_name(kind: str, address: Address, taken: set[str]) -> str:
-    """Derive a name: cam0 for webcam 0, the stem of a file, the host of an address; with the last
-    part of its path if the host is taken."""
+    """Derive a name: cam0 for webcam 0, a file's stem, an address's host; if taken, with the last
+    part of its path."""
     if kind == WEBCAM:
         digits = re.search(r"\d+$", address.whole)
-        wish = f"cam{digits[0] if digits else ''}"
+        base = f"cam{digits[0] if digits else ''}"
     elif is_web(address.whole) and kind == FILE:
-        wish = Path(urlsplit(address.whole).path).stem
+        base = Path(urlsplit(address.whole).path).stem
     elif kind == NETWORK:
-        wish = host_of(address)
-        if unique_name(wish, (), "cam").lower() in taken:
-            wish = f"{wish}-{last_part_of(address)}"
+        base = host_of(address)
+        if unique_name(base, (), "cam").lower() in taken:
+            base = f"{base}-{last_part_of(address)}"
     else:
-        wish = Path(address.whole).stem
-    return unique_name(wish, taken, "cam")
+        base = Path(address.whole).stem
+    return unique_name(base, taken, "cam")
 
 
 def unique_name(text: str, taken: Container[str], default: str) -> str:
-    """Make a camera's name of ``text``, numbered if taken (ignoring case)."""
-    wish = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:LONGEST_NAME] or default
-    name, number = wish, 1
+    """Turn ``text`` into a camera's name, numbered if taken (ignoring case)."""
+    base = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:LONGEST_NAME] or default
+    name, number = base, 1
     while name.lower() in taken:
         number += 1
         ending = f"-{number}"
-        name = wish[: LONGEST_NAME - len(ending)] + ending
+        name = base[: LONGEST_NAME - len(ending)] + ending
     return name
 
 
 def read_cameras(
     path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
 ) -> tuple[Camera, ...]:
-    """Read a ``cameras.yaml``. Raises UsageError with the key's path, and SourceError, for all
-    cameras at once."""
+    """Read a ``cameras.yaml``. Raises UsageError with the key's path, or SourceError; further
+    errors are its notes."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
     refuse_unknown(path, "key", content, ("cameras", "events"))
     events = read_filters(f"{path}: events", content.get("events", {}))
-    entries = list(_entries(f"{path}: cameras", content["cameras"]))
+    entries = list(_list_entries(f"{path}: cameras", content["cameras"]))
     if not entries:
         raise UsageError(f"{path}: cameras: is empty; add a camera with a name and a url")
     if len(entries) > MOST_CAMERAS:
@@ -164,10 +155,10 @@ def read_cameras(
         with collect(errors):
             camera = _Reader(where, entry, environment, loop).camera(cameras)
             camera = replace(camera, events={**events, **camera.events})
-            _refuse_twice(where, camera.name, cameras)
+            _refuse_duplicate(where, camera.name, cameras)
             cameras.append(camera)
         login = {key: entry[key] for key in ("user", "password") if key in entry}
-        for key in entry if errors else ():  # what else is wrong with it, field by field
+        for key in entry if errors else ():  # report all errors, field by field
             with collect(errors):
                 fields = {"url": "rtsp://camera", **login, key: entry[key]}
                 _Reader(where, fields, environment, loop).camera(())
@@ -184,15 +175,15 @@ def collect(errors: list[DetectVideoError]) -> Iterator[None]:
 
 
 def raise_all(errors: Sequence[DetectVideoError]) -> None:
-    """Raise the first error, with the others as its notes, each of which is printed in a line."""
+    """Raise the first error, with the others as notes, each of which is printed on a line."""
     for text in [*dict.fromkeys(map(str, errors))][1:]:
         errors[0].add_note(text)
     if errors:
         raise errors[0]
 
 
-def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """Yield the path and the fields of each camera, of a list or a mapping."""
+def _list_entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """Yield the path and fields of each camera in ``content``, a list or a mapping."""
     if isinstance(content, dict):
         for name, fields in content.items():
             fields = {"url": fields} if isinstance(fields, str | int) else fields
@@ -212,7 +203,7 @@ def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]
         raise UsageError(f"{where}: is not a list; write - name: ... and url: ... below it")
 
 
-def _refuse_twice(where: str, name: str, cameras: Iterable[Camera]) -> None:
+def _refuse_duplicate(where: str, name: str, cameras: Iterable[Camera]) -> None:
     if any(camera.name.lower() == name.lower() for camera in cameras):
         raise UsageError(
             f"{where}: the name {name} is used twice (case is ignored, because names become "
@@ -230,17 +221,17 @@ class _Reader:
     def camera(self, before: Sequence[Camera]) -> Camera:
         refuse_unknown(self._where, "key", self._fields, sorted(FIELDS))
         for key, value in self._fields.items():
-            if key not in EXPANDED and "${" in str(value):
-                self._refuse(key, f"variables are expanded only in {', '.join(EXPANDED)}")
+            if key not in WITH_VARIABLES and "${" in str(value):
+                self._refuse(key, f"variables are expanded only in {', '.join(WITH_VARIABLES)}")
         url = self._address("url")
         if url is None:
             self._refuse("url", "is missing: give the address of the camera")
-        kind = _kind_of(url.whole, self._loop)
+        kind = _find_kind(url.whole, self._loop)
         if kind is None:
-            self._refuse("url", f"{url} {_no_camera(url.whole)}")
+            self._refuse("url", f"{url} {_why_no_camera(url.whole)}")
         self._check("url", kind, url)
         record = self._address("record_url")
-        if record is not None and _kind_of(record.whole, False) != NETWORK:
+        if record is not None and _find_kind(record.whole, False) != NETWORK:
             self._refuse("record_url", f"{record} is not the address of a stream (rtsp://...)")
         if record is not None:
             self._check("record_url", NETWORK, record)
@@ -283,29 +274,29 @@ class _Reader:
             return None
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value):
             self._refuse(key, "is not an address")
-        whole = self._expand(key, str(value))
+        address = self._expand(key, str(value))
         user, password = self._fields.get("user"), self._fields.get("password")
         if user is not None or password is not None:
-            whole = self._with_login(key, whole, str(user or ""), str(password or ""))
-        return Address(whole)
+            address = self._with_login(key, address, str(user or ""), str(password or ""))
+        return Address(address)
 
     def _expand_options(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Expand variables; register the values that identify the user as secrets."""
+        """Expand variables, and register personal values as secrets."""
         expanded = {name: self._expand("options", text) for name, text in options.items()}
         for text in expanded.values():
             Address(text)  # registers a proxy's login as a secret
         for name in PERSONAL & expanded.keys():
             for secret in re.split(r"[\r\n;]+", expanded[name]):
                 _, _, value = secret.partition(":" if name == "headers" else "=")
-                if len(value := value.strip()) >= SECRET_FROM:
+                if len(value := value.strip()) >= SHORTEST_SECRET:
                     keep_secret(value)
         return expanded
 
-    def _with_login(self, key: str, whole: str, user: str, password: str) -> str:
+    def _with_login(self, key: str, address: str, user: str, password: str) -> str:
         password = self._expand("password", password)
         if password:
             keep_secret(password)
-        scheme, mark, rest = whole.partition("://")
+        scheme, mark, rest = address.partition("://")
         if not mark:
             self._refuse("user", "a webcam or file has no login")
         if "@" in re.split(r"[/?#]", rest)[0]:
@@ -313,11 +304,11 @@ class _Reader:
         return f"{scheme}://{percent(user, safe='')}:{percent(password, safe='')}@{rest}"
 
     def _expand(self, key: str, text: str) -> str:
-        """Insert the values of ${VARIABLES}; values themselves are not expanded."""
+        """Replace ${VARIABLES} by their values, which are not expanded further."""
         in_login = re.match(r"[a-z][a-z0-9+.-]*://[^/?#]*@", text, re.IGNORECASE)
         end_of_login = in_login.end() if in_login and key != "password" else 0
 
-        def value_of(match: re.Match[str]) -> str:
+        def read_variable(match: re.Match[str]) -> str:
             name = match[1]
             if not _VARIABLE_NAME.fullmatch(name):
                 self._refuse(key, f"{quote(match[0])} is not a variable; write ${{NAME}}")
@@ -326,7 +317,7 @@ class _Reader:
             keep_secret(value)
             return percent(value, safe="") if match.start() < end_of_login else value
 
-        return _VARIABLE.sub(value_of, text)
+        return _VARIABLE.sub(read_variable, text)
 
 
 def _read_options(value: Any) -> dict[str, str]:

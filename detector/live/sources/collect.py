@@ -1,7 +1,7 @@
-"""Collects the pictures of all cameras for the loop: which is next, and how long a batch waits.
+"""Collects the pictures of all cameras for the loop: picks the next one, and fills batches.
 
-``Collector.arrive`` waits for a picture and takes it from its feed; ``read`` turns it into a Frame,
-so that waiting and work are timed separately. The camera that was served longest ago is next.
+``Collector.arrive`` waits for a picture and takes it from its feed; ``read`` turns it into a Frame.
+So waiting and work are timed separately. The camera that was served longest ago comes next.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
 from detector.core.timeline import WAIT_INPUT, OffTrack, ThreadTrack
 from detector.core.types import Arrival, Frame, Image, SourceInfo
+from detector.live.base import run_concurrently
 from detector.live.sources.base import (
     ENDED,
     LIVE,
@@ -28,38 +30,39 @@ from detector.live.sources.base import (
     Picture,
 )
 
-AUTO, EVERY, FRESHEST = "auto", "every", "freshest"
-CAMERA = "camera"  # cause of the reader's waits, in the ledger
+AUTO, FRESHEST = "auto", "freshest"
+CAMERA = "camera"  # the name of the reader's waits in the timeline
 
 SECOND = 1_000_000_000
-SLICE_NS = SECOND // 4  # longest part of a wait, so that the loop can stop
-# Shortest and longest wait of a batch: cameras pause 400 to 500 ms at key frames.
+SLICE_NS = SECOND // 4  # longest wait before the loop can stop
+# Shortest and longest wait for the rest of a batch.
 WINDOW_NS = (2_000_000, 100_000_000)
-# A batch does not wait for a camera that was silent for this many of its periods.
+# A batch does not wait for a camera that has been silent for this many of its frame intervals.
 SILENT_PERIODS = 3
-LOOK_NS = SECOND // 4  # between checks of all feeds
-# Busy share of inference above which waiting for a fuller batch pays.
-BUSY = 0.8
+CHECK_NS = SECOND // 4  # between checks of all feeds
+BUSY = 0.8  # busy share of inference above which it is faster to wait for a fuller batch
 SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
-BACK_S = 1.0  # a larger step back is a clock that was set; a smaller one is disorder
-AHEAD_S = 10.0  # by which stamps may run ahead of arrival: servers send the last seconds at once
+BACK_S = 1.0  # if stamps step back further, the camera's clock was set
+AHEAD_S = 10.0  # stamps may run this far ahead, because servers send buffered pictures first
 GAVE_UP = "; use --wait to keep trying"
-SPARE_PICTURES = 32  # most buffers of other sizes kept for reuse
+NO_FACTS = FeedFacts(ENDED, 0)
+SPARE_PICTURES = 32  # at most this many buffers of other sizes are kept for reuse
 
 
-class SteadyStamps:
-    """The time of a camera's pictures, which goes on through new connections and jumps of a clock.
-    Where stamps begin anew, fall back (MPEG-TS wraps after 26.5 hours) or run ahead, arrival
-    counts. For one thread."""
+class ContinuousPts:
+    """Makes the stamps of a camera's pictures continuous over new connections and clock jumps.
+
+    If stamps restart, fall back (MPEG-TS wraps after 26.5 hours) or run ahead, the time between
+    arrivals is used instead. For one thread."""
 
     def __init__(self) -> None:
         self._epoch: int | None = None
         self._last_s = self._shift_s = 0.0
         self._last_ns = 0
-        self._lead_s = 0.0  # of the stamps before arrival, when they were believed last
+        self._lead_s = 0.0  # how far stamps were ahead of arrival at the last restart
 
-    def move(self, picture: Picture) -> int:
-        """Return the picture's continuous pts; as stored until the first jump."""
+    def shift(self, picture: Picture) -> int:
+        """Return the picture's continuous pts, which is its own pts until the first jump."""
         arrival, base = picture.arrival, picture.time_base
         time_s = float(picture.pts * base) + self._shift_s
         lead_s = time_s - arrival.arrived_ns / 1e9
@@ -76,20 +79,20 @@ class SteadyStamps:
 
 @dataclass(slots=True)
 class Member:
-    """A camera with counts that continue if it is added again. ``epoch``: earlier connections."""
+    """A camera, with counts that continue if it is removed and added again."""
 
     feed: Feed
     began_ns: int = 0  # when it was added
-    first: int = 0
-    epoch: int = 0
-    earlier: FeedFacts | None = None
+    first: int = 0  # number of its feed's first picture
+    epoch: int = 0  # connections of its earlier feeds
+    earlier: FeedFacts = NO_FACTS  # the sums of its earlier feeds
     handed: int = 0  # pictures that became frames, from all its feeds
     dropped: Counter[str] = field(default_factory=Counter)  # dropped by the collector
     served: int = 0  # serial number of its last picture, over all cameras
     last_ns: int = 0  # arrival of its last picture
     fps: float | None = None  # at the last check
     live: bool = False
-    stamps: SteadyStamps = field(default_factory=SteadyStamps)
+    stamps: ContinuousPts = field(default_factory=ContinuousPts)
     _info: SourceInfo | None = None
 
     @property
@@ -97,7 +100,7 @@ class Member:
         return self.feed.camera
 
     def info(self, picture: Picture) -> SourceInfo:
-        """Return the source of its frames, renewed if size or time base change."""
+        """Return the source of a frame; a new object if size or time base change."""
         info = self._info
         now = (picture.width, picture.height, picture.time_base)
         if info is None or (info.width, info.height, info.time_base) != now:
@@ -108,82 +111,78 @@ class Member:
         return info
 
     def facts(self) -> FeedFacts:
-        return add_up(self.feed.facts(), self.earlier, self.dropped)
+        return add_facts(self.feed.facts(), self.earlier, self.dropped)
 
 
-def add_up(now: FeedFacts, earlier: FeedFacts | None, dropped: Mapping[str, int]) -> FeedFacts:
-    """Add counts of the camera's former feeds, and pictures dropped elsewhere, to ``now``."""
-    counts = Counter(now.dropped)
-    counts.update(dropped)
-    if earlier is not None:
-        counts.update(earlier.dropped)
+def add_facts(now: FeedFacts, earlier: FeedFacts, dropped: Mapping[str, int]) -> FeedFacts:
+    """Add the counts of the camera's earlier feeds, and further drops, to ``now``."""
     return replace(
         now,
-        received=now.received + (earlier.received if earlier else 0),
-        taken=now.taken + (earlier.taken if earlier else 0),
-        connects=now.connects + (earlier.connects if earlier else 0),
-        stalls=now.stalls + (earlier.stalls if earlier else 0),
-        dropped={reason: count for reason, count in counts.items() if count},
+        received=now.received + earlier.received,
+        taken=now.taken + earlier.taken,
+        connects=now.connects + earlier.connects,
+        stalls=now.stalls + earlier.stalls,
+        dropped=dict(Counter(now.dropped) + Counter(earlier.dropped) + Counter(dropped)),
     )
 
 
-class Pace:
-    """The duration and busy share of inference, from times noted on each picture."""
+class InferencePace:
+    """Duration and busy share of inference, computed from the times in each ``Arrival``."""
 
     def __init__(self) -> None:
         self._in_flight: deque[Arrival] = deque(maxlen=256)
-        self._until = 0
+        self._last_result_ns = 0
         self.execution_ns: float | None = None
         self.busy = 0.0
 
     def follow(self, arrival: Arrival) -> None:
         self._in_flight.append(arrival)
 
-    def look(self) -> None:
+    def update(self) -> None:
         while self._in_flight and self._in_flight[0].inferred_ns:
-            one = self._in_flight.popleft()
-            if one.inferred_ns <= self._until:
-                continue  # its batch has been counted
-            took = one.inferred_ns - one.began_ns
+            arrival = self._in_flight.popleft()
+            if arrival.inferred_ns <= self._last_result_ns:
+                continue  # another picture of this batch was counted
+            took = arrival.inferred_ns - arrival.began_ns
             before = self.execution_ns
             self.execution_ns = took if before is None else before + SMOOTHING * (took - before)
-            if self._until:
-                alone = one.inferred_ns - max(one.began_ns, self._until)
-                share = alone / max(1, one.inferred_ns - self._until)
+            if self._last_result_ns:
+                busy_ns = arrival.inferred_ns - max(arrival.began_ns, self._last_result_ns)
+                share = busy_ns / max(1, arrival.inferred_ns - self._last_result_ns)
                 self.busy += SMOOTHING * (share - self.busy)
-            self._until = one.inferred_ns
+            self._last_result_ns = arrival.inferred_ns
 
 
-class Spares:
-    """Buffers of pictures by shape, reused by cameras of different sizes."""
+class SpareBuffers:
+    """Reuses picture buffers by shape."""
 
     def __init__(self) -> None:
         self._by_shape: dict[tuple[int, ...], list[Image]] = {}
         self._count = 0
 
     def swap(self, into: Image | None, shape: tuple[int, ...]) -> Image:
-        """Return a buffer of ``shape``: ``into`` if it fits, else ``into`` is kept for later."""
+        """Return a buffer of ``shape``: ``into`` if it fits; else keep ``into`` for reuse."""
         if into is not None and into.shape == shape:
             return into
         if into is not None and self._count < SPARE_PICTURES:
             self._by_shape.setdefault(into.shape, []).append(into)
             self._count += 1
         elif into is not None:
-            self._by_shape.clear()  # mostly sizes that are no longer used
+            self._by_shape.clear()  # most of them have sizes that are no longer used
             self._count = 0
-        if kept := self._by_shape.get(shape):
+        if spare := self._by_shape.get(shape):
             self._count -= 1
-            return kept.pop()
+            return spare.pop()
         return np.empty(shape, np.uint8)
 
 
 class Collector:
-    """Hands the pictures of all cameras to one loop, in batches of ``batch`` rows.
+    """Passes the pictures of all cameras to one loop, in batches of ``batch`` rows.
 
-    The loop's reader calls ``arrive`` and ``read``. ``gather``: "every" and "freshest" take each
-    camera once per batch and wait for the others, "freshest" before it takes the first; "auto"
-    waits only if inference is busy. ``give_up_s``: end without a first picture; None: never.
-    ``clock``: ns.
+    The loop's reader calls ``arrive`` and ``read``. ``gather``: with "every" and "freshest", a
+    batch has at most one picture per camera and waits for the other cameras; "freshest" takes the
+    newest of each after the wait. "auto" waits only if inference is busy. ``give_up_s``: end the
+    source after this time without a picture of any camera. ``clock``: ns.
     """
 
     def __init__(
@@ -200,20 +199,20 @@ class Collector:
         self._clock, self._batch, self._gather = clock, batch, gather
         self._give_up_ns = None if give_up_s is None else round(give_up_s * SECOND)
         self._gave_up = False
-        self._left = frames
+        self._frames = frames
         self._changed = threading.Condition()
         self._members: dict[str, Member] = {}
         self.gone: dict[str, Member] = {}  # removed cameras
         self._serial = 0
         self._rows: list[str] = []  # cameras in the current batch
-        self._began_ns = 0  # when its first picture was taken
-        self._held: tuple[Member, Picture] | None = None
+        self._began_ns = 0  # when the batch's first picture was taken
+        self._held: tuple[Member, Picture] | None = None  # taken by ``arrive``, for ``read``
         self._ends_ns: int | None = None
         self._closed = False
-        self._looked_ns = -SECOND
+        self._checked_ns = -SECOND
         self._all_ended = False
-        self._spares = Spares()
-        self.pace = Pace()
+        self._spares = SpareBuffers()
+        self.pace = InferencePace()
         self._make = make
         for camera in cameras:
             self.add(camera, start=False)
@@ -223,32 +222,31 @@ class Collector:
             member.feed.start()
 
     def add(self, camera: Camera, *, start: bool = True) -> Feed:
-        """Add a camera. If it was removed before, its counts continue."""
+        """Add a camera. The counts of a removed one continue."""
         member = Member(self._make(camera, self.wake), self._clock())
         before = self.gone.get(camera.name)
         if before is not None:
-            facts = add_up(before.feed.facts(), before.earlier, {})
+            facts = add_facts(before.feed.facts(), before.earlier, {})
             member.first, member.epoch, member.earlier = facts.received, facts.connects, facts
             member.handed, member.dropped = before.handed, before.dropped
             member.stamps = before.stamps
         with self._changed:
             self._members[camera.name] = member
             self.gone.pop(camera.name, None)
-            self._looked_ns = -SECOND
+            self._checked_ns = -SECOND
         if start:
             member.feed.start()
         return member.feed
 
-    def remove(self, name: str, timeout_s: float = 1.0) -> bool:
-        """Stop one camera without delaying the others; return False if its feed was still busy."""
+    def remove(self, name: str, timeout_s: float = 1.0) -> None:
+        """Stop one camera without delaying others."""
         with self._changed:
             member = self._members.pop(name)
             self.gone[name] = member
             if self._held is not None and self._held[0] is member:
                 self._drop_held()
-        ended = member.feed.stop(timeout_s)
+        member.feed.stop(timeout_s)
         member.dropped[STOPPED] += _unaccounted(member)
-        return ended
 
     def members(self) -> list[Member]:
         with self._changed:
@@ -270,7 +268,7 @@ class Collector:
         self._ends_ns = self._clock() + round(seconds * SECOND)
 
     def stop(self, timeout_s: float = 1.0) -> list[str]:
-        """End the source and all feeds; return the cameras still running. May be called twice."""
+        """End the source and all feeds; return the cameras that are still running."""
         with self._changed:
             closed_before, self._closed = self._closed, True
             self._drop_held()
@@ -283,15 +281,9 @@ class Collector:
             if not member.feed.stop(timeout_s):
                 late.append(member.camera.name)
 
-        threads = [
-            threading.Thread(target=end, args=(member,), name="detect-video stop", daemon=True)
-            for member in self.members()
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(2 * timeout_s)
-        for member in self.members():
+        members = self.members()
+        run_concurrently((partial(end, member) for member in members), 2 * timeout_s)
+        for member in members:
             member.dropped[STOPPED] += _unaccounted(member)
         return sorted(late)
 
@@ -300,69 +292,69 @@ class Collector:
             self._changed.notify_all()
 
     def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
-        """Wait, for the first row up to SLICE_NS; return whether to call ``read``."""
+        """Wait for a picture; return whether to call ``read``. For row 0, wait up to SLICE_NS."""
         with self._changed:
             if row == 0:
-                self.pace.look()
+                self.pace.update()
                 self._rows = []
-            if self._held is not None or self._is_over():
+            if self._held is not None or self._has_finished():
                 return True
-            once = row > 0 and self._gather != AUTO
+            unique = row > 0 and self._gather != AUTO
             waits = self._wait_ns(row)
-            if row or not self._waits_first():
-                if self._take(once):
+            if row or not self._waits_before_first():
+                if self._take(unique):
                     return True
-                if not waits or not self._hopeful(row):
+                if not waits or not self._may_fill(row):
                     return False
             with track.span(CAMERA, index, WAIT_INPUT):
-                return self._wait(row, once, self._clock() + waits)
+                return self._wait(row, unique, self._clock() + waits)
 
-    def _wait(self, row: int, once: bool, until_ns: int) -> bool:
-        """Wait until a picture was taken or the source is over; False at ``until_ns``."""
+    def _wait(self, row: int, unique: bool, until_ns: int) -> bool:
+        """Wait until a picture is taken or the source has ended; return False at ``until_ns``."""
         while True:
-            if self._is_over():
+            if self._has_finished():
                 return True
-            if row == 0 and self._waits_first():
-                # Freshest: after the first picture, wait for the others, then take the newest.
-                if self._somebody_waits():
-                    self._let_others_come()
-                    if self._take(once=False):
+            if row == 0 and self._waits_before_first():
+                # "freshest": when a picture arrives, wait for the others, then take the newest.
+                if self._has_pictures():
+                    self._wait_for_others()
+                    if self._take(unique=False):
                         return True
-            elif self._take(once):
+            elif self._take(unique):
                 return True
-            elif row and not self._hopeful(row):
+            elif row and not self._may_fill(row):
                 return False
             left = until_ns - self._clock()
             if left <= 0:
                 return False
-            self._sleep(self._within(left))
+            self._sleep(self._until_end(left))
 
-    def _let_others_come(self) -> None:
+    def _wait_for_others(self) -> None:
         until = self._clock() + self.window_ns()
-        while not self._is_over() and (left := until - self._clock()) > 0:
+        while not self._has_finished() and (left := until - self._clock()) > 0:
             missing = [one for one in self._expected() if not one.feed.waiting()]
             if not missing or len(self._expected()) - len(missing) >= self._batch:
                 return
-            self._sleep(self._within(left))
+            self._sleep(self._until_end(left))
 
-    def _within(self, ns: int) -> int:
+    def _until_end(self, ns: int) -> int:
         return ns if self._ends_ns is None else max(0, min(ns, self._ends_ns - self._clock()))
 
     def _sleep(self, ns: int) -> None:
         self._changed.wait(min(ns, SLICE_NS) / SECOND)
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """Return the next frame, or None at the end. Waits if ``arrive`` has taken no picture."""
-        while (taken := self._hand_out()) is None:
-            if self.arrive(OffTrack(), 0, 0) and self._has_ended():
+        """Return the next frame; None at the end. Waits if ``arrive`` took no picture."""
+        while (held := self._release_held()) is None:
+            if self.arrive(OffTrack(), 0, 0) and self._has_drained():
                 return None
-        member, picture = taken
+        member, picture = held
         buffer = self._spares.swap(into, (picture.height, picture.width, 3))
         image = member.feed.convert(picture, buffer)
         arrival = picture.arrival
         arrival.epoch += member.epoch
         self.pace.follow(arrival)
-        pts = member.stamps.move(picture)
+        pts = member.stamps.shift(picture)
         return Frame(
             member.first + picture.number,
             pts,
@@ -372,23 +364,23 @@ class Collector:
             arrival=arrival,
         )
 
-    def _hand_out(self) -> tuple[Member, Picture] | None:
-        """Return what ``arrive`` took; None if nothing, or if its camera was removed."""
+    def _release_held(self) -> tuple[Member, Picture] | None:
+        """Return the picture that ``arrive`` took, if any; None if its camera was removed."""
         with self._changed:
-            taken, self._held = self._held, None
-            if taken is not None:
-                taken[0].handed += 1
-                self._left = None if self._left is None else self._left - 1
-            return taken
+            held, self._held = self._held, None
+            if held is not None:
+                held[0].handed += 1
+                self._frames = None if self._frames is None else self._frames - 1
+            return held
 
-    def _has_ended(self) -> bool:
+    def _has_drained(self) -> bool:
         with self._changed:
-            return self._held is None and self._is_over()
+            return self._held is None and self._has_finished()
 
     # With the lock held.
 
     def window_ns(self) -> int:
-        """Return a batch's wait: the fastest camera's period minus the mean execution time."""
+        """Return a batch's wait: the shortest frame interval minus the execution time."""
         rates = [member.fps for member in self._members.values() if member.live and member.fps]
         shortest, longest = WINDOW_NS
         if not rates:
@@ -403,35 +395,36 @@ class Collector:
             return 0
         return max(0, self._began_ns + self.window_ns() - self._clock())
 
-    def _waits_first(self) -> bool:
+    def _waits_before_first(self) -> bool:
         return self._gather == FRESHEST and self._batch > 1 and len(self._expected()) > 1
 
-    def _hopeful(self, row: int) -> bool:
+    def _may_fill(self, row: int) -> bool:
         if row == 0:
             return True
         return any(member.camera.name not in self._rows for member in self._expected())
 
     def _expected(self) -> list[Member]:
-        now, found = self._clock(), []
+        now, expected = self._clock(), []
         for member in self._members.values():
             if not member.live or not member.fps:
                 continue
             silent_ns = SILENT_PERIODS * SECOND / member.fps
             if member.feed.waiting() or now - member.last_ns <= silent_ns:
-                found.append(member)
-        return found
+                expected.append(member)
+        return expected
 
-    def _somebody_waits(self) -> bool:
+    def _has_pictures(self) -> bool:
         return any(member.feed.waiting() for member in self._members.values())
 
-    def _take(self, once: bool) -> bool:
-        """Take from the camera served longest ago; ``once``: only cameras not in the batch."""
+    def _take(self, unique: bool) -> bool:
+        """Take a picture from the camera served longest ago, if any. ``unique``: skip cameras in
+        the batch."""
 
         def turn(member: Member) -> tuple[bool, int]:
             return member.camera.name in self._rows, member.served
 
         for member in sorted(self._members.values(), key=turn):
-            if once and member.camera.name in self._rows:
+            if unique and member.camera.name in self._rows:
                 continue
             if member.feed.waiting() and (picture := member.feed.take()) is not None:
                 member.last_ns = picture.arrival.arrived_ns
@@ -453,16 +446,20 @@ class Collector:
             self._held[0].dropped[STOPPED] += 1
             self._held = None
 
-    def _is_over(self) -> bool:
+    def _has_finished(self) -> bool:
         now = self._clock()
-        if self._closed or self._left == 0 or (self._ends_ns is not None and now >= self._ends_ns):
+        if (
+            self._closed
+            or self._frames == 0
+            or (self._ends_ns is not None and now >= self._ends_ns)
+        ):
             return True
-        if now - self._looked_ns >= LOOK_NS:
-            self._look(now)
+        if now - self._checked_ns >= CHECK_NS:
+            self._check_feeds(now)
         return self._all_ended or self._gave_up
 
-    def _look(self, now: int) -> None:
-        self._looked_ns = now
+    def _check_feeds(self, now: int) -> None:
+        self._checked_ns = now
         self._all_ended = hopeless = bool(self._members)
         for member in self._members.values():
             facts = member.feed.facts()
@@ -475,16 +472,16 @@ class Collector:
                 facts.connects for facts in map(Member.facts, self.gone.values())
             )
         if any(member.live for member in self._members.values()):
-            self._give_up_ns = None  # from now on, errors may be temporary
+            self._give_up_ns = None  # an address works, so retry all after errors
 
     def _is_hopeless(self, member: Member, facts: FeedFacts) -> bool:
-        """Return whether it sent no picture in time, and no attempt is in progress."""
+        """Return whether a camera sent no picture in time, and is not connecting now."""
         if facts.connects or self._give_up_ns is None or facts.state not in (WAITING, ENDED):
             return False
         return self._clock() - member.began_ns >= self._give_up_ns
 
 
 def _unaccounted(member: Member) -> int:
-    """Return the pictures that an ended feed neither handed out nor counted as dropped."""
+    """Return how many pictures a stopped feed neither returned nor counted as dropped."""
     facts = member.feed.facts()
     return max(0, facts.received - facts.taken - sum(facts.dropped.values()))

@@ -7,8 +7,8 @@ FFmpeg's RTSP client follows a redirect to another host and logs in there with t
 of the first one. No option prevents that, but it logs "Redirecting to" in the same thread before it
 connects, so we can stop it in time.
 
-Messages that nobody captures go to Python's ``logging`` as before, without secrets.
-(``sources/video/_complaints.py`` catches the log of the whole process, for one file at a time.)
+Other messages still go to Python's ``logging``, without secrets. (``sources/video/_complaints.py``
+captures the log of the whole process, for one file at a time.)
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from detector.core.errors.secrets import redact
 
 ERROR: int = av.logging.ERROR
 INFO: int = av.logging.INFO
-# Messages that mean damage, unlike stray references ("mmco: ...") in intact pictures.
+# Messages of damage. Others, such as "mmco: ...", also occur with intact pictures.
 _DAMAGE = re.compile(
     "error|conceal|missing|corrupt|truncat|damag|could not find ref|gap|overread|invalid",
     re.IGNORECASE,
 )
-PROBE = "is anybody listening"
+PROBE = "test message of detect-video"
 _lock = threading.Lock()
-_open = 0
-_level: int | None = None  # the user's level, while we listen; None: no logging
+_open = 0  # number of threads that need the log
+_level: int | None = None  # the user's log level while ``_open``; None: no logging
 _skips_repeated = True
-_watchers: dict[int, Callable[[str], None]] = {}  # thread -> ``tell``
+_watchers: dict[int, Callable[[str], None]] = {}  # thread -> ``handle``
 
 
-class Ears:
+class DamageLog:
     """Collects FFmpeg's log of this thread, to detect damage."""
 
     def __init__(self) -> None:
         self._records: list[tuple[int, str, str]] = []
 
-    def __enter__(self) -> Ears:
+    def __enter__(self) -> DamageLog:
         _begin()
         self._capture: Any = av.logging.Capture(local=True)
         self._records = self._capture.__enter__()
@@ -54,14 +54,14 @@ class Ears:
         self._capture.__exit__(None, None, None)
         _end()
 
-    def listen(self) -> None:
-        """Restore the log level if other code has turned the log off. Cheap."""
+    def restore_level(self) -> None:
+        """Set our log level again if other code changed it."""
         if av.logging.get_level() is None:
             with _lock:
-                _listen()
+                _set_level()
 
-    def heard_damage(self) -> bool:
-        """Return whether the decoder reported damage since the last call. Cheap."""
+    def take_damage(self) -> bool:
+        """Return whether the decoder reported damage since the last call."""
         if not self._records:
             return False
         records = self._records[:]
@@ -74,14 +74,14 @@ class Ears:
 
 
 class LogWatch:
-    """Calls ``tell`` with FFmpeg's messages while this thread opens a stream; FFmpeg waits."""
+    """Calls ``handle`` with FFmpeg's messages while this thread opens a stream; FFmpeg waits."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, handle: Callable[[str], None]) -> None:
+        self._handle = handle
 
     def __enter__(self) -> LogWatch:
         _begin()
-        _watchers[threading.get_ident()] = self._tell
+        _watchers[threading.get_ident()] = self._handle
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,15 +89,15 @@ class LogWatch:
         _end()
 
     def receives_messages(self) -> bool:
-        """Return whether messages arrive here: a reader of files may capture the whole log."""
-        heard: list[str] = []
-        mine = threading.get_ident()
+        """Return whether FFmpeg's messages reach us; a file reader may capture the whole log."""
+        messages: list[str] = []
+        thread = threading.get_ident()
         with _lock:
-            _listen()
-        _watchers[mine] = heard.append
+            _set_level()
+        _watchers[thread] = messages.append
         av.logging.log(INFO, "detect-video", PROBE)
-        _watchers[mine] = self._tell
-        return PROBE in heard
+        _watchers[thread] = self._handle
+        return PROBE in messages
 
 
 def _begin() -> None:
@@ -107,13 +107,13 @@ def _begin() -> None:
             _add_redactor()
             _level = av.logging.get_level()
             _skips_repeated = av.logging.get_skip_repeated()
-            _listen()
+            _set_level()
         _open += 1
 
 
-def _listen() -> None:
+def _set_level() -> None:
     av.logging.set_level(INFO if _level is None else max(_level, INFO))
-    av.logging.set_skip_repeated(False)  # a second redirect may have the same text
+    av.logging.set_skip_repeated(False)  # redirects may repeat the same text
 
 
 def _end() -> None:
@@ -126,13 +126,13 @@ def _end() -> None:
 
 
 class _Redactor(logging.Handler):
-    """Passes PyAV's log records, without secrets, to the program's handlers."""
+    """Passes PyAV's log records to the program's handlers, without secrets."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if (tell := _watchers.get(threading.get_ident())) is not None:
-            tell(message)
-        record.msg, record.args = redact(message), None  # for later handlers, too
+        if (handle := _watchers.get(threading.get_ident())) is not None:
+            handle(message)
+        record.msg, record.args = redact(message), None  # also for later handlers
         root = logging.getLogger()
         level = _level if _open else av.logging.get_level()
         if level is None or record.levelno < av.logging.adapt_level(level) or not root.handlers:

@@ -1,6 +1,6 @@
-"""Decoding on a GPU: ``options: {hwaccel: cuda}`` of a camera is NVDEC.
+"""Decodes on a GPU: NVDEC for cameras with ``options: {hwaccel: cuda}``.
 
-FFmpeg copies each picture to the host. If the GPU cannot decode a stream, the CPU does.
+FFmpeg copies each picture to the host. If the GPU cannot decode a stream, the CPU decodes it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 import av
 from av.codec.hwaccel import HWAccel
 
-OPTION = "hwaccel"  # of a camera; not passed to FFmpeg's demuxer
-# One context for all cameras of a process: separate ones would take some 300 MB each.
+OPTION = "hwaccel"  # a camera's option that is not passed to FFmpeg's demuxer
+# One context for all cameras of a process: separate contexts would take some 300 MB each.
 _OPTIONS: dict[str, dict[str, object]] = {"cuda": {"primary_ctx": "1"}}
 
 
-def accelerator_of(options: Mapping[str, str]) -> Any:
+def make_accelerator(options: Mapping[str, str]) -> Any:
     """Return PyAV's HWAccel for ``av.open``; None if not requested or if the device is absent."""
     kind = options.get(OPTION)
     if kind is None or not _exists(kind):
@@ -27,7 +27,7 @@ def accelerator_of(options: Mapping[str, str]) -> Any:
 
 @functools.cache
 def _exists(kind: str) -> bool:
-    """Return whether the device can be opened; PyAV's own error would not name it."""
+    """Return whether the device can be opened. PyAV's own error would not name the device."""
     try:
         accelerator = HWAccel(kind, options=_OPTIONS.get(kind, {}))
         accelerator.create(av.Codec("h264", "r"))
@@ -36,5 +36,5 @@ def _exists(kind: str) -> bool:
     return True
 
 
-def codec_name(codec: Any) -> str:
+def describe_codec(codec: Any) -> str:
     return f"{codec.name} by hardware" if codec.is_hwaccel else str(codec.name)

@@ -1,7 +1,7 @@
-"""Interrupts a read of FFmpeg from another thread, at once.
+"""Interrupts FFmpeg's blocking calls from another thread.
 
-PyAV's callback only checks the clock, and after a timeout a container cannot be used over HTTP. So
-PyAV gets a clock that leaps ahead for a thread that is to stop.
+PyAV's interrupt callback only checks a timeout against the clock. So we give PyAV a clock that
+leaps ahead for the threads that must stop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _stopped: set[int] = set()  # identities of threads
 
 
 class _LeapingClock:
-    """The module ``time`` with leaps, for PyAV."""
+    """The module ``time`` for PyAV, with a clock that leaps ahead for some threads."""
 
     def __init__(self, real: ModuleType) -> None:
         self._real, self._leaps = real, 0
@@ -27,7 +27,7 @@ class _LeapingClock:
     def monotonic(self) -> float:
         now: float = self._real.monotonic()
         if _stopped and threading.get_ident() in _stopped:
-            # Leap again at each call: the first call may set the start of the timeout.
+            # Leap again at each call, because the first call may set the start of the timeout.
             self._leaps += 1
             now += LEAP_S * self._leaps
         return now
@@ -40,7 +40,7 @@ av.container.core.time = _LeapingClock(time)
 
 
 class Interrupt:
-    """``with interrupt:`` around a thread; ``stop`` ends its FFmpeg calls, which need a timeout."""
+    """Ends the FFmpeg calls of the thread that entered it. The calls must have a timeout."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -66,14 +66,14 @@ class Interrupt:
             self.stopped.set()
         self.cut()
 
-    def call(self, cut: Callable[[], None]) -> None:
-        """Set ``cut``, which ends a read that is not FFmpeg's, until ``resume``."""
+    def set_cut(self, cut: Callable[[], None]) -> None:
+        """Set a function that ends the thread's current read, if it is not FFmpeg's."""
         self._cut = cut
         if self.is_cut():
             cut()
 
     def cut(self) -> None:
-        """End the current FFmpeg call; the thread calls ``resume`` before it continues."""
+        """End the current FFmpeg call. The thread must ``resume`` before it continues."""
         with self._lock:
             if self._thread is not None:
                 _stopped.add(self._thread)

@@ -1,4 +1,4 @@
-"""Plays a file again and again at its own pace, as if it were a camera (``--loop``)."""
+"""Plays a file repeatedly at its own pace, like a camera (--loop)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from detector.core.sources._network.meanings import NO_VIDEO, UNDECODED, ErrorMe
 from detector.core.sources.video._container import probe
 from detector.core.sources.video._tracks import choose_track
 from detector.live.sources.decoding import prepare
-from detector.live.sources.hardware import accelerator_of
+from detector.live.sources.hardware import make_accelerator
 from detector.live.sources.packet_feed import PacketFeed
 from detector.live.sources.packets import End
 from detector.live.sources.status import SECOND
 
-MOST_BEHIND_S = 5.0  # further behind, restart the clock: the machine slept
+MOST_BEHIND_S = 5.0  # if playing is later than this, do not catch up: the machine slept
 
 
 class LoopedFeed(PacketFeed):
-    """Packets arrive at the file's pace; pts and counts continue, as in one endless connection."""
+    """Delivers a file's packets at its pace, like an endless connection with continuous pts."""
 
     def receive_all(self) -> None:
         while not self.stopping.is_set():
@@ -57,12 +57,15 @@ class LoopedFeed(PacketFeed):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
-        how = {"hwaccel": accelerator_of(self.camera.options), **bad_tags()}
-        with _held(self.camera.address.whole) as name, av.open(**how_to_open(name), **how) as found:
-            yield found
+        arguments = {"hwaccel": make_accelerator(self.camera.options), **bad_tags()}
+        with (
+            _hold_web_file(self.camera.address.whole) as name,
+            av.open(**how_to_open(name), **arguments) as container,
+        ):
+            yield container
 
     def _play_once(self, container: Any, video: Any, epoch: int, pace: _LoopPace) -> bool:
-        """Play the file; return False if stopped, or if there was nothing to play."""
+        """Play the file once; return False if it was stopped, or had no packets."""
         codec = video.codec_context
         prepare(codec)
         streams = [video, *container.streams.audio] if self.listeners else [video]
@@ -72,13 +75,13 @@ class LoopedFeed(PacketFeed):
             for packet in container.demux(streams):
                 if not packet.size:
                     continue
-                due_s = pace.move(packet)
+                due_s = pace.shift(packet)
                 if not self._wait_until(due_s, pace):
                     return False
                 self.receive(packet, codec, epoch, video.index)
                 played = True
         finally:
-            pace.join()
+            pace.end_pass()
             for listener in self.listeners:
                 listener.closed()
             self.packets.finish(End(epoch, codec))
@@ -96,13 +99,13 @@ class LoopedFeed(PacketFeed):
 
 class _LoopPace:
     def __init__(self) -> None:
-        self.began_ns: int | None = None  # the feed's clock at the file's second 0
-        self._shift_s = 0.0  # offset of this pass
-        self._start_s, self._end_s = float("inf"), 0.0  # the file's own times in this pass
+        self.began_ns: int | None = None  # the feed's clock at second 0 of the first pass
+        self._shift_s = 0.0  # duration of the earlier passes
+        self._start_s, self._end_s = float("inf"), 0.0  # first and last stamp of this pass
         self._due_s = 0.0
 
-    def move(self, packet: Any) -> float:
-        """Shift the packet's stamps to follow earlier passes. Return when it is due, in seconds."""
+    def shift(self, packet: Any) -> float:
+        """Add the earlier passes to the packet's stamps. Return when it is due, in seconds."""
         base = packet.time_base
         stamps = [stamp for stamp in (packet.dts, packet.pts) if stamp is not None]
         if not stamps:
@@ -118,15 +121,15 @@ class _LoopPace:
             packet.dts += shift
         return self._due_s
 
-    def join(self) -> None:
-        """End a pass: the next begins at the end of its last picture."""
+    def end_pass(self) -> None:
+        """End a pass. The next pass begins when the last picture of this pass ends."""
         self._shift_s += max(0.0, self._end_s - self._start_s)
         self._start_s, self._end_s = float("inf"), 0.0
 
 
 @contextlib.contextmanager
-def _held(path: str) -> Iterator[str]:
-    """Yield a name for ``how_to_open``, or an address on a web server. Raises SourceError."""
+def _hold_web_file(path: str) -> Iterator[str]:
+    """Yield a name for ``how_to_open``, also for a file on a web server. Raises SourceError."""
     if not is_web(path):
         yield path
         return
@@ -140,8 +143,8 @@ def _held(path: str) -> Iterator[str]:
 
 
 def check_file(path: str) -> None:
-    """Raise SourceError if the file has no video that can be decoded."""
-    with _held(path) as name:
+    """Raise SourceError if the file has no decodable video."""
+    with _hold_web_file(path) as name:
         video = probe(name)
         if not video.decodable:
             raise SourceError(f"{name}: {UNDECODED.text}")

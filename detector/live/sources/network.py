@@ -1,4 +1,4 @@
-"""Feeds of cameras and streams on the network, read by PyAV."""
+"""Reads cameras and streams on the network with PyAV."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from detector.core.sources._network.nested import (
 )
 from detector.core.sources._network.options import PERSONAL
 from detector.live.sources.decoding import prepare
-from detector.live.sources.hardware import OPTION, accelerator_of
+from detector.live.sources.hardware import OPTION, make_accelerator
 from detector.live.sources.jpegs import Jpegs
 from detector.live.sources.packet_feed import PacketFeed, is_held_back
 from detector.live.sources.packets import End, Received
@@ -47,36 +47,33 @@ if TYPE_CHECKING:
     from detector.core.sources._answers import Rest
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
-PATIENCE_S = 3600.0  # PyAV's timeout of a read; without one it would not check its clock
-STILL_S = 1.0  # between requests of a still picture, without a ``rate``
+READ_TIMEOUT_S = 3600.0  # ``Interrupt`` needs a timeout, so that PyAV checks its clock
+STILL_S = 1.0  # between requests of a still picture, for a camera without ``rate``
 SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is treated as a still picture
-LOOK_UP_S = 0.1  # between checks of a look-up
-
-
-BY_MARKERS = "pictures are found by JPEG's own markers"
+LOOK_UP_S = 0.1  # between checks of a name look-up
 
 
 class LookUp(threading.Thread):
     def __init__(self, host: str) -> None:
         super().__init__(name=f"look up {host}", daemon=True)
-        self._host, self.found = host, False
+        self._host, self.is_known = host, False
         self.start()
 
     def run(self) -> None:
         try:
-            self.found = bool(socket.getaddrinfo(self._host, None))
+            self.is_known = bool(socket.getaddrinfo(self._host, None))
         except (OSError, UnicodeError):  # UnicodeError: a label longer than 63 characters
-            self.found = False
+            self.is_known = False
 
 
 class NetworkFeed(PacketFeed):
     may_shed = True
     _look_up: LookUp | None = None
-    _kept: Rest | None = None
-    _led_to: str | None = None  # another host to which the camera redirects
-    _first: NestedFile | None = None  # the first response of a guarded opening
+    _probed: Rest | None = None  # the open response of an earlier probe
+    _redirect_host: str | None = None  # another host to which the camera redirects
+    _first: NestedFile | None = None  # the first response, if we open nested files ourselves
     _nested: NestedOpener | None = None
-    _odd = ""  # FFmpeg's message about a malformed multipart
+    _multipart_error = ""  # FFmpeg's message about a malformed multipart
 
     def receive_all(self) -> None:
         self._opening = opening_of(self.camera.address.whole)
@@ -85,7 +82,7 @@ class NetworkFeed(PacketFeed):
             epoch = self.status.connect(self.clock())
             self.wake()
             self.was_cut = self.is_shown = False
-            self._led_to = self._nested = None
+            self._redirect_host = self._nested = None
             meaning = self._connection(epoch)
             if self.stopping.is_set():
                 return
@@ -96,14 +93,14 @@ class NetworkFeed(PacketFeed):
             self.receiving.resume()
 
     def handle_message(self, message: str) -> None:
-        """Stop FFmpeg before it sends user and password to another host."""
+        """Stop FFmpeg before it follows a redirect and sends the login to another host."""
         if message.startswith(("Expected boundary", "Unexpected Content-Type")):
-            self._odd = message
+            self._multipart_error = message
         match = REDIRECT.search(message)
         if match is None or not self._has_login:
             return
         if (host := _host(match[1])) != _host(self.camera.address.whole):
-            self._led_to = host or match[1]
+            self._redirect_host = host or match[1]
             self.receiving.cut()
 
     def _connection(self, epoch: int) -> ErrorMeaning:
@@ -111,7 +108,7 @@ class NetworkFeed(PacketFeed):
             return NOT_NOW
         if (unknown := self._resolve()) is not None:
             return unknown
-        began_ns, self._odd = self.clock(), ""
+        began_ns, self._multipart_error = self.clock(), ""
         try:
             with contextlib.closing(self._open()) as container:
                 if not container.streams.video:
@@ -127,15 +124,15 @@ class NetworkFeed(PacketFeed):
             jpegs = self._jpegs(epoch, is_other) if is_other or is_short else None
             return jpegs or self._explain(error)
         finally:
-            if self._kept is not None:
-                self._kept.close()
+            if self._probed is not None:
+                self._probed.close()
             if self._first is not None:
                 self._first.close()
 
     def _open(self) -> Any:
-        self._kept = self._take_kept()
-        if self._kept is not None:
-            return self._open_with(self._opening, SOUND, self._kept)
+        self._probed = self._take_probed()
+        if self._probed is not None:
+            return self._open_with(self._opening, SOUND, self._probed)
         container = self._open_with(self._opening, self._opening.probing)
         if any(stream.codec_context is not None for stream in container.streams.video):
             return container
@@ -147,42 +144,45 @@ class NetworkFeed(PacketFeed):
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
-        with contextlib.closing(Jpegs(self._ask, every_s, self.receiving.is_cut)) as jpegs:
-            if not jpegs.begins():
+        with contextlib.closing(Jpegs(self._request, every_s, self.receiving.is_cut)) as jpegs:
+            if not jpegs.find_first():
                 return None
-            odd = self._odd.strip()
-            if jpegs.before and (is_odd or not jpegs.before.startswith("--")):
-                odd = odd or f"begins with {quote(jpegs.before)}"
-            odd = printable(redact(odd))
-            self.status.expect(every_s, odd and f"its multipart is off ({odd}), so {BY_MARKERS}")
+            note = self._multipart_error.strip()
+            if jpegs.preamble and (is_odd or not jpegs.preamble.startswith("--")):
+                note = note or f"begins with {quote(jpegs.preamble)}"
+            note = printable(redact(note))
+            note = (
+                note and f"malformed multipart ({note}): pictures are found by JPEG's own markers"
+            )
+            self.status.expect(every_s, note)
             options = {**self._opening.probing, "strict_mime_boundary": "0"}
             with av.open(jpegs, format="mpjpeg", options=options) as container:
                 return self._receive_from(container, epoch)
 
-    def _ask(self) -> NestedFile | None:
+    def _request(self) -> NestedFile | None:
         options = self._options(self._opening, {})
         options.pop("format_whitelist", None)
         if self._has_login:
             options["max_redirects"] = "0"
-        opener = NestedOpener(self.camera.address.whole, options, PATIENCE_S)
+        opener = NestedOpener(self.camera.address.whole, options, READ_TIMEOUT_S)
         with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):
             return opener.open_first()
         return None
 
-    def _take_kept(self) -> Rest | None:
-        """Return the connection of an earlier probe, for servers that accept only one."""
+    def _take_probed(self) -> Rest | None:
+        """Return the open response of a probe: some servers accept one connection."""
         if not is_web(self.camera.address.whole):
             return None
         from detector.core.sources._answers import take_open
 
-        kept = take_open(self.camera.address.whole)
-        if kept is not None:
-            self.receiving.call(kept.cut)
-        return kept
+        probed = take_open(self.camera.address.whole)
+        if probed is not None:
+            self.receiving.set_cut(probed.cut)
+        return probed
 
     @property
     def _is_personal(self) -> bool:
-        """Whether options identify the user; FFmpeg sends such options on after a redirect."""
+        """True if options identify the user; FFmpeg would send them after a redirect."""
         return not PERSONAL.isdisjoint(self.camera.options)
 
     def _options(self, opening: FFmpegOptions, probing: dict[str, str]) -> dict[str, str]:
@@ -196,59 +196,54 @@ class NetworkFeed(PacketFeed):
         }
 
     def _open_with(
-        self, opening: FFmpegOptions, probing: dict[str, str], kept: Rest | None = None
+        self, opening: FFmpegOptions, probing: dict[str, str], probed: Rest | None = None
     ) -> Any:
         options = self._options(opening, probing)
-        how: dict[str, Any] = {"file": kept or self.camera.address.whole}
-        if kept is None and is_web(self.camera.address.whole):
+        arguments: dict[str, Any] = {"file": probed or self.camera.address.whole}
+        if probed is None and is_web(self.camera.address.whole):
             if self._is_personal:
-                how = self._guard(self.camera.address.whole, options)
+                arguments = self._guard(self.camera.address.whole, options)
             elif is_named_playlist(self.camera.address.whole):
                 settled, cookies = settle(self.camera.address.whole)
                 options["max_redirects"] = "0"
-                how = self._guard(settled, options | cookies, follows=True)
+                arguments = self._guard(settled, options | cookies, follows=True)
             elif self._has_login:
-                return self._open_unled(options)
-        if "io_open" in how:
-            options["http_persistent"] = "0"  # else FFmpeg expects its own connection in ours
-        container = av.open(
-            **how,
+                return self._open_without_redirects(options)
+        if "io_open" in arguments:
+            options["http_persistent"] = "0"  # otherwise FFmpeg would expect its own connection
+        container = self._open_container(arguments, options)
+        return arguments["io_open"].keep(container) if "io_open" in arguments else container
+
+    def _open_container(self, arguments: dict[str, Any], options: dict[str, str]) -> Any:
+        return av.open(
+            **arguments,
             options=options,
-            timeout=(PATIENCE_S, PATIENCE_S),
-            hwaccel=accelerator_of(self.camera.options),
+            timeout=(READ_TIMEOUT_S, READ_TIMEOUT_S),
+            hwaccel=make_accelerator(self.camera.options),
             **bad_tags(),
         )
-        return how["io_open"].keep(container) if "io_open" in how else container
 
-    def _open_unled(self, options: dict[str, str]) -> Any:
-        """Open without redirects, to which FFmpeg would take a cookie that holds the login."""
-        how = {
-            "options": options | {"max_redirects": "0"},
-            "timeout": (PATIENCE_S, PATIENCE_S),
-            "hwaccel": accelerator_of(self.camera.options),
-            "metadata_errors": "replace",
-        }
+    def _open_without_redirects(self, options: dict[str, str]) -> Any:
+        """Open, and resolve redirects ourselves: FFmpeg would send login cookies to the target."""
+        address, options = self.camera.address.whole, options | {"max_redirects": "0"}
         try:
-            return av.open(self.camera.address.whole, **how)
+            return self._open_container({"file": address}, options)
         except av.error.FFmpegError as error:
-            if not is_redirect(error):
+            if not is_redirect(error) or (settled := settle(address)[0]) == address:
                 raise
-            settled, _ = settle(self.camera.address.whole)
-            if settled == self.camera.address.whole:
-                raise
-            return av.open(settled, **how)
+            return self._open_container({"file": settled}, options)
 
     def _guard(
         self, address: str, options: dict[str, str], follows: bool = False
     ) -> dict[str, Any]:
-        """Return how PyAV opens an address whose login and options are only for its own host."""
+        """Return arguments of ``av.open`` that keep login and options at the address's host."""
         if self._first is not None:
             self._first.close()
-        self._nested = NestedOpener(address, options, PATIENCE_S, follows)
+        self._nested = NestedOpener(address, options, READ_TIMEOUT_S, follows)
         first = self._first = self._nested.open_first()
         if not first.is_playlist():
             return {"file": first}
-        # FFmpeg does not get the content type of our bytes, so name the format.
+        # FFmpeg does not see the content type of this response, so name the format.
         return {"file": address, "format": "hls", "io_open": self._nested}
 
     def _receive_from(self, container: Any, epoch: int) -> ErrorMeaning:
@@ -263,7 +258,7 @@ class NetworkFeed(PacketFeed):
             for packet in _demux(container, streams):
                 if self.stopping.is_set():
                     break
-                if not self.receiving.is_cut():  # else it may be part of a picture
+                if not self.receiving.is_cut():  # otherwise the packet may be incomplete
                     self.receive(packet, codec, epoch, video.index)
         finally:
             for listener in self.listeners:
@@ -272,10 +267,10 @@ class NetworkFeed(PacketFeed):
         return ENDED
 
     def _explain(self, error: BaseException) -> ErrorMeaning:
-        if self._led_to is not None:
+        if self._redirect_host is not None:
             return ErrorMeaning(
-                f"the camera redirects to another host, {self._led_to}, to which we do not send "
-                "its password; give the address at that host"
+                f"the camera redirects to another host, {self._redirect_host}, to which we do not "
+                "send its password; give the address at that host"
             )
         if (denied := self._denied()) is not None:
             return denied
@@ -285,12 +280,12 @@ class NetworkFeed(PacketFeed):
         return explain(failure or error, timed_out=self.was_cut)
 
     def _denied(self) -> ErrorMeaning | None:
-        """Explain a refusal by another host, which got no secrets, or a missing segment."""
+        """Explain a missing segment, or the refusal of another host, which got no login."""
         nested = self._nested
         if nested is None or (nested.denied is None and not nested.given_up):
             return None
         if nested.denied is None:
-            return ErrorMeaning(f"of its playlist, {nested.given_up}")
+            return ErrorMeaning(f"in its playlist, {nested.given_up}")
         return ErrorMeaning(
             f"its playlist points to another host, {nested.denied}, which refused access: "
             "we do not send it the login, headers and cookies of this one; give the playlist at "
@@ -298,7 +293,7 @@ class NetworkFeed(PacketFeed):
         )
 
     def _resolve(self) -> ErrorMeaning | None:
-        """Return what is wrong with the host's name. A pending look-up thread may remain."""
+        """Look up the host's name; return the error, if any. A thread may still wait for it."""
         host = _host(self.camera.address.whole)
         if host is None:
             return None
@@ -309,7 +304,7 @@ class NetworkFeed(PacketFeed):
             self._look_up.join(LOOK_UP_S)
         if self._look_up.is_alive():
             return ErrorMeaning(f"looking up {host} timed out; check the name server")
-        if not self._look_up.found:
+        if not self._look_up.is_known:
             return ErrorMeaning(f"host {host} not found; check the name")
         return None
 
@@ -318,10 +313,10 @@ def _demux(container: Any, streams: list[Any]) -> Iterator[Any]:
     while True:
         try:
             for packet in container.demux(streams):
-                if packet.size:  # an empty packet marks the end
+                if packet.size:  # the last packet is empty
                     yield packet
             return
-        except IndexError:  # a new stream: demux again to include it
+        except IndexError:  # a stream was added: demux again to include it
             continue
 
 
@@ -333,8 +328,7 @@ def _host(url: str) -> str | None:
 
 
 class MainStreamFeed(NetworkFeed):
-    """A camera's second stream, of which nobody detects anything: it hands packets to its listeners
-    and decodes none, so ``take`` never has a picture."""
+    """A camera's main stream: passes packets to listeners, and decodes none."""
 
     def _decode(self) -> None:
         while not self.stopping.is_set():

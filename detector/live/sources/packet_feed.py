@@ -1,7 +1,7 @@
 """A feed of packets: one thread receives, another decodes.
 
-The first stamps packets and never waits; the second decodes, and interrupts the first if nothing
-arrives.
+The receiving thread stamps packets and never waits for the decoder. The decoding thread also
+interrupts the receiving thread if nothing arrives.
 """
 
 from __future__ import annotations
@@ -12,35 +12,36 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from detector.core.timeline import READ, WAIT_INPUT, WAIT_OUTPUT
+from detector.core.timeline import READ, WAIT_INPUT, WAIT_OUTPUT, OffTrack, ThreadTrack
 from detector.core.types import Image
 from detector.live.sources.base import STOPPED, UNDECODED, FeedFacts, Picture
 from detector.live.sources.decoding import Converter, PacketDecoder
-from detector.live.sources.ffmpeg_log import Ears, LogWatch
-from detector.live.sources.hardware import codec_name
+from detector.live.sources.ffmpeg_log import DamageLog, LogWatch
+from detector.live.sources.hardware import describe_codec
 from detector.live.sources.interrupt import Interrupt
 from detector.live.sources.packets import End, PacketQueue, Received, Stamp
 from detector.live.sources.shedding import Shedding
-from detector.live.sources.threaded import TICK_S, SpanTrack, ThreadedFeed
+from detector.live.sources.threaded import TICK_S, ThreadedFeed
 
+Track = ThreadTrack | OffTrack
 PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
-# Demuxers that detect a picture's end only by the start of the next.
+# Demuxers that detect the end of a picture only at the start of the next one.
 HOLD_BACK = ("rtsp", "rtp", "sdp", "mpegts", "h264", "hevc")
-ABSENT_NS = 1_000_000_000  # the decoding thread checks more often, unless the machine was suspended
+SUSPENDED_NS = 1_000_000_000  # after a longer pause between checks, the machine was suspended
 
 
 def is_held_back(demuxer: str, codec: str) -> bool:
-    """Return whether FFmpeg returns a picture only when the next begins."""
+    """Return whether FFmpeg returns a picture only when the next one begins."""
     return demuxer in HOLD_BACK and codec != "mjpeg"
 
 
 class PacketFeed(ThreadedFeed):
-    may_shed = False  # whether to skip decoding if the machine is overloaded
-    was_cut = False  # the decoding thread ended a silent read
-    is_shown = False  # this connection has sent a picture
+    may_shed = False  # skip decoding if the machine is overloaded
+    was_cut = False  # the decoding thread interrupted a read without data
+    is_shown = False  # a picture of this connection was decoded
 
     def receive_all(self) -> None:
-        """Receive until ``stopping``; runs in the receiving thread."""
+        """Receive until ``stopping``, in the receiving thread."""
         raise NotImplementedError
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -49,14 +50,14 @@ class PacketFeed(ThreadedFeed):
         self.packets = PacketQueue(self.terms.max_age_s, not self.terms.every, self.status.drop)
         self._decoder = PacketDecoder(self.camera.name, self.status.drop, self.clock)
         self._converter = Converter(self.terms.grey)
-        # A camera's ``rate`` needs evenly spaced pictures.
+        # With a ``rate``, pictures must be evenly spaced, so none is skipped.
         sheds = self.may_shed and not self.terms.every and self.camera.rate is None
         self._needed: Callable[[], bool] = (lambda: False) if sheds else (lambda: True)
         self._shedding = Shedding(
-            lambda: self.status.taken, self.terms.burden.look, lambda: self._needed()
+            lambda: self.status.taken, self.terms.cpu_load.measure, lambda: self._needed()
         )
         self._cpu_ns = 0  # of the decoding thread, as last reported
-        self._reached = 0  # epoch of the last decoded packet
+        self._decoded_epoch = 0  # epoch of the last decoded packet
         self._watched_ns = self.clock()
 
     def jobs(self) -> dict[str, Callable[[], None]]:
@@ -75,8 +76,8 @@ class PacketFeed(ThreadedFeed):
 
     def facts(self) -> FeedFacts:
         facts, grey = super().facts(), self._converter.grey
-        said = (facts.note, "" if grey is None else grey.said)
-        return replace(facts, note="; ".join(filter(None, said)))
+        notes = (facts.note, "" if grey is None else grey.said)
+        return replace(facts, note="; ".join(filter(None, notes)))
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
         before = self._needed
@@ -89,24 +90,24 @@ class PacketFeed(ThreadedFeed):
             self.receive_all()
 
     def handle_message(self, message: str) -> None:
-        """Handle a message of FFmpeg in the receiving thread, which waits meanwhile."""
+        """Handle a log message of FFmpeg, which waits until this returns."""
 
     def begin(self, streams: list[Any], held_back: bool) -> None:
         self.packets.begin()
         self._shedding.begin()
-        self._held = held_back
-        self._before = self.clock(), self.utc()
+        self._is_held_back = held_back
+        self._previous = self.clock(), self.utc()
         for listener in self.listeners:
-            listener.opened(streams, *self._before)
+            listener.opened(streams, *self._previous)
 
     def receive(self, packet: Any, codec: Any, epoch: int, video: int) -> None:
-        """Take one packet as soon as FFmpeg returns it, of the stream ``video`` or of sound."""
+        """Stamp and queue a packet as soon as FFmpeg returns it. ``video``: the stream's index."""
         is_video = packet.stream_index == video
         arrived_ns, utc_s = now = self.clock(), self.utc()
         if is_video:
-            if self._held:  # the picture arrived with the packet before
-                arrived_ns, utc_s = self._before
-            self._before = now
+            if self._is_held_back:  # the previous packet's arrival is that of this picture
+                arrived_ns, utc_s = self._previous
+            self._previous = now
         for listener in self.listeners:
             listener.packet(packet, arrived_ns, utc_s)
         if not is_video:
@@ -121,75 +122,75 @@ class PacketFeed(ThreadedFeed):
     # In the decoding thread.
 
     def _decode(self) -> None:
-        with Ears() as ears, self.timeline.track(f"camera {self.camera.name}") as track:
+        with DamageLog() as damage_log, self.timeline.track(f"camera {self.camera.name}") as track:
             number = 0
             self._cpu_ns = time.thread_time_ns()
             while not self.stopping.is_set():
                 self._watch()
-                ears.listen()
+                damage_log.restore_level()
                 with track.span(READ, number, WAIT_INPUT):
                     item = self.packets.get(TICK_S)
                 if isinstance(item, Received):
-                    number, self._reached = item.stamp.number, item.stamp.epoch
-                    self._decode_or_leave(item, ears, track)
+                    number, self._decoded_epoch = item.stamp.number, item.stamp.epoch
+                    self._decode_or_skip(item, damage_log, track)
                     self._report_cpu()
                 elif item is not None:
-                    self._hand_on(list(self._decoder.flush(item)), item.codec, track)
+                    self._pass_on(list(self._decoder.flush(item)), item.codec, track)
 
-    def _decode_or_leave(self, item: Received, ears: Ears, track: SpanTrack) -> None:
-        """Decode a packet, or skip it; skip the rest of its group after the last one to decode."""
+    def _decode_or_skip(self, item: Received, damage_log: DamageLog, track: Track) -> None:
+        """Decode a packet, or skip it to shed load. Skip the rest of a group after its limit."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
             with track.span(READ, number):
-                pictures = list(self._decoder.decode(item, ears))
-            self._hand_on(pictures, item.codec, track)
+                pictures = list(self._decoder.decode(item, damage_log))
+            self._pass_on(pictures, item.codec, track)
             if not shedding.is_exhausted():
                 return
-            # Delayed pictures would come out with the next group, too late.
+            # Without a flush, delayed pictures would come out too late, with the next group.
             pictures = list(self._decoder.flush(End(item.stamp.epoch, item.codec)))
-            self._hand_on(pictures, item.codec, track)
+            self._pass_on(pictures, item.codec, track)
         else:
             self.status.drop(UNDECODED, 1)
         if shedding.is_exhausted():
             shedding.cut()
-            self.packets.leave_group()
+            self.packets.drop_group()
 
     def _report_cpu(self) -> None:
         before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
-        self.terms.burden.add(self._cpu_ns - before)
+        self.terms.cpu_load.add(self._cpu_ns - before)
 
-    def _hand_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: SpanTrack) -> None:
-        for place, (picture, frame) in enumerate(pictures):
+    def _pass_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: Track) -> None:
+        for index, (picture, frame) in enumerate(pictures):
             now_ns = self.clock()
             self.status.show(
                 now_ns,
                 picture.arrival.epoch,
                 picture.width,
                 picture.height,
-                codec_name(codec),
+                describe_codec(codec),
                 self._decoder.fingerprint(frame, now_ns),
             )
             self.is_shown = True
             if not self.slot.has_room():
                 with track.span(READ, picture.number, WAIT_OUTPUT):
-                    while not self.slot.wait_for_room(TICK_S) and not self.stopping.is_set():
+                    while not self.slot.has_room(TICK_S) and not self.stopping.is_set():
                         self._watch(blocked=True)
             if self.stopping.is_set():
-                self.status.drop(STOPPED, len(pictures) - place)
+                self.status.drop(STOPPED, len(pictures) - index)
                 return
             if self.put(picture):
-                self._shedding.offer()
+                self._shedding.count_offered()
 
     def _watch(self, blocked: bool = False) -> None:
-        """Detect stalls. ``blocked``: the loop is busy, so the camera is not stalled."""
+        """Detect stalls. ``blocked``: decoding waits for the loop, so the camera is not stalled."""
         now_ns, state = self.clock(), self.status.state
-        if now_ns - self._watched_ns > ABSENT_NS:
-            self.status.listen(now_ns)
+        if now_ns - self._watched_ns > SUSPENDED_NS:
+            self.status.ignore_silence(now_ns)
         self._watched_ns = now_ns
         self.status.tick(now_ns)
         if self.status.state != state:
             self.wake()
-        behind = blocked or self._reached != self.status.epoch
+        behind = blocked or self._decoded_epoch != self.status.epoch
         if behind and self.status.has_arrivals():
             return
         if self.status.is_lost(now_ns, self.terms.start_timeout_s) and not self.was_cut:

@@ -1,7 +1,7 @@
 """The queue of packets between the receiving and the decoding thread.
 
-The receiving thread never waits, otherwise the system's buffers would fill and make every later
-picture old. If the decoder is too slow, whole groups of pictures are dropped here.
+The receiving thread never waits: otherwise the system's buffers would fill, and delay every later
+picture. If the decoder is too slow, whole groups of pictures are dropped here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from detector.live.sources.base import LAG, NO_KEY, UNDECODED
 
-SOON_S = 0.5  # under ``latest``: the lag from which to jump to a newer key frame
+EAGER_LAG_S = 0.5  # with ``eager``, a longer lag makes the queue jump to a newer key frame
 MOST_BYTES = 256 << 20  # of one camera's packets
-KEY_PATIENCE = 400  # packets without a key frame, after which they are decoded anyway
+MOST_KEYLESS = 400  # after this many packets without a key frame, they are decoded anyway
 
 
 @dataclass(slots=True)
@@ -36,52 +36,47 @@ class Received:
     codec: Any
     is_key: bool
     size: int  # bytes
-    after_gap: bool = False  # the decoder's pending pictures are from before a gap
+    after_gap: bool = False  # packets before this one were dropped
 
 
 @dataclass(slots=True)
 class End:
-    """The end of a connection: the decoder is flushed."""
+    """The end of a connection, at which the decoder is flushed."""
 
     epoch: int
     codec: Any
 
 
 class PacketQueue:
-    """A FIFO limited by the age of its oldest packet and by bytes. ``eager``: jump to a queued key
-    frame at half a second of lag."""
+    """A FIFO queue, limited by age and bytes. ``eager``: jump to a queued key frame at half a
+    second of lag."""
 
-    def __init__(
-        self,
-        max_age_s: float,
-        eager: bool,
-        drop: Callable[[str, int], None],
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
-        self._max_age_ns, self._eager = round(max_age_s * 1e9), eager
-        self._drop, self._most_bytes = drop, most_bytes
+    def __init__(self, max_age_s: float, eager: bool, drop: Callable[[str, int], None]) -> None:
+        self._max_age_ns, self._eager, self._drop = round(max_age_s * 1e9), eager, drop
         self._changed = threading.Condition()
         self._items: deque[Received | End] = deque()
         self._bytes = 0
-        self._reason: str | None = NO_KEY  # why packets are dropped until a key frame, if so
-        self._keyless = 0
+        self._reason: str | None = NO_KEY  # why packets are dropped until the next key frame
+        self._keyless = 0  # packets since then
         self._closed = False
 
     def begin(self) -> None:
-        """Begin a connection: nothing can be decoded before its first key frame."""
+        """Begin a connection, and drop packets before its first key frame."""
         with self._changed:
             self._reason, self._keyless = NO_KEY, 0
 
     def put(self, received: Received) -> None:
         with self._changed:
-            if self._reason is not None and not self._may_enter(received):
-                self._drop(self._reason, 1)
-                return
+            if self._reason is not None:
+                self._keyless += 1  # cameras with intra refresh never send a key frame
+                if not received.is_key and self._keyless <= MOST_KEYLESS:
+                    self._drop(self._reason, 1)
+                    return
             received.after_gap = self._reason == LAG
             self._reason = None
             self._items.append(received)
             self._bytes += received.size
-            self._shorten(received.stamp.arrived_ns)
+            self._limit_lag(received.stamp.arrived_ns)
             self._changed.notify()
 
     def finish(self, end: End) -> None:
@@ -90,7 +85,7 @@ class PacketQueue:
             self._changed.notify()
 
     def get(self, timeout_s: float) -> Received | End | None:
-        """Return the next item; None if none came within ``timeout_s``, or after ``close``."""
+        """Return the next item; None after ``timeout_s`` without one, or after ``close``."""
         with self._changed:
             if not self._items and not self._closed:
                 self._changed.wait(timeout_s)
@@ -101,8 +96,8 @@ class PacketQueue:
                 self._bytes -= item.size
             return item
 
-    def leave_group(self) -> None:
-        """Drop the rest of the group of the last packet from ``get``, including packets to come."""
+    def drop_group(self) -> None:
+        """Drop packets, also future ones, up to the next key frame."""
         with self._changed:
             count = 0
             while self._items and isinstance(item := self._items[0], Received) and not item.is_key:
@@ -118,7 +113,7 @@ class PacketQueue:
             self._changed.notify_all()
 
     def close(self) -> int:
-        """Wake the decoder; return the number of packets left undecoded."""
+        """End ``get``; return the number of packets that were not decoded."""
         with self._changed:
             self._closed = True
             left = sum(isinstance(item, Received) for item in self._items)
@@ -129,34 +124,27 @@ class PacketQueue:
 
     # With the lock held.
 
-    def _may_enter(self, received: Received) -> bool:
-        self._keyless += 1  # cameras with intra refresh never send a key frame
-        return received.is_key or self._keyless > KEY_PATIENCE
-
-    def _oldest(self) -> int | None:
-        return next((i.stamp.arrived_ns for i in self._items if isinstance(i, Received)), None)
-
-    def _shorten(self, now_ns: int) -> None:
-        oldest = self._oldest()
-        lag_ns = 0 if oldest is None else now_ns - oldest
-        too_much = lag_ns > self._max_age_ns or self._bytes > self._most_bytes
-        if too_much or (self._eager and lag_ns > SOON_S * 1e9):
+    def _limit_lag(self, now_ns: int) -> None:
+        arrivals = (item.stamp.arrived_ns for item in self._items if isinstance(item, Received))
+        lag_ns = now_ns - next(arrivals, now_ns)
+        too_much = lag_ns > self._max_age_ns or self._bytes > MOST_BYTES
+        if too_much or (self._eager and lag_ns > EAGER_LAG_S * 1e9):
             newest_key = self._newest_key()
             if newest_key:
-                self._leave_out(newest_key)
+                self._drop_first(newest_key)
             elif too_much:
-                self._leave_out(len(self._items))
+                self._drop_first(len(self._items))
                 self._reason, self._keyless = LAG, 0
 
     def _newest_key(self) -> int:
-        """Return its index in the queue; 0 if there is none, or if it is the first item."""
+        """Return the index of the newest key frame; 0 if there is none after the first item."""
         for place in range(len(self._items) - 1, 0, -1):
             item = self._items[place]
             if isinstance(item, Received) and item.is_key:
                 return place
         return 0
 
-    def _leave_out(self, count: int) -> None:
+    def _drop_first(self, count: int) -> None:
         dropped, ends = 0, []
         for _ in range(count):
             item = self._items.popleft()

@@ -1,21 +1,21 @@
-"""Picks the reader of a camera. Each reader's library is imported only when it is picked."""
+"""Makes the feed for a camera's kind, and imports only the library that the feed needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from detector.live.sources.base import FILE, NETWORK, WEBCAM, Camera, Feed, Terms
+from detector.core.timeline import Timeline
+from detector.live.sources.base import NETWORK, WEBCAM, Camera, Feed, Terms
 from detector.live.sources.cameras import check_address
-from detector.live.sources.threaded import Tracks
 
 
 def make_feed(
     camera: Camera,
     terms: Terms | None = None,
-    timeline: Tracks | None = None,
+    timeline: Timeline | None = None,
     wake: Callable[[], None] = lambda: None,
 ) -> Feed:
-    """Make a feed without starting it. ``wake`` must not wait. Raises SourceError."""
+    """Make a feed without starting it. ``wake`` must not block. Raises SourceError."""
     if camera.kind == NETWORK:
         from detector.live.sources.network import NetworkFeed
 
@@ -25,9 +25,7 @@ def make_feed(
         from detector.live.sources.webcam import WebcamFeed
 
         return WebcamFeed(camera, terms, timeline, wake)
-    if camera.kind == FILE:
-        from detector.live.sources.looped import LoopedFeed, check_file
+    from detector.live.sources.looped import LoopedFeed, check_file
 
-        check_file(camera.address.whole)
-        return LoopedFeed(camera, terms, timeline, wake)
-    raise ValueError(f"{camera.kind!r} is not a kind of camera")
+    check_file(camera.address.whole)
+    return LoopedFeed(camera, terms, timeline, wake)

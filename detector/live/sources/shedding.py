@@ -1,49 +1,51 @@
-"""Sheds load: decides how much of a camera's stream is decoded if decoding leaves no time to
-detect.
+"""Sheds load: decodes only part of a camera's stream if decoding takes time that detection needs.
 
-Under ``latest`` all pictures are decoded, so that the newest is at hand. If the loop takes few of
-them, most of that CPU time is wasted, and detection lacks it. Then only the first pictures of each
-group are decoded, about three for each one that the loop takes; the rest up to the next key frame
-is skipped, because a picture needs those before it.
+With --live latest, all pictures are decoded, so that the newest one is always ready. If the loop
+takes few of them, most of that CPU time is wasted. Then we decode only the first pictures of each
+group, about three for each picture that the loop takes. The rest, up to the next key frame, is
+skipped, because a picture depends on those before it.
 
-That makes results older: until the next key frame there is no newer picture. So it begins only if
-the cores are full, much of this program's time goes into decoding, and the loop takes fewer than
-one picture in five; it ends as soon as there is time again. Cameras with rare key frames are left
-alone: they would see nothing for as long.
+Shedding makes results older, because there is no newer picture until the next key frame. So it
+begins only if the cores are busy, much of this program's CPU time is decoding, and the loop takes
+fewer than one picture in five. It ends as soon as there is time to decode more. It never applies to
+cameras with rare key frames, which would have no picture for too long.
+
+A *section* is a group of pictures, or several if they are short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from detector.live.sources.burden import Use
+from detector.live.sources.cpu_load import LoadShares
 from detector.live.sources.packets import Stamp
 
 SECOND = 1_000_000_000  # ns
 
-FEW = 5  # begin if fewer than one in this many arrived pictures was taken
-LEAST = 3  # pictures per section that are always decoded
-MARGIN = 3  # pictures to decode per taken one
-WASTED = 4  # decoded pictures per taken one that are too many
-FULL = 0.9  # busy share of the cores above which it may begin
-ROOM = 0.75  # busy share below which there is time to decode more
-WORTH = 0.25  # least share of our CPU time in decoding for which it is worth the age
-# Pictures in a section at least: one group, or several short ones.
-SHORTEST = 10
-LONGEST_S = 2.5  # of a group; key frames every two seconds are common, and arrive with jitter
-REGULAR = 5  # groups in a row within LONGEST_S before it may begin
-# Bad sections in a row before it begins: doubled each time that it begins.
-PATIENCE, MOST_PATIENCE = 2, 32
+FEW = 5  # shedding begins if fewer than one in this many pictures is taken
+LEAST = 3  # at least this many pictures are decoded per section
+MARGIN = 3  # pictures to decode for each picture taken
+WASTED = 4  # decode fewer pictures if this many are decoded for each picture taken
+FULL = 0.9  # shedding begins above this load of the cores
+ROOM = 0.75  # decode more pictures below this load of the cores
+WORTH = 0.25  # shedding begins only above this share of decoding in our CPU time
+SHORTEST = 10  # a section has at least this many pictures
+# The longest group; key frames every two seconds are common, and arrive with jitter.
+LONGEST_S = 2.5
+REGULAR = 5  # shedding begins after this many groups in a row within LONGEST_S
+# Sections in a row that must meet the conditions; doubled each time that shedding begins.
+BAD_SECTIONS, MOST_BAD_SECTIONS = 2, 32
 
 
 class Shedding:
-    """Decides for one camera which packets are decoded. ``begin`` and ``arrive`` run in the
-    receiving thread. ``taken``: pictures that the loop took."""
+    """Decides which packets of a camera are decoded. ``begin`` and ``arrive`` run in the receiving
+    thread. ``taken`` returns how many pictures the loop took, ``needed`` whether all must be
+    decoded."""
 
     def __init__(
         self,
         taken: Callable[[], int],
-        use: Callable[[], Use],
+        use: Callable[[], LoadShares],
         needed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._taken, self._use, self._needed = taken, use, needed
@@ -51,10 +53,12 @@ class Shedding:
         self._key_ns: int | None = None
         self._regular = 0  # groups in a row within LONGEST_S
         self._epoch = self._first = self._taken_before = self._offered = 0
-        self._late = 0  # bad sections in a row
-        self._patience = PATIENCE
-        self._cut = False  # packets before the last key frame were skipped
-        self._leads_to: int | None = None  # pts of the key frame after a cut
+        self._bad_sections = 0  # sections in a row that met the conditions
+        self._sections_needed = BAD_SECTIONS
+        self._cut = False  # the rest of the last group was skipped
+        self._key_pts: int | None = (
+            None  # pts of the last key frame, if pictures before are missing
+        )
 
     def begin(self) -> None:
         self._key_ns, self._regular = None, 0
@@ -68,20 +72,19 @@ class Shedding:
             self._key_ns = arrived_ns
 
     def admits(self, stamp: Stamp, is_key: bool, pts: int | None = None) -> bool:
-        """Return whether to decode this packet, the next one."""
         if is_key:
-            self._key(stamp)
+            self._handle_key(stamp)
             if self.is_exhausted():
                 return False
-            self._leads_to, self._cut = pts if self._cut else None, False
+            self._key_pts, self._cut = pts if self._cut else None, False
             return True
         if self.is_exhausted():
-            # The queue gave up waiting for a key frame.
+            # The queue let a packet pass because no key frame came.
             self.limit, self._regular = None, 0
-        # Pictures shown before their key frame also need the skipped group.
-        return self._leads_to is None or pts is None or pts >= self._leads_to
+        # Pictures with an earlier pts than their key frame also depend on the skipped group.
+        return self._key_pts is None or pts is None or pts >= self._key_pts
 
-    def offer(self) -> None:
+    def count_offered(self) -> None:
         self._offered += 1
 
     def is_exhausted(self) -> bool:
@@ -90,15 +93,15 @@ class Shedding:
     def cut(self) -> None:
         self._cut = True
 
-    def _key(self, stamp: Stamp) -> None:
+    def _handle_key(self, stamp: Stamp) -> None:
         """Handle a key frame, which may end a section and begin the next."""
         arrived, taken = stamp.number - self._first, self._taken()
         if stamp.epoch != self._epoch:
-            self.limit, self._late = None, 0
+            self.limit, self._bad_sections = None, 0
         elif arrived < SHORTEST:
             return
         elif self._needed() or self._regular < REGULAR:
-            self.limit, self._late = None, 0
+            self.limit, self._bad_sections = None, 0
         elif self.limit is None:
             self._start(arrived, taken - self._taken_before)
         else:
@@ -108,15 +111,15 @@ class Shedding:
 
     def _start(self, arrived: int, taken: int) -> None:
         limit, use = max(LEAST, MARGIN * taken), self._use()
-        is_late = FEW * taken < arrived and limit < self._offered
-        is_late = is_late and use.busy >= FULL and use.decoding >= WORTH
-        self._late = self._late + 1 if is_late else 0
-        if self._late >= self._patience:
-            self.limit, self._late = limit, 0
-            self._patience = min(2 * self._patience, MOST_PATIENCE)
+        is_bad = FEW * taken < arrived and limit < self._offered
+        is_bad = is_bad and use.busy >= FULL and use.decoding >= WORTH
+        self._bad_sections = self._bad_sections + 1 if is_bad else 0
+        if self._bad_sections >= self._sections_needed:
+            self.limit, self._bad_sections = limit, 0
+            self._sections_needed = min(2 * self._sections_needed, MOST_BAD_SECTIONS)
 
     def _adjust(self, limit: int, arrived: int, taken: int) -> None:
-        """Raise the limit if most were taken or there is time; lower it if too few were."""
+        """Raise the limit if most pictures were taken or the load is low; lower it if few were."""
         if 2 * taken > self._offered or self._use().busy < ROOM:
             limit += max(1, limit // 2)
             self.limit = None if limit >= arrived else limit

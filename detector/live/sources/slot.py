@@ -1,4 +1,4 @@
-"""The decoded pictures of one camera that wait for the loop."""
+"""Holds the decoded pictures of one camera until the loop takes them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fractions import Fraction
 
 from detector.live.sources.base import LAG, NEWER, RATE, STOPPED, Picture
 
-PLACES = 4  # length of the queue under ``every``: 12 MB at 1080p
+PLACES = 4  # length of the queue, which has 12 MB at 1080p
 
 
 class Slot:
-    """``latest``: holds the newest picture. ``every``: a queue that blocks the decoder."""
+    """Holds only the newest picture if ``latest``; else a queue, for which the decoder waits."""
 
     def __init__(
         self,
@@ -24,13 +24,13 @@ class Slot:
     ) -> None:
         self._latest, self._max_age_ns, self._drop = latest, round(max_age_s * 1e9), drop
         self._interval_ns = round(1e9 / rate) if rate else 0
-        self._due_ns: int | None = None  # due time of the next picture under ``rate``
+        self._due_ns: int | None = None  # when the next picture is due, by ``rate``
         self._changed = threading.Condition()
         self._pictures: deque[Picture] = deque()
         self._closed = False
 
     def put(self, picture: Picture) -> bool:
-        """Add a picture; False if the camera's rate skips it, or after ``close``."""
+        """Add a picture; return False if the camera's rate skips it, or after ``close``."""
         with self._changed:
             if self._closed:
                 self._drop(STOPPED, 1)
@@ -44,20 +44,18 @@ class Slot:
             self._pictures.append(picture)
             return True
 
-    def has_room(self) -> bool:
+    def has_room(self, timeout_s: float = 0.0) -> bool:
+        """Wait up to ``timeout_s`` for room; return whether there is any."""
         with self._changed:
-            return self._latest or self._closed or len(self._pictures) < PLACES
-
-    def wait_for_room(self, timeout_s: float) -> bool:
-        with self._changed:
-            if not self._latest and not self._closed and len(self._pictures) >= PLACES:
-                self._changed.wait(timeout_s)
-            return self._latest or self._closed or len(self._pictures) < PLACES
+            return self._changed.wait_for(
+                lambda: self._latest or self._closed or len(self._pictures) < PLACES, timeout_s
+            )
 
     def take(self, now_ns: int) -> Picture | None:
-        """Return the oldest; under ``every``, drop those over the maximum age but the last."""
+        """Return the oldest picture; first drop all that are too old, except the last one."""
         with self._changed:
-            while len(self._pictures) > 1 and self._is_old(self._pictures[0], now_ns):
+            oldest_ns = now_ns - self._max_age_ns
+            while len(self._pictures) > 1 and self._pictures[0].arrival.arrived_ns < oldest_ns:
                 self._pictures.popleft()
                 self._drop(LAG, 1)
             picture = self._pictures.popleft() if self._pictures else None
@@ -75,16 +73,13 @@ class Slot:
             self._pictures.clear()
             self._changed.notify_all()
 
-    def _is_old(self, picture: Picture, now_ns: int) -> bool:
-        return now_ns - picture.arrival.arrived_ns > self._max_age_ns
-
     def _is_due(self, arrived_ns: int) -> bool:
-        """Pick pictures by due times, so that 10 of 25 per second are exactly 10."""
+        """Return whether the picture is due. Due times make 10 of 25 per second exactly 10."""
         if not self._interval_ns:
             return True
         if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:
-            self._due_ns = arrived_ns  # the first, or the first after a gap
-        # Accept a quarter early: arrivals jitter, and a camera of exactly this rate must lose none.
+            self._due_ns = arrived_ns  # the first picture, or the first after a gap
+        # Arrivals jitter, and a camera with exactly this rate must not lose pictures.
         if arrived_ns + self._interval_ns // 4 < self._due_ns:
             return False
         self._due_ns += self._interval_ns

@@ -1,7 +1,4 @@
-"""The state and counts of a feed, and when it retries.
-
-Callers pass the time. One lock makes ``facts`` consistent.
-"""
+"""The state and counts of a feed, and its retries. Callers pass the time."""
 
 from __future__ import annotations
 
@@ -13,21 +10,20 @@ from collections.abc import Callable
 from detector.live.sources.base import CONNECTING, ENDED, LIVE, REASONS, STALLED, WAITING, FeedFacts
 
 SECOND = 1_000_000_000  # ns
-STALL_S = 2.0  # without a picture; or INTERVALS of the camera's intervals if longer
-INTERVALS = 3
-LOST_S = 10.0  # of silence, then reconnect
-FROZEN_S = 10.0  # of bit-identical pictures; noise and key frames change live ones
-RATE_S = 5.0  # over which the camera's rate is measured
-MOST_ARRIVALS = 1000  # kept for the rate
-BURST_S = 0.05  # pictures buffered while the stream was opened come at once
-# After this long live, the next failure counts as the first again.
-STEADY_S = 2.0
+# A camera stalls after this time and this many frame intervals without a picture.
+STALL_S, INTERVALS = 2.0, 3
+LOST_S = 10.0  # reconnect after this time without a picture
+FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes live ones differ
+RATE_S = 5.0  # the camera's rate is measured over this time
+MOST_ARRIVALS = 1000  # remembered for the rate
+BURST_S = 0.05  # pictures that were buffered while the stream was opened arrive together
+STEADY_S = 2.0  # after this long live, the next failure counts as the first again
 
 # go2rtc's steps: five retries after 1 s, five after 5 s, ten after 10 s, then one per minute.
 STEPS = ((5, 1.0), (10, 5.0), (20, 10.0))
 SLOWEST_S = 60.0
-LOGIN_S = 300.0  # cameras lock an account after a few wrong passwords
-JITTER = 0.2  # of the wait, up and down, so that cameras of one switch do not retry in step
+LOGIN_S = 300.0  # wait after a refused login, because cameras lock accounts
+JITTER = 0.2  # waits vary by this share, so that cameras do not retry at the same time
 
 
 class Backoff:
@@ -36,7 +32,7 @@ class Backoff:
         self._random = random_
 
     def wait_s(self, login: bool = False) -> float:
-        """Count a failure and return the wait. ``login``: the camera refused user or password."""
+        """Count a failure; return the wait. ``login``: the camera refused user or password."""
         self.failures += 1
         step = next((wait for most, wait in STEPS if self.failures <= most), SLOWEST_S)
         return (LOGIN_S if login else step) * (1 + JITTER * (2 * self._random() - 1))
@@ -53,7 +49,7 @@ class Status:
         self._received = self._taken = self._connects = self._stalls = 0
         self._epoch = 0
         self._first_ns = now_ns  # arrival of this connection's first picture
-        self._listening_ns = now_ns  # earlier silence is not the camera's fault
+        self._listening_ns = now_ns  # silence before this time is ignored
         self._dropped: dict[str, int] = {}
         self._next_try_ns: int | None = None
         self._error: str | None = None
@@ -66,7 +62,7 @@ class Status:
         self._interval_ns, self._note = 0.0, ""
 
     def expect(self, every_s: float, note: str) -> None:
-        """Expect at most one picture per ``every_s``. ``note``: an oddity of the camera, or ""."""
+        """Expect at most one picture per ``every_s``. ``note``: a remark for the user, or ""."""
         with self._lock:
             self._interval_ns, self._note = every_s * SECOND, note
 
@@ -81,13 +77,13 @@ class Status:
 
     def arrive(self, now_ns: int) -> int:
         with self._lock:
-            if self._state == STALLED:  # resuming after a stall counts as steady
+            if self._state == STALLED:  # the connection was steady, since it survived a stall
                 self._enter(LIVE, now_ns)
                 self._backoff.reset()
             if not self._arrivals:
                 self._first_ns = now_ns
             elif now_ns - self._first_ns < BURST_S * SECOND:
-                self._arrivals.clear()  # the burst does not count for the rate
+                self._arrivals.clear()  # the burst would distort the rate
             self._arrivals.append(now_ns)
             self._received += 1
             return self._received - 1
@@ -101,7 +97,7 @@ class Status:
         codec: str = "",
         fingerprint: object = None,
     ) -> None:
-        """Note a decoded picture. ``fingerprint``: equal for equal pictures, if known."""
+        """Record a decoded picture. ``fingerprint``: a value that is equal for equal pictures."""
         with self._lock:
             self._size, self._codec = (width, height), codec
             if fingerprint is not None:
@@ -112,9 +108,9 @@ class Status:
                 self._enter(LIVE, now_ns)
 
     def fail(self, now_ns: int, error: str, *, login: bool = False) -> int:
-        """Note a lost or failed connection; return when to retry, in ns."""
+        """Record a lost or failed connection; return when to retry, in ns."""
         with self._lock:
-            if self._steady(now_ns):
+            if self._is_steady(now_ns):
                 self._backoff.reset()
             wait_ns = round(self._backoff.wait_s(login) * SECOND)
             self._enter(WAITING, now_ns)
@@ -128,8 +124,8 @@ class Status:
             self._enter(ENDED, now_ns)
             self._error = error or self._error
 
-    def listen(self, now_ns: int) -> None:
-        """Ignore silence until now: the process was suspended, as by SIGSTOP."""
+    def ignore_silence(self, now_ns: int) -> None:
+        """Ignore the silence until now, because the process was suspended (SIGSTOP)."""
         with self._lock:
             self._listening_ns = now_ns
 
@@ -139,13 +135,13 @@ class Status:
             if self._state == LIVE and self._silent_ns(now_ns) > self._stall_ns():
                 self._stalls += 1
                 self._enter(STALLED, now_ns)
-            elif self._state == LIVE and self._steady(now_ns):
+            elif self._state == LIVE and self._is_steady(now_ns):
                 self._backoff.reset()
 
     def is_lost(self, now_ns: int, start_timeout_s: float) -> bool:
         with self._lock:
             silent = self._silent_ns(now_ns)
-            if self._state == CONNECTING:  # streams with rare key frames need time
+            if self._state == CONNECTING:  # the first key frame may come late
                 since_ns = max(self._since_ns, self._listening_ns)
                 return now_ns - since_ns > start_timeout_s * SECOND
             return self._state == STALLED and silent > max(LOST_S * SECOND, 2 * self._stall_ns())
@@ -163,11 +159,6 @@ class Status:
     def epoch(self) -> int:
         with self._lock:
             return self._epoch
-
-    @property
-    def error(self) -> str | None:
-        with self._lock:
-            return self._error
 
     @property
     def taken(self) -> int:
@@ -213,7 +204,7 @@ class Status:
             self._state, self._since_ns = state, now_ns
         self._next_try_ns = None
 
-    def _steady(self, now_ns: int) -> bool:
+    def _is_steady(self, now_ns: int) -> bool:
         lasted = self._state == LIVE and now_ns - self._since_ns >= STEADY_S * SECOND
         return lasted or self._state == STALLED
 
@@ -235,7 +226,7 @@ class Status:
             self._frozen = now_ns - self._same_since_ns >= FROZEN_S * SECOND
 
     def _fps(self, now_ns: int) -> float | None:
-        """Return a count over a span; a mean of gaps would be wrong for bursts."""
+        """Return the arrivals per second; None if unknown."""
         while len(self._arrivals) > 2 and now_ns - self._arrivals[0] > RATE_S * SECOND:
             self._arrivals.popleft()
         if self._state != LIVE or len(self._arrivals) < 2:

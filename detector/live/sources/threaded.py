@@ -1,4 +1,4 @@
-"""The base of all feeds: threads, a slot and a status."""
+"""The base class of all feeds: its threads, slot and status."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
 
-from detector.core.timeline import OffTimeline
+from detector.core.timeline import OffTimeline, Timeline
 from detector.live.sources.base import Camera, Feed, FeedFacts, PacketListener, Picture, Terms
 from detector.live.sources.slot import Slot
 from detector.live.sources.status import Status
@@ -18,35 +16,27 @@ from detector.live.sources.status import Status
 TICK_S = 0.2  # between checks for stalls
 
 
-class SpanTrack(Protocol):
-    def span(self, stage: str, index: int, kind: str = ...) -> AbstractContextManager[Any]: ...
-
-
-class Tracks(Protocol):
-    def track(self, name: str) -> Any: ...
-
-
 _running: weakref.WeakSet[ThreadedFeed] = weakref.WeakSet()
 
 
 @atexit.register
 def _stop_running() -> None:
-    """Stop all feeds before Python ends: FFmpeg's callback into an ended interpreter crashes."""
+    """Stop all feeds before Python exits, because FFmpeg's callbacks would crash it."""
     feeds = list(_running)
     for feed in feeds:
-        feed.stop(0)  # signal all before waiting for any
+        feed.stop(0)  # signal all feeds before waiting for any
     for feed in feeds:
         feed.stop()
 
 
 class ThreadedFeed(Feed):
-    """Subclasses define ``jobs``, ``interrupt``. ``clock``: perf_counter_ns; ``utc``: Unix s."""
+    """A feed whose threads run ``jobs``. ``clock``: perf_counter_ns; ``utc``: Unix seconds."""
 
     def __init__(
         self,
         camera: Camera,
         terms: Terms | None = None,
-        timeline: Tracks | None = None,
+        timeline: Timeline | None = None,
         wake: Callable[[], None] = lambda: None,
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -55,7 +45,7 @@ class ThreadedFeed(Feed):
     ) -> None:
         self.camera = camera
         self.terms = terms or Terms()
-        self.timeline: Tracks = timeline or OffTimeline()
+        self.timeline: Timeline | OffTimeline = timeline or OffTimeline()
         self.wake, self.clock, self.utc = wake, clock, utc
         self.status = status or Status(clock())
         self.slot = Slot(not self.terms.every, self.terms.max_age_s, self.status.drop, camera.rate)
@@ -67,7 +57,7 @@ class ThreadedFeed(Feed):
         raise NotImplementedError
 
     def interrupt(self) -> None:
-        """End what the threads wait for. ``stopping`` is set."""
+        """Make blocked threads continue, so that they see ``stopping``."""
 
     def end(self) -> None:
         """Clean up, once, after the last thread has ended."""
@@ -116,7 +106,7 @@ class ThreadedFeed(Feed):
         return ended
 
     def _run(self, job: Callable[[], None]) -> None:
-        """Run a job; a bug in it ends only this camera, with an error."""
+        """Run a job. A bug in it ends only this camera, with an error."""
         try:
             job()
         except Exception as error:
@@ -126,7 +116,7 @@ class ThreadedFeed(Feed):
             self.wake()
 
     def put(self, picture: Picture) -> bool:
-        is_in = self.slot.put(picture)
-        if is_in:
+        added = self.slot.put(picture)
+        if added:
             self.wake()
-        return is_in
+        return added

@@ -1,4 +1,4 @@
-"""Webcams, read by cv2: one thread grabs and converts, and reopens a lost device."""
+"""Reads webcams with OpenCV, in one thread, which reopens a lost device."""
 
 from __future__ import annotations
 
@@ -6,52 +6,29 @@ import os
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from detector.core.errors import UsageError
 from detector.core.errors.writing import has_permission
 from detector.core.sources._cv2 import cv2, fits
 from detector.core.timeline import READ, WAIT_INPUT
 from detector.core.types import Arrival, Image
-from detector.live.sources.base import LAG, PacketListener, Picture
+from detector.live.sources.base import LAG, Picture
 from detector.live.sources.status import SECOND
 from detector.live.sources.threaded import ThreadedFeed
 
 MICROSECONDS = Fraction(1, 1_000_000)
-PAUSE_S = 0.05  # after a failed read: a dead device fails at once
-
-
-class Capture(Protocol):
-    def isOpened(self) -> bool: ...  # noqa: N802
-
-    def set(self, prop: int, value: float) -> bool: ...
-
-    def grab(self) -> bool: ...
-
-    def retrieve(self) -> tuple[bool, Any]: ...
-
-    def release(self) -> None: ...
-
-
-def open_device(device: int | str) -> Capture:
-    capture: Capture = cv2.VideoCapture(device)
-    return capture
+PAUSE_S = 0.05  # after a failed read, because a dead device fails immediately
 
 
 class WebcamFeed(ThreadedFeed):
-    """Reads a camera of this machine: ``0`` or ``/dev/video0``. ``open_capture`` opens it."""
+    """Reads a camera of this machine: ``0`` or ``/dev/video0``."""
 
-    open_capture: Callable[[int | str], Capture] = staticmethod(open_device)
+    open_capture: Any = staticmethod(cv2.VideoCapture)
 
     def jobs(self) -> dict[str, Callable[[], None]]:
         return {"read": self._read}
-
-    def listen(self, listener: PacketListener) -> None:
-        raise UsageError(
-            f"{self.camera.name}: a webcam's video cannot be copied; use --record annotated"
-        )
 
     def convert(self, picture: Picture, into: Image | None) -> Image:
         image: Image = picture.content
@@ -67,7 +44,7 @@ class WebcamFeed(ThreadedFeed):
                 self.wake()
                 capture = self._open()
                 if capture is None:
-                    why = self._why_not()
+                    why = self._explain()
                 else:
                     try:
                         self._read_all(capture, epoch, track)
@@ -80,14 +57,14 @@ class WebcamFeed(ThreadedFeed):
                 self.wake()
                 self.stopping.wait((next_try_ns - self.clock()) / SECOND)
 
-    def _open(self) -> Capture | None:
+    def _open(self) -> Any:
         spec = self.camera.address.whole
         capture = self.open_capture(int(spec) if spec.isdecimal() else spec)
         if not capture.isOpened():
             capture.release()
             return None
         if self.camera.size is not None:
-            # Requests only. Most webcams reach large sizes only with MJPEG.
+            # Most webcams reach large sizes only with MJPEG. A webcam may ignore these requests.
             capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*"MJPG"))
             capture.set(cv2.CAP_PROP_FRAME_WIDTH, self.camera.size[0])
             capture.set(cv2.CAP_PROP_FRAME_HEIGHT, self.camera.size[1])
@@ -96,7 +73,7 @@ class WebcamFeed(ThreadedFeed):
         capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # pictures queued in the driver go stale
         return capture
 
-    def _why_not(self) -> str:
+    def _explain(self) -> str:
         number = re.search(r"\d+$", self.camera.address.whole)
         path = f"/dev/video{number[0]}" if number else self.camera.address.whole
         if not os.path.exists(path):
@@ -105,7 +82,7 @@ class WebcamFeed(ThreadedFeed):
             return f"no permission to read {path}; join its group: sudo usermod -aG video $USER"
         return f"{path} cannot be opened; another program may be using it (fuser {path})"
 
-    def _read_all(self, capture: Capture, epoch: int, track: Any) -> None:
+    def _read_all(self, capture: Any, epoch: int, track: Any) -> None:
         number = 0
         while not self.stopping.is_set():
             with track.span(READ, number, WAIT_INPUT):
@@ -125,11 +102,11 @@ class WebcamFeed(ThreadedFeed):
                 self.stopping.wait(PAUSE_S)
                 continue
             number = self.status.arrive(arrived_ns)
-            self._hand_on(
+            self._pass_on(
                 image, number, Arrival(self.camera.name, epoch, arrived_ns, utc_s, self.clock())
             )
 
-    def _hand_on(self, image: Image, number: int, arrival: Arrival) -> None:
+    def _pass_on(self, image: Image, number: int, arrival: Arrival) -> None:
         height, width = image.shape[:2]
         self.status.show(
             arrival.arrived_ns,
@@ -139,7 +116,7 @@ class WebcamFeed(ThreadedFeed):
             "webcam",
             hash(image[:: height // 48 | 1, :: width // 48 | 1].tobytes()),
         )
-        if not self.slot.has_room():  # if we waited, the driver would drop uncounted ones
+        if not self.slot.has_room():  # waiting would make the driver drop pictures uncounted
             self.status.drop(LAG)
             return
         pts = arrival.arrived_ns // 1000

@@ -1,1 +1,1 @@
-"""The terminal output of a run with cameras."""
+"""Terminal output of a run with cameras."""

@@ -1,4 +1,4 @@
-"""The live table on a terminal: a line for each camera."""
+"""Draws the live table of cameras on a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CameraTable(Redrawn):
 
 
 def draw(figures: LiveFigures, width: int, height: int = 40) -> RenderableType:
-    """Return the table: at most ``width`` columns; cameras beyond ``height`` lines are counted."""
+    """Return the table, within ``width`` columns. Cameras beyond ``height`` are only counted."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "left", "right", "right", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)
@@ -44,12 +44,12 @@ def draw(figures: LiveFigures, width: int, height: int = 40) -> RenderableType:
     if (more := len(figures.streams) - len(shown)) > 0:
         lines.append(Text(f"and {counted(more, 'more camera')}", style="dim"))
     for stream in [one for one in shown if one.error and one.state != "live"][:3]:
-        said = printable(f"{stream.name}: {stream.error}")
-        lines.append(Text(_cut(said, width), style="red", no_wrap=True))
+        text = printable(f"{stream.name}: {stream.error}")
+        lines.append(Text(_cut(text, width), style="red", no_wrap=True))
     zones = [(stream, zone) for stream in shown for zone in stream.zones]
     for stream, zone in zones[: max(0, room - len(shown))]:
-        said = printable(f"{stream.name}: {_counts(zone)}")
-        lines.append(Text(_cut(said, width), no_wrap=True))
+        text = printable(f"{stream.name}: {_counts(zone)}")
+        lines.append(Text(_cut(text, width), no_wrap=True))
     if figures.bottleneck:
         lines.append(Text(figures.bottleneck, style="bold"))
     return Group(*lines)

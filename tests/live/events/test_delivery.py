@@ -21,13 +21,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from detector.core.config.cameras import EventsConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import redact
 from detector.live.base import Event
-from detector.live.events import EventHub, courier
-from detector.live.events.courier import Courier, RefusedError, TryAgainError
+from detector.live.camera_outputs import CameraEvents
+from detector.live.events import queued_target
 from detector.live.events.days import EventDays
+from detector.live.events.filters import EventFilters
 from detector.live.events.mqtt import MqttTarget, level
+from detector.live.events.queued_target import QueuedTarget, RefusedError, TryAgainError
 from detector.live.events.snapshots import Snapshots
 from detector.live.events.stream import EventStream
 from detector.live.events.webhook import Webhook, find_address
@@ -44,7 +47,7 @@ def event(number: int = 0, name: str = "appears", **more) -> Event:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(courier, "PAUSE_S", 0.001)
+    monkeypatch.setattr(queued_target, "PAUSE_S", 0.001)
 
 
 def test_an_event_as_json():
@@ -67,7 +70,7 @@ def test_a_document_has_every_field_of_an_event():
     assert len(document) == len(fields(Event))
 
 
-class Scripted(Courier):
+class Scripted(QueuedTarget):
     name = "the test"
 
     def __init__(self, *script: str, **more) -> None:
@@ -85,9 +88,9 @@ class Scripted(Courier):
 
 def test_what_may_pass_is_tried_again():
     complaints = []
-    target = Scripted("later", "later", "ok", "never", complain=complaints.append)
+    target = Scripted("later", "later", "ok", "never", notice=complaints.append)
     for number in range(3):
-        target.tell(event(number))
+        target.send(event(number))
     wait_for(lambda: len(target.got) == 2 and target.lost() == 1)
     target.close()
     assert [one.time_s - TIME_S for one in target.got] == [0, 2]
@@ -95,14 +98,15 @@ def test_what_may_pass_is_tried_again():
 
 
 def test_five_tries_and_it_is_lost():
-    target = Scripted(*["later"] * courier.TRIES)
-    target.tell(event())
+    target = Scripted(*["later"] * queued_target.TRIES)
+    target.send(event())
     wait_for(lambda: target.lost() == 1)
     assert target.script == []
     target.close()
 
 
-def test_the_oldest_gives_way():
+def test_the_oldest_gives_way(monkeypatch):
+    monkeypatch.setattr(queued_target, "ROOM", 3)
     gate = threading.Event()
 
     class Slow(Scripted):
@@ -110,11 +114,11 @@ def test_the_oldest_gives_way():
             gate.wait(PATIENCE_S)
             super().deliver(event)
 
-    target = Slow(room=3)
-    target.tell(event(0))
+    target = Slow()
+    target.send(event(0))
     wait_for(lambda: target._in_flight)
     for number in range(1, 11):
-        target.tell(event(number))
+        target.send(event(number))
     assert target.lost() == 7
     gate.set()
     target.close()
@@ -123,29 +127,28 @@ def test_the_oldest_gives_way():
 
 def test_what_comes_after_the_end_is_lost():
     target = Scripted()
-    target.tell(event())
+    target.send(event())
     target.close()
-    target.tell(event())
+    target.send(event())
     assert (len(target.got), target.lost()) == (1, 1)
 
 
 def test_a_receiver_that_is_away_is_not_waited_for_at_the_end():
     target = Scripted(*["later"] * 1000)
     for number in range(20):
-        target.tell(event(number))
+        target.send(event(number))
     wait_for(lambda: target._failing)
     target.close()
     assert target.lost() == 20
 
 
-def test_the_hub_counts_what_was_lost():
-    one, other = Scripted(), Scripted("never")
-    hub = EventHub([one, other])
-    hub.tell(event())
-    hub.tell(event(1, "leaves"))
-    wait_for(lambda: other.got)  # one that fails is not waited for at the end
-    hub.close()
-    assert hub.lost() == {"the test": 1}
+def test_close_reports_only_receivers_that_lost_events():
+    good, bad = Scripted(), Scripted("never")
+    events = CameraEvents(None, EventsConfig(), print, EventFilters(), [good, bad])
+    events.send(event())
+    events.send(event(1, "leaves"))
+    wait_for(lambda: bad.got)  # ``close`` does not wait for a failing receiver
+    assert events.close() == ["the test: 1 lost"]
 
 
 # ----------------------------------------------------------------------
@@ -157,7 +160,7 @@ def test_lines_are_appended(tmp_path):
     path.write_text("before\n")
     target = EventStream.open(str(path))
     for number in range(3):
-        target.tell(event(number))
+        target.send(event(number))
     target.close()
     lines = path.read_text().splitlines()
     assert lines[0] == "before"
@@ -191,11 +194,11 @@ def test_a_full_disk_cuts_no_line(tmp_path, monkeypatch):
 
     target = EventStream.open(str(path))
     monkeypatch.setattr("detector.live.events.stream.os.write", limited)
-    target.tell(event(0))
-    target.tell(event(1))
+    target.send(event(0))
+    target.send(event(1))
     wait_for(lambda: target.lost() == 1)
     room[0] = 10**6
-    target.tell(event(2))
+    target.send(event(2))
     wait_for(lambda: path.read_text().count("\n") == 2)
     target.close()
     told = [json.loads(line)["time_utc"][17:19] for line in path.read_text().splitlines()]
@@ -206,7 +209,7 @@ def test_closed_event_stream_loses_events_without_blocking():
     reading, writing = os.pipe()
     target = EventStream("standard output", writing)
     os.close(reading)
-    target.tell(event())
+    target.send(event())
     wait_for(lambda: target.lost() == 1)
     target.close()
 
@@ -254,7 +257,7 @@ def receiver():
 def test_a_signed_post():
     with receiver() as (server, url):
         target = Webhook(url.replace("//", "//me:p%40ss@") + "/hook?token=abcdef", "the-secret-key")
-        target.tell(event(1))
+        target.send(event(1))
         path, headers, body = server.got.get(timeout=PATIENCE_S)
         target.close()
     assert path == "/hook?token=abcdef"
@@ -270,7 +273,7 @@ def test_an_overloaded_receiver_gets_it_later():
     with receiver() as (server, url):
         server.answers = [503, 429, 200]
         target = Webhook(url)
-        target.tell(event())
+        target.send(event())
         wait_for(lambda: server.got.qsize() == 3)
         target.close()
     assert target.lost() == 0
@@ -281,8 +284,8 @@ def test_a_redirect_is_not_followed(status):
     complaints = []
     with receiver() as (server, url):
         server.answers = [status]
-        target = Webhook(f"{url}/first", complain=complaints.append)
-        target.tell(event())
+        target = Webhook(f"{url}/first", notice=complaints.append)
+        target.send(event())
         wait_for(lambda: target.lost() == 1)
         target.close()
         paths = [server.got.get()[0] for _ in range(server.got.qsize())]
@@ -291,12 +294,13 @@ def test_a_redirect_is_not_followed(status):
 
 
 def test_a_receiver_that_drips_is_cut_off(monkeypatch):
-    monkeypatch.setattr(courier, "TRIES", 1)
+    monkeypatch.setattr(queued_target, "TRIES", 1)
     complaints = []
     with receiver() as (server, url):
         server.drip = True
-        target = Webhook(url, complain=complaints.append, deadline_s=0.2)
-        target.tell(event())
+        monkeypatch.setattr("detector.live.events.webhook.DEADLINE_S", 0.2)
+        target = Webhook(url, notice=complaints.append)
+        target.send(event())
         wait_for(lambda: target.lost() == 1)
         target.close()
     assert "no response within 0.2 s" in complaints[0]
@@ -307,9 +311,9 @@ def test_unreachable_webhook_complains_without_its_key():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         target = Webhook(
-            f"http://127.0.0.1:{taken.getsockname()[1]}/?key=verysecret", complain=complaints.append
+            f"http://127.0.0.1:{taken.getsockname()[1]}/?key=verysecret", notice=complaints.append
         )
-        target.tell(event())
+        target.send(event())
         wait_for(lambda: target.lost() == 1)
         target.close()
     assert "refused" in complaints[0].lower()
@@ -368,8 +372,8 @@ def test_untrusted_certificate_complaint_names_ssl_cert_file(tmp_path, kind):
     with web_server(make_certificate(tmp_path)) as server:
         url = f"{kind}://localhost:{server.server_port}/topic"
         make = Webhook if kind == "https" else MqttTarget
-        target = make(url, complain=complaints.append)
-        target.tell(event())
+        target = make(url, notice=complaints.append)
+        target.send(event())
         wait_for(lambda: complaints)
         target.close()
     del target
@@ -445,13 +449,13 @@ def test_what_a_broker_retains_is_the_newest_after_an_outage(tmp_path, monkeypat
     monkeypatch.setattr("detector.live.events.mqtt.ROOM", 3)
     with broker(tmp_path, "allow_anonymous true") as port:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/x")
-        target.tell(event(0, "camera_up", class_name=None))
+        target.send(event(0, "camera_up", class_name=None))
         wait_for(lambda: target._client.is_connected() and not target._pending)
     wait_for(lambda: not target._client.is_connected())
     for second in range(1, 9):
-        target.tell(event(second, class_name="car"))
-    target.tell(event(9, "leaves", class_name="car"))
-    target.tell(event(9, "camera_down", class_name=None))
+        target.send(event(second, class_name="car"))
+    target.send(event(9, "leaves", class_name="car"))
+    target.send(event(9, "camera_down", class_name=None))
     with broker(tmp_path, "allow_anonymous true", port=port):
         wait_for(lambda: target._client.is_connected() and not target._pending)
         with Subscriber(port) as subscriber:
@@ -468,9 +472,9 @@ def test_a_broker_gets_states_counts_and_events(tmp_path):
     with broker(tmp_path, "allow_anonymous true") as port:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")
         with Subscriber(port) as subscriber:
-            target.tell(event(0, "camera_up", class_name=None))
-            target.tell(event(1, class_name="car/+#"))
-            target.tell(event(2, "leaves", class_name="car/+#"))
+            target.send(event(0, "camera_up", class_name=None))
+            target.send(event(1, class_name="car/+#"))
+            target.send(event(2, "leaves", class_name="car/+#"))
             wait_for(lambda: len(subscriber.got) == 7)
             target.close()
             wait_for(lambda: ("home/detect/available", "offline", False) in subscriber.got)
@@ -497,7 +501,7 @@ def test_a_broker_hears_of_a_camera_that_is_dead_though_the_run_ends_at_once(tmp
     monkeypatch.setattr("detector.live.events.mqtt.LAST_MOMENT_S", 30.0)
     with broker(tmp_path, "allow_anonymous true") as port, Subscriber(port) as subscriber:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")
-        target.tell(event(0, "camera_down", class_name=None))
+        target.send(event(0, "camera_down", class_name=None))
         target.close()
         wait_for(lambda: ("home/detect/available", "offline", False) in subscriber.got)
     states = [payload for topic, payload, _ in subscriber.got if topic.endswith("/state")]
@@ -511,9 +515,9 @@ def test_wrong_broker_login_is_reported_and_counted(tmp_path):
     complaints = []
     with broker(tmp_path, "allow_anonymous false") as port:
         target = MqttTarget(
-            f"mqtt://127.0.0.1:{port}/x", "me", "wrongpassword", complain=complaints.append
+            f"mqtt://127.0.0.1:{port}/x", "me", "wrongpassword", notice=complaints.append
         )
-        target.tell(event())
+        target.send(event())
         wait_for(lambda: any("refused the" in one for one in complaints))
         target.close()
     assert len(complaints) <= 2, "on a busy machine it may have broken off before"
@@ -536,7 +540,7 @@ def test_an_answer_that_comes_while_publishing_locks_nothing():
 
     def publish(*given, **options):
         answer = threading.Thread(
-            target=target._published, args=(None, None, 7, SimpleNamespace(is_failure=False), None)
+            target=target._on_publish, args=(None, None, 7, SimpleNamespace(is_failure=False), None)
         )
         answer.start()
         answer.join(30)
@@ -544,7 +548,7 @@ def test_an_answer_that_comes_while_publishing_locks_nothing():
         return SimpleNamespace(rc=0, mid=7)
 
     target._client = SimpleNamespace(publish=publish)
-    target.tell(event())
+    target.send(event())
     target._client = client
     target.close()
     assert ended
@@ -602,10 +606,10 @@ def test_a_time_that_comes_twice_replaces_no_picture(tmp_path):
 
 
 def test_days_take_no_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("detector.live.events.days.MADE", 3)
+    monkeypatch.setattr("detector.live.events.days.MOST_CREATED", 3)
     days = EventDays(tmp_path)
     for day in range(5):
         days.deliver(event(day * 86_400))
-    assert len(days._made) == 3
-    days.take_back()
+    assert len(days._created) == 3
+    days.remove_created()
     assert len(list((tmp_path / "door").iterdir())) == 2

@@ -17,7 +17,7 @@ from detector.core.errors import UsageError
 from detector.core.types import Detections
 from detector.live.base import RUN_ENDED, Event
 from detector.live.camera_outputs import CameraEvents, _CameraRecording
-from detector.live.events.filters import AWAY, CLIPS, SNAPSHOTS, WEBHOOK, EventFilters
+from detector.live.events.filters import CLIPS, NO_ZONE, SNAPSHOTS, WEBHOOK, EventFilters
 from detector.live.routing import Router
 from detector.live.sources.base import WEBCAM
 from detector.live.sources.cameras import read_cameras
@@ -78,7 +78,7 @@ def test_other_defaults(tmp_path: Path) -> None:
     unzoned, zoned = filters(tmp_path, "", ()), filters(tmp_path, "")
     assert (passed(unzoned), passed(unzoned, SNAPSHOTS)) == (" ".join(EVENTS), "crosses seen")
     assert passed(zoned, CLIPS) == "crosses"
-    assert zoned.line() == f"events held back: 1 from clips ({AWAY})", "nobody set a filter"
+    assert zoned.line() == f"events held back: 1 from clips ({NO_ZONE})", "nobody set a filter"
 
 
 def test_a_planned_end_is_no_alarm(tmp_path: Path) -> None:
@@ -144,11 +144,11 @@ def test_a_clip_lasts_while_somebody_is_there(tmp_path: Path) -> None:
     recorder = SimpleNamespace(wants_pictures=True, write=lambda *given: wanted.append(given[2]))
     webcam = replace(camera(), kind=WEBCAM)
     recording = _CameraRecording(recorder, webcam, FakeFeed(webcam, print, Clock()))
-    recording.wanted = partial(filters(tmp_path, "").passes, CLIPS)
+    recording.accepts = partial(filters(tmp_path, "").passes, CLIPS)
     gone, entered = replace(SEEN, event="leaves"), replace(CROSSES, event="enters", zone="yard")
     for events in ([SEEN], [CROSSES], [entered], [gone], [entered], [], [LEAVES], [LEAVES]):
         for event in events:
-            recording.tell(event)
+            recording.handle(event)
         recording.write(frame(0), followed(1))
     assert wanted == [False, True, True, False, True, True, False, False]
 
@@ -183,7 +183,9 @@ def test_a_busy_road(tmp_path: Path) -> None:
     assert posted == told
     assert [(one["event"], one["zone"]) for one in told] == [("crosses", "road")] * CARS
     assert len({one["track"] for one in told}) == CARS
-    others = f"{2 * (CARS + PASSERS)} from mqtt ({AWAY}), {CARS + PASSERS} from snapshots ({AWAY})"
+    others = (
+        f"{2 * (CARS + PASSERS)} from mqtt ({NO_ZONE}), {CARS + PASSERS} from snapshots ({NO_ZONE})"
+    )
     assert made.line().startswith(f"events held back: {others}")
 
 

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 
 from detector.core.errors import UsageError
-from detector.live.base import Ages, LiveFigures, StreamFigures, ZoneFigures
+from detector.live.base import LiveFigures, StreamFigures, ZoneFigures
 from detector.live.events.home_assistant import (
     BIRTH,
     HomeAssistant,
-    device_config,
-    identifier,
+    make_device_config,
     make_entities,
+    make_id,
 )
 from detector.live.events.snapshots import Snapshots
+from detector.live.watched_files import NO_AGES
 from tests.live.events.test_delivery import Subscriber, broker, event, needs_broker
 from tests.waiting import wait_for
 
@@ -34,18 +35,18 @@ GATE = SimpleNamespace(name="gate", is_line=True, points=(), sides=("in", "out")
 def figures(*shapes, name: str = "door", processed: int = 1) -> LiveFigures:
     hours = ((3, 1),) * 2
     zones = tuple(ZoneFigures(one, {}, None if one.is_line else 2, hours) for one in shapes)
-    stream = StreamFigures(name, "", "live", 0, 1, processed, {}, 0, 0, Ages(), zones=zones)
+    stream = StreamFigures(name, "", "live", 0, 1, processed, {}, 0, 0, NO_AGES, zones=zones)
     return LiveFigures((stream,), 1.0, None, None)
 
 
 def look(target: HomeAssistant, *shapes, cameras=("door",), **more) -> None:
-    target.look(dict.fromkeys(cameras, ("person",)), lambda: figures(*shapes, **more))
+    target.publish_changes(dict.fromkeys(cameras, ("person",)), lambda: figures(*shapes, **more))
 
 
 def test_entities_have_what_home_assistant_requires():
     found = make_entities("x/y", "door", (ROAD, YARD), ("person",))
     for key, entity in found.items():
-        assert identifier(key) == key
+        assert make_id(key) == key
         assert entity.keys() >= REQUIRED[entity["p"]] | {"uniq_id"}
     assert len({entity["uniq_id"] for entity in found.values()}) == len(found) == 8
     assert found["line_road_in"]["name"] == "road down"
@@ -76,7 +77,7 @@ def devices(subscriber: Subscriber, camera: str = "door") -> list[set[str]]:
 @pytest.mark.net
 def test_device_follows_what_the_run_has(run, tmp_path):
     target, subscriber, port = run
-    wait_for(lambda: target._again)
+    wait_for(lambda: target._republish)
     look(target, processed=0)  # its lines are not known yet
     look(target, ROAD, YARD)
     wait_for(lambda: devices(subscriber))
@@ -93,18 +94,18 @@ def test_device_follows_what_the_run_has(run, tmp_path):
     target.close()
     # The next run has no gate, and then no camera of this name.
     target = HomeAssistant(f"mqtt://127.0.0.1:{port}/x", prefix="ha")
-    wait_for(lambda: target._before)
+    wait_for(lambda: target._known_devices)
     look(target, ROAD)
     wait_for(lambda: len(devices(subscriber)) == 5)
     assert "-line_gate_in" in devices(subscriber)[3] - devices(subscriber)[4]
     snapshots = Snapshots(tmp_path)
-    snapshots.show = target.show
+    snapshots.show = target.publish_snapshot
     snapshots.add_to(event(), np.zeros((9, 16, 3), np.uint8))
     wait_for(lambda: "x/door/snapshot" in last(subscriber))
     look(target, cameras=("other",), name="other")
     wait_for(lambda: devices(subscriber, "other"))
-    kept = [topic for topic, payload in last(subscriber).items() if payload and "/door/" in topic]
-    assert all("/zone/" in topic for topic in kept), "of lines that are gone"
+    # What stays is of lines that are gone.
+    wait_for(lambda: all("/zone/" in t for t, p in last(subscriber).items() if p and "/door/" in t))
     snapshots.close()
     target.close()
 
@@ -113,12 +114,12 @@ def test_device_follows_what_the_run_has(run, tmp_path):
 @pytest.mark.net
 def test_all_is_published_again_when_home_assistant_starts(run):
     target, subscriber, _ = run
-    wait_for(lambda: target._again)
+    wait_for(lambda: target._republish)
     look(target, ROAD)
     wait_for(lambda: devices(subscriber))
     subscriber.client.publish(BIRTH, "offline")
     subscriber.client.publish(BIRTH, "online")
-    wait_for(lambda: target._again)
+    wait_for(lambda: target._republish)
     look(target, ROAD)
     wait_for(lambda: len(devices(subscriber)) == 2)
     assert devices(subscriber)[0] == devices(subscriber)[1]
@@ -133,8 +134,8 @@ def test_lies_of_a_broker_are_ignored():
     target = HomeAssistant("mqtt://127.0.0.1:1/x", prefix="ha")
     for topic, payload in LIES:
         told = SimpleNamespace(topic=f"ha/device/x/{topic}", payload=payload, retain=True)
-        target._received(None, None, told)
-    assert target._before == {}
+        target._on_message(None, None, told)
+    assert target._known_devices == {}
     target.close()
 
 
@@ -150,7 +151,7 @@ def test_devices_keep_to_the_published_schema():
     if python is None:
         pytest.skip("machine: DETECT_VIDEO_HOME_ASSISTANT names no Python with homeassistant")
     found = make_entities("x/y", "door", (ROAD, YARD), ("person", "dining table"))
-    payloads = [device_config("x/y", "door", {**found, "old": {"p": "sensor"}})]
+    payloads = [make_device_config("x/y", "door", {**found, "old": {"p": "sensor"}})]
     command = [python, Path(__file__).with_name("home_assistant_check.py")]
     done = subprocess.run(command, input=json.dumps(payloads), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -33,10 +33,10 @@ class Tried:
 
     def __init__(self, kind: str, make: Callable[..., MqttTarget]) -> None:
         self.kind, self.said, self.broker = kind, [], HostileBroker(kind)
-        self.target = make(f"mqtt://127.0.0.1:{self.broker.port}/x", complain=self.complain)
-        self.target.tell(Event("camera_up", "door", 1.0, 1.0))
+        self.target = make(f"mqtt://127.0.0.1:{self.broker.port}/x", notice=self.notice)
+        self.target.send(Event("camera_up", "door", 1.0, 1.0))
 
-    def complain(self, line: str) -> None:
+    def notice(self, line: str) -> None:
         self.said.append(line)
 
     @property
@@ -76,7 +76,7 @@ def test_broker_that_leaves_after_a_steady_time_is_reported_again(monkeypatch):
     monkeypatch.setattr(mqtt, "STEADY_S", 0.0)
     said: list[str] = []
     with hostile_broker("leaves after its greeting") as broker:
-        target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", complain=said.append)
+        target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", notice=said.append)
         wait_for(lambda: len(said) > 1)
         began = time.monotonic()
         target.close()
@@ -89,10 +89,10 @@ def test_refusal_after_a_lost_connection_is_reported_once():
     failure = SimpleNamespace(is_failure=True)
     said: list[str] = []
     with hostile_broker("leaves at once") as broker:
-        target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", complain=said.append)
+        target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", notice=said.append)
         wait_for(lambda: said)
         for _ in range(2):
-            target._connected(None, None, None, failure, None)
-            target._left(None, None, None, failure, None)
+            target._on_connect(None, None, None, failure, None)
+            target._on_disconnect(None, None, None, failure, None)
         target.close()
     assert ["refused the" in line for line in said] == [False, True]

@@ -26,7 +26,7 @@ def send(folder: Path, text: str, **more) -> tuple[str, dict, bytes]:
     with receiver() as (server, url):
         file.write_text(re.sub(r"https://[a-z.]+", url, text))
         target = Webhook(find_address(f"@{file}", SECRETS))
-        target.tell(event(1, "crosses", track=3, zone="b\u00fcro/1", direction="in", **more))
+        target.send(event(1, "crosses", track=3, zone="b\u00fcro/1", direction="in", **more))
         got = server.got.get(timeout=PATIENCE_S)
         target.close()
     assert target.lost() == 0

@@ -182,4 +182,4 @@ def test_a_camera_that_is_taken_out():
 def test_classes_that_are_gone_take_no_memory():
     rules = EventRules(0, START_S)
     feed(rules, "1" + "0" * 10)
-    assert rules._places["door"].classes == {}
+    assert rules._cameras["door"].classes == {}

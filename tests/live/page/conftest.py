@@ -71,7 +71,7 @@ def running(folder: Path, *words: str) -> Iterator[tuple[Client, subprocess.Pope
 def patient() -> Iterator[None]:
     """Otherwise a run that stalls for seconds counts as one that does not answer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("detector.live.page.sampler.ANSWER_S", PATIENCE_S)
+        patch.setattr("detector.live.page.sampler.TIMEOUT_S", PATIENCE_S)
         yield
 
 

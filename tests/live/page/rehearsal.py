@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from detector.core.session.document import AgeFigures
 from detector.core.types import Arrival, Detections, Frame, Image
-from detector.live.base import Ages, LiveFigures, StreamFigures
+from detector.live.base import LiveFigures, StreamFigures
 from detector.live.hub import Hub
 
 
@@ -36,8 +37,8 @@ def stream(name: str, **facts: object) -> StreamFigures:
         dropped={"newer": 9, "corrupt": 1},
         reconnects=0,
         stalls=0,
-        age_ms=Ages(61.0, 80.0, 118.0, 140.0),
-        parts_ms={"waiting": Ages(10.0, 20.0, 30.0, 40.0)},
+        age_ms=AgeFigures(p50=61.0, p90=80.0, p99=118.0, max=140.0),
+        parts_ms={"waiting": AgeFigures(p50=10.0, p90=20.0, p99=30.0, max=40.0)},
         camera_fps=25.0,
         processed_fps=24.0,
         size="1280x720",

@@ -11,7 +11,7 @@ from detector.live.page.access import (
     TRIES,
     TRIES_S,
     Access,
-    block_of,
+    to_block,
 )
 
 TOKEN = "a" * 32
@@ -29,11 +29,11 @@ def test_tries_of_one_address_are_limited_and_others_are_not_hindered():
     access = Access(TOKEN, clock)
     for _ in range(TRIES):
         assert access.wait_s("10.0.0.1") == 0
-        assert not access.token_is("wrong", "10.0.0.1")
+        assert not access.check_token("wrong", "10.0.0.1")
         clock.now_s += 1
     assert access.wait_s("10.0.0.1") == TRIES_S - TRIES
     assert access.wait_s("10.0.0.2") == 0
-    assert access.token_is(TOKEN, "10.0.0.2")
+    assert access.check_token(TOKEN, "10.0.0.2")
     clock.now_s += TRIES_S - TRIES
     assert access.wait_s("10.0.0.1") == 0  # the first one is a minute ago
     assert access.refused == TRIES
@@ -44,25 +44,25 @@ def test_all_guesses_together_are_bounded(monkeypatch):
     clock = Clock()
     access = Access(TOKEN, clock)
     for number in range(50):
-        assert access.token_is(TOKEN, "10.1.0.1")  # 50 wrong ones are compared
-        assert not access.token_is("wrong", f"10.0.0.{number}")
-    assert not access.token_is(TOKEN, "10.1.0.1")  # nothing is compared any more
+        assert access.check_token(TOKEN, "10.1.0.1")  # 50 wrong ones are compared
+        assert not access.check_token("wrong", f"10.0.0.{number}")
+    assert not access.check_token(TOKEN, "10.1.0.1")  # nothing is compared any more
     assert access.wait_s("10.1.0.1") == GUESSES_S
     clock.now_s += GUESSES_S
-    assert access.token_is(TOKEN, "10.1.0.1")
+    assert access.check_token(TOKEN, "10.1.0.1")
 
 
 def test_memory_is_bounded():
     access = Access(TOKEN)
     for number in range(MOST_ADDRESSES + 50):
-        access.token_is("wrong", f"10.{number >> 8}.{number & 255}.1")
+        access.check_token("wrong", f"10.{number >> 8}.{number & 255}.1")
     assert len(access._wrong) == MOST_ADDRESSES
     names = [access.open_session() for _ in range(MOST_SESSIONS + 1)]
     assert len(set(names)) == MOST_SESSIONS + 1
-    assert not access.session_is(names[0])
-    assert access.session_is(names[1])  # now it is the one that was used last
+    assert not access.has_session(names[0])
+    assert access.has_session(names[1])  # now it is the one that was used last
     access.open_session()
-    assert [access.session_is(one) for one in names[1:4]] == [True, False, True]
+    assert [access.has_session(one) for one in names[1:4]] == [True, False, True]
 
 
 def test_sessions_end():
@@ -71,23 +71,23 @@ def test_sessions_end():
     name, other = access.open_session(), access.open_session()
     assert TOKEN not in name
     access.close_session(other)
-    assert not access.session_is(other)
+    assert not access.has_session(other)
     clock.now_s += 7 * 24 * 3600 - 1
-    assert access.session_is(name)
+    assert access.has_session(name)
     clock.now_s += 1
-    assert not access.session_is(name)
+    assert not access.has_session(name)
 
 
 @pytest.mark.parametrize(
     "given", ["", "A" * 32, "a" * 31, "a" * 33, "ä" * 32, "\udc80", "a" * 9999]
 )
 def test_wrong_tokens(given):
-    assert not Access(TOKEN).token_is(given, "::1")
+    assert not Access(TOKEN).check_token(given, "::1")
 
 
 def test_without_a_token_everybody_may():
     assert not Access(None).needed
-    assert Access(None).token_is("anything", "::1")
+    assert Access(None).check_token("anything", "::1")
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_without_a_token_everybody_may():
     ],
 )
 def test_whose_tries_count_together(address, block):
-    assert block_of(address) == block
+    assert to_block(address) == block

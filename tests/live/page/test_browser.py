@@ -66,7 +66,7 @@ def test_pictures_move_and_a_death_shows_within_three_seconds(browser, width):
     one.page.controls = switches = Switches()
     line = Shape("line", ((0.5, 0.0), (0.5, 1.0)), True)
     one.run.set("door", zones=(ZoneFigures(line, {"person": (2, 1)}, None, ((2, 1),)),))
-    one.hub.tell(Event(APPEARS, "door", time.time(), time.time(), HOSTILE, 2))
+    one.hub.send(Event(APPEARS, "door", time.time(), time.time(), HOSTILE, 2))
     try:
         with Pictures(one.run, fps=12):
             browser.visit(one.server.address, width, scheme="dark" if width < 600 else "light")

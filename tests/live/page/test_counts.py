@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from yaml import safe_load
 
-from detector.live.base import day_text, moment_of
+from detector.live.base import format_day, to_utc
 from tests.conftest import CHECKOUT
 from tests.lab.report.browser import Browser
 from tests.live.events.test_delivery import Subscriber, broker, needs_broker
@@ -58,7 +58,7 @@ def draw(browser: Browser, points: Sequence[tuple[float, float]]) -> None:
 @pytest.mark.browser
 def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
     need_rtsp()
-    today, yesterday = day_text(time.time()), moment_of(time.time()).date() - timedelta(1)
+    today, yesterday = format_day(time.time()), to_utc(time.time()).date() - timedelta(1)
     folder = tmp_path / "live/127-0-0-1"
     write_counts(folder, today, 5, 2)
     write_counts(folder, str(yesterday), 70, 30)

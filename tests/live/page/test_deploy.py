@@ -121,13 +121,19 @@ def test_docker_image_holds_what_pip_needs_and_no_secrets():
 
 def test_alarms_and_dashboard_look_at_metrics_that_are_there():
     skip_without_libraries()
-    from detector.live.page.metrics import PageFigures, exposition, registry_of
+    from prometheus_client.exposition import generate_latest
+
+    from detector.live.page.metrics import make_registry
 
     run = Rehearsal("door")
     shape = SimpleNamespace(name="yard")
     run.set("door", zones=(ZoneFigures(shape, {"person": (2, 1)}, 1, ()),))
-    page = PageFigures(0, 0, 0, 0, 0, 0, 0, {})
-    metrics = exposition(registry_of(run.figures, lambda: page)).decode()
+    counts = {
+        name: SimpleNamespace(skipped=0, refused=0, requests={})
+        for name in ("streams", "access", "gate")
+    }
+    page = SimpleNamespace(hub=run.hub, connections=(), **counts)
+    metrics = generate_latest(make_registry(run.figures, page)).decode()
     wanted = re.sub(r"\w+_\(in_total\|out_total\|inside\)", "", TEXT + DASHBOARD)
     for name in set(re.findall(r"detect_video_\w+", wanted)):
         assert re.search(rf"^{name}\b", metrics, re.M), name

@@ -21,7 +21,7 @@ class GuardedApp:
         self.bodies, self.said, self.cut, self.raises = [], [], [], raises
         nothing = lambda peer: None  # noqa: E731
         connections = SimpleNamespace(
-            answering=nothing, answered=nothing, knows=nothing, cut_off=self.cut.append
+            begin_request=nothing, end_request=nothing, mark_known=nothing, cut_off=self.cut.append
         )
         binding = Binding(None, "127.0.0.1", 1, token, None, frozenset())
         self.access = Access(token)

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S, wait_for
 guard = pytest.importorskip("detector.live.page.guard", reason="machine: uvicorn is not installed")
 BODY_BYTES = guard.BODY_BYTES
 connections = pytest.importorskip("detector.live.page.connections")
-BoundedSocket, OF_ONE_ADDRESS = connections.BoundedSocket, connections.OF_ONE_ADDRESS
+BoundedSocket, MOST_PER_ADDRESS = connections.BoundedSocket, connections.MOST_PER_ADDRESS
 pytestmark = pytest.mark.net
 RIGHT = "correct-horse-battery-staple-0001"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -155,7 +155,7 @@ def test_wrong_tries_are_limited_and_the_right_token_passes(locked, monkeypatch)
 def test_oversized_login_form_is_answered_400_or_403(locked, body):
     answer = locked.client.ask("/login", "POST", body, FORM)
     assert answer.status in (400, 403)
-    assert locked.server.guard.requests.get(500, 0) == 0
+    assert locked.server.page.gate.requests.get(500, 0) == 0
 
 
 # ---------------------------------------------------------------------- Host and Origin
@@ -374,7 +374,7 @@ def test_an_idle_connection_after_an_answer_is_ended(served):
 
 
 def test_slow_bodies_are_refused(served):
-    served.server.guard.body_s = 0.3
+    served.server.page.gate.body_s = 0.3
     head = b"POST /api/streams/door/stop HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n{"
     assert served.client.raw(head).startswith(b"HTTP/1.1 408")
 
@@ -384,10 +384,10 @@ def test_idle_connections_of_one_address_give_way_to_it_and_to_others(served):
     """Of 300 idle connections none delays a health check or displaces a viewer."""
     with served.client.stream("/api/events"):
         held = [served.client.connect() for _ in range(300)]
-        wait_for(lambda: served.server.socket.displaced >= 300 - OF_ONE_ADDRESS)
+        wait_for(lambda: served.server.socket.displaced >= 300 - MOST_PER_ADDRESS)
         for _ in range(20):
             assert served.client.ask("/healthz").status == 200
-        assert served.server.socket.open <= OF_ONE_ADDRESS
+        assert served.server.socket.open <= MOST_PER_ADDRESS
         assert served.page.streams.open == 1
         for one in held:
             one.close()
@@ -420,7 +420,8 @@ class Callers:
     """Connect to a bounded socket from given addresses, and accept each."""
 
     def __init__(self, **bounds):
-        self.bounded = BoundedSocket(socket.create_server(("127.0.0.1", 0)), **bounds)
+        self.bounded = BoundedSocket(socket.create_server(("127.0.0.1", 0)))
+        vars(self.bounded).update(bounds)
         self.bounded.settimeout(PATIENCE_S)
         self.ends = []
 
@@ -464,7 +465,7 @@ def test_who_gives_way_is_who_is_idle_without_a_login_and_has_most(callers):
     asking.busy = True
     first, second, third = (these.call("127.0.0.4") for _ in range(3))
     alone = these.call("127.0.0.5")
-    these.bounded.moved(first)  # has just asked, so that it is the last of its like
+    these.bounded.mark_active(first)  # has just asked, so that it is the last of its like
     new = these.call("127.0.0.6")
     assert [is_ended(one) for one in (first, second, third)] == [False, True, False]
     assert not any(map(is_ended, (logged_in, asking, alone, new)))
@@ -490,7 +491,8 @@ def test_one_address_has_a_part_and_this_machine_a_reserve(callers):
 
 def test_a_bounded_socket_counts_what_is_closed():
     listening = socket.create_server(("127.0.0.1", 0))
-    bounded = BoundedSocket(listening, 1, 1, 0)
+    bounded = BoundedSocket(listening)
+    bounded.most, bounded.each, bounded.reserve = 1, 1, 0
     with bounded, socket.create_connection(bounded.getsockname()):
         bounded.settimeout(PATIENCE_S)
         accepted, _ = bounded.accept()

@@ -15,7 +15,8 @@ import pytest
 from detector.core.config.cameras import PageConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import keep_secret
-from detector.live.base import APPEARS, Ages, Event, LiveFigures
+from detector.core.session.document import AgeFigures
+from detector.live.base import APPEARS, Event, LiveFigures
 from detector.live.events.wording import as_document
 from detector.live.page import documents, serve
 from detector.live.page.openapi import description, text
@@ -41,7 +42,7 @@ def test_the_figures(served):
     assert [one.name for one in live.streams] == ["door", "gate"]
     assert live.streams[0].dropped == {"newer": 9, "corrupt": 1}
     one = served.client.ask("/api/streams/gate").json()
-    assert one == json.loads(documents.encode(live.streams[1]))
+    assert one == json.loads(msgspec.json.encode(live.streams[1]))
     assert served.client.ask("/api/streams/gat").status == 404
 
 
@@ -72,8 +73,10 @@ def test_a_snapshot_is_the_next_picture(served, monkeypatch):
 
 def test_askers_at_once_share_one_encoding(served, monkeypatch):
     monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
-    answers, asked, ask = [], [], served.hub.ask
-    monkeypatch.setattr(served.hub, "ask", lambda camera: (ask(camera), asked.append(camera))[0])
+    answers, asked, ask = [], [], served.hub.request_picture
+    monkeypatch.setattr(
+        served.hub, "request_picture", lambda camera: (ask(camera), asked.append(camera))[0]
+    )
     askers = [
         threading.Thread(
             target=lambda: answers.append(served.client.ask("/api/streams/door/snapshot.jpg"))
@@ -142,14 +145,14 @@ def test_two_watchers_share_each_picture(served):
 def test_a_reader_that_stops_leaves_pictures_out_and_is_cut_off(served):
     """No pictures pile up for it, and it is cut off after a while."""
     noise = np.random.default_rng(0).integers(0, 255, (720, 1280, 3), np.uint8)
-    served.server.guard.stalled_s = PATIENCE_S
+    served.server.page.gate.stalled_s = PATIENCE_S
     with served.client.stream("/api/streams/door/stream.mjpg", 4096):
         for _ in range(20):
             wait_for(lambda: served.run.step("door", noise))
         # The encoded pictures are in kernel buffers; the others were not even encoded.
         assert served.hub.encoded <= 4
     wait_for(lambda: served.hub.watchers() == 0)
-    served.server.guard.stalled_s = 0.6
+    served.server.page.gate.stalled_s = 0.6
     with served.client.stream("/api/streams/door/stream.mjpg", 4096):
         wait_for(lambda: (served.run.step("door", noise), served.server.connections.cut)[1])
         assert (served.hub.watchers(), served.server.connections.cut) == (0, 1)
@@ -166,13 +169,13 @@ def test_events_and_figures(served, monkeypatch):
         return served.run.figures()
 
     # Now samples are taken only when this test asks for one.
-    monkeypatch.setattr("detector.live.page.sampler.ANSWER_S", 2 * PATIENCE_S)
+    monkeypatch.setattr("detector.live.page.sampler.TIMEOUT_S", 2 * PATIENCE_S)
     asked = served.run.asked
     wait_for(lambda: served.run.asked >= asked + 2)
     served.hub.figures_from(figures)
     assert waiting.wait(PATIENCE_S)
     told = Event(APPEARS, "door", 1.5, 1.0, "person", 2, track=7, zone="yard")
-    served.hub.tell(told)
+    served.hub.send(told)
     with served.client.stream("/api/events") as stream:
         assert ": text/event-stream" in stream.head
         messages = stream.messages()
@@ -183,7 +186,7 @@ def test_events_and_figures(served, monkeypatch):
         samples.release()
         assert next(messages)[0] == "figures"
         served.run.set("door", state="waiting", error="refused")
-        served.hub.tell(Event(APPEARS, "gate", 2.0, 2.0, "vehicle", 1))
+        served.hub.send(Event(APPEARS, "gate", 2.0, 2.0, "vehicle", 1))
         samples.release()
         said = [next(messages) for _ in range(2)]
         # Figures come once a second: a camera's death is in the first after it.
@@ -270,7 +273,7 @@ def test_health_says_ok_or_not_and_nothing_else(served):
 
 
 def test_a_run_that_does_not_answer_is_not_healthy(served, monkeypatch):
-    monkeypatch.setattr("detector.live.page.sampler.ANSWER_S", 0.1)
+    monkeypatch.setattr("detector.live.page.sampler.TIMEOUT_S", 0.1)
     hangs = threading.Event()
 
     def figures():
@@ -289,7 +292,9 @@ def test_a_run_that_does_not_answer_is_not_healthy(served, monkeypatch):
 
 
 def test_numbers_of_numpy_are_numbers(served):
-    served.run.set("door", age_ms=Ages(np.float64(1.234), np.float32(2), 3, 4))
+    served.run.set(
+        "door", age_ms=AgeFigures(p50=np.float64(1.234), p90=np.float32(2), p99=3, max=4)
+    )
     wait_for(lambda: served.client.ask("/api/streams/door").json()["age_ms"]["p50"] == 1.23)
 
 
@@ -360,7 +365,7 @@ def test_secrets_are_hidden(served):
     served.run.set(
         "door", url="rtsp://u:opensesame-42@x", state="waiting", error="401 for opensesame-42"
     )
-    served.hub.tell(Event("camera_down", "door", 1.0, 1.0, reason="u:opensesame-42 refused"))
+    served.hub.send(Event("camera_down", "door", 1.0, 1.0, reason="u:opensesame-42 refused"))
     wait_for(lambda: b"401" in served.client.ask("/api/streams").body)
     with served.client.stream("/api/events") as stream:
         messages = stream.messages()

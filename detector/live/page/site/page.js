@@ -1,13 +1,13 @@
-// The page of a run. Texts from outside (names, errors, classes) become text nodes, never markup.
+// The page of a run. Foreign texts (names, errors, classes) become text nodes, never markup.
 "use strict";
 
 const WIDTHS = [320, 640, 960, 1280, 1920];
 const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
-const KEPT = 600; // samples of the curves
-const SILENT_MS = 3000; // without figures: the run or the connection has ended
-const STILL_MS = 2000; // a live camera without a new picture
+const KEPT = 600; // samples in the curves
+const SILENT_MS = 3000; // after this time without figures, the connection is lost
+const STILL_MS = 2000; // after this time without a new picture, a live camera has a notice
 const STAGES = ["read", "preprocess", "infer", "head", "nms", "annotate", "write"];
-const place = (name) => STAGES.includes(name) ? STAGES.indexOf(name) : STAGES.indexOf("nms") + 0.5; // others come after nms
+const stageOrder = (name) => STAGES.includes(name) ? STAGES.indexOf(name) : STAGES.indexOf("nms") + 0.5; // other stages come after nms
 const SVG = "http://www.w3.org/2000/svg";
 const STATES = {
   live: ["good", "live"], connecting: ["wait", "connecting"], stalled: ["bad", "stalled"],
@@ -17,12 +17,12 @@ const STATES = {
 const $ = (id) => document.getElementById(id);
 const tiles = new Map();
 const history = { times: [], age: new Map(), processed: new Map(), dropped: new Map() };
-let figures = null; // the last ones
-let before = null; // the previous ones
-let heardAt = 0; // performance.now() of the last message
-let over = false; // the run has ended
-let finished = false; // the server announced the end
-let big = null; // name of the enlarged camera
+let figures = null; // the newest figures
+let before = null; // the figures before them
+let lastMessageAt = 0; // performance.now() of the last figures
+let disconnected = false; // the run has ended, or the connection is lost
+let runEnded = false; // the server sent the event "end"
+let enlarged = null; // name of the enlarged camera
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -35,29 +35,29 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-function draw(tag, attributes) {
+function makeSvg(tag, attributes) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;
 }
 
-const say = (element, text) => { if (element.textContent !== text) element.textContent = text; };
-const known = (value) => value !== null && value !== undefined;
+const setText = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+const isKnown = (value) => value !== null && value !== undefined;
 const count = (value) => value.toLocaleString("en");
 
-function rate(value) { return known(value) ? (value >= 100 ? value.toFixed(0) : value.toFixed(1)) : "–"; }
+function formatRate(value) { return isKnown(value) ? (value >= 100 ? value.toFixed(0) : value.toFixed(1)) : "–"; }
 
 function milliseconds(value) {
-  if (!known(value)) return "–";
+  if (!isKnown(value)) return "–";
   return value >= 10000 ? `${(value / 1000).toFixed(0)} s` : value >= 1000 ? `${(value / 1000).toFixed(1)} s` : `${value.toFixed(0)} ms`;
 }
 
 function pair(low, high) {
-  if (known(low) && known(high) && high < 1000) return `${low.toFixed(0)} / ${high.toFixed(0)} ms`;
-  return known(low) ? `${milliseconds(low)} / ${milliseconds(high)}` : "–";
+  if (isKnown(low) && isKnown(high) && high < 1000) return `${low.toFixed(0)} / ${high.toFixed(0)} ms`;
+  return isKnown(low) ? `${milliseconds(low)} / ${milliseconds(high)}` : "–";
 }
 
-function span(seconds) {
+function duration(seconds) {
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor(seconds % 3600 / 60)} min`;
@@ -73,14 +73,14 @@ function bytes(value) {
 }
 
 function toast(text) {
-  say($("toast"), text);
+  setText($("toast"), text);
   $("toast").hidden = false;
   clearTimeout(toast.timer);
   toast.timer = setTimeout(() => { $("toast").hidden = true; }, 5000);
 }
 
-// Fetch a document of the API; null if there is none now, so the caller retries later.
-const read = (path) => fetch(path).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
+// Return a document of the API; null if the request fails, which callers repeat later.
+const fetchJson = (path) => fetch(path).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
 
 // ---------------------------------------------------------------- one camera
 
@@ -90,11 +90,11 @@ class Tile {
     this.pictureAt = 0;
     this.pending = null;
     this.busy = false;
-    this.seen = false;
-    this.shown = 0; // pictures
+    this.visible = false;
+    this.shown = 0; // number of pictures
     this.canvas = make("canvas", { width: 640, height: 360 });
-    this.words = make("div", { class: "over-picture" });
-    this.view = make("button", { class: "view", type: "button", "aria-label": `Enlarge ${name}`, onclick: () => enlarge(name) }, this.canvas, this.words);
+    this.notice = make("div", { class: "over-picture" });
+    this.view = make("button", { class: "view", type: "button", "aria-label": `Enlarge ${name}`, onclick: () => enlarge(name) }, this.canvas, this.notice);
     this.state = make("span", { class: "pill wait" }, "connecting");
     this.size = make("span", { class: "dim" });
     this.facts = {};
@@ -105,17 +105,17 @@ class Tile {
     }
     this.list = list;
     this.zones = make("div", { class: "zones", hidden: "" });
-    this.why = make("p", { class: "why", hidden: "" });
-    this.way = make("div", { class: "way", hidden: "" }, make("i"));
+    this.error = make("p", { class: "why", hidden: "" });
+    this.progress = make("div", { class: "way", hidden: "" }, make("i"));
     this.spark = make("div", { class: "spark", title: "frame age over the last minutes" });
     this.url = make("span", { class: "url" });
-    this.change = make("button", { type: "button", hidden: "", onclick: () => this.ask() });
-    this.lines = make("button", { type: "button", hidden: "", onclick: () => this.draw() }, "Draw lines");
+    this.startStopButton = make("button", { type: "button", hidden: "", onclick: () => this.startOrStop() });
+    this.drawButton = make("button", { type: "button", hidden: "", onclick: () => this.openDrawing() }, "Draw lines");
     this.board = make("div", { class: "board" }, this.view);
     const snapshot = make("a", { class: "button", href: `/api/streams/${encodeURIComponent(name)}/snapshot.jpg`, download: `${name}.jpg` }, "Snapshot");
     this.element = make("article", { class: "tile", id: `camera-${name}` }, this.board,
-      make("div", { class: "name" }, make("b", { title: name }, name), this.state, this.size), list, this.zones, this.why, this.way,
-      make("div", { class: "foot" }, this.spark, this.url, this.change, this.lines, snapshot));
+      make("div", { class: "name" }, make("b", { title: name }, name), this.state, this.size), list, this.zones, this.error, this.progress,
+      make("div", { class: "foot" }, this.spark, this.url, this.startStopButton, this.drawButton, snapshot));
     observer.observe(this.element);
     this.element.tile = this;
   }
@@ -125,59 +125,59 @@ class Tile {
     const file = one.kind === "file";
     this.one = one;
     this.state.className = `pill ${one.frozen && one.state === "live" ? "wait" : kind}`;
-    say(this.state, one.frozen && one.state === "live" ? "frozen" : file && one.state === "live" ? "running" : word);
-    say(this.size, one.size ? one.size.replace("x", "×") : "");
+    setText(this.state, one.frozen && one.state === "live" ? "frozen" : file && one.state === "live" ? "running" : word);
+    setText(this.size, one.size ? one.size.replace("x", "×") : "");
     const total = Object.values(one.dropped).reduce((sum, n) => sum + n, 0);
     const reasons = Object.entries(one.dropped).filter(([, n]) => n).map(([reason, n]) => `${reason}: ${count(n)}`).join(", ");
-    say(this.facts.fps, `${rate(one.processed_fps)}${known(one.camera_fps) ? ` / ${rate(one.camera_fps)}` : ""}`);
-    say(this.facts.age, pair(one.age_ms.p50, one.age_ms.p99));
+    setText(this.facts.fps, `${formatRate(one.processed_fps)}${isKnown(one.camera_fps) ? ` / ${formatRate(one.camera_fps)}` : ""}`);
+    setText(this.facts.age, pair(one.age_ms.p50, one.age_ms.p99));
     this.facts.age.title = "from the arrival of a frame to its detections";
-    say(this.facts.dropped, one.received ? `${(100 * total / one.received).toFixed(total && total < one.received / 10 ? 1 : 0)}%` : "–");
+    setText(this.facts.dropped, one.received ? `${(100 * total / one.received).toFixed(total && total < one.received / 10 ? 1 : 0)}%` : "–");
     this.facts.dropped.title = reasons || "none";
-    say(this.facts.outages, `${count(one.reconnects)} / ${count(one.stalls)}`);
-    this.list.hidden = file && !known(one.processed_fps) && one.state === "ended";
+    setText(this.facts.outages, `${count(one.reconnects)} / ${count(one.stalls)}`);
+    this.list.hidden = file && !isKnown(one.processed_fps) && one.state === "ended";
     for (const key of ["age", "dropped", "outages"]) this.facts[key].parentElement.hidden = file;
-    say(this.facts.fps.previousSibling, file ? "FPS" : "FPS / camera FPS");
-    counts(this);
-    this.why.hidden = !one.error || one.state === "live";
-    say(this.why, one.error ?? "");
-    this.way.hidden = !file;
-    if (file) this.way.firstChild.style.width = `${known(one.expected) && one.expected > 0 ? Math.min(100, 100 * one.processed / one.expected) : one.state === "ended" ? 100 : 0}%`;
-    const left = known(one.expected) && one.processed_fps && one.state === "live" ? (one.expected - one.processed) / one.processed_fps : 0;
-    say(this.url, file ? `${count(one.processed)}${known(one.expected) ? ` of ${count(one.expected)}` : ""} frames${left >= 1 ? `, ${span(left)} left` : ""}` : one.url);
+    setText(this.facts.fps.previousSibling, file ? "FPS" : "FPS / camera FPS");
+    showCounts(this);
+    this.error.hidden = !one.error || one.state === "live";
+    setText(this.error, one.error ?? "");
+    this.progress.hidden = !file;
+    if (file) this.progress.firstChild.style.width = `${isKnown(one.expected) && one.expected > 0 ? Math.min(100, 100 * one.processed / one.expected) : one.state === "ended" ? 100 : 0}%`;
+    const left = isKnown(one.expected) && one.processed_fps && one.state === "live" ? (one.expected - one.processed) / one.processed_fps : 0;
+    setText(this.url, file ? `${count(one.processed)}${isKnown(one.expected) ? ` of ${count(one.expected)}` : ""} frames${left >= 1 ? `, ${duration(left)} left` : ""}` : one.url);
     this.url.title = one.url;
     this.url.hidden = !file;
     this.spark.hidden = file;
-    this.change.hidden = !one.controllable;
-    this.lines.hidden = file || !one.size || typeof drawLines === "undefined";
-    say(this.change, one.state === "ended" ? "Start" : "Stop");
+    this.startStopButton.hidden = !one.controllable;
+    this.drawButton.hidden = file || !one.size || typeof drawLines === "undefined";
+    setText(this.startStopButton, one.state === "ended" ? "Start" : "Stop");
     this.index = index;
-    this.speak();
+    this.showNotice();
   }
 
-  // Return the text over the picture: why it does not move.
-  speak() {
+  // Show over the picture why it does not move.
+  showNotice() {
     const one = this.one, lines = [];
     const still = this.pictureAt && performance.now() - this.pictureAt;
-    let out = over || one.state !== "live";
-    if (over) lines.push(finished ? "the run has ended" : "connection lost");
-    else if (one.state === "waiting") lines.push("no connection", known(one.next_try_s) ? `next try in ${Math.max(0, Math.ceil(one.next_try_s))} s` : `for ${span(one.since_s)}`);
-    else if (one.state === "stalled") lines.push("no frames", `for ${span(one.since_s)}`);
-    else if (one.state === "connecting") lines.push("connecting", `for ${span(one.since_s)}`);
+    let out = disconnected || one.state !== "live";
+    if (disconnected) lines.push(runEnded ? "the run has ended" : "connection lost");
+    else if (one.state === "waiting") lines.push("no connection", isKnown(one.next_try_s) ? `next try in ${Math.max(0, Math.ceil(one.next_try_s))} s` : `for ${duration(one.since_s)}`);
+    else if (one.state === "stalled") lines.push("no frames", `for ${duration(one.since_s)}`);
+    else if (one.state === "connecting") lines.push("connecting", `for ${duration(one.since_s)}`);
     else if (one.state === "ended") lines.push(one.kind === "file" ? "finished" : "stopped");
-    else if (!this.shown) lines.push(this.seen ? "waiting for a frame" : "");
-    else if (this.seen && !document.hidden && still > STILL_MS + this.patience()) { lines.push("no new frame", `for ${span(still / 1000)}`); out = true; }
+    else if (!this.shown) lines.push(this.visible ? "waiting for a frame" : "");
+    else if (this.visible && !document.hidden && still > STILL_MS + this.expectedGap()) { lines.push("no new frame", `for ${duration(still / 1000)}`); out = true; }
     this.element.classList.toggle("out", out);
     const text = lines.join("|");
-    if (this.said !== text) {
-      this.said = text;
-      this.words.replaceChildren(...lines.filter(Boolean).map((line, i) => make(i ? "span" : "div", {}, line)));
+    if (this.noticeText !== text) {
+      this.noticeText = text;
+      this.notice.replaceChildren(...lines.filter(Boolean).map((line, i) => make(i ? "span" : "div", {}, line)));
     }
   }
 
-  patience() { return known(this.one.processed_fps) && this.one.processed_fps > 0 ? 2000 / this.one.processed_fps : 0; }
+  expectedGap() { return isKnown(this.one.processed_fps) && this.one.processed_fps > 0 ? 2000 / this.one.processed_fps : 0; }
 
-  // Draw only the newest picture: one that arrives while another is decoded replaces it.
+  // Draw only the newest of the pictures that arrive while another one is decoded.
   async picture(data) {
     this.pending = data;
     if (this.busy) return;
@@ -196,19 +196,19 @@ class Tile {
         bitmap.close();
         this.shown += 1;
         this.pictureAt = performance.now();
-        if (this.said && this.one) this.speak();
+        if (this.noticeText && this.one) this.showNotice();
       }
     } finally { this.busy = false; }
   }
 
-  async ask() {
+  async startOrStop() {
     const word = this.one.state === "ended" ? "start" : "stop";
-    this.change.disabled = true;
+    this.startStopButton.disabled = true;
     await this.post(word, "{}").catch((error) => toast(error.message));
-    setTimeout(() => { this.change.disabled = false; }, 1000);
+    setTimeout(() => { this.startStopButton.disabled = false; }, 1000);
   }
 
-  // Return the run's response. Throws an Error if it refuses.
+  // Return the run's response. Throws an Error if the run refuses.
   async post(word, body) {
     const type = { "Content-Type": "application/json" };
     const answer = await fetch(`/api/streams/${encodeURIComponent(this.name)}/${word}`, { method: "POST", headers: type, body })
@@ -218,108 +218,108 @@ class Tile {
     return said;
   }
 
-  // Draw lines and zones over the live picture; the run counts at them from its next frame on.
-  draw() {
+  // Let the user draw lines and zones over the live picture.
+  openDrawing() {
     const [width, height] = this.one.size.split("x").map(Number), panel = make("div", { class: "drawing" });
     const shapes = this.one.zones.map(({ kind, name, points, sides }) => ({
       kind, name, points: points.map(([x, y]) => [x * width, y * height]), in: sides[0] === "in" ? "" : sides[0], out: sides[1] === "out" ? "" : sides[1],
     }));
-    if (big !== this.name) enlarge(this.name);
+    if (enlarged !== this.name) enlarge(this.name);
     this.board.after(panel);
     const drawing = drawLines({ width, height, board: this.board, panel, shapes });
-    const end = () => { drawing.end(); panel.remove(); this.lines.disabled = false; };
+    const end = () => { drawing.end(); panel.remove(); this.drawButton.disabled = false; };
     const save = () => this.post("zones", drawing.text(true)).then((said) => { end(); toast(`${said.asked}; kept in ${said.file}`); }, (error) => drawing.complain(error.message));
     panel.append(make("div", { class: "row" }, make("button", { type: "button", class: "save", onclick: save }, "Save"), make("button", { type: "button", onclick: end }, "Cancel")));
-    this.lines.disabled = true;
+    this.drawButton.disabled = true;
   }
 }
 
 function enlarge(name) {
-  big = big === name ? null : name;
-  for (const tile of tiles.values()) tile.element.classList.toggle("big", tile.name === big);
-  if (big) tiles.get(big).element.scrollIntoView({ block: "nearest" });
-  watch();
+  enlarged = enlarged === name ? null : name;
+  for (const tile of tiles.values()) tile.element.classList.toggle("big", tile.name === enlarged);
+  if (enlarged) tiles.get(enlarged).element.scrollIntoView({ block: "nearest" });
+  updateStreams();
 }
 
-// ---------------------------------------------------------------- pictures: one response for all cameras of one width
+// ---------------------------------------------------------------- pictures: one response for all cameras with the same width
 
 const observer = new IntersectionObserver((entries) => {
-  for (const entry of entries) entry.target.tile.seen = entry.isIntersecting;
-  watch();
+  for (const entry of entries) entry.target.tile.visible = entry.isIntersecting;
+  updateStreams();
 }, { rootMargin: "100px" });
 
-const groups = new Map(); // request -> AbortController
+const requests = new Map(); // request -> AbortController
 
-function wishes() {
-  const wanted = new Map();
-  const seen = [...tiles.values()].filter((tile) => tile.seen && tile.one && tile.one.state !== "ended");
-  if (document.hidden || over) return wanted;
-  for (const tile of seen) {
-    const wish = tile.view.clientWidth * Math.min(devicePixelRatio, 2);
-    const width = WIDTHS.find((one) => one >= wish * .9) ?? WIDTHS.at(-1);
-    wanted.set(width, [...(wanted.get(width) ?? []), tile.name]);
+function pictureUrls() {
+  const byWidth = new Map();
+  const visible = [...tiles.values()].filter((tile) => tile.visible && tile.one && tile.one.state !== "ended");
+  if (document.hidden || disconnected) return byWidth;
+  for (const tile of visible) {
+    const pixels = tile.view.clientWidth * Math.min(devicePixelRatio, 2);
+    const width = WIDTHS.find((one) => one >= pixels * .9) ?? WIDTHS.at(-1);
+    byWidth.set(width, [...(byWidth.get(width) ?? []), tile.name]);
   }
-  const few = seen.length <= 1 ? 25 : seen.length <= 4 ? 15 : Math.max(3, Math.floor(60 / seen.length));
+  const rate = visible.length <= 1 ? 25 : visible.length <= 4 ? 15 : Math.max(3, Math.floor(60 / visible.length));
   const urls = new Map();
-  for (const [width, names] of wanted) {
-    const pace = big && !names.includes(big) ? Math.min(few, 4) : big ? 25 : few;
-    urls.set(`/api/pictures?cameras=${names.sort().map(encodeURIComponent).join(",")}&width=${width}&rate=${pace}`, names);
+  for (const [width, names] of byWidth) {
+    const ownRate = enlarged && !names.includes(enlarged) ? Math.min(rate, 4) : enlarged ? 25 : rate;
+    urls.set(`/api/pictures?cameras=${names.sort().map(encodeURIComponent).join(",")}&width=${width}&rate=${ownRate}`, names);
   }
   return urls;
 }
 
-function watch() {
-  clearTimeout(watch.timer);
-  watch.timer = setTimeout(() => {
-    const urls = wishes();
-    for (const [url, control] of groups) if (!urls.has(url)) { control.abort(); groups.delete(url); }
-    for (const url of urls.keys()) if (!groups.has(url)) follow(url);
+function updateStreams() {
+  clearTimeout(updateStreams.timer);
+  updateStreams.timer = setTimeout(() => {
+    const urls = pictureUrls();
+    for (const [url, control] of requests) if (!urls.has(url)) { control.abort(); requests.delete(url); }
+    for (const url of urls.keys()) if (!requests.has(url)) readStream(url);
   }, 150);
 }
 
-async function follow(url) {
+async function readStream(url) {
   const control = new AbortController();
-  groups.set(url, control);
+  requests.set(url, control);
   try {
     const answer = await fetch(url, { signal: control.signal });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
-    await parts(answer.body.getReader());
+    await readParts(answer.body.getReader());
   } catch { /* requested again below, if still needed */ }
-  if (groups.get(url) === control) {
-    groups.delete(url);
-    setTimeout(watch, 1000);
+  if (requests.get(url) === control) {
+    requests.delete(url);
+    setTimeout(updateStreams, 1000);
   }
 }
 
-// Read multipart: a head up to an empty line, then as many bytes as it states.
-async function parts(reader) {
+// Read a multipart response: each part is a head, an empty line, and as many bytes as the head says.
+async function readParts(reader) {
   const text = new TextDecoder();
-  let held = new Uint8Array(0), head = null;
+  let buffer = new Uint8Array(0), head = null;
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
-    const joined = new Uint8Array(held.length + value.length);
-    joined.set(held);
-    joined.set(value, held.length);
-    held = joined;
+    const joined = new Uint8Array(buffer.length + value.length);
+    joined.set(buffer);
+    joined.set(value, buffer.length);
+    buffer = joined;
     for (;;) {
       if (!head) {
-        const end = blank(held);
+        const end = endOfHead(buffer);
         if (end < 0) break;
-        head = text.decode(held.subarray(0, end));
-        held = held.subarray(end);
+        head = text.decode(buffer.subarray(0, end));
+        buffer = buffer.subarray(end);
       }
       const length = Number(/content-length: (\d+)/i.exec(head)?.[1] ?? 0);
-      if (held.length < length) break;
+      if (buffer.length < length) break;
       const name = /x-camera: (\S+)/i.exec(head)?.[1];
-      tiles.get(name)?.picture(held.slice(0, length)).catch(() => {});
-      held = held.subarray(length);
+      tiles.get(name)?.picture(buffer.slice(0, length)).catch(() => {});
+      buffer = buffer.subarray(length);
       head = null;
     }
   }
 }
 
-function blank(data) {
+function endOfHead(data) {
   for (let i = 0; i + 3 < data.length; i += 1) if (data[i] === 13 && data[i + 1] === 10 && data[i + 2] === 13 && data[i + 3] === 10) return i + 4;
   return -1;
 }
@@ -329,45 +329,45 @@ function blank(data) {
 function show(now) {
   before = figures;
   figures = now;
-  heardAt = performance.now();
-  over = false;
+  lastMessageAt = performance.now();
+  disconnected = false;
   const lost = now.streams.filter((one) => one.state !== "live");
   const file = now.streams.length > 0 && now.streams.every((one) => one.kind === "file");
-  health(now.healthy ? lost.length && !file ? "wait" : "good" : "bad", now.healthy ? lost.length && !file ? `${lost.length} of ${now.streams.length} down` : "healthy" : "not healthy");
-  say($("uptime"), `up ${span(now.uptime_s)}`);
+  setHealth(now.healthy ? lost.length && !file ? "wait" : "good" : "bad", now.healthy ? lost.length && !file ? `${lost.length} of ${now.streams.length} down` : "healthy" : "not healthy");
+  setText($("uptime"), `up ${duration(now.uptime_s)}`);
   const live = now.streams.filter((one) => one.state === "live");
-  number("live", file ? `${now.streams.length}` : `${live.length} of ${now.streams.length}`, file ? (now.streams.length === 1 ? "file" : "files") : "cameras live");
-  number("fps", rate(now.end_to_end_fps));
-  number("inference", rate(now.inference_fps));
-  const ages = live.map((one) => one.age_ms.p50).filter(known).sort((a, b) => a - b);
-  number("age", milliseconds(ages.length ? ages[Math.floor(ages.length / 2)] : null));
-  number("cpu", known(now.cpu_share) ? `${(100 * now.cpu_share).toFixed(0)}%` : "–",
-    known(now.computer_share) ? `CPU used (${(100 * now.computer_share).toFixed(0)}% by all programs)` : "CPU used");
-  number("capacity", known(now.capacity) ? now.capacity.toFixed(1) : "–");
+  setNumber("live", file ? `${now.streams.length}` : `${live.length} of ${now.streams.length}`, file ? (now.streams.length === 1 ? "file" : "files") : "cameras live");
+  setNumber("fps", formatRate(now.end_to_end_fps));
+  setNumber("inference", formatRate(now.inference_fps));
+  const ages = live.map((one) => one.age_ms.p50).filter(isKnown).sort((a, b) => a - b);
+  setNumber("age", milliseconds(ages.length ? ages[Math.floor(ages.length / 2)] : null));
+  setNumber("cpu", isKnown(now.cpu_share) ? `${(100 * now.cpu_share).toFixed(0)}%` : "–",
+    isKnown(now.computer_share) ? `CPU used (${(100 * now.computer_share).toFixed(0)}% by all programs)` : "CPU used");
+  setNumber("capacity", isKnown(now.capacity) ? now.capacity.toFixed(1) : "–");
   $("n-age").hidden = $("n-capacity").hidden = $("events").hidden = file;
   $("bottleneck").hidden = !now.bottleneck;
-  say($("bottleneck"), now.bottleneck);
-  $("bottleneck").classList.toggle("bad", known(now.capacity) && now.capacity < live.length); // frames are dropped
+  setText($("bottleneck"), now.bottleneck);
+  $("bottleneck").classList.toggle("bad", isKnown(now.capacity) && now.capacity < live.length); // frames are dropped
   document.querySelector("main").classList.toggle("counting", now.streams.some((one) => one.zones?.length));
-  cameras([...now.streams, ...now.stopped.map(stopped)]);
-  stages(now.busy);
-  remember(now);
-  curves();
+  showCameras([...now.streams, ...now.stopped.map(stoppedCamera)]);
+  showStages(now.busy);
+  addSample(now);
+  showCurves();
 }
 
-function number(id, text, label) {
+function setNumber(id, text, label) {
   const box = $(`n-${id}`);
-  say(box.firstElementChild, text);
-  if (label) say(box.lastElementChild, label);
+  setText(box.firstElementChild, text);
+  if (label) setText(box.lastElementChild, label);
 }
 
-function health(kind, text) {
+function setHealth(kind, text) {
   $("health").className = `pill ${kind}`;
-  say($("health"), text);
+  setText($("health"), text);
   document.title = kind === "good" ? "detect-video" : `${text} · detect-video`;
 }
 
-function cameras(streams) {
+function showCameras(streams) {
   $("none").hidden = streams.length > 0;
   $("cameras").classList.toggle("two", streams.length <= 3);
   let changed = false;
@@ -384,50 +384,50 @@ function cameras(streams) {
     changed ||= tile.one && (tile.one.state === "ended") !== (one.state === "ended");
     tile.show(one, index);
   });
-  if (changed) watch();
+  if (changed) updateStreams();
 }
 
-// A camera that a user stopped has no figures; its tile stays, so that it can be started again.
-function stopped(name) {
+// Return the figures of a camera that a user stopped. Its tile stays, so that it can be started again.
+function stoppedCamera(name) {
   return { name, kind: "camera", url: "", state: "ended", since_s: 0, received: 0, processed: 0, dropped: {}, reconnects: 0, stalls: 0, age_ms: {},
     camera_fps: null, processed_fps: null, size: null, frozen: false, error: null, next_try_s: null, expected: null, zones: [], controllable: true };
 }
 
 // ---------------------------------------------------------------- lines and zones
 
-const past = { days: [], sums: new Map() }; // each camera's lines and zones on the last days
+const past = { days: [], sums: new Map() }; // counts of each camera's lines and zones on earlier days
 
 const sums = (one) => `${count(one.in)} / ${count(one.out)}`;
 const added = (all) => all.reduce((sum, one) => ({ in: sum.in + one.in, out: sum.out + one.out }), { in: 0, out: 0 });
 
-function counts(tile) {
+function showCounts(tile) {
   const found = tile.one.zones ?? [], names = found.map((one) => one.name).join("\n");
   tile.zones.hidden = !found.length;
   if (tile.zones.names !== names) {
     tile.zones.names = names;
     tile.zones.replaceChildren(...found.map((one) => make("div", { class: "counted" }, make("b", { title: one.name }, one.name), make("span", { class: "now" }),
-      bars(), make("span", { class: "dim small" }), bars(), make("span", { class: "dim small" }))));
+      makeBars(), make("span", { class: "dim small" }), makeBars(), make("span", { class: "dim small" }))));
   }
   found.forEach((one, i) => {
     const [, now, hours, today, days, before] = tile.zones.children[i].children;
-    say(now, `${one.sides[0]} ${count(one.today.in)}, ${one.sides[1]} ${count(one.today.out)}${known(one.inside) ? `, ${count(one.inside)} inside` : ""}`);
+    setText(now, `${one.sides[0]} ${count(one.today.in)}, ${one.sides[1]} ${count(one.today.out)}${isKnown(one.inside) ? `, ${count(one.inside)} inside` : ""}`);
     hours.toggleAttribute("hidden", tile.one.kind === "file");
     today.hidden = tile.one.kind === "file"; // a file has its own time
-    fill(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00`);
-    say(today, `today by the hour (the machine's time), ${one.sides.join(" and ")}`);
+    drawBars(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00`);
+    setText(today, `today by the hour (the machine's time), ${one.sides.join(" and ")}`);
     const old = past.sums.get(`${tile.name}\n${one.name}`);
     before.hidden = !old;
     days.toggleAttribute("hidden", !old);
     if (!old) return;
-    fill(days, old, (day) => past.days[day]);
-    say(before, `yesterday ${sums(old.at(-1))}, last ${old.length} days ${sums(added(old))}`);
+    drawBars(days, old, (day) => past.days[day]);
+    setText(before, `yesterday ${sums(old.at(-1))}, last ${old.length} days ${sums(added(old))}`);
   });
 }
 
-function bars() { return draw("svg", { class: "bars", preserveAspectRatio: "none", role: "img" }); }
+function makeBars() { return makeSvg("svg", { class: "bars", preserveAspectRatio: "none", role: "img" }); }
 
-// Draw one bar per pair: in stacked on out.
-function fill(svg, pairs, name) {
+// Draw a bar for each pair, with in stacked on out.
+function drawBars(svg, pairs, name) {
   const text = pairs.map(sums).join();
   if (svg.text === text) return;
   svg.text = text;
@@ -435,38 +435,38 @@ function fill(svg, pairs, name) {
   svg.setAttribute("aria-label", pairs.map((one, i) => one.in + one.out ? `${name(i)}: in ${one.in}, out ${one.out}` : "").filter(Boolean).join("; ") || "nothing");
   const most = Math.max(1, ...pairs.map((one) => one.in + one.out));
   svg.replaceChildren(...pairs.map((one, i) => {
-    const group = draw("g", {}), title = draw("title", {}), below = 100 * one.out / most, above = 100 * one.in / most;
+    const group = makeSvg("g", {}), title = makeSvg("title", {}), below = 100 * one.out / most, above = 100 * one.in / most;
     title.textContent = `${name(i)}: in ${one.in}, out ${one.out}`;
-    group.append(title, draw("rect", { class: "all", x: i, y: 0, width: 1, height: 100 }),
-      draw("rect", { class: "came", x: i + .1, y: 100 - below - above, width: .8, height: above }), draw("rect", { class: "went", x: i + .1, y: 100 - below, width: .8, height: below }));
+    group.append(title, makeSvg("rect", { class: "all", x: i, y: 0, width: 1, height: 100 }),
+      makeSvg("rect", { class: "came", x: i + .1, y: 100 - below - above, width: .8, height: above }), makeSvg("rect", { class: "went", x: i + .1, y: 100 - below, width: .8, height: below }));
     return group;
   }));
 }
 
-async function earlier() {
-  const found = await read("/api/counts");
+async function loadCounts() {
+  const found = await fetchJson("/api/counts");
   past.days = found?.days ?? past.days;
   past.sums = found ? new Map(found.zones.map((one) => [`${one.camera}\n${one.name}`, one.sums])) : past.sums;
 }
 
-function stages(busy) {
-  const names = Object.keys(busy).sort((a, b) => place(a) - place(b));
+function showStages(busy) {
+  const names = Object.keys(busy).sort((a, b) => stageOrder(a) - stageOrder(b));
   $("work").hidden = names.length === 0;
   const box = $("stages");
-  if (stages.names !== names.join()) {
-    stages.names = names.join();
+  if (showStages.names !== names.join()) {
+    showStages.names = names.join();
     box.replaceChildren(...names.map((name) => make("div", { class: `stage ${STAGES.includes(name) ? name : ""}` }, name, make("div", { class: "track" }, make("i")), make("b"))));
   }
   names.forEach((name, i) => {
     const row = box.children[i];
     row.querySelector("i").style.width = `${Math.min(100, 100 * busy[name])}%`;
-    say(row.lastElementChild, `${(100 * busy[name]).toFixed(0)}%`);
+    setText(row.lastElementChild, `${(100 * busy[name]).toFixed(0)}%`);
   });
 }
 
 // ---------------------------------------------------------------- curves
 
-function remember(now) {
+function addSample(now) {
   const at = Date.parse(now.time_utc) / 1000;
   const last = history.times.at(-1);
   if (last !== undefined && (at <= last || !before)) return; // the first rates need two samples
@@ -477,9 +477,9 @@ function remember(now) {
   for (const one of now.streams) {
     const then = old.get(one.name);
     const each = (value, past) => then && seconds > 0 && value >= past ? (value - past) / seconds : null;
-    put(history.age, one.name, one.state === "live" ? one.age_ms.p50 : null);
-    put(history.processed, one.name, each(one.processed, then?.processed));
-    put(history.dropped, one.name, then ? each(all(one), all(then)) : null);
+    addValue(history.age, one.name, one.state === "live" ? one.age_ms.p50 : null);
+    addValue(history.processed, one.name, each(one.processed, then?.processed));
+    addValue(history.dropped, one.name, then ? each(all(one), all(then)) : null);
   }
   for (const map of [history.age, history.processed, history.dropped]) {
     for (const [name, values] of map) {
@@ -493,13 +493,13 @@ function remember(now) {
   }
 }
 
-function put(map, name, value) {
+function addValue(map, name, value) {
   if (!map.has(name)) map.set(name, new Array(history.times.length - 1).fill(null));
   map.get(name).push(value);
 }
 
-async function recall() {
-  const past = await read("/api/history");
+async function loadHistory() {
+  const past = await fetchJson("/api/history");
   if (!past) return; // the curves start now
   history.times = past.times_s;
   history.age = new Map(Object.entries(past.age_ms));
@@ -509,8 +509,8 @@ async function recall() {
 
 const charts = {
   age: { values: () => history.age, text: milliseconds },
-  drops: { values: () => history.dropped, text: rate },
-  rate: { values: () => history.processed, text: rate },
+  drops: { values: () => history.dropped, text: formatRate },
+  rate: { values: () => history.processed, text: formatRate },
 };
 
 function round(value) {
@@ -519,23 +519,23 @@ function round(value) {
   return [1, 2, 5, 10].find((step) => step * unit >= value) * unit;
 }
 
-function line(values, top, from, to) {
+function linePath(values, top, from, to) {
   const step = 100 / Math.max(1, to - from - 1);
   let path = "", pen = false;
   for (let i = from; i < to; i += 1) {
     const value = values[i];
-    if (!known(value)) { pen = false; continue; }
+    if (!isKnown(value)) { pen = false; continue; }
     path += `${pen ? "L" : "M"}${((i - from) * step).toFixed(2)} ${(100 - 100 * Math.min(value, top) / top).toFixed(2)}`;
     pen = true;
   }
   return path;
 }
 
-function curves() {
+function showCurves() {
   const size = history.times.length, from = Math.max(0, size - KEPT);
   for (const [id, chart] of Object.entries(charts)) {
-    const entries = [...chart.values()].filter(([, values]) => values.some(known));
-    const highest = Math.max(0, ...entries.map(([, values]) => values.reduce((most, v) => known(v) && v > most ? v : most, 0)));
+    const entries = [...chart.values()].filter(([, values]) => values.some(isKnown));
+    const highest = Math.max(0, ...entries.map(([, values]) => values.reduce((most, v) => isKnown(v) && v > most ? v : most, 0)));
     $(id).hidden = size < 3 || !entries.length || (id === "drops" && !figures.streams.some((one) => Object.keys(one.dropped).length || one.received > one.processed + 1000));
     if ($(id).hidden) continue;
     const top = round(highest);
@@ -545,37 +545,37 @@ function curves() {
     const values = history.age.get(tile.name);
     if (tile.spark.hidden || !values || size < 3) continue;
     const start = Math.max(0, size - 120);
-    const top = Math.max(1, ...values.slice(start).filter(known)) * 1.15;
+    const top = Math.max(1, ...values.slice(start).filter(isKnown)) * 1.15;
     let svg = tile.spark.firstChild;
     if (!svg) {
-      svg = draw("svg", { class: "curves", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" });
-      svg.append(draw("path", {}));
+      svg = makeSvg("svg", { class: "curves", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" });
+      svg.append(makeSvg("path", {}));
       tile.spark.append(svg);
     }
-    svg.firstChild.setAttribute("d", line(values, top, start, size));
+    svg.firstChild.setAttribute("d", linePath(values, top, start, size));
   }
 }
 
 function plot(box, chart, entries, top, from, to) {
   if (!box.firstChild) {
-    const svg = draw("svg", { class: "curves", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" });
+    const svg = makeSvg("svg", { class: "curves", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" });
     const area = make("div", { class: "area" }, svg);
     box.append(make("div", { class: "scale" }, make("span"), make("span"), make("span", {}, "0")), area,
       make("div", { class: "times" }, make("span"), make("span")), make("div", { class: "key" }));
-    area.addEventListener("pointermove", (event) => { const b = area.getBoundingClientRect(); box.at = Math.min(1, Math.max(0, (event.clientX - b.x) / b.width)); curves(); });
-    area.addEventListener("pointerleave", () => { box.at = undefined; curves(); });
+    area.addEventListener("pointermove", (event) => { const b = area.getBoundingClientRect(); box.at = Math.min(1, Math.max(0, (event.clientX - b.x) / b.width)); showCurves(); });
+    area.addEventListener("pointerleave", () => { box.at = undefined; showCurves(); });
   }
   const svg = box.querySelector("svg"), [high, middle] = box.querySelectorAll(".scale span");
-  say(high, String(top));
-  say(middle, String(top / 2));
+  setText(high, String(top));
+  setText(middle, String(top / 2));
   const at = box.at === undefined ? to - 1 : from + Math.round(box.at * (to - from - 1));
-  const lines = [draw("line", { x1: 0, x2: 100, y1: 0, y2: 0 }), draw("line", { x1: 0, x2: 100, y1: 50, y2: 50 }), draw("line", { x1: 0, x2: 100, y1: 100, y2: 100 })];
-  if (box.at !== undefined) lines.push(draw("line", { class: "pointer", x1: 100 * box.at, x2: 100 * box.at, y1: 0, y2: 100 }));
-  svg.replaceChildren(...lines, ...entries.map(([name, values]) => draw("path", { class: series(name), d: line(values, top, from, to) })));
+  const lines = [makeSvg("line", { x1: 0, x2: 100, y1: 0, y2: 0 }), makeSvg("line", { x1: 0, x2: 100, y1: 50, y2: 50 }), makeSvg("line", { x1: 0, x2: 100, y1: 100, y2: 100 })];
+  if (box.at !== undefined) lines.push(makeSvg("line", { class: "pointer", x1: 100 * box.at, x2: 100 * box.at, y1: 0, y2: 100 }));
+  svg.replaceChildren(...lines, ...entries.map(([name, values]) => makeSvg("path", { class: series(name), d: linePath(values, top, from, to) })));
   const [first, last] = box.querySelectorAll(".times span");
   const clock = (s) => new Date(s * 1000).toLocaleTimeString([], CLOCK);
-  say(first, clock(history.times[from]));
-  say(last, box.at === undefined ? "now" : clock(history.times[at]));
+  setText(first, clock(history.times[from]));
+  setText(last, box.at === undefined ? "now" : clock(history.times[at]));
   box.querySelector(".key").replaceChildren(...entries.map(([name, values]) => make("span", {}, make("i", { class: series(name) }), `${name} `, make("b", {}, chart.text(values[at])))));
 }
 
@@ -585,9 +585,9 @@ const series = (name) => `s${(tiles.get(name)?.index ?? 0) % 8}`;
 
 const WORDS = { camera_up: "connected", camera_down: "connection lost", appears: "appears", leaves: "leaves" };
 
-function happened(one) {
+function addEvent(one) {
   const list = $("events").querySelector("ol");
-  const what = one.class ? `${one.class}${known(one.track) ? ` ${one.track}` : known(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}${one.zone ? ` ${one.zone}` : ""}${one.direction ? ` (${one.side ?? one.direction})` : ""}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
+  const what = one.class ? `${one.class}${isKnown(one.track) ? ` ${one.track}` : isKnown(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}${one.zone ? ` ${one.zone}` : ""}${one.direction ? ` (${one.side ?? one.direction})` : ""}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
   const kind = one.event === "camera_down" ? "down" : one.event === "camera_up" ? "up" : "";
   const when = new Date(one.time_utc);
   list.prepend(make("li", { class: kind }, make("time", { datetime: one.time_utc, title: when.toLocaleString() }, when.toLocaleTimeString([], CLOCK)),
@@ -597,7 +597,7 @@ function happened(one) {
 }
 
 async function recordings() {
-  const answer = await read("/api/recordings?kind=video&limit=30");
+  const answer = await fetchJson("/api/recordings?kind=video&limit=30");
   if (!answer) return;
   const { recordings: found, more } = answer;
   $("recordings").hidden = !found.length;
@@ -609,36 +609,36 @@ async function recordings() {
       ...(one.boxes_url ? [" ", make("a", { href: one.boxes_url, download: "", title: "Boxes as subtitles: save them next to the video" }, "Boxes")] : [])))));
 }
 
-// Show the newest pictures of events; do not request one again that is already shown.
+// Show the newest pictures of events, without requesting shown ones again.
 async function snapshots() {
-  const found = (await read("/api/recordings?kind=snapshots&limit=8"))?.recordings, box = $("snapshots").querySelector(".shots");
+  const found = (await fetchJson("/api/recordings?kind=snapshots&limit=8"))?.recordings, box = $("snapshots").querySelector(".shots");
   if (!found) return;
   $("snapshots").hidden = !found.length;
-  const there = new Map([...box.children].map((one) => [one.getAttribute("href"), one]));
-  box.replaceChildren(...found.map((one) => there.get(one.url) ?? make("a", { href: one.url, target: "_blank", title: one.name },
+  const existing = new Map([...box.children].map((one) => [one.getAttribute("href"), one]));
+  box.replaceChildren(...found.map((one) => existing.get(one.url) ?? make("a", { href: one.url, target: "_blank", title: one.name },
     make("img", { src: one.url, alt: `${one.camera}, ${one.name}`, loading: "lazy" }),
     make("span", {}, `${new Date(one.start_utc).toLocaleTimeString([], CLOCK)} ${one.camera}`))));
 }
 
 // ---------------------------------------------------------------- the connection to the run
 
-function gone(text) {
-  over = true;
-  health("bad", text);
-  for (const tile of tiles.values()) if (tile.one) tile.speak();
-  watch();
+function showDisconnected(text) {
+  disconnected = true;
+  setHealth("bad", text);
+  for (const tile of tiles.values()) if (tile.one) tile.showNotice();
+  updateStreams();
 }
 
 function listen() {
   const source = new EventSource("/api/events");
-  source.addEventListener("figures", (event) => { finished = false; const was = over; show(JSON.parse(event.data)); if (was) watch(); });
-  source.addEventListener("event", (event) => { if (event.lastEventId) { if (Number(event.lastEventId) <= listen.last) return; listen.last = Number(event.lastEventId); } happened(JSON.parse(event.data)); });
+  source.addEventListener("figures", (event) => { runEnded = false; const wasDisconnected = disconnected; show(JSON.parse(event.data)); if (wasDisconnected) updateStreams(); });
+  source.addEventListener("event", (event) => { if (event.lastEventId) { if (Number(event.lastEventId) <= listen.last) return; listen.last = Number(event.lastEventId); } addEvent(JSON.parse(event.data)); });
   source.addEventListener("lost", (event) => toast(`${JSON.parse(event.data).lost} events came too fast to be shown.`));
-  source.addEventListener("silent", () => { if (figures) gone("the run is not responding"); });
-  source.addEventListener("end", () => { finished = true; gone("the run has ended"); });
+  source.addEventListener("silent", () => { if (figures) showDisconnected("the run is not responding"); });
+  source.addEventListener("end", () => { runEnded = true; showDisconnected("the run has ended"); });
   source.onerror = async () => {
-    if (!finished) gone("connection lost");
-    if (source.readyState === EventSource.CLOSED) { // refused: the login may have ended
+    if (!runEnded) showDisconnected("connection lost");
+    if (source.readyState === EventSource.CLOSED) { // the server refused it: the session may have ended
       const answer = await fetch("/api/history").catch(() => null);
       if (answer?.status === 401) location.assign("/login");
       else setTimeout(listen, 2000);
@@ -648,14 +648,14 @@ function listen() {
 listen.last = 0;
 
 setInterval(() => {
-  if (!over && figures && performance.now() - heardAt > SILENT_MS) gone("connection lost");
-  for (const tile of tiles.values()) if (tile.one) tile.speak();
+  if (!disconnected && figures && performance.now() - lastMessageAt > SILENT_MS) showDisconnected("connection lost");
+  for (const tile of tiles.values()) if (tile.one) tile.showNotice();
 }, 500);
-document.addEventListener("visibilitychange", watch);
-addEventListener("resize", watch);
-recall().then(listen);
+document.addEventListener("visibilitychange", updateStreams);
+addEventListener("resize", updateStreams);
+loadHistory().then(listen);
 const files = () => { recordings(); snapshots(); };
 files();
 setInterval(() => { if (!document.hidden) files(); }, 10000);
-earlier();
-setInterval(() => { if (!document.hidden && figures?.streams.some((one) => one.zones?.length)) earlier(); }, 60000);
+loadCounts();
+setInterval(() => { if (!document.hidden && figures?.streams.some((one) => one.zones?.length)) loadCounts(); }, 60000);

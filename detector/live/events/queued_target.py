@@ -1,5 +1,5 @@
-"""The base of receivers outside the process: a thread, a bounded queue, retries with exponential
-back-off, and a count of lost events."""
+"""The base class of receivers outside the process: a thread, a bounded queue, retries with
+exponential back-off, and a count of lost events."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from detector.live.base import Event
 ROOM = 1000  # length of the queue; when it is full, the oldest event is dropped
 TRIES = 5
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # doubles after each try
-LAST_MOMENT_S = 1.0  # for queued events when the run ends
+LAST_MOMENT_S = 1.0  # time to deliver queued events when the run ends
 
 
 class TryAgainError(Exception):
-    """Delivery failed for now: the receiver is away, or overloaded."""
+    """Delivery failed, but may succeed later."""
 
 
 class RefusedError(Exception):
@@ -36,17 +36,15 @@ def explain(error: BaseException) -> str:
     return redact(str(error) or type(error).__name__)
 
 
-class Courier:
-    """Delivers events one after the other; a subclass implements ``deliver``."""
+class QueuedTarget:
+    """Delivers events one after the other. A subclass implements ``deliver``."""
 
     name = ""
-    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)
+    accepts: Callable[[Event], bool] = staticmethod(lambda event: True)
 
-    def __init__(
-        self, *, room: int = ROOM, complain: Callable[[str], None] = lambda _: None
-    ) -> None:
-        self._room = room
-        self._complain = complain  # called with a sentence at the first of several failures
+    def __init__(self, *, notice: Callable[[str], None] = lambda _: None) -> None:
+        """``notice`` prints a line at the first of several failures."""
+        self._notice = notice
         self._failing = False
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
@@ -56,23 +54,21 @@ class Courier:
         self._thread = threading.Thread(
             target=self._run, name=f"detect-video {self.name}", daemon=True
         )
-        self._started = False
 
     def deliver(self, event: Event) -> None:
         """Deliver one event. Raises TryAgainError or RefusedError; must end within seconds."""
         raise NotImplementedError
 
-    def tell(self, event: Event) -> None:
-        if not self.wanted(event):
+    def send(self, event: Event) -> None:
+        if not self.accepts(event):
             return
         with self._changed:
             if self._closing.is_set():
                 self._lost += 1
                 return
-            if not self._started:
-                self._started = True
+            if self._thread.ident is None:
                 self._thread.start()
-            if len(self._waiting) >= self._room:
+            if len(self._waiting) >= ROOM:
                 self._waiting.popleft()
                 self._lost += 1
             self._waiting.append(event)
@@ -83,7 +79,7 @@ class Courier:
             return self._lost
 
     def close(self) -> None:
-        """Deliver queued events for at most ``LAST_MOMENT_S``; count the rest as lost."""
+        """Deliver queued events for ``LAST_MOMENT_S``; count the rest as lost."""
         deadline = time.monotonic() + LAST_MOMENT_S
         with self._changed:
             while (
@@ -96,7 +92,7 @@ class Courier:
             self._lost += len(self._waiting)
             self._waiting.clear()
             self._changed.notify_all()
-        if self._started:
+        if self._thread.ident is not None:
             self._thread.join(max(0.1, deadline - time.monotonic()))
 
     def _run(self) -> None:
@@ -137,6 +133,6 @@ class Courier:
     def _fail(self, why: str) -> None:
         if not self._failing:
             self._failing = True
-            self._complain(f"events to {self.name}: {why}")
+            self._notice(f"events to {self.name}: {why}")
         with self._changed:
             self._changed.notify_all()

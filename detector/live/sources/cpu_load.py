@@ -1,4 +1,4 @@
-"""Measures how full the cores are, and the share of our CPU time that decodes cameras."""
+"""Measures the load of all cores, and the share of our CPU time that decodes cameras."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ SECOND = 1_000_000_000  # ns
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class LoadShares:
     """Shares (0 to 1) of the last second. ``busy``: of all cores. ``decoding``: of our CPU time."""
 
     busy: float = 0.0
     decoding: float = 0.0
 
 
-class Burden:
-    """The load, shared by all cameras. Thread-safe. ``cpu_clock``: of this process."""
+class CpuLoad:
+    """The load, measured for all cameras. Thread-safe. ``cpu_clock``: CPU ns of this process."""
 
     def __init__(
         self,
         clock: Callable[[], int] = time.perf_counter_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
-        computer_clock: Callable[[], int | None] = machine_busy_ns,
+        machine_clock: Callable[[], int | None] = machine_busy_ns,
         cores: int | None = None,
     ) -> None:
-        self._clock, self._cpu_clock, self._computer_clock = clock, cpu_clock, computer_clock
+        self._clock, self._cpu_clock, self._machine_clock = clock, cpu_clock, machine_clock
         self._cores = cores or usable_cores()
         self._lock = threading.Lock()
         self._decoding_ns = 0
         self._before: tuple[int, int, int | None, int] | None = None
-        self._use = Use()
+        self._shares = LoadShares()
 
     def add(self, cpu_ns: int) -> None:
         with self._lock:
             self._decoding_ns += cpu_ns
 
-    def look(self) -> Use:
-        """Return the load, measured at most once a second; zeros at the first call."""
+    def measure(self) -> LoadShares:
+        """Return the load, updated at most once a second; zeros at the first call."""
         with self._lock:
             now = self._clock()
             if self._before is None or now - self._before[0] >= SECOND:
                 self._measure(now)
-            return self._use
+            return self._shares
 
     def _measure(self, now: int) -> None:
         before = self._before
-        self._before = (now, self._cpu_clock(), self._computer_clock(), self._decoding_ns)
+        self._before = (now, self._cpu_clock(), self._machine_clock(), self._decoding_ns)
         if before is None:
             return
         passed, own = now - before[0], self._before[1] - before[1]
         used = own
         if self._before[2] is not None and before[2] is not None:
-            # The system counts in ticks of 10 ms, so it may show less than we used.
+            # The system counts in ticks of 10 ms, so it may report less than we used.
             used = max(own, self._before[2] - before[2])
-        self._use = Use(
+        self._shares = LoadShares(
             busy=min(1.0, used / passed / self._cores),
             decoding=min(1.0, (self._before[3] - before[3]) / own) if own else 0.0,
         )

@@ -1,4 +1,4 @@
-"""The options of a live run beyond the plan of every run (``core.run.plan``)."""
+"""The options of a live run that other runs do not have."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detector.core import sinks
-from detector.core.config.cameras import EventsConfig, RecordConfig
+from detector.core.config.cameras import RecordConfig
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.writing import is_null_device
 from detector.core.run.plan import Asked
-from detector.live.recording import Quality
-from detector.live.sources import terms_of
+from detector.live.recording.recording import Quality
+from detector.live.sources import make_terms
 from detector.live.sources.base import Terms
 from detector.live.sources.cameras import is_camera_list
 
-FOLDER = "live"  # the default folder of outputs, and the folder of sessions below runs/
-# --quality -> x264 preset. Recordings are encoded without delay, so balanced has no B-frames.
+FOLDER = "live"  # default folder of outputs; sessions are in runs/live
+# --quality -> x264 preset. There are no B-frames, because recordings are encoded without delay.
 PRESETS = {"fast": "ultrafast", "balanced": "superfast", "small": "veryfast"}
 CRF = 23
 
@@ -27,51 +27,38 @@ Stamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class LiveAsked:
-    """The options. ``specs``: cameras and lists of cameras. ``folder``: for outputs, or None.
-    ``sized``: whether --size was given. ``lists``: the camera lists in ``specs``, each with a stamp
-    taken before the list is read."""
+class LiveOptions:
+    """The options. ``specs``: cameras and camera lists. ``folder``: of outputs; None: no outputs.
+    ``lists``: the camera lists, each with its ``stamp`` from before it is read."""
 
     specs: tuple[str, ...]
-    repeat: bool
+    config: Config
     terms: Terms
-    gather: str
-    frames: int | None
     duration_s: float | None
     folder: Path | None
-    sessions: str | None
-    sized: bool
-    record: RecordConfig
     encoding: Quality
     tracks: bool
-    events: EventsConfig
     lists: Mapping[str, Stamp]
 
     @classmethod
-    def of(cls, specs: Sequence[str], asked: Asked) -> LiveAsked:
+    def of(cls, specs: Sequence[str], asked: Asked) -> LiveOptions:
         config = asked.config
         _refuse_options_of_files(config, asked)
-        output, live = config.output, config.live
+        output = config.output
         _refuse_recording(config)
         nothing = output.output is not None and is_null_device(output.output)
         duration_s = asked.reading.duration_s
         return cls(
             specs=tuple(specs),
-            repeat=live.repeat,
-            terms=terms_of(asked.reading),
-            gather=live.gather,
-            frames=config.input.frames,
+            config=config,
+            terms=make_terms(asked.reading),
             duration_s=None if duration_s is None else float(duration_s),
             folder=None if nothing else Path(output.output or FOLDER),
-            sessions=output.run_dir,
-            sized=config.runtime.size is not None,
-            record=config.record,
             encoding=Quality(
                 output.preset or PRESETS[output.quality or "balanced"],
                 CRF if output.crf is None else output.crf,
             ),
             tracks="tracks" in (output.save or ()),
-            events=config.events,
             lists={spec: stamp(spec) for spec in specs if is_camera_list(spec)},
         )
 
@@ -94,7 +81,7 @@ def _refuse_options_of_files(config: Config, asked: Asked) -> None:
     wrong = {
         "--save": (
             bool({*(output.save or ())} - {"tracks"}),
-            "rows are always written, --record writes video; cameras know only --save tracks",
+            "rows are always written, --record writes video; cameras support only --save tracks",
         ),
         "--no-video": (output.no_video, "no video is written without --record"),
         "--only-detections": (output.only_detections, "rows of cameras cover every frame"),
