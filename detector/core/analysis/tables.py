@@ -21,7 +21,7 @@ from detector.core.tables import Column, Table
 
 
 def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> Table:
-    """Return a row with a run's settings and rates. ``rounded``: drops insignificant decimals."""
+    """Return a row with a run's settings and rates. ``rounded`` rounds a rate."""
     rates = {one.name: getattr(summary.fps, one.name) for one in fields(Rates)}
     optional = {one.name for one in fields(Rates) if one.default is not MISSING}
     known = {name: rate for name, rate in rates.items() if rate is not None or name not in optional}
@@ -43,13 +43,13 @@ def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> 
         Column("input", "model input", out=2),
         Column("batch", out=4),
         Column("video", "video size", out=1),
-        *(Column(name, titles[name], ".2f") for name in sorted(known, key=_end_to_end_last)),
+        *(Column(name, titles[name], ".2f") for name in sorted(known, key=_sort_key)),
         Column("frames", out=5),
     ]
     return Table("lab", columns, [row])
 
 
-def _end_to_end_last(name: str) -> tuple[bool, str]:
+def _sort_key(name: str) -> tuple[bool, str]:
     return name == "end_to_end", name
 
 
@@ -76,14 +76,15 @@ EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
 
 
 def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Table:
-    """Return a row per stage that ran, then the rest. ``libraries``: include their threads."""
+    """Return a row per stage that ran, then decoding of cameras and, with ``libraries``, their
+    threads."""
     rows: list[StageRow | dict[str, Any]] = [*stage_rows(summary, frames)]
     stages = len(rows)
     if summary.decoding and summary.decoding.calls:
-        # Not a stage: the loop's ledger adds up without it. A feed also decodes dropped pictures.
-        one = summary.decoding
-        busy, cpu = (seconds * 1e3 / frames for seconds in (one.busy_s, one.cpu_s))
-        threads = counted(one.threads, "camera")
+        # Decoding is not a stage of the loop, and cameras also decode pictures that are dropped.
+        decoding = summary.decoding
+        busy, cpu = (seconds * 1e3 / frames for seconds in (decoding.busy_s, decoding.cpu_s))
+        threads = counted(decoding.threads, "camera")
         rows.append(
             EMPTY | {"stage": "decoding", "busy_ms": busy, "cpu_ms": cpu, "run_by": threads}
         )

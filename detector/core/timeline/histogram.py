@@ -1,4 +1,4 @@
-"""A streaming histogram with bounded relative error: percentiles of any number of samples."""
+"""A streaming histogram: percentiles of any number of samples, with a bounded relative error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-# Below this number of samples, a percentile would merely be the maximum.
+# The fewest samples for each percentile; with fewer it would be close to the maximum.
 SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
 
 

@@ -1,4 +1,4 @@
-"""The timeline: all tracks of a run, and what they add up to."""
+"""The timeline: the tracks of all threads of a run, and sums over them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Timeline:
     """The tracks of all threads. ``clock`` and ``cpu_clock`` return nanoseconds.
 
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
-    stage's CPU time includes what other threads of the process used meanwhile. ``run_queue`` opens
-    the count of the calling thread's waits for a core. ``natives`` observes libraries' threads;
-    None: not observed. ``max_rows`` of each stage and kind of wait are kept: the first ones, in a
-    file in ``folder`` if given, or with ``ring`` the last ones.
+    stage's CPU time includes that of the process's other threads during its calls. ``run_queue``
+    opens the count of the calling thread's waits for a core. ``natives`` observes libraries'
+    threads; None: not observed. For each stage and kind of wait ``max_rows`` are kept: the first
+    ones, in a file in ``folder`` if given, or with ``ring`` the last ones.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Timeline:
 
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
-        """Mark a run for a recording tool with a range "run", which starts capture."""
+        """Mark a run with a range "run", at which a recording tool can start its capture."""
         if self._domain is None:
             yield
             return
@@ -83,7 +83,7 @@ class Timeline:
     def track(self, name: str) -> ThreadTrack:
         with self._lock:
             if name not in self.tracks:
-                track = ThreadTrack(
+                self.tracks[name] = ThreadTrack(
                     name,
                     self.clock,
                     self._cpu_clock,
@@ -97,20 +97,19 @@ class Timeline:
                     self._run_queue,
                     self._bookings,
                 )
-                self.tracks[name] = track
             return self.tracks[name]
 
     def book_threads(self, stage: str) -> AbstractContextManager[None]:
-        """Book the threads that start while a stage's part is opened to that stage."""
+        """Return a context manager that books threads started inside it to the stage."""
         return nullcontext() if self._natives is None else self._natives.book_threads(stage)
 
     def mark(self) -> None:
-        """Mark a moment for counting native threads; steady state is from the first to the last."""
+        """Read the clocks of native threads. The first and the last mark bound the steady state."""
         if self._natives is not None:
             self._marks[1:] = [self._natives.mark(self._calls())]
 
     def burnt(self) -> Burnt | None:
-        """Return what native threads used between the marks; None without two marks."""
+        """Return the time used between the first and the last mark; None without two marks."""
         if self._natives is None or len(self._marks) < 2 or not self._marks[-1].times:
             return None
         return self._natives.between(self._marks[0], self._marks[-1])
@@ -123,14 +122,12 @@ class Timeline:
             for (stage, kind), span in list(track.spans.items()):
                 if kind == WORK:
                     calls[stage] = calls.get(stage, 0) + span.calls
-        calls[READ] = calls.get(
-            PREPROCESS, 0
-        )  # the last read finds the end, without work for a decoder
+        calls[READ] = calls.get(PREPROCESS, 0)  # the last read finds the end and decodes nothing
         return calls
 
 
 class OffTimeline:
-    """A timeline that measures nothing; the cost of the instruments is measured against it."""
+    """A timeline that measures nothing, for runs without instruments."""
 
     def __init__(self) -> None:
         self.tracks: dict[str, ThreadTrack] = {}
