@@ -222,7 +222,7 @@ def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
     (place / "class").write_text(f"{about.pci}0000\n")
     assert about.module in hardware.why_missing(kind)
     file = tmp_path / "dev" / about.files.replace("*", "0")
-    shown = tmp_path / "sys/class" / about.shown / file.name
+    shown = tmp_path / "sys/class" / about.sys_class / file.name
     for path in (file.parent, shown):
         path.mkdir(parents=True)
     file.touch()

@@ -12,19 +12,14 @@ from msgspec import UNSET
 from detector.core.analysis.verdict import Choices, frame_times, has_encodings, judge
 from detector.core.errors.text import counted
 from detector.core.session.document import (
-    Clocks,
     CpuTime,
     DetectionCounts,
-    Environment,
     FrameCounts,
     LiveMemory,
-    LoopSizes,
     PrecisionShare,
     Rates,
-    SceneHistory,
     SessionDocument,
     SourceSummary,
-    SpanCounts,
     StreamSummary,
     Summary,
     ThreadTime,
@@ -103,33 +98,10 @@ def input_text(summary: Summary) -> str:
     return counted(summary.input_shapes.shapes, "shape")
 
 
-def session_document(
-    summary: Summary,
-    *,
-    config: dict[str, dict[str, Any]],
-    environment: Environment,
-    command: Sequence[str],
-    spans: SpanCounts,
-    clocks: Clocks,
-    loop: Sequence[LoopSizes],
-    clip_sha256: dict[str, str | None],
-    model_sha256: str | None,
-    scenes: Sequence[SceneHistory] = (),
-) -> SessionDocument:
-    """Make session.json: the summary with everything needed to repeat the run."""
-    return SessionDocument(
-        **{one.name: getattr(summary, one.name) for one in fields(summary)},
-        pid=os.getpid(),
-        config=config,
-        environment=environment,
-        command=list(command),
-        spans=spans,
-        clocks=clocks,
-        loop=list(loop),
-        clip_sha256=clip_sha256,
-        model_sha256=model_sha256,
-        scenes=list(scenes) or UNSET,
-    )
+def session_document(summary: Summary, **facts: Any) -> SessionDocument:
+    """Make session.json: the summary with the ``facts`` needed to repeat the run."""
+    values = {field.name: getattr(summary, field.name) for field in fields(summary)}
+    return SessionDocument(**values, pid=os.getpid(), **facts)
 
 
 def _source(

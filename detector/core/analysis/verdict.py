@@ -271,7 +271,6 @@ def explained_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
 
 
 def _limits(times: FrameCosts, remaining: Mapping[str, float]) -> dict[str, float]:
-    """Return the least seconds per frame of each group, and of "the CPU"."""
     return times.groups(remaining) | {CPU: _cpu_s(times, remaining)}
 
 
@@ -347,7 +346,6 @@ def _growth(before_s: float, after_s: float) -> float:
 
 
 def _area_left(choices: Choices) -> float:
-    """Return the smaller input's area as a share of the input's, 0 to 1."""
     assert choices.smaller_input is not None
     (height, width), (smaller_height, smaller_width) = choices.input, choices.smaller_input
     return min(1.0, smaller_height * smaller_width / (height * width))
@@ -472,7 +470,6 @@ def _name(stage: str, choices: Choices) -> str:
 
 
 def _advice(stage: str, choices: Choices) -> str:
-    """Return options that take work out of ``stage``; empty if there are none."""
     drawn = any(kind in choices.outputs for kind in WRITING)
     if stage == WRITE and drawn:
         encodes = "video" in choices.outputs and choices.encodings
@@ -488,7 +485,6 @@ def _advice(stage: str, choices: Choices) -> str:
 
 
 def _next_limit(limit: str | None, gain: float) -> list[str]:
-    """Describe the next limit of a run once its limiting stage costs nothing."""
     if gain == float("inf"):
         return ["Nothing else takes time."]
     if limit is None:

@@ -237,7 +237,6 @@ def fill(
 def _fit_shape(
     track: AnyTrack, shapes: ShapedInputs, request: BatchRequest, picture: AnyPicture, index: int
 ) -> Callable[[Outputs], Any]:
-    """Set the request to an input of this picture's shape; prepare the shape if necessary."""
     if not shapes.has(picture):
         with track.span(SHAPE, index, WAIT_OUTPUT):
             shapes.prepare(picture)

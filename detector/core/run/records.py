@@ -84,6 +84,8 @@ def _write_spans(
     command: Sequence[str],
     unwritten: list[DetectVideoError],
 ) -> Callable[..., SessionDocument]:
+    from msgspec import UNSET
+
     from detector.core.analysis.summary import session_document
     from detector.core.session.document import Clocks, SpanCounts
 
@@ -93,14 +95,14 @@ def _write_spans(
     return partial(
         session_document,
         config=plan.as_asked.as_dict(),
-        command=command,
+        command=list(command),
         spans=spans,
         # Both clocks at one moment: spans use the first, traces of other programs the second.
         clocks=Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns()),
         loop=[run.loop for run in runs],
         clip_sha256={run.spec: run.sha256 for run in runs},
         model_sha256=plan.network.sha256,
-        scenes=[scene for run in runs for scene in run.scenes],
+        scenes=[scene for run in runs for scene in run.scenes] or UNSET,
     )
 
 

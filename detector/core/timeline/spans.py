@@ -12,7 +12,7 @@ from typing import Any
 
 from detector.core.timeline.booking import Booking, EngineCaller
 from detector.core.timeline.histogram import Histogram
-from detector.core.timeline.native import Natives, RunQueue, open_run_queue
+from detector.core.timeline.native import Natives, RunQueue
 from detector.core.timeline.nvtx_ranges import ThreadRange
 from detector.core.timeline.rows import ROW_BYTES, Ring, SpanRows, Spool
 
@@ -285,16 +285,16 @@ class ThreadTrack:
         cpu_clock: Callable[[], int],
         meters: dict[str, BusyMeter],
         domain: Any | None,
-        max_rows: int = MAX_ROWS,
-        natives: Natives | None = None,
-        ring: bool = False,
-        spool: Spool | None = None,
-        process_clock: Callable[[], int] | None = None,
-        run_queue: Callable[[], RunQueue | None] = open_run_queue,
-        bookings: Mapping[str, Booking] | None = None,
+        max_rows: int,
+        natives: Natives | None,
+        ring: bool,
+        spool: Spool,
+        process_clock: Callable[[], int] | None,
+        run_queue: Callable[[], RunQueue | None],
+        bookings: Mapping[str, Booking],
     ) -> None:
         self.name = name
-        self._bookings = bookings or {}
+        self._bookings = bookings
         self.clock = clock
         self.innermost: Span | None = None
         self.last = 0  # end of the last interval

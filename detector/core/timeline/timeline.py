@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +49,28 @@ class Timeline:
         run_queue: Callable[[], RunQueue | None] = open_run_queue,
     ) -> None:
         self.clock = clock
-        self._cpu_clock, self._process_clock, self._run_queue = cpu_clock, process_clock, run_queue
         self._domain: Any | None = attach().domain if nvtx else None
-        self._max_rows = max_rows
         self._lock = threading.Lock()
         self.tracks: dict[str, ThreadTrack] = {}
         self.meters = {INFER: BusyMeter()}
         self._natives = natives
-        self._ring = ring
-        self._spool = Spool(folder)
         self._marks: list[Mark] = []
-        # The plain loop counts the engine's threads with ``process_clock``.
-        self._bookings = (
-            {INFER: Booking(natives.tasks_of(INFER))}
-            if natives is not None and process_clock is None
-            else {}
+        bookings = {}
+        if natives is not None and process_clock is None:  # which counts the engine's threads, too
+            bookings[INFER] = Booking(natives.tasks_of(INFER))
+        self._make_track = partial(
+            ThreadTrack,
+            clock=clock,
+            cpu_clock=cpu_clock,
+            meters=self.meters,
+            domain=self._domain,
+            max_rows=max_rows,
+            natives=natives,
+            ring=ring,
+            spool=Spool(folder),
+            process_clock=process_clock,
+            run_queue=run_queue,
+            bookings=bookings,
         )
         if natives is not None:
             natives.forget_gone()
@@ -83,20 +91,7 @@ class Timeline:
     def track(self, name: str) -> ThreadTrack:
         with self._lock:
             if name not in self.tracks:
-                self.tracks[name] = ThreadTrack(
-                    name,
-                    self.clock,
-                    self._cpu_clock,
-                    self.meters,
-                    self._domain,
-                    self._max_rows,
-                    self._natives,
-                    self._ring,
-                    self._spool,
-                    self._process_clock,
-                    self._run_queue,
-                    self._bookings,
-                )
+                self.tracks[name] = self._make_track(name)
             return self.tracks[name]
 
     def book_threads(self, stage: str) -> AbstractContextManager[None]:

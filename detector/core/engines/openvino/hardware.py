@@ -1,4 +1,4 @@
-"""Intel's GPUs and NPUs as the kernel lists them, and what is missing if OpenVINO finds none."""
+"""Find Intel's GPUs and NPUs in /dev and /sys, and why OpenVINO does not list them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ INTEL = "0x8086"  # PCI vendor
 
 class DeviceKind(NamedTuple):
     what: str
-    files: str  # below /dev, as a pattern
-    shown: str  # below /sys/class
-    pci: str  # prefix of such a device's PCI class
-    module: str  # of the kernel
+    files: str  # pattern below /dev
+    sys_class: str  # folder below /sys/class
+    pci: str  # prefix of the PCI class
+    module: str  # kernel module
     packages: str
 
 
@@ -42,16 +42,16 @@ KINDS = {
 
 def device_files(kind: str) -> list[Path]:
     """Return the files of /dev through which a driver reaches Intel's devices of a kind."""
-    files, shown = KINDS[kind].files, SYS / "class" / KINDS[kind].shown
+    devices = SYS / "class" / KINDS[kind].sys_class
     return [
         file
-        for file in sorted(DEV.glob(files))
-        if _read(shown / file.name / "device" / "vendor") == INTEL
+        for file in sorted(DEV.glob(KINDS[kind].files))
+        if _read(devices / file.name / "device" / "vendor") == INTEL
     ]
 
 
 def why_missing(kind: str) -> str:
-    """Return why OpenVINO lists no such device, and what to do about it, if known."""
+    """Return why OpenVINO lists no such device, and the fix, if known."""
     about, files = KINDS[kind], device_files(kind)
     if not files:
         if not _is_on_pci(about):
@@ -62,7 +62,7 @@ def why_missing(kind: str) -> str:
             "container (docker run --device)"
         )
     if not any(os.access(file, os.R_OK | os.W_OK) for file in files):
-        group = _group(files[0])
+        group = _read_group(files[0])
         return (
             f"no permission for {files[0]}; add your account to its group (sudo usermod -aG "
             f"{group} $USER, then log in again; for a container --group-add {group})"
@@ -86,7 +86,7 @@ def _read(path: Path) -> str:
     return ""
 
 
-def _group(file: Path) -> str:
+def _read_group(file: Path) -> str:
     import grp
 
     number = file.stat().st_gid

@@ -1,5 +1,5 @@
 """Front end for plans of TensorRT and TensorRT for RTX from other programs (.trt, .engine,
-.plan). A darknet .cfg or a YAML file next to a bare plan explains its outputs and names classes."""
+.plan). A darknet .cfg or a YAML file next to a plan describes its outputs and names its classes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[PlanTensor]:
-    """Read the tensors with the library that built the plan. Raises EngineError, ModelError."""
+    """Read the tensors with the library that built the plan."""
     edition = edition_of(plan)
     assert edition is not None  # ``split`` has checked it
     what = edition.describe(plan)
@@ -116,7 +116,7 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[PlanTe
         with driver.current(gpu.index):
             runtime, engine = deserialize(edition, plan, log, gpu, host_code=trusted)
             found = tensors(edition.trt, engine)
-            del engine, runtime  # in this order, and while their GPU is current
+            del engine, runtime  # must be in this order and while their GPU is current
     except driver.DriverError as exc:
         raise EngineError(f"{path}: {device}: {exc}") from exc
     except PlanError as exc:
@@ -129,7 +129,7 @@ def _input_size(
 ) -> tuple[int, int]:
     """Return (height, width) of the only input. Raises ModelError unless it takes pictures."""
     given = [tensor for tensor in found if tensor.is_input]
-    seen = ", ".join(map(str, found))
+    listed = ", ".join(map(str, found))
     shape = given[0].shape if len(given) == 1 else ()
     if (
         len(shape) != 4
@@ -138,7 +138,7 @@ def _input_size(
     ):
         raise ModelError(
             f"{path}: expected one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan "
-            f"has {seen}"
+            f"has {listed}"
         )
     own = (shape[2], shape[3]) if shape[1] == 3 else (shape[1], shape[2])
     if -1 in own:
