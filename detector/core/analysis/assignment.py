@@ -34,13 +34,13 @@ def assign(gains: Floats) -> Pairs:
     counts = gains > 0
     rows, columns = np.nonzero(counts)
     alone = (counts.sum(axis=1)[rows] == 1) & (counts.sum(axis=0)[columns] == 1)
-    found = list(zip(rows[alone].tolist(), columns[alone].tolist(), strict=True))
+    matches = list(zip(rows[alone].tolist(), columns[alone].tolist(), strict=True))
     for group_rows, group_columns in _groups(rows[~alone].tolist(), columns[~alone].tolist()):
         part = gains[np.ix_(group_rows, group_columns)]
         solved = _solve(part) if len(group_rows) <= len(group_columns) else _solve_transposed(part)
-        found += [(group_rows[i], group_columns[j]) for i, j in solved if part[i, j] > 0]
-    found.sort()
-    pairs = np.array(found, np.intp).reshape(-1, 2)
+        matches += [(group_rows[i], group_columns[j]) for i, j in solved if part[i, j] > 0]
+    matches.sort()
+    pairs = np.array(matches, np.intp).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from msgspec import UNSET
@@ -309,8 +309,8 @@ class ThreadRow:
     @property
     def ready_ms(self) -> float | None:
         """Time waiting for a core: in its stages, after its waits and between them."""
-        splits = [one for one in (self.busy, self.waiting, self.other) if one is not None]
-        return sum(one.ready_ms for one in splits) if splits else None
+        splits = [split for split in (self.busy, self.waiting, self.other) if split is not None]
+        return sum(split.ready_ms for split in splits) if splits else None
 
     @property
     def foreign_ms(self) -> float | None:
@@ -354,9 +354,7 @@ def stage_rows(summary: Summary, frames: int) -> list[StageRow]:
                 p90_ms=stage.p90_ms,
                 p99_ms=stage.p99_ms,
                 cpu_ms=stage_cpu_s(summary, name) * 1e3 / frames,
-                on_cpu_ms=None if split is None else split.on_cpu_ms,
-                ready_ms=None if split is None else split.ready_ms,
-                blocked_ms=None if split is None else split.blocked_ms,
+                **({} if split is None else asdict(split)),
             )
         )
     return rows

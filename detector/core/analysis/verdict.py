@@ -31,16 +31,12 @@ from detector.core.session.document import (
 from detector.core.timeline.order import grouped
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
-INPUT_STAGES = (
-    PREPROCESS,
-    INFER,
-    HEAD,
-)  # stages whose time depends on the size of the network's input
+INPUT_STAGES = (PREPROCESS, INFER, HEAD)  # their time depends on the network's input size
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
 # If libraries' threads explain a larger share of a stage's sleep, we attribute all of it to them.
 MOSTLY_LIBRARIES = 0.5
 ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
-MAX_OTHERS = 0.05  # share of all cores; if other programs use more, a run is not a measurement
+MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
 MAX_ERROR = 0.1  # share of the FPS; we report a bound only if the estimate is this close
 # Larger gains are not reported: without a stage the others get faster too, since their caches are
 # warm, by up to 0.3 of the time saved (scripts/gain_check). Above this, that exceeds MAX_ERROR.
@@ -49,7 +45,7 @@ NEGLIGIBLE = 0.005  # share of a frame's time; anything smaller rounds to 0%
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
 CPU = "the CPU"
 FILES = "opening and closing files"
-# Shorter runs get no verdict, since their start and end weigh as much as the rest; what we advise.
+# Frames: shorter runs get no verdict, since start and end weigh too much; runs that we recommend.
 FEW, ENOUGH = 30, 100
 
 NAMES = {
@@ -166,7 +162,9 @@ def frame_times(
     loop_s = max((thread.wall_s for thread in threads.values()), default=run_s)
     shares = {}
     for name, stage in stages.items():
-        walls_s = sum(threads[one].wall_s if one in threads else loop_s for one in stage.threads)
+        walls_s = sum(
+            threads[thread].wall_s if thread in threads else loop_s for thread in stage.threads
+        )
         shares[name] = min(1.0, stage.busy_s / walls_s) if walls_s else 0.0
     process_share = min(1.0, cpu.process_s / cpu.cores / run_s)
     others_share = 0.0
@@ -213,7 +211,7 @@ def _find_most_crowded(threads: Mapping[str, ThreadFigures]) -> tuple[str, float
         for name, thread in threads.items()
         if thread.wall_s
     }
-    name = max(waited, key=lambda one: waited[one], default="")
+    name = max(waited, key=lambda name: waited[name], default="")
     return (name, min(1.0, waited[name])) if name and waited[name] >= NEGLIGIBLE else None
 
 
@@ -302,7 +300,7 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
     if times.sync and times.others_known and full:
         return False
     if bound < NEGLIGIBLE or bound == float("inf"):
-        return True  # no change, or no bound: no time of the run matters
+        return True  # the gain is 0 or infinite, however long the run took
     if bound > MAX_GAIN or times.cpu_is_full or (full and not times.sync):
         return False
     # Data that the disk absorbed during the run must still be written when files are closed.

@@ -87,7 +87,7 @@ def libraries() -> list[str]:
 
 
 def usable(*only: str) -> dict[str, str | None]:
-    """Return engine -> None, or why it is unusable, for ``only`` or all. Imports no library."""
+    """Return engine -> None, or why it is unusable; ``only``: the engines. Imports no library."""
     return {name: _absence(find(name)) for name in names() if not only or name in only}
 
 
@@ -130,17 +130,20 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
     chosen. Raises what ``graph_wanted`` raises for the first engine; EngineError if there is none.
     """
     order, reasons = rank_engines(precision), usable()
-    usable_names = [name for name in order if reasons[name] is None]
-    if not usable_names:
+    installed = [name for name in order if reasons[name] is None]
+    if not installed:
         commands = " or ".join(find(name).install for name in order if _is_missing(name))
         raise EngineError(f"no engine is installed; install one: {commands}")
-    capable = (name for name in usable_names if _can_run(name, precision, device))
-    on_gpu = next(_list_gpu_engines(usable_names, precision), None) if device == "auto" else None
+    capable = (name for name in installed if _can_run(name, precision, device))
+    on_gpu = None
+    if device == "auto" and NVIDIA_DRIVER.exists():
+        gpu_engines = (name for name in installed if find(name).runs_on_gpu(precision))
+        on_gpu = next((name for name in gpu_engines if _can_run(name, precision, "auto")), None)
     # If none can, choose one for the device, whose error explains best why.
     kind = device.partition(":")[0]
     name = on_gpu or next(
         capable,
-        next((engine for engine in usable_names if kind in find(engine).devices), usable_names[0]),
+        next((engine for engine in installed if kind in find(engine).devices), installed[0]),
     )
     graph_wanted(name, precision, device)
     better = [other for other in order[: order.index(name)] if _is_missing(other)]
@@ -149,13 +152,6 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
     missing = ", ".join(str(find(other).library) for other in better)
     why = f"{find(name).library} can use the GPU" if on_gpu else _auto(name, precision).reason
     return name, f"engine {name}: {why}" + (f" ({missing} not installed)" if missing else "")
-
-
-def _list_gpu_engines(names: Sequence[str], precision: str) -> Iterator[str]:
-    if NVIDIA_DRIVER.exists():
-        for name in names:
-            if find(name).runs_on_gpu(precision) and _can_run(name, precision, "auto"):
-                yield name
 
 
 def _auto(name: str, precision: str) -> AutoChoice:

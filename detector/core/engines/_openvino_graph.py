@@ -66,7 +66,7 @@ class IrEvidence(Evidence):
         return self._inside
 
     def _find_folded(self) -> Inside:
-        found = Evidence.inside(self)
+        inside = Evidence.inside(self)
         first = self.first_convolutions()[:1]
         layers = [
             layer
@@ -75,14 +75,14 @@ class IrEvidence(Evidence):
         ]
         weights = _constant(layers[0].input_value(1)) if layers else None
         if weights is None:
-            return found
+            return inside
         factor = 1.0
-        if PREPROCESSING in weights.get_rt_info() and not found.scales:
+        if PREPROCESSING in weights.get_rt_info() and not inside.scales:
             results = self._run([first[0].output[0]], self._picture(bright=False))
             dark = results is not None and is_dark(measure_spread(results[first[0].output[0]][0]))
             factor = 1 / 255 if dark else 1.0
         is_reversed = weights.get_friendly_name().startswith(REVERSED)
-        return Inside(found.factor * factor, found.offset * factor, found.turned != is_reversed)
+        return Inside(inside.factor * factor, inside.offset * factor, inside.turned != is_reversed)
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
         import openvino
@@ -196,18 +196,18 @@ def _find_convolution(layer: Any) -> Any:
 def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts about the picture in ``model_info`` (Intel's Model API), as keys of
     ``InputDescription``. The API reads pictures as BGR, so reversed channels are RGB."""
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if (reverse := info.get("reverse_input_channels", "").upper()) in BOOLEANS:
-        found["colour"] = "rgb" if BOOLEANS[reverse] else "bgr"
+        facts["colour"] = "rgb" if BOOLEANS[reverse] else "bgr"
     mean, deviation = _numbers(info.get("mean_values")), _numbers(info.get("scale_values"))
     deviation = deviation if deviation and all(deviation) else None  # a 0 would divide by zero
     if mean or deviation:
-        found |= {"scale": 1.0, "mean": mean, "deviation": deviation}
+        facts |= {"scale": 1.0, "mean": mean, "deviation": deviation}
     if (fit := RESIZE_TYPES.get(info.get("resize_type", ""))) is not None:
-        found |= fit
+        facts |= fit
     if (pad := info.get("pad_value", "")).isdecimal() and int(pad) <= 255:
-        found["pad"] = int(pad)
-    return found
+        facts["pad"] = int(pad)
+    return facts
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:

@@ -58,26 +58,26 @@ def read(request: ModelRequest) -> Network:
         if request.cfg is not None
         else recognise(evidence, asked=request.family, described=described)
     )
-    wants, bound = result.description, result.bound
+    description, bound = result.description, result.bound
     if request.class_names:
         names, warnings = class_names_of(path, bound, request.class_names)
     else:
         names, warnings = class_names(path, result, evidence.metadata, request.names)
     ports = _find_ports(path, evidence, bound, batch)
-    pixels = wanted_pixels(evidence, wants, described=described is not None)
-    given = wants.input if described is not None else input_of(evidence, wants)
-    of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
+    pixels = wanted_pixels(evidence, description, described=described is not None)
+    stated = description.input if described is not None else input_of(evidence, description)
+    of_picture = description.outputs is not None and description.outputs.boxes.of == "picture"
     head, dense = bound.heads(len(names))
     return Network(
         name=path.stem,
-        family=wants.family,
+        family=description.family,
         graph=onnx.ModelProto(),
         input=InputRules(
             evidence.height,
             evidence.width,
-            bound.geometry or geometry_of(given),
+            bound.geometry or geometry_of(stated),
             evidence.metadata.stride or max(bound.strides, default=STRIDE),
-            given.pad if bound.geometry is None else bound.pad_value,
+            stated.pad if bound.geometry is None else bound.pad_value,
             of_picture,
         ),
         batch=batch,
@@ -89,7 +89,7 @@ def read(request: ModelRequest) -> Network:
         needs_nms=bound.needs_nms,
         watched=BY_HAND if bound.reading is None else evidence.how_to_say(),
         plan=str(path),
-        warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
+        warnings=[f"{path.name} is {description.family}: {result.why}", *warnings],
         details={"layout": result.kind, "pixels": pixels, "ports": ports},
     )
 
@@ -121,9 +121,9 @@ def read_ir(
     from openvino import Layout, Model, Type
     from openvino.preprocess import PrePostProcessor
 
-    given = _open(core, path)
-    entry = _entry(path, given)
-    shaped = _set_shape(path, given, entry, size, batch)
+    source = _open(core, path)
+    entry = _entry(path, source)
+    shaped = _set_shape(path, source, entry, size, batch)
     outputs = [_join([shaped.output(at) for at in end.numbers], end.shape) for end in ports]
     model = Model(outputs, shaped.get_parameters(), "network")
     steps = PrePostProcessor(model)
@@ -173,12 +173,12 @@ def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvi
     load_library("openvino")
     import openvino
 
-    given = _open(openvino.Core(), path)
-    info = _model_info(given)
+    source = _open(openvino.Core(), path)
+    info = _model_info(source)
     metadata = metadata_of(path, {**_labels(info), **_metadata(path)})
-    entry = _entry(path, given)
+    entry = _entry(path, source)
     height, width = size = _size(path, entry, request.size or described, metadata.imgsz)
-    shaped = _set_shape(path, given, entry, size, request.batch)
+    shaped = _set_shape(path, source, entry, size, request.batch)
     graph = graph_of(shaped, path.stem)
     return IrEvidence(
         graph, metadata, height, width, entry.planar, model=shaped, stated=stated_input(info)
@@ -195,10 +195,10 @@ def _model_info(model: Any) -> dict[str, str]:
 
 
 def _labels(info: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"description": info.get("model_type", "")}
+    labelled: dict[str, Any] = {"description": info.get("model_type", "")}
     if labels := info.get("labels", "").split():
-        found["names"] = [label.replace("_", " ") for label in labels]
-    return found
+        labelled["names"] = [label.replace("_", " ") for label in labels]
+    return labelled
 
 
 def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Recognition:
@@ -348,8 +348,7 @@ def _digest(path: Path, described: Description | None) -> str:
     for file in (path, path.with_suffix(".bin")):
         try:
             with file.open("rb") as opened:
-                while block := opened.read(READ_BYTES):
-                    digest.update(block)
+                hashlib.file_digest(opened, lambda: digest)  # adds to ``digest``
         except OSError as exc:
             raise ModelError(f"{file}: cannot be read: {exc.strerror}") from exc
     if described is not None:

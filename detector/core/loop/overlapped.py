@@ -60,7 +60,8 @@ def frames_overlapped(
             pass  # a thread failed: its error is raised below
         finally:
             threads.stop()
-        threads.raise_failure()
+        if threads.failures:
+            raise threads.failures[0]
 
 
 class _LoopThreads:
@@ -73,7 +74,7 @@ class _LoopThreads:
         # A token for each idle worker. Only with ``Parts.fresh`` does the reader wait for one.
         self._idle: LendingPool[None] = LendingPool("worker", [None] * parts.concurrency)
         self._channels = (self.images, self._requests, self._idle, self._filled, self._done)
-        self._failures: list[BaseException] = []
+        self.failures: list[BaseException] = []
         self._unwritten = 0  # frames of the current batch that the writer has not taken
         self._drawers: Crew | None = None
         self._threads = [self._thread("reader", self._read)]
@@ -88,7 +89,7 @@ class _LoopThreads:
             except ClosedError:
                 pass
             except BaseException as error:  # re-raised in the caller's thread
-                self._failures.append(error)
+                self.failures.append(error)
                 self._close()
 
         return threading.Thread(target=run, name=f"detect-video {name}", daemon=True)
@@ -189,7 +190,3 @@ class _LoopThreads:
         for thread in self._threads:
             if thread.ident is not None:  # else the system refused to start it
                 thread.join()
-
-    def raise_failure(self) -> None:
-        if self._failures:
-            raise self._failures[0]

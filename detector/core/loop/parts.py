@@ -262,7 +262,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Run a batch through its request, and record when on pictures of cameras."""
+    """Run a batch through its request, and record begin and end in cameras' pictures."""
     if parts.clock is not None:
         began = parts.clock()
         for frame in batch.frames:

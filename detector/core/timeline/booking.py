@@ -53,7 +53,7 @@ class Booking:
         self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
-        self._each_ns = 0  # the share of an inference that would have run since the start
+        self._each_ns = 0  # the time that an inference in flight since the start would have got
         self._last: EngineCaller | None = None  # the worker whose inference ended last
         self.readable = False  # whether any of these clocks can be read
 
@@ -62,7 +62,7 @@ class Booking:
         with self._lock:
             if not self._workers:
                 self._book()  # loading and warm-up belong to no call
-            self._listed = None  # this thread may have created some of the listed ones
+            self._listed = None  # list them again: this thread may have created some
             return self._workers.setdefault(name, EngineCaller(self))
 
     def _book(self) -> None:

@@ -59,8 +59,8 @@ class RunQueue:
 
     __slots__ = ("_file",)
 
-    def __init__(self, folder: str = "/proc/thread-self/schedstat") -> None:
-        self._file = os.open(folder, os.O_RDONLY)
+    def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
+        self._file = os.open(path, os.O_RDONLY)
 
     def read(self) -> int:
         return int(os.pread(self._file, 96, 0).split(b" ", 2)[1])
@@ -86,9 +86,8 @@ def open_run_queue() -> RunQueue | None:
 def name_of(task: int | None = None) -> str:
     """Return the kernel's name of a thread, by default the calling one; "" if there is none."""
     try:
-        with open(
-            "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
-        ) as file:
+        folder = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
+        with open(f"{folder}/comm", "rb") as file:
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
@@ -105,9 +104,9 @@ def machine_busy_ns() -> int | None:
     try:
         cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
         with open("/proc/stat", "rb") as file:
-            rows = [line.split() for line in file if line.split()[0] in cores]
+            fields = [line.split() for line in file if line.split()[0] in cores]
         # user, nice, system, (idle, iowait,) irq, softirq, steal; user includes guests
-        ticks = sum(int(row[at]) for row in rows for at in (1, 2, 3, 6, 7, 8))
+        ticks = sum(int(row[at]) for row in fields for at in (1, 2, 3, 6, 7, 8))
         return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
@@ -233,8 +232,8 @@ class Natives:
             self._times_at_ends |= self._all_times()
 
     def _all_times(self) -> dict[int, Times]:
-        found = ((task, self._times(task)) for task in self._ids())
-        return {task: times for task, times in found if times is not None}
+        readings = ((task, self._times(task)) for task in self._ids())
+        return {task: times for task, times in readings if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
         """Read all clocks. Return the quickest of several readings if one took long: the caller
@@ -267,22 +266,22 @@ class Natives:
             # A virtual machine's core clock can jump; limit the use to the time available.
             available = (last.now_ns - first.now_ns) * usable_cores()
             machine = max(0, min(last.machine_ns - first.machine_ns, available) - process)
-        found = Burnt(last.now_ns - first.now_ns, process, process, machine)
+        burnt = Burnt(last.now_ns - first.now_ns, process, process, machine)
         for task, times in last.times.items():
             start = first.times.get(task, Times(0, 0))
             cpu, ready = times.cpu - start.cpu, times.ready - start.ready
             if cpu <= 0 or (task not in ours and task not in creators):
                 continue
-            found.unknown_ns -= cpu
+            burnt.unknown_ns -= cpu
             if task not in ours:
-                stage = found.stages.setdefault(creators[task], StageThreads())
+                stage = burnt.stages.setdefault(creators[task], StageThreads())
                 stage.threads, stage.cpu_ns = stage.threads + 1, stage.cpu_ns + cpu
                 if cpu > stage.busiest_ns:
                     stage.busiest_ns, stage.ready_ns = cpu, ready
-        found.unknown_ns = max(0, found.unknown_ns)  # the clocks are not read at one instant
-        for name, stage in found.stages.items():
+        burnt.unknown_ns = max(0, burnt.unknown_ns)  # the clocks are not read at one instant
+        for name, stage in burnt.stages.items():
             stage.calls = last.calls.get(name, 0) - first.calls.get(name, 0)
-        return found
+        return burnt
 
 
 def _find_creator(claims: Mapping[str, bool]) -> str | None:

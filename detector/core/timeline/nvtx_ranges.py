@@ -34,7 +34,7 @@ class ThreadRange:
 
 
 class Attached(NamedTuple):
-    """``domain``: None unless a tool records it. ``lost``: why a tool records nothing; the fix."""
+    """``domain``: None unless a tool records it. ``lost``: why the attached tool does not."""
 
     domain: Any | None
     lost: str | None = None

@@ -47,10 +47,10 @@ def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return {group: tuple(stage for stage in stages if group_of(stage) == group) for group in GROUPS}
 
 
-MAX_FRAMES_PER_ROW = 16  # the mean over a batch
+MAX_FRAMES_PER_ROW = 16  # a batch holds at most this many frames per row
 
 
 def longest_batch(batch: int, images: int) -> int:
-    """Return the most frames in a batch of ``batch`` rows, since frames that are not inferred take
-    no row. A batch takes half of the ``images`` in flight, so that another can be filled."""
+    """Return how many frames may be in a batch of ``batch`` rows: frames that are not inferred take
+    no row. A batch gets at most half of the ``images`` in flight, so that another can be filled."""
     return max(batch, min(MAX_FRAMES_PER_ROW * batch, images // 2))

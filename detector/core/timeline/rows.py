@@ -107,9 +107,9 @@ class Block:
         """Return the durations [N] of calls that were not taken yet; ``calls``: number of all
         calls so far. Call it at the latest when the block is full."""
         first = self.taken % self.size
-        found = self._table[first : first + calls - self.taken, -1]
+        durations = self._table[first : first + calls - self.taken, -1]
         self.taken = calls
-        return found
+        return durations
 
     def column(self, name: Column) -> NDArray[np.int64]:
         return self._table[:, COLUMNS.index(name)]
@@ -135,25 +135,25 @@ class SpanRows:
 
     def take(self, calls: int) -> NDArray[np.int64]:
         """Return ``Block.take_durations``. Pack the block if it is full."""
-        found = self.block.take_durations(calls)
-        if len(found) and not calls % BLOCK and (kept := self._room - calls + BLOCK) > 0:
-            columns = {name: self.block.column(name)[:kept] for name in COLUMNS}
+        durations = self.block.take_durations(calls)
+        if len(durations) and not calls % BLOCK and (room_left := self._room - calls + BLOCK) > 0:
+            columns = {name: self.block.column(name)[:room_left] for name in COLUMNS}
             if not self._booked:
                 del columns["library"]
             self._blocks.append(_Packed.of(columns, self._spool))
-        return found
+        return durations
 
     def column(self, name: Column) -> NDArray[np.int64]:
         """Return the column [N]; "library" is NOT_KNOWN if nothing was booked."""
         if name == "library" and not self._booked:
             return np.full(len(self), NOT_KNOWN)
-        found = np.empty(len(self), np.int64)
+        values = np.empty(len(self), np.int64)
         at = 0
         for block in self._blocks:
-            block.unpack(name, found[at : at + block.count])
+            block.unpack(name, values[at : at + block.count])
             at += block.count
-        found[at:] = self.block.column(name)[: len(found) - at]
-        return np.diff(found, prepend=0) if name in SUMS else found
+        values[at:] = self.block.column(name)[: len(values) - at]
+        return np.diff(values, prepend=0) if name in SUMS else values
 
 
 @dataclass(frozen=True, slots=True)

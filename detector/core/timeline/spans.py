@@ -230,7 +230,7 @@ class Span:
         return self._booked is not None and self._booked.readable
 
     def _take(self) -> None:
-        """Process rows in blocks: a row takes 0.05 us in a block of 4096, 0.5 us alone."""
+        """Add new durations to the histogram: 0.05 us each in a block of 4096, 0.5 us alone."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:

@@ -56,7 +56,7 @@ class Timeline:
         self._natives = natives
         self._marks: list[Mark] = []
         bookings = {}
-        if natives is not None and process_clock is None:  # which counts the engine's threads, too
+        if natives is not None and process_clock is None:  # else ``process_clock`` counts them
             bookings[INFER] = Booking(natives.tasks_of(INFER))
         self._make_track = partial(
             ThreadTrack,

@@ -32,7 +32,7 @@ KEY = "cache.key"
 KEY_BYTES = 32
 NAME_DIGITS = 12  # length of the part of a digest that is in a file name
 DOCUMENT_BYTES = 16 << 20  # larger than any manifest or list of measurements
-READ_BYTES = 1 << 20
+
 
 _keys: dict[str, bytes] = {}  # path -> key; the environment can change the path in a process
 _not_stored: dict[str, str] = {}  # path -> why this process's key is not stored there
@@ -47,8 +47,8 @@ def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
     if (reason := why_not_document(document, manifest)) is not None:
         return reason
     digest, key = manifest.get("file_sha256"), manifest.get("key")
-    named = key_digest(key) if isinstance(key, dict) else digest
-    if not isinstance(named, str) or not path.stem.endswith(f"-{named[:NAME_DIGITS]}"):
+    name = key_digest(key) if isinstance(key, dict) else digest
+    if not isinstance(name, str) or not path.stem.endswith(f"-{name[:NAME_DIGITS]}"):
         return "its manifest belongs to another file"
     if (reason := why_not_content(path, digest)) is not None:
         return reason
@@ -94,18 +94,15 @@ def key_digest(key: Mapping[str, Any]) -> str:
 
 def as_object(content: bytes, path: Path) -> dict[str, Any]:
     try:
-        found = parse_json(content, path)
+        document = parse_json(content, path)
     except UsageError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with os.fdopen(open_own(path), "rb", buffering=0) as file:
-        while block := file.read(READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # ---- The key and what it signs
@@ -198,8 +195,8 @@ def _refuse_foreign(path: Path) -> None:
 
 def _read(path: Path) -> bytes | None:
     try:
-        about = path.lstat()
-        if about.st_uid != os.geteuid() or about.st_mode & 0o077 or who_else_may_write(path.parent):
+        stat = path.lstat()
+        if stat.st_uid != os.geteuid() or stat.st_mode & 0o077 or who_else_may_write(path.parent):
             return None
         key = read_own(path, KEY_BYTES)
     except OSError:

@@ -73,23 +73,18 @@ class Artefact(NamedTuple):
 
 def default_folder() -> Path:
     """Return ``engines/`` in the checkout; for an installed package, in the user's cache."""
-    checkout = Path(__file__).parents[4]
-    place = checkout / "engines"
-    if (
-        (checkout / "setup.py").is_file()
-        and (place / "README.md").is_file()
-        and has_permission(place)
-    ):
-        return place
-    return user_cache() / "engines"
+    folder = Path(__file__).parents[4] / "engines"
+    marks = folder.parent / "setup.py", folder / "README.md"
+    is_checkout = all(mark.is_file() for mark in marks)
+    return folder if is_checkout and has_permission(folder) else user_cache() / "engines"
 
 
 def choose_folder(given: str | None) -> Path:
     """Return ``--engines-dir``, else the default folder; if other accounts can write there, one in
     the user's cache or a temporary one."""
-    wanted = _wanted(given)
-    if who_else_may_write(wanted) is None:
-        return wanted
+    preferred = _preferred_folder(given)
+    if who_else_may_write(preferred) is None:
+        return preferred
     own = user_cache() / "engines"
     if not has_no_home(own) and who_else_may_write(own) is None and is_writable(own):
         return own
@@ -98,16 +93,16 @@ def choose_folder(given: str | None) -> Path:
 
 def why_elsewhere(given: str | None) -> str | None:
     """Return a line for the user if ``choose_folder`` cannot use its first choice."""
-    wanted = _wanted(given)
-    if (others := who_else_may_write(wanted)) is None:
+    preferred = _preferred_folder(given)
+    if (others := who_else_may_write(preferred)) is None:
         return None
     return (
-        f"{wanted}: {others}, so built files are kept in {choose_folder(given)} instead; give "
+        f"{preferred}: {others}, so built files are kept in {choose_folder(given)} instead; give "
         "--engines-dir a folder that only you can write"
     )
 
 
-def _wanted(given: str | None) -> Path:
+def _preferred_folder(given: str | None) -> Path:
     return Path(given) if given else default_folder()
 
 
@@ -349,10 +344,10 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     """Return the manifest next to a built file, which may be forged; empty if unreadable."""
     file = Path(path).with_suffix(".json")
     try:
-        found = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
+        manifest = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
     except OSError:
         return {}
-    return found if isinstance(found.get("key", {}), dict) else {}
+    return manifest if isinstance(manifest.get("key", {}), dict) else {}
 
 
 def _build(

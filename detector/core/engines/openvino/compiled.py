@@ -10,7 +10,7 @@ from typing import Any
 
 from detector.core.engines._built.proof import file_digest
 from detector.core.engines.base import BuildProgress, EngineOptions, translated
-from detector.core.engines.openvino.compiling import Compilation, compilation, compile_graph
+from detector.core.engines.openvino.compiling import Compilation, compile_graph, plan_compilation
 from detector.core.engines.openvino.devices import ASKING, EXPORTED, identify, open_core
 from detector.core.errors import EngineError, UsageError
 from detector.core.models.base import Network
@@ -36,15 +36,15 @@ def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
     assert network.path is not None  # the graph has been exported
     with translated("openvino", ASKING):
         core = open_core()
-        wanted = compilation(network, options, options.concurrency, core)
+        compilation = plan_compilation(network, options, options.concurrency, core)
         return {
             "graph": file_digest(Path(network.path)),
             "openvino": openvino.__version__,
-            "device": wanted.target.compiled_for,
-            "identity": identify(core, wanted.target),
+            "device": compilation.target.compiled_for,
+            "identity": identify(core, compilation.target),
             "drivers": loaded_drivers(),
-            "settings": {name: str(value) for name, value in wanted.settings(core).items()},
-            "stays": hashlib.sha256(" ".join(sorted(wanted.stays)).encode()).hexdigest()[:12],
+            "settings": {name: str(value) for name, value in compilation.settings(core).items()},
+            "stays": hashlib.sha256(" ".join(sorted(compilation.stays)).encode()).hexdigest()[:12],
         }
 
 
@@ -52,35 +52,37 @@ def build_here(
     network: Network, options: EngineOptions, target: Path, progress: BuildProgress
 ) -> Mapping[str, Any]:
     core = open_core()
-    wanted = compilation(network, options, options.concurrency, core)
-    doing = f"compiling {network.name} for {wanted.target.full_name}"
+    compilation = plan_compilation(network, options, options.concurrency, core)
+    doing = f"compiling {network.name} for {compilation.target.full_name}"
     if not progress(doing, 0, 1):
         raise EngineError(f"engine openvino: {doing} was stopped")
-    with translated("openvino", f"compile the graph for {wanted.target.full_name}"):
-        exported = compile_graph(core, wanted).export_model()  # bytes before OpenVINO 2025
+    with translated("openvino", f"compile the graph for {compilation.target.full_name}"):
+        exported = compile_graph(core, compilation).export_model()  # bytes before OpenVINO 2025
         target.write_bytes(exported if isinstance(exported, bytes) else exported.getvalue())
     progress(doing, 1, 1)
-    return {"device": wanted.target.device, "device_name": wanted.target.full_name}
+    return {"device": compilation.target.device, "device_name": compilation.target.full_name}
 
 
-def read_compiled(core: Any, wanted: Compilation, path: str) -> Any:
+def read_compiled(core: Any, compilation: Compilation, path: str) -> Any:
     """Load a model that ``build_here`` wrote and ``store`` has checked. Raises EngineError."""
     name = f"{path}, which this OpenVINO compiled; delete it, or give --engine-options cache=0"
     with translated("openvino", f"load {name}"):
         content = Path(path).read_bytes()
         # The file lacks some settings. Without them the model would compute in other types.
-        return core.import_model(content, wanted.target.compiled_for, wanted.settings(core))
+        return core.import_model(
+            content, compilation.target.compiled_for, compilation.settings(core)
+        )
 
 
 DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
 
 
 def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
-    """Return Intel's drivers in this process, with size and time, since others compile again."""
+    """Return Intel's drivers in this process, with size and time, to notice an update."""
     try:
         lines = maps.read_text().splitlines()
         paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})
-        found = [(path, path.stat()) for path in paths if path.name.startswith(DRIVERS)]
+        drivers = [(path, path.stat()) for path in paths if path.name.startswith(DRIVERS)]
     except OSError:  # the map cannot be read, or a driver was replaced after it was loaded
         return {}
-    return {str(path): [about.st_size, about.st_mtime_ns] for path, about in found}
+    return {str(path): [status.st_size, status.st_mtime_ns] for path, status in drivers}

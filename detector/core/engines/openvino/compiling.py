@@ -36,26 +36,26 @@ class Compilation(NamedTuple):
     def settings(self, core: Any) -> dict[str, Any]:
         """Return the properties that the device supports. HETERO and AUTO select them later."""
         target, many = self.target, self.streams > 1
-        found: dict[str, Any] = {
+        properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
             "INFERENCE_PRECISION_HINT": self.hint,
         }
         if target.kind != "npu":  # an NPU chooses the number itself
-            found["NUM_STREAMS"] = self.streams
+            properties["NUM_STREAMS"] = self.streams
         if target.kind == "cpu":
             # Pinned threads cannot move when the reader or the encoder takes their core, so
             # inference would wait for them.
             threads = self.streams * self.threads
-            found |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
+            properties |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
         if target.compiled_for.startswith("AUTO:"):
-            found["ENABLE_RUNTIME_FALLBACK"] = False  # a device that fails is an error
+            properties["ENABLE_RUNTIME_FALLBACK"] = False  # a device that fails is an error
         elif not target.compiled_for.startswith("HETERO:"):
-            has = core.get_property(target.own, "SUPPORTED_PROPERTIES")
-            found = {name: value for name, value in found.items() if name in has}
-        return found
+            supported = core.get_property(target.own, "SUPPORTED_PROPERTIES")
+            properties = {name: value for name, value in properties.items() if name in supported}
+        return properties
 
 
-def compilation(
+def plan_compilation(
     network: Network, options: EngineOptions, concurrency: int, core: Any
 ) -> Compilation:
     target = find_target(core, options)
@@ -64,14 +64,14 @@ def compilation(
     return Compilation(network, target, hint, stays, concurrency, threads)
 
 
-def compile_graph(core: Any, wanted: Compilation, **more: Any) -> Any:
-    model = _read(core, wanted.network)
-    if wanted.stays:
+def compile_graph(core: Any, compilation: Compilation, **more: Any) -> Any:
+    model = _read(core, compilation.network)
+    if compilation.stays:
         from detector.core.engines.openvino.precise import mark_precise
 
-        model = mark_precise(core, model, wanted.stays)
-    settings = {**wanted.settings(core), **more}
-    return core.compile_model(model, wanted.target.compiled_for, settings)
+        model = mark_precise(core, model, compilation.stays)
+    settings = {**compilation.settings(core), **more}
+    return core.compile_model(model, compilation.target.compiled_for, settings)
 
 
 def _read(core: Any, network: Network) -> Any:
@@ -123,9 +123,9 @@ def _float_note(network: Network, hint: str, where: str) -> str:
     )
 
 
-def notes_of(compiled: Any, wanted: Compilation, precision: str) -> list[str]:
+def notes_of(compiled: Any, compilation: Compilation, precision: str) -> list[str]:
     """Return notes on the devices and types in which the graph is executed."""
-    target, hint = wanted.target, wanted.hint
+    target, hint = compilation.target, compilation.hint
     where = "this CPU" if target.kind == "cpu" else target.full_name
     notes: list[str] = []
     if target.compiled_for != "CPU":
@@ -138,13 +138,13 @@ def notes_of(compiled: Any, wanted: Compilation, precision: str) -> list[str]:
     if types_used is None:
         notes.append(f"engine openvino: OpenVINO does not tell in which types {where} computes")
     elif types_used and (hint not in types_used or types_used - {hint, "f32"}):
-        types = " and ".join(TYPES.get(one, one) for one in sorted(types_used))
+        types = " and ".join(TYPES.get(name, name) for name in sorted(types_used))
         asked = precision if hint == HINTS[precision] else f"{TYPES[hint]} for float layers"
         notes.append(
             f"engine openvino: {asked} was requested, but OpenVINO on {where} runs {types}"
         )
     elif hint != HINTS[precision]:
-        notes.append(_float_note(wanted.network, hint, where))
+        notes.append(_float_note(compilation.network, hint, where))
     return notes
 
 
@@ -153,12 +153,12 @@ def executed_types(compiled: Any) -> set[str] | None:
     with suppress(RuntimeError):
         return {compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()}
     with suppress(RuntimeError):
-        facts = [layer.get_rt_info() for layer in compiled.get_runtime_model().get_ordered_ops()]
-        found = {
-            one["runtimePrecision"].astype(str).lower()
-            for one in facts
-            if "runtimePrecision" in one
-            and one["layerType"].astype(str).lower().startswith(COMPUTING)
+        infos = [layer.get_rt_info() for layer in compiled.get_runtime_model().get_ordered_ops()]
+        types = {
+            info["runtimePrecision"].astype(str).lower()
+            for info in infos
+            if "runtimePrecision" in info
+            and info["layerType"].astype(str).lower().startswith(COMPUTING)
         }
-        return found & set(TYPES) if found else None
+        return types & set(TYPES) if types else None
     return None

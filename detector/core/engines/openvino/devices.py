@@ -89,7 +89,7 @@ def precisions_of(core: Any, own: str) -> tuple[str, ...]:
 
 def list_offers() -> list[Offer]:
     """Return Intel's GPUs and NPUs that OpenVINO lists, or why it lists none."""
-    found = []
+    offers = []
     with translated("openvino", ASKING):
         core = open_core()
         for kind in ("gpu", "npu"):
@@ -97,12 +97,12 @@ def list_offers() -> list[Offer]:
             for index in listed:
                 target = find_target(core, EngineOptions(device=f"{kind}:{index or 0}"))
                 capabilities = precisions_of(core, target.own)
-                found.append(
+                offers.append(
                     Offer(f"--device {target.device}", target.full_name, True, capabilities)
                 )
             if not listed:
-                found.append(Offer(f"--device {kind}", why_missing(kind), usable=False))
-    return found
+                offers.append(Offer(f"--device {kind}", why_missing(kind), usable=False))
+    return offers
 
 
 def refusal(precision: str, device: str) -> str | None:

@@ -70,11 +70,13 @@ def find_differing(network: Network) -> str | None:
     from onnx import helper
 
     model = network.graph
-    opset = next(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
+    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     in_bytes = _names_of_bytes(model.graph)
     for node in model.graph.node:
         test = TESTS.get(node.op_type)
-        attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        attributes = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+        }
         if (test is not None and test(attributes, opset)) or (
             node.op_type in SATURATING and in_bytes.intersection(node.input)
         ):
@@ -87,9 +89,9 @@ def _names_of_bytes(graph: onnx.GraphProto) -> set[str]:
     from onnx import TensorProto
 
     kinds = (TensorProto.UINT8, TensorProto.INT8)
-    found = {one.name for one in graph.input if one.type.tensor_type.elem_type in kinds}
-    found |= {one.name for one in graph.initializer if one.data_type in kinds}
+    names = {info.name for info in graph.input if info.type.tensor_type.elem_type in kinds}
+    names |= {tensor.name for tensor in graph.initializer if tensor.data_type in kinds}
     for node in graph.node:
-        if node.op_type == "Cast" and any(one.i in kinds for one in node.attribute):
-            found.add(node.output[0])
-    return found
+        if node.op_type == "Cast" and any(attribute.i in kinds for attribute in node.attribute):
+            names.add(node.output[0])
+    return names

@@ -19,9 +19,9 @@ from detector.core.engines.openvino.compiled import read_compiled
 from detector.core.engines.openvino.compiling import (
     IN_FLOAT,
     Compilation,
-    compilation,
     compile_graph,
     notes_of,
+    plan_compilation,
 )
 from detector.core.engines.openvino.devices import open_core
 from detector.core.engines.openvino.differing import LIMITS, find_differing
@@ -74,35 +74,39 @@ class OpenOpenvino(Engine):
         self._network = network
         with translated("openvino", "load the graph"):
             core = open_core()
-            wanted = compilation(network, options, concurrency, core)
-            self.device, self.threads = wanted.target.device, wanted.threads
+            compilation = plan_compilation(network, options, concurrency, core)
+            self.device, self.threads = compilation.target.device, compilation.threads
             if self.device != "cpu":
-                self.device_name, self.threads = wanted.target.full_name, 1
-            self._compile(core, wanted, options.requests, options.artefact)
-            self.notes = notes_of(self._compiled, wanted, options.precision)
-            if wanted.target.kind == "cpu" and from_elsewhere(network):
-                self.notes += self._check_quantised(core, wanted, options.requests)
+                self.device_name, self.threads = compilation.target.full_name, 1
+            self._compile(core, compilation, options.requests, options.artefact)
+            self.notes = notes_of(self._compiled, compilation, options.precision)
+            if compilation.target.kind == "cpu" and from_elsewhere(network):
+                self.notes += self._check_quantised(core, compilation, options.requests)
             elif (node := find_differing(network)) is not None:
                 self._check_node(node)
 
-    def _compile(self, core: Any, wanted: Compilation, requests: int, built: str | None) -> None:
+    def _compile(
+        self, core: Any, compilation: Compilation, requests: int, built: str | None
+    ) -> None:
         self._compiled: Any = (
-            compile_graph(core, wanted) if built is None else read_compiled(core, wanted, built)
+            compile_graph(core, compilation)
+            if built is None
+            else read_compiled(core, compilation, built)
         )
         inputs, outputs = map(_describe_ports, (self._compiled.inputs, self._compiled.outputs))
-        check_contract(self.name, wanted.network, inputs, outputs)
+        check_contract(self.name, compilation.network, inputs, outputs)
         self.requests: list[OpenvinoRequest] = [
-            OpenvinoRequest(self._compiled, wanted.network) for _ in range(requests)
+            OpenvinoRequest(self._compiled, compilation.network) for _ in range(requests)
         ]
 
-    def _check_quantised(self, core: Any, wanted: Compilation, requests: int) -> list[str]:
+    def _check_quantised(self, core: Any, compilation: Compilation, requests: int) -> list[str]:
         """Compile a quantised graph again, in float, if its outputs are not those of ONNX Runtime.
         Return notes."""
-        network, name = wanted.network, wanted.network.name
+        network, name = compilation.network, compilation.network.name
         expected = expect(network)
         if is_unlike(network, expected, self.requests[: self.concurrency]):
             network.details[IN_FLOAT] = True
-            self._compile(core, wanted, requests, None)
+            self._compile(core, compilation, requests, None)
             if is_unlike(network, expected, self.requests[: self.concurrency]):
                 raise EngineError(
                     f"engine openvino: it computes other boxes or scores of {name}, which is "

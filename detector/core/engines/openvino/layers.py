@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detector.core.engines._layer_times import match_layers
 from detector.core.engines.base import EngineOptions, LayerExecution, translated
-from detector.core.engines.openvino.compiling import TYPES, compilation, compile_graph
+from detector.core.engines.openvino.compiling import TYPES, compile_graph, plan_compilation
 from detector.core.engines.openvino.devices import open_core
 from detector.core.engines.openvino.pairs import ELEMENTWISE
 from detector.core.engines.openvino.precise import WITHOUT_BIASES
@@ -45,8 +45,8 @@ class OpenvinoLayerProfiler:
     def _open(self) -> None:
         with translated("openvino", "load the graph for a profile"):
             core = open_core()
-            wanted = compilation(self._network, self._options, 1, core)
-            compiled = compile_graph(core, wanted, PERF_COUNT=True)
+            compilation = plan_compilation(self._network, self._options, 1, core)
+            compiled = compile_graph(core, compilation, PERF_COUNT=True)
             self._request: Any = compiled.create_infer_request()
             self._layers = layers_of(compiled.get_runtime_model(), self._network.graph.graph)
         self._names = {layer.name for layer in self._layers}

@@ -89,7 +89,7 @@ class _Pairs:
 
     def find_needless(self) -> dict[str, str]:
         """Return the output of each such pair -> its input."""
-        found = {}
+        replaced = {}
         for quantize in self._graph.node:
             if quantize.op_type != "QuantizeLinear":
                 continue
@@ -99,8 +99,8 @@ class _Pairs:
                 and readers[0].op_type == "DequantizeLinear"
                 and self._is_needless(readers[0])
             ):
-                found[readers[0].output[0]] = quantize.input[0]
-        return found
+                replaced[readers[0].output[0]] = quantize.input[0]
+        return replaced
 
     def _is_needless(self, dequantize: onnx.NodeProto) -> bool:
         maker = self._makers.get(self._makers[dequantize.input[0]].input[0])

@@ -29,7 +29,7 @@ LIMITS = (0.2, 0.7)
 
 
 def from_elsewhere(network: Network) -> bool:
-    """Return whether the network is of another program's file that contains Q/DQ pairs."""
+    """Return whether another program has put Q/DQ pairs into the network's file."""
     foreign = network.precision == "fp32" and "recognised" in network.details
     return foreign and is_quantised(network.graph)
 
@@ -112,9 +112,9 @@ def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
             )
     nodes = [replaced.get(node.output[0], node) for node in graph.node]
     for node in [node for node in nodes if node.op_type == "DequantizeLinear"]:
-        given = {name: values[name] for name in node.input if name in values}
-        if len(given) == len(node.input):
-            floats = ReferenceEvaluator(node).run(None, given)[0]
+        operands = {name: values[name] for name in node.input if name in values}
+        if len(operands) == len(node.input):
+            floats = ReferenceEvaluator(node).run(None, operands)[0]
             graph.initializer.append(numpy_helper.from_array(floats, node.output[0]))
             nodes.remove(node)
     del graph.node[:], graph.value_info[:]

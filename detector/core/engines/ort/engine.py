@@ -387,9 +387,9 @@ def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
 
 def _find_owners_by_name(optimised: Any, known: set[str]) -> dict[str, int]:
     owners: dict[str, int] = {}
-    for at, made in enumerate(optimised.node):
-        match = OWN_NAME.match(made.name)
-        for name in (made.name, match.group(1) if match else ""):
+    for at, node in enumerate(optimised.node):
+        match = OWN_NAME.match(node.name)
+        for name in (node.name, match.group(1) if match else ""):
             if name in known:
                 owners.setdefault(name, at)
     return owners

@@ -91,31 +91,31 @@ def find_provider(options: EngineOptions) -> Provider:
     EngineError if it cannot run here."""
     import onnxruntime
 
-    given = options.own["provider"]
-    name = given.lower().removesuffix(END.lower())
+    requested = options.own["provider"]
+    name = requested.lower().removesuffix(END.lower())
     name = OTHER_NAMES.get(name, name)
     known = {_short(full): full for full in [*onnxruntime.get_all_providers(), RTX]}
-    here = sorted(map(_short, onnxruntime.get_available_providers()))
+    available = sorted(map(_short, onnxruntime.get_available_providers()))
     kind = options.device.partition(":")[0]
     wrong = None
     if name not in known:
-        wrong = f"unknown; this build of onnxruntime has {', '.join(here)}, and the plugin rtx"
+        wrong = f"unknown; this build of onnxruntime has {', '.join(available)}, and the plugin rtx"
     elif name in DEVICES:
         wrong = f"use --device {name}"
     elif kind not in ("auto", "cuda" if name in NVIDIA else "cpu"):
         wrong = f"it does not run on --device {kind}; omit --device"
     if wrong is not None:
-        raise UsageError(f"--engine-options provider={given}: {wrong}")
+        raise UsageError(f"--engine-options provider={requested}: {wrong}")
     reason = why_no_rtx() if name == "rtx" else None
     if options.precision == "int8" and name in NVIDIA:  # tensorrt_rtx 1.7 silently reads u8 as s8
         instead = "rtx" if name == "rtx" else "trt"
         reason = f"it misreads the unsigned numbers of ort's int8; use --engine {instead}"
-    if name not in (*here, "rtx"):
+    if name not in (*available, "rtx"):
         cure = "build onnxruntime with it"
         if name in PACKAGES:
             package = f"onnxruntime-{PACKAGES[name]}"
             cure = f"to get it: pip uninstall onnxruntime, then pip install {package}"
-        reason = f"this build of onnxruntime has {', '.join(here)}; {cure}"
+        reason = f"this build of onnxruntime has {', '.join(available)}; {cure}"
     if reason is not None:
         raise EngineError(f"engine ort: provider {name}: {reason}")
     return Provider(name, known[name])
@@ -147,13 +147,13 @@ def _rtx_device(index: int) -> Any:
             plugin = importlib.import_module(PLUGIN)
             onnxruntime.register_execution_provider_library(RTX, plugin.get_library_path())
             _registered.add(RTX)
-    found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == RTX]
-    if index >= len(found):
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == RTX]
+    if index >= len(devices):
         raise EngineError(
-            f"engine ort: provider rtx: it lists {len(found)} GPUs that it runs on, and none "
+            f"engine ort: provider rtx: it lists {len(devices)} GPUs that it runs on, and none "
             f"of number {index}; it needs RTX 30 or newer"
         )
-    return found[index]
+    return devices[index]
 
 
 def note_of(session: Any, provider: Provider) -> str:
@@ -196,12 +196,12 @@ def list_offers() -> list[Offer]:
     """Return the providers in this build that can run our graphs (see ``Engine.offers``)."""
     import onnxruntime
 
-    found = [
+    offers = [
         Offer(f"--engine-options provider={_short(full)}", full)
         for full in onnxruntime.get_available_providers()
         if full not in (CPU, f"Azure{END}")  # Azure sends inputs to a web service
     ]
     if find_spec(PLUGIN) is not None:
         reason = why_no_rtx()
-        found.append(Offer("--engine-options provider=rtx", reason or RTX, usable=reason is None))
-    return found
+        offers.append(Offer("--engine-options provider=rtx", reason or RTX, usable=reason is None))
+    return offers

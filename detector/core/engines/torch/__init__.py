@@ -31,10 +31,10 @@ class TorchEngine(Engine):
         from detector.core.engines.torch import abilities
 
         try:
-            found, _ = abilities.device_of(device)
+            chosen, _ = abilities.device_of(device)
         except EngineError as error:
             return str(error).removeprefix("engine torch: ")
-        return abilities.refusal(precision, found)
+        return abilities.refusal(precision, chosen)
 
     @classmethod
     def runs_on_gpu(cls, precision: str) -> bool:

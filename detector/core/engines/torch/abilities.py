@@ -48,11 +48,11 @@ def best_concurrency(asked: str) -> int:
 
 def is_built_for_cuda() -> bool:
     """Return whether torch has CUDA. Read its version file, since an import takes 1 to 2 s."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
         return False
     try:
-        versions = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+        versions = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return True  # unknown; ``without_cuda`` asks torch itself
     return re.search(r"^cuda\b.*=\s*None\s*$", versions, re.MULTILINE) is None
@@ -118,8 +118,8 @@ def check_compiler(device: Any) -> None:
     if device.type == "cpu" and not any(
         shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])
     ):
-        what = f"CXX={asked} is not there" if asked else "g++ and clang++ are missing"
+        problem = f"CXX={asked} is not there" if asked else "g++ and clang++ are missing"
         raise EngineError(
-            f"engine torch: compile needs a C++ compiler, and {what}; install one (apt install "
+            f"engine torch: compile needs a C++ compiler, and {problem}; install one (apt install "
             "g++), or omit compile"
         )

@@ -58,31 +58,31 @@ class OpenTorch(Engine):
         self.notes: list[str] = []
         self.captured = False  # whether each request replays a CUDA graph
         self._executed: list[LayerExecution] | None = None
-        wanted = read_switches(options.own)
+        switches = read_switches(options.own)
         with translated("torch", "load the graph"):
-            self._device = self._choose_device(options, wanted)
+            self._device = self._choose_device(options, switches)
             self.device = str(self._device)
             # None after close
-            self.module: Any = self._build(network, options, wanted["channels_last"])
+            self.module: Any = self._build(network, options, switches["channels_last"])
             check_contract(self.name, network, *signature(network.graph))
         self._input_shape = network.input_shape
         self._multiplied = self._arithmetic(options.precision)
         self.requests: list[TorchRequest] | list[CudaRequest] = self._requests(
-            network, options, wanted
+            network, options, switches
         )
 
-    def _choose_device(self, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
+    def _choose_device(self, options: EngineOptions, switches: Mapping[str, bool]) -> Any:
         device, note = abilities.device_of(options.device)
         if note:
             self.notes.append(note)
         if reason := abilities.refusal(options.precision, device):
             raise EngineError(f"engine torch: {options.precision} cannot run here: {reason}")
         for name, needed in (("graphs", "CUDA graphs need"), ("benchmark", "cuDNN needs")):
-            if wanted[name] and device.type != "cuda":
+            if switches[name] and device.type != "cuda":
                 raise UsageError(
                     f"--engine-options {name}: {needed} a GPU, but torch runs on the CPU; omit it"
                 )
-        if wanted["compile"]:
+        if switches["compile"]:
             abilities.check_compiler(device)
         return device
 
@@ -119,22 +119,22 @@ class OpenTorch(Engine):
         return {"bf16": "fp32"}
 
     def _requests(
-        self, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
+        self, network: Network, options: EngineOptions, switches: Mapping[str, bool]
     ) -> Any:
         from detector.core.engines.torch.requests import CallingThreads, TorchRequest, arithmetic
 
         threads, run = CallingThreads(self.threads), self.module
         on_cpu = self._device.type == "cpu"
         # Compiling, the trial run and capturing depend on the arithmetic.
-        tf32, benchmark = self.precision == "tf32", wanted["benchmark"]
+        tf32, benchmark = self.precision == "tf32", switches["benchmark"]
         with nullcontext() if on_cpu else arithmetic(tf32, benchmark):
-            if wanted["compile"]:
+            if switches["compile"]:
                 threads.prepare()  # compiled code depends on the number of threads
                 with translated("torch", "compile the network"):
                     run = self._compile()
             if on_cpu:
                 return [TorchRequest(run, network, threads) for _ in range(options.requests)]
-            return self._cuda_requests(run, network, options, wanted)
+            return self._cuda_requests(run, network, options, switches)
 
     def _compile(self) -> Run:
         """Compile now, so that errors occur here and the time counts as loading."""
@@ -148,7 +148,7 @@ class OpenTorch(Engine):
         return run
 
     def _cuda_requests(
-        self, run: Run, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
+        self, run: Run, network: Network, options: EngineOptions, switches: Mapping[str, bool]
     ) -> list[CudaRequest]:
         """Create requests on a GPU, each with a CUDA graph if possible, since launching kernels
         from Python takes several times as long as running them (docs/gpu.md)."""
@@ -156,9 +156,9 @@ class OpenTorch(Engine):
 
         from detector.core.engines.torch.requests import CudaRequest, check_memory, why_not_captured
 
-        graphs, count = wanted["graphs"], options.requests
-        by_default = "graphs" not in options.own and not wanted["compile"]
-        tf32, benchmark = self.precision == "tf32", wanted["benchmark"]
+        graphs, count = switches["graphs"], options.requests
+        by_default = "graphs" not in options.own and not switches["compile"]
+        tf32, benchmark = self.precision == "tf32", switches["benchmark"]
 
         def make() -> list[CudaRequest]:
             return [CudaRequest(run, network, self._device, tf32, benchmark) for _ in range(count)]

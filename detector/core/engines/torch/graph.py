@@ -82,7 +82,7 @@ def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[An
     their names."""
     from onnx import helper
 
-    found = set()
+    folded = set()
     for proto in model.graph.node:
         if proto.op_type != "DequantizeLinear" or not all(
             name in constants for name in proto.input if name
@@ -108,8 +108,8 @@ def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[An
             sides[axis] = -1
         shifted = values.astype(np.float64) - zero.astype(np.float64).reshape(sides)
         constants[proto.output[0]] = (shifted * scale.reshape(sides)).astype(np.float32)
-        found.add(proto.output[0])
-    return found
+        folded.add(proto.output[0])
+    return folded
 
 
 def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:

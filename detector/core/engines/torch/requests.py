@@ -171,10 +171,10 @@ _users: list[tuple[bool, bool]] = []
 def arithmetic(tf32: bool, benchmark: bool) -> Iterator[None]:
     """Set how a GPU's libraries compute inside the block, for the whole process. Blocks with other
     settings wait. ``benchmark``: cuDNN tries its algorithms at the first run of each shape."""
-    wanted = tf32, benchmark
+    requested = tf32, benchmark
     with _changed:
-        _changed.wait_for(lambda: not _users or _users[0] == wanted)
-        _users.append(wanted)
+        _changed.wait_for(lambda: not _users or _users[0] == requested)
+        _users.append(requested)
         allow_tf32(tf32)
         if torch.backends.cudnn.benchmark != benchmark:
             torch.backends.cudnn.benchmark = benchmark
@@ -214,9 +214,9 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
             with torch.cuda.stream(stream):
                 before = begin_peak(device)
                 # Outside inference mode, as in requests: compiled code takes only such tensors.
-                given = torch.zeros(shape, dtype=torch.uint8, device=device)
+                pictures = torch.zeros(shape, dtype=torch.uint8, device=device)
                 with torch.inference_mode():
-                    held += [given, run(given)]
+                    held += [pictures, run(pictures)]
                 held.append(hold_peak(device, before))
         for stream in streams:
             stream.synchronize()

@@ -81,12 +81,12 @@ def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shap
     for node in graph.node:
         if node.op_type != "Reshape" or node.input[1] not in constants:
             continue
-        wanted = numpy_helper.to_array(constants[node.input[1]]).tolist()
-        keeps = shapes.get(node.input[0], ())[:1] == (batch,) == tuple(wanted[:1])
-        if keeps and not (0 in wanted and any(entry.i for entry in node.attribute)):
+        shape = numpy_helper.to_array(constants[node.input[1]]).tolist()
+        keeps = shapes.get(node.input[0], ())[:1] == (batch,) == tuple(shape[:1])
+        if keeps and not (0 in shape and any(entry.i for entry in node.attribute)):
             # Other nodes may read the constant, so this node gets another one.
             name = f"{node.output[0]}.any_batch"
-            values = np.array([0, *wanted[1:]], np.int64)
+            values = np.array([0, *shape[1:]], np.int64)
             graph.initializer.append(numpy_helper.from_array(values, name))
             node.input[1] = name
             del node.attribute[:]  # with allowzero, 0 would not copy

@@ -67,14 +67,14 @@ def gpu_of(device: str) -> Gpu:
     """Return the GPU for "cuda:N"; the first for "auto" and "cuda". Raises DriverError."""
     if reason := absent():
         raise DriverError(reason)
-    found = gpus()
+    listed = gpus()
     if not (match := DEVICE.fullmatch(device)):
         raise DriverError(f"--device {device} is not a GPU; give cuda, or cuda:N for the Nth one")
     index = int(match.group(1) or 0)
-    if index >= len(found):
-        known = ", ".join(f"cuda:{gpu.index} {gpu.name}" for gpu in found)
+    if index >= len(listed):
+        known = ", ".join(f"cuda:{gpu.index} {gpu.name}" for gpu in listed)
         raise DriverError(f"there is no {device}; GPUs here: {known}")
-    return found[index]
+    return listed[index]
 
 
 def cuda_version() -> tuple[int, int]:

@@ -23,7 +23,7 @@ AMPERE = (8, 0)  # the first compute capability with tf32 and bf16
 
 @dataclass(frozen=True)
 class Edition:
-    """A library. ``magic``: first bytes of its plans. ``packages``: pip name, by CUDA major."""
+    """A library. ``magic``: first bytes of its plans. ``packages``: pip name; {}: CUDA major."""
 
     engine: str
     module: str
@@ -44,25 +44,25 @@ class Edition:
         supported = driver.cuda_version()
         for major in (13, 12):
             try:
-                found = version(self.packages.format(major))
+                installed = version(self.packages.format(major))
             except PackageNotFoundError:
                 continue
             if supported[0] >= major:
                 return None
             older = self.packages.format(supported[0]).removesuffix("-bindings")
             return (
-                f"{self.module.replace('_', '-')} {found} is made for CUDA {major}, but the driver "
-                f"supports only {supported[0]}.{supported[1]}; update the driver, or: pip install "
-                f"{older}"
+                f"{self.module.replace('_', '-')} {installed} is made for CUDA {major}, but the "
+                f"driver supports only {supported[0]}.{supported[1]}; update the driver, or: pip "
+                f"install {older}"
             )
         return None
 
     def refusal(self, precision: str, gpu: Gpu) -> str | None:
-        found = f"{gpu.name} has compute capability {capability(gpu)}"
+        about_gpu = f"{gpu.name} has compute capability {capability(gpu)}"
         if reason := self.unsupported(gpu.capability):
-            return f"{found}; {reason}"
+            return f"{about_gpu}; {reason}"
         if precision in ("tf32", "bf16") and gpu.capability < AMPERE:
-            return f"{found}; {precision} needs 8.0 (Ampere) or newer"
+            return f"{about_gpu}; {precision} needs 8.0 (Ampere) or newer"
         return None
 
     def require_gpu(self, device: str) -> Gpu:
@@ -181,8 +181,8 @@ class Rtx(Edition):
         if targets:
             config.num_compute_capabilities = len(targets)
         for at, name in enumerate(targets):
-            wanted = getattr(self.trt.ComputeCapability, TARGETS[name])
-            if not config.set_compute_capability(wanted, at):
+            member = getattr(self.trt.ComputeCapability, TARGETS[name])
+            if not config.set_compute_capability(member, at):
                 raise self.error(f"{self.title} rejects the target {name}")
 
     @staticmethod
@@ -203,7 +203,7 @@ class Rtx(Edition):
 
     def check_plan(self, runtime: Any, plan: bytes, gpu: Gpu) -> str | None:
         rtx = self.trt
-        validity, found = runtime.get_engine_validity(plan[: runtime.engine_header_size])
+        validity, diagnostics = runtime.get_engine_validity(plan[: runtime.engine_header_size])
         header = read_header(plan)
         if header is not None and header.size > len(plan):
             return f"it is cut off: {len(plan):,} of {header.size:,} bytes"
@@ -221,7 +221,7 @@ class Rtx(Edition):
         reasons = [
             text.format(**words)
             for name, text in INVALID.items()
-            if found & int(getattr(bits, name))
+            if diagnostics & int(getattr(bits, name))
         ]
         return "; ".join(reasons) or "TensorRT for RTX gives no reason"
 
@@ -264,7 +264,7 @@ EDITIONS = (FULL, RTX)
 
 
 def edition_named(engine: str) -> Edition:
-    return next(one for one in EDITIONS if one.engine == engine)
+    return next(edition for edition in EDITIONS if edition.engine == engine)
 
 
 @dataclass(frozen=True, slots=True)

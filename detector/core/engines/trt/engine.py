@@ -7,7 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from detector.core.engines.base import Engine, EngineOptions, LayerExecution, translated
+from detector.core.engines.base import (
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    check_contract,
+    translated,
+)
 from detector.core.engines.trt import build as plans
 from detector.core.engines.trt import driver, memory, plan_file, settings
 from detector.core.engines.trt.edition import FULL, RTX, Edition
@@ -123,36 +129,18 @@ class OpenTrt(Engine):
 
     def _check_outputs(self, tensors: list[PlanTensor]) -> list[str]:
         """Return the outputs' names in the network's order. Raises EngineError for other ones."""
-        network, batch = self._network, self._network.batch
-        given = [tensor for tensor in tensors if tensor.is_input]
-        results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
-        names = (
-            network.details["plan_outputs"]
-            if network.plan
-            else [info.name for info in network.graph.graph.output]
-        )
-        found = (
-            [(tensor.dtype, at_batch(tensor, batch)) for tensor in given],
-            [
-                (results[name].dtype, at_batch(results[name], batch))
-                for name in names
-                if name in results
-            ],
-        )
-        if network.plan is not None:  # the network was made from these tensors, in any type
-            kinds = [kind for kind, _ in found[1]]
-            wanted = (
-                found[0][:1],
-                list(zip(kinds, map(tuple, network.output_shapes), strict=True)),
-            )
-        else:
-            results_wanted = [("float32", tuple(shape)) for shape in network.output_shapes]
-            wanted = ([("uint8", network.input_shape)], results_wanted)
-        if found != wanted:
-            raise self.edition.error(
-                f"the graph of {network.name} takes and gives {found}; expected {wanted}"
-            )
-        return list(names)
+        network = self._network
+        shapes = {tensor.name: at_batch(tensor, network.batch) for tensor in tensors}
+        types = {tensor.name: tensor.dtype for tensor in tensors}
+        inputs = [(t.dtype, shapes[t.name]) for t in tensors if t.is_input]
+        if network.plan is None:
+            names = [info.name for info in network.graph.graph.output]
+        else:  # the network was made from these tensors, whose types and layout may be others
+            names = list(network.details["plan_outputs"])
+            inputs[:1], types = [("uint8", network.input_shape)], dict.fromkeys(types, "float32")
+        outputs = [(types[name], shapes[name]) for name in names if name in shapes]
+        check_contract(self.name, network, inputs, outputs)
+        return names
 
     def _name_ranges(self, context: Any) -> None:
         """Limit NVTX ranges to layers' names, without the details that a plan may have."""
@@ -185,17 +173,17 @@ class OpenTrt(Engine):
         memory, self._memory = self._memory, None
         if memory is None:
             return
-        failed: list[Exception] = []
+        errors: list[Exception] = []
         with translated(self.name, "free the GPU's memory"):
-            for free in (partial(self._release, memory, failed), memory.close):
+            for free in (partial(self._release, memory, errors), memory.close):
                 try:
                     free()
                 except Exception as error:  # each package has its own errors
-                    failed.append(error)
-            if failed:
-                raise failed[0]
+                    errors.append(error)
+            if errors:
+                raise errors[0]
 
-    def _release(self, memory: Any, failed: list[Exception]) -> None:
+    def _release(self, memory: Any, errors: list[Exception]) -> None:
         try:
             with memory.active():
                 contexts, self._contexts = self._contexts, None
@@ -205,7 +193,7 @@ class OpenTrt(Engine):
                     try:
                         request.release()
                     except Exception as error:
-                        failed.append(error)
+                        errors.append(error)
                 self._engine = self._runtime = contexts = None
         finally:
             self._engine = self._runtime = None

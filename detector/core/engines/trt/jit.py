@@ -52,11 +52,11 @@ def choose_graphs(open_request: Callable[[bool], TrtRequest]) -> tuple[TrtReques
     plain, recorded = open_request(False), open_request(True)
     times = {False: _device_ms(plain), True: _device_ms(recorded)}
     graphs = times[True] < times[False]
-    kept, other = (recorded, plain) if graphs else (plain, recorded)
-    other.release()
-    kept.device_ms = None  # the caller has not run it yet
+    faster, slower = (recorded, plain) if graphs else (plain, recorded)
+    slower.release()
+    faster.device_ms = None  # the caller has not run it yet
     return (
-        kept,
+        faster,
         graphs,
         f"CUDA graph {'on' if graphs else 'off'}: {times[True]:.3f} ms with it, {times[False]:.3f} "
         "without; --engine-options graphs=0 or 1 chooses",

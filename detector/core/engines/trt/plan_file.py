@@ -83,19 +83,19 @@ class PlanError(Exception):
 
 def edition_of(plan: bytes) -> Edition | None:
     """Return the library that built a plan, from its first bytes; None if it is not a plan."""
-    return next((one for one in EDITIONS if plan[:4] == one.magic), None)
+    return next((edition for edition in EDITIONS if plan[:4] == edition.magic), None)
 
 
 def edition_of_file(file: str) -> Edition | None:
     try:
         with open(file, "rb") as plan:
-            begins = plan.read(HEAD_BYTES)
-            if edition_of(begins) is None:
-                plan.seek(4 + max(0, int.from_bytes(begins[:4], "little", signed=True)))
-                begins = plan.read(HEAD_BYTES)
+            start = plan.read(HEAD_BYTES)
+            if edition_of(start) is None:
+                plan.seek(4 + max(0, int.from_bytes(start[:4], "little", signed=True)))
+                start = plan.read(HEAD_BYTES)
     except OSError:
         return None
-    return edition_of(begins)
+    return edition_of(start)
 
 
 def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
@@ -105,9 +105,9 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
     length = int.from_bytes(data[:4], "little", signed=True)
     body = 4 + length
     if not (0 < length < len(data) - 4 and data[4:5] == b"{" and edition_of(data[body : body + 4])):
-        begins = " or ".join(repr(one.magic) for one in EDITIONS)
+        prefixes = " or ".join(repr(edition.magic) for edition in EDITIONS)
         raise PlanError(
-            f"not a TensorRT plan: it begins with {data[:4]!r}; a plan begins with {begins}, or "
+            f"not a TensorRT plan: it begins with {data[:4]!r}; a plan begins with {prefixes}, or "
             "with a JSON header"
         )
     try:

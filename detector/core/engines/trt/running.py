@@ -132,15 +132,15 @@ class TrtRequest(RawRequest):
         if self._released:
             return
         self._released = True
-        failed: list[Exception] = []
-        for own in reversed(self._owned):
+        errors: list[Exception] = []
+        for resource in reversed(self._owned):
             try:
-                own.free()
+                resource.free()
             except Exception as error:  # each package has its own errors
-                failed.append(error)
+                errors.append(error)
         self._buffers, self._owned, self._context = {}, [], None
-        if failed:
-            raise failed[0]
+        if errors:
+            raise errors[0]
 
 
 def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
