@@ -30,10 +30,10 @@ def overlaps(first: Boxes, second: Boxes, of_first: bool = False) -> Floats:
 
 
 def assign(gains: Floats) -> Pairs:
-    """Return rows and columns of the pairs with the largest sum of ``gains`` [T, N], by row."""
-    counts = gains > 0
-    rows, columns = np.nonzero(counts)
-    alone = (counts.sum(axis=1)[rows] == 1) & (counts.sum(axis=0)[columns] == 1)
+    """Return rows, ascending, and columns of the pairs with the largest sum of ``gains`` [T, N]."""
+    positive = gains > 0
+    rows, columns = np.nonzero(positive)
+    alone = (positive.sum(axis=1)[rows] == 1) & (positive.sum(axis=0)[columns] == 1)
     matches = list(zip(rows[alone].tolist(), columns[alone].tolist(), strict=True))
     for group_rows, group_columns in _groups(rows[~alone].tolist(), columns[~alone].tolist()):
         part = gains[np.ix_(group_rows, group_columns)]
@@ -77,7 +77,7 @@ def _solve(gains: Floats) -> list[tuple[int, int]]:
     costs = gains.max() - np.maximum(gains, 0)
     n, m = costs.shape
     # Column m means "not assigned". ``owner``: the row to which each column is assigned, or -1.
-    by_row, by_column = np.zeros(n), np.zeros(m + 1)
+    row_prices, column_prices = np.zeros(n), np.zeros(m + 1)
     owner = np.full(m + 1, -1)
     for row in range(n):
         owner[m], column = row, m
@@ -87,14 +87,14 @@ def _solve(gains: Floats) -> list[tuple[int, int]]:
         while owner[column] >= 0:
             done[column] = True
             current_row = owner[column]
-            distance = costs[current_row] - by_row[current_row] - by_column[:m]
+            distance = costs[current_row] - row_prices[current_row] - column_prices[:m]
             better = ~done[:m] & (distance < nearest)
             nearest[better], previous[better] = distance[better], column
-            left = np.where(done[:m], np.inf, nearest)
-            next_column = int(left.argmin())
-            least = left[next_column]
-            by_row[owner[done]] += least
-            by_column[done] -= least
+            open_distances = np.where(done[:m], np.inf, nearest)
+            next_column = int(open_distances.argmin())
+            least = open_distances[next_column]
+            row_prices[owner[done]] += least
+            column_prices[done] -= least
             nearest[~done[:m]] -= least
             column = next_column
         while column != m:

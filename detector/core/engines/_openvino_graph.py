@@ -59,8 +59,8 @@ class IrEvidence(Evidence):
     _inside: Inside | None = None
 
     def inside(self) -> Inside:
-        """Return the pre-processing, including that which PrePostProcessor folded into the first
-        layer's weights: it marks them."""
+        """Return the pre-processing, with the part that PrePostProcessor folded into the weights of
+        the first layer, which it marks."""
         if self._inside is None:
             self._inside = self._find_folded()
         return self._inside

@@ -1,5 +1,5 @@
 """Probe a file in an engine's own format: if its metadata does not prove how to read its outputs,
-the engine runs it once on a drawn picture."""
+the engine runs it once on a synthetic picture."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ class Engine:
         raise EngineError(f"engine {cls.name}: no layer times: {cls.not_timed}")
 
     def execution(self) -> list[LayerExecution]:
-        """Return layers with the precision really executed; empty if the engine cannot tell."""
+        """Return the layers with the precision that was executed; empty if that is unknown."""
         return []
 
     def close(self) -> None:

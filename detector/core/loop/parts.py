@@ -52,7 +52,7 @@ class ShapedInputs(Protocol):
         """Return whether the shape for this picture is ready."""
 
     def prepare(self, picture: AnyPicture) -> None:
-        """Prepare the shape for this picture; takes as long as loading a model."""
+        """Prepare the shape for this picture. This takes as long as loading a model."""
 
     def give(self, request: Any, picture: AnyPicture) -> Callable[[Outputs], Any]:
         """Set a free request's slot to the picture's shape; return the head for its outputs."""
@@ -326,7 +326,7 @@ def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
                 detections = stage(frame, detections)
             _note_time(track, frame, name)
         if parts.schedule is not None and not frame.coasting:
-            parts.schedule.told(frame, detections)
+            parts.schedule.observe(frame, detections)
         yield frame, detections
 
 

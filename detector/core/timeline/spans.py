@@ -1,4 +1,4 @@
-"""What one thread records: a ``ThreadTrack`` of ``Span``s, one for each stage and kind of wait.
+"""Record one thread: a ``ThreadTrack`` has a ``Span`` for each stage and kind of wait.
 
 Only its own thread writes to a track, so it needs no lock.
 """

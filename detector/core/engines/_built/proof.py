@@ -105,7 +105,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# ---- The key and what it signs
+# ---- The key, and signing
 
 
 def key_path() -> Path:

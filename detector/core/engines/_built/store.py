@@ -6,7 +6,7 @@ are right (``proof.why_not``), so other writers of the folder can at most make u
 and folders that another account could change are not used at all.
 
     yolov4-tiny-416x416-b1-0123456789ab.onnx            a graph; 12 digits of its own sha256
-    yolov4-tiny-416x416-b1-0123456789ab.json            its manifest: what it was made from
+    yolov4-tiny-416x416-b1-0123456789ab.json            its manifest, with the digest of its sources
     yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.plan   an engine's own file; 12 digits of the
                                                         sha256 of its key
     yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.json   its manifest, with the whole key

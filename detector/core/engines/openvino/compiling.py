@@ -136,7 +136,7 @@ def notes_of(compiled: Any, compilation: Compilation, precision: str) -> list[st
         notes.append(Background(note) if as_asked else note)
     types_used = executed_types(compiled)
     if types_used is None:
-        notes.append(f"engine openvino: OpenVINO does not tell in which types {where} computes")
+        notes.append(f"engine openvino: OpenVINO does not report in which types {where} computes")
     elif types_used and (hint not in types_used or types_used - {hint, "f32"}):
         types = " and ".join(TYPES.get(name, name) for name in sorted(types_used))
         asked = precision if hint == HINTS[precision] else f"{TYPES[hint]} for float layers"

@@ -59,7 +59,7 @@ TESTS: Mapping[str, Test] = {
     "ReduceLogSumExp": _reduces_all,
     "ReduceL2": _reduces_none,
 }
-# With 8 bits OpenVINO saturates the results of these; wider types wrap, as in ONNX Runtime.
+# OpenVINO saturates 8-bit results of these operators; wider types wrap, as in ONNX Runtime.
 SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))
 
 

@@ -138,7 +138,7 @@ def is_unlike(
     limits: tuple[float, float] = LIMITS,
 ) -> bool:
     """Return whether any of the requests, run at once, finds other boxes or scores than expected
-    in a drawn picture."""
+    in a synthetic picture."""
     for request in requests:
         request.slot[:] = draw(network.input.height, network.input.width)
     with ThreadPoolExecutor(len(requests)) as threads:

@@ -54,7 +54,7 @@ def is_built_for_cuda() -> bool:
     try:
         versions = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return True  # unknown; ``without_cuda`` asks torch itself
+        return True  # unknown, so the caller must import torch
     return re.search(r"^cuda\b.*=\s*None\s*$", versions, re.MULTILINE) is None
 
 

@@ -154,7 +154,7 @@ class OpenTorch(Engine):
         from Python takes several times as long as running them (docs/gpu.md)."""
         import torch
 
-        from detector.core.engines.torch.requests import CudaRequest, check_memory, why_not_captured
+        from detector.core.engines.torch.requests import CudaRequest, capture_graphs, check_memory
 
         graphs, count = switches["graphs"], options.requests
         by_default = "graphs" not in options.own and not switches["compile"]
@@ -169,11 +169,11 @@ class OpenTorch(Engine):
             check_memory(run, network, self._device, count if graphs else self.concurrency)
             requests = make()
             if by_default:
-                why = why_not_captured(requests, run, network, self._device)
-                if why is not None:
-                    self.notes.append(f"engine torch: running without CUDA graphs: {why}")
+                reason = capture_graphs(requests, run, network, self._device)
+                if reason is not None:
+                    self.notes.append(f"engine torch: running without CUDA graphs: {reason}")
                     requests = make()
-                graphs = why is None
+                graphs = reason is None
             elif graphs:
                 for request in requests:
                     request.capture()

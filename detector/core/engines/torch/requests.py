@@ -144,7 +144,7 @@ def raise_gpu_error(stream: Any) -> Iterator[None]:
         raise
 
 
-def why_not_captured(
+def capture_graphs(
     requests: Sequence[CudaRequest], run: Run, network: Network, device: Any
 ) -> str | None:
     """Capture a CUDA graph for each request. Return None, or why that failed."""

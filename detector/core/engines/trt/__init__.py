@@ -99,7 +99,7 @@ class TrtEngine(Engine):
 
     @classmethod
     def reads_file(cls, file: str) -> bool:
-        """Return whether this library built the file. Its first bytes tell; suffixes do not."""
+        """Return whether this library built the file, by its suffix and its first bytes."""
         if not super().reads_file(file):
             return False
         from detector.core.engines.trt.plan_file import edition_of_file

@@ -27,7 +27,7 @@ class Gpu:
 
 
 class DriverError(Exception):
-    """A call of the driver failed. The text has its name and the error."""
+    """A call of the driver failed. The text names the call and the error."""
 
 
 def library() -> Any:

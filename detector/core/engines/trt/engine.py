@@ -128,14 +128,14 @@ class OpenTrt(Engine):
             open_request(graphs)
 
     def _check_outputs(self, tensors: list[PlanTensor]) -> list[str]:
-        """Return the outputs' names in the network's order. Raises EngineError for other ones."""
+        """Return the outputs' names in the network's order. Raises EngineError if they differ."""
         network = self._network
         shapes = {tensor.name: at_batch(tensor, network.batch) for tensor in tensors}
         types = {tensor.name: tensor.dtype for tensor in tensors}
         inputs = [(t.dtype, shapes[t.name]) for t in tensors if t.is_input]
         if network.plan is None:
             names = [info.name for info in network.graph.graph.output]
-        else:  # the network was made from these tensors, whose types and layout may be others
+        else:  # another program's plan: ``TrtRequest`` converts types and layout
             names = list(network.details["plan_outputs"])
             inputs[:1], types = [("uint8", network.input_shape)], dict.fromkeys(types, "float32")
         outputs = [(types[name], shapes[name]) for name in names if name in shapes]

@@ -1,5 +1,5 @@
-"""Create contexts, with a stored cache of the code that TensorRT for RTX compiles when a plan is
-loaded, and with CUDA graphs if they are faster. The cache is next to the plan, and sealed."""
+"""Create the execution contexts of a plan, with CUDA graphs if these are faster. TensorRT for RTX
+compiles code when it loads a plan; we store that code in a sealed file next to the plan."""
 
 from __future__ import annotations
 
