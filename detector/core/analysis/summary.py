@@ -18,6 +18,7 @@ from detector.core.session.document import (
     LiveMemory,
     PrecisionShare,
     Rates,
+    SceneHistory,
     SessionDocument,
     SourceSummary,
     StreamSummary,
@@ -98,10 +99,10 @@ def input_text(summary: Summary) -> str:
     return counted(summary.input_shapes.shapes, "shape")
 
 
-def session_document(summary: Summary, **facts: Any) -> SessionDocument:
+def session_document(summary: Summary, scenes: list[SceneHistory], **facts: Any) -> SessionDocument:
     """Make session.json: the summary with the ``facts`` needed to repeat the run."""
     values = {field.name: getattr(summary, field.name) for field in fields(summary)}
-    return SessionDocument(**values, pid=os.getpid(), **facts)
+    return SessionDocument(**values, pid=os.getpid(), scenes=scenes or UNSET, **facts)
 
 
 def _source(

@@ -84,8 +84,6 @@ def _write_spans(
     command: Sequence[str],
     unwritten: list[DetectVideoError],
 ) -> Callable[..., SessionDocument]:
-    from msgspec import UNSET
-
     from detector.core.analysis.summary import session_document
     from detector.core.session.document import Clocks, SpanCounts
 
@@ -102,7 +100,7 @@ def _write_spans(
         loop=[run.loop for run in runs],
         clip_sha256={run.spec: run.sha256 for run in runs},
         model_sha256=plan.network.sha256,
-        scenes=[scene for run in runs for scene in run.scenes] or UNSET,
+        scenes=[scene for run in runs for scene in run.scenes],
     )
 
 
