@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from detector.core.analysis import matching
+from detector.core.analysis import assignment, matching
 from detector.core.types import Detections, Frame, LabelledPicture
 from following.footage import CLASSES, Footage, in_our_classes
 
@@ -123,7 +123,7 @@ def jitter(
         boxes = detections.boxes[detections.class_ids == kind].astype(np.float64)
         assert picture.track_ids is not None
         for one in np.flatnonzero((picture.class_ids == kind) & ~picture.ignored):
-            fits = matching.overlaps(picture.boxes[one][None], boxes)[0]
+            fits = assignment.overlaps(picture.boxes[one][None], boxes)[0]
             if not len(fits) or fits.max() < 0.5:
                 continue
             truth, track = picture.boxes[one], int(picture.track_ids[one])

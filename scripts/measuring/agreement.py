@@ -12,7 +12,7 @@ import onnx
 
 from detector.core import engines
 from detector.core.analysis.agreement import Agreement, agreement, match_pairs
-from detector.core.analysis.matching import overlaps
+from detector.core.analysis.assignment import overlaps
 from detector.core.config.schema import CalibrationConfig
 from detector.core.errors import EngineError
 from detector.core.models import ModelRequest, open_network

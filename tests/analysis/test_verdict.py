@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from detector.core.analysis.verdict import (
-    APART,
+    EQUAL,
     FEW,
-    LEAST,
+    MAX_ERROR,
+    MAX_OTHERS,
     NAMES,
-    NEAR,
-    OTHERS_MUCH,
+    NEGLIGIBLE,
     Choices,
     _next_limit,
     estimate_without,
@@ -22,7 +22,7 @@ from detector.core.analysis.verdict import (
     gain_with_smaller_input,
     gain_without,
     has_encodings,
-    is_said,
+    is_reliable,
     judge,
     limit_without,
     need_s,
@@ -267,9 +267,9 @@ def test_in_turn_codecs_stay_that_worked_beside_the_other_stages():
     ms remain by wall time, and 7.5 ms on two cores. The gain is not reported."""
     found = load(10, sync=True, cores=2, process_cpu_s=1.7, others_s=0.0, infer=4, write=6)
     left = {"infer": 2e-3, "write": 15e-3}
-    found = replace(found, stage_cpu=left, between_cpu_s=0.0, told=True)
+    found = replace(found, stage_cpu=left, between_cpu_s=0.0, others_known=True)
     assert gain_without(found, "infer") == pytest.approx(10 / 7.5 - 1)
-    assert not is_said(found, {"infer": 0.0})
+    assert not is_reliable(found, {"infer": 0.0})
 
 
 def test_in_turn_cpu_time_is_the_stages_own():
@@ -368,7 +368,7 @@ def test_a_gain_after_which_the_cores_are_full_is_not_said(between_ms, said):
     found = load(10, cores=2, process_cpu_s=1.5, infer=10, write=8.5)
     found = replace(found, stage_cpu={"infer": 1e-3, "write": 6e-3}, between_cpu_s=between_ms / 1e3)
     assert not found.cpu_is_full
-    assert is_said(found, {"infer": 0.0}) is said
+    assert is_reliable(found, {"infer": 0.0}) is said
 
 
 ADVICE = [
@@ -423,7 +423,7 @@ def test_what_limits_the_run_then_is_named():
 
 
 @pytest.mark.parametrize(
-    ("infer_ms", "least", "bottleneck"), [(6, NEAR, "infer"), (5.2, 0.0, "annotate")]
+    ("infer_ms", "least", "bottleneck"), [(6, EQUAL, "infer"), (5.2, 0.0, "annotate")]
 )
 def test_the_stage_that_brings_most_is_named(infer_ms, least, bottleneck):
     """On one full core the writer is the slowest thread; its longest stage takes 5 of 20 ms."""
@@ -490,7 +490,7 @@ def test_the_sentences_own_arithmetic_holds(
     if busy:
         used, there = float(busy[1]), int(busy[2])
         assert used <= there + 0.06
-        assert used >= (0.8 - OTHERS_MUCH) * there - 0.06  # "the CPU is full" is true
+        assert used >= (0.8 - MAX_OTHERS) * there - 0.06  # "the CPU is full" is true
     assert "at least" not in sentence
     named = re.search(r"([\d.]+)% of (?:its|their) time in `(\w+)`", sentence)
     assert bool(named) is (facts.bottleneck is not None)
@@ -505,14 +505,14 @@ def test_the_sentences_own_arithmetic_holds(
     assert share <= 100
     gain = estimate_without(found, stage)
     for other in STAGES:
-        assert 1 + estimate_without(found, other) <= (1 + gain) * (1 + NEAR) * (1 + 1e-9)
+        assert 1 + estimate_without(found, other) <= (1 + gain) * (1 + EQUAL) * (1 + 1e-9)
     figures = [float(one) for one in re.findall(r"([\d.]+)x the FPS", sentence)]
     said = facts.gain_if_free
-    assert not (said and found.others_share > OTHERS_MUCH)
+    assert not (said and found.others_share > MAX_OTHERS)
     assert said or not figures
     for name, bound in said.items():
-        if bound is not None and bound >= LEAST:
-            assert abs(bound - estimate_without(found, name)) <= APART + 1e-4
+        if bound is not None and bound >= NEGLIGIBLE:
+            assert abs(bound - estimate_without(found, name)) <= MAX_ERROR + 1e-4
     if figures and said.get(stage):
         assert figures[0] == pytest.approx(1 + said[stage], abs=0.006)
         assert 1 <= figures[-1] <= figures[0]

@@ -64,7 +64,7 @@ def test_a_convolution_that_no_layer_names_belongs_to_the_one_that_it_reads():
         LayerExecution("1.conv/WithoutBiases", "Convolution", "fp32", nodes=("1.conv", "1.act")),
         LayerExecution("3.conv/WithoutBiases", "Convolution", "fp32", nodes=("3.conv",)),
     ]
-    found = layers_room.name_swallowed(layers, onnx.helper.make_graph(nodes, "g", [], []))
+    found = layers_room.add_hidden_nodes(layers, onnx.helper.make_graph(nodes, "g", [], []))
     assert [layer.nodes for layer in found] == [("1.conv", "1.act", "2.conv", "2.act"), ("3.conv",)]
 
 
@@ -317,5 +317,5 @@ def test_single_runs_are_worked_out_of_the_means_of_all():
         mean = SimpleNamespace(
             node_name="a", node_type="Conv", real_time=timedelta(microseconds=mean_us)
         )
-        told.append(profiler._single(mean)[2])
+        told.append(profiler._subtract(mean)[2])
     assert told == pytest.approx([2.0, 4.0, 3.0, 2.0])

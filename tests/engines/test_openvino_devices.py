@@ -192,7 +192,7 @@ def test_a_precision_that_the_device_does_not_list_is_refused(gpu, monkeypatch):
         ("fp32", "f32", "f16", "fp32 was requested, but OpenVINO on Arc runs fp16"),
         ("int8", "f16", "f16", "int8 leaves in float run in fp16 on Arc"),
         ("int8", "bf16", "f32", "bf16 for float layers was requested, .* runs fp32"),
-        ("fp16", "f16", None, "does not tell in which types Arc computes"),
+        ("fp16", "f16", None, "does not report in which types Arc computes"),
     ],
 )
 def test_the_executed_type_is_read_back(precision, hint, told, said):
@@ -222,7 +222,7 @@ def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
     (place / "class").write_text(f"{about.pci}0000\n")
     assert about.module in hardware.why_missing(kind)
     file = tmp_path / "dev" / about.files.replace("*", "0")
-    shown = tmp_path / "sys/class" / about.shown / file.name
+    shown = tmp_path / "sys/class" / about.sys_class / file.name
     for path in (file.parent, shown):
         path.mkdir(parents=True)
     file.touch()

@@ -202,7 +202,7 @@ def test_two_graphs_that_changed_places_are_built_again(folder):
 def test_renamed_graph_is_not_used_and_reported(folder):
     path = Path(export(plus_one(), folder).path)
     tamper_both(path)
-    digest = store.read_manifest(path)["file_sha256"][: proof.NAMED]
+    digest = store.read_manifest(path)["file_sha256"][: proof.NAME_DIGITS]
     for suffix in (".onnx", ".json"):
         path.with_suffix(suffix).rename(folder / f"plus_one-3x2-b1-{digest}{suffix}")
     assert find(folder) is None

@@ -112,25 +112,23 @@ def fakes(monkeypatch) -> Fakes:
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "synchronize", refuse_device_wide)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: fakes.log.append("cache emptied"))
-    monkeypatch.setattr(cuda, "pinned", lambda shape, dtype: torch.zeros(shape, dtype=dtype))
+    monkeypatch.setattr(
+        cuda, "allocate_pinned", lambda shape, dtype: torch.zeros(shape, dtype=dtype)
+    )
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     return fakes
 
 
-def requests(
-    fakes: Fakes, count: int, tf32: bool = False, run=None
-) -> tuple[list[cuda.CudaRequest], list[float]]:
+def requests(fakes: Fakes, count: int, tf32: bool = False, run=None) -> list[cuda.CudaRequest]:
     from detector.core.engines.torch.graph import graph_module
 
-    network, told = plus_one(), []
+    network = plus_one()
     run = run or graph_module(network.graph)
-    return [
-        cuda.CudaRequest(run, network, torch.device("cpu"), tf32, told.append) for _ in range(count)
-    ], told
+    return [cuda.CudaRequest(run, network, torch.device("cpu"), tf32) for _ in range(count)]
 
 
 def test_each_request_has_its_stream_and_waits_for_its_own_event_only(fakes):
-    (one, two), told = requests(fakes, 2)
+    one, two = requests(fakes, 2)
     for at, request in enumerate((one, two)):
         request.slot[:] = at
         np.testing.assert_array_equal(request.infer(1)[0], at + 1)
@@ -142,7 +140,7 @@ def test_each_request_has_its_stream_and_waits_for_its_own_event_only(fakes):
         "event on stream 1",
         "event of stream 1 waited for",
     ]
-    assert told == [one.device_ms, two.device_ms] == [1.5, 1.5]
+    assert [one.device_ms, two.device_ms] == [1.5, 1.5]
     np.testing.assert_array_equal(one.infer(1)[0], 1)
     assert not np.shares_memory(one.infer(1)[0], two.infer(1)[0])
 
@@ -154,7 +152,7 @@ def test_everything_of_a_run_happens_on_the_requests_stream(fakes):
         seen.append(fakes.current[-1].number)
         return torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
 
-    (one, two), _ = requests(fakes, 2, run=run)
+    one, two = requests(fakes, 2, run=run)
     two.infer(1)
     one.infer(1)
     assert seen == [1, 0]
@@ -178,7 +176,7 @@ def test_a_launch_waits_for_one_of_another_arithmetic(fakes):
 
     with ThreadPoolExecutor(1) as pool:
         cpu = torch.device("cpu")
-        cuda.CudaRequest(run, network, cpu, True, lambda ms: None, benchmark=True).infer(1)
+        cuda.CudaRequest(run, network, cpu, True, benchmark=True).infer(1)
     assert seen == [(True, True, True), (False, False, False)]
 
 
@@ -190,7 +188,7 @@ def test_a_captured_graph_replays_over_the_requests_own_buffers(fakes):
         given_to.append(given.data_ptr())
         return static
 
-    (one,), _ = requests(fakes, 1, run=run)
+    (one,) = requests(fakes, 1, run=run)
     one.capture()
     assert len(given_to) == cuda.WARM_UPS + 1
     assert fakes.log == ["stream 0 waited for", "captured on stream 0"]
@@ -273,7 +271,7 @@ def test_cuda_error_is_reported_instead_of_the_librarys(fakes):
         fakes.broken = "CUDA error: device-side assert triggered\nand how to debug it"
         raise RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")
 
-    (one,), _ = requests(fakes, 1, run=run)
+    (one,) = requests(fakes, 1, run=run)
     with pytest.raises(EngineError) as caught:
         one.infer(1)
     assert str(caught.value).endswith("run the network: CUDA error: device-side assert triggered")
@@ -283,7 +281,7 @@ def test_error_of_another_cause_is_reported_unchanged(fakes):
     def run(given):
         raise RuntimeError("shapes do not match")
 
-    (one,), _ = requests(fakes, 1, run=run)
+    (one,) = requests(fakes, 1, run=run)
     with pytest.raises(EngineError, match=r"run the network: shapes do not match$"):
         one.infer(1)
 
@@ -346,7 +344,7 @@ def test_what_is_tried_is_of_the_same_kind_as_what_is_run(fakes):
         return torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
 
     cuda.check_memory(run, plus_one(1), torch.device("cpu"), 2)
-    (one,), _ = requests(fakes, 1, run=run)
+    (one,) = requests(fakes, 1, run=run)
     one.infer(1)
     assert kinds == [(False, True)] * 3
 

@@ -236,7 +236,7 @@ def test_channels_last_leaves_constants_of_other_dimensions_alone():
 @pytest.mark.parametrize(
     ("own", "precision", "message"),
     [
-        ({"compile": "maybe"}, "fp32", "--engine-options compile=maybe: write compile=1"),
+        ({"compile": "maybe"}, "fp32", "--engine-options compile=maybe: give 1 or 0"),
         ({"graphs": "1"}, "fp32", "--engine-options graphs: .*GPU"),
         ({"stream": "1"}, "fp32", "engine torch has no such option; its options: channels_last"),
         ({"bf16": "some"}, "bf16", "--engine-options bf16=some: give mixed or all"),

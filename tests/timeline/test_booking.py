@@ -47,7 +47,7 @@ def test_an_inference_alone_is_given_all_and_loading_is_nobodys():
     engine.use(1, 30)
     engine.use(2, 12)
     assert a.leave() == 42
-    assert a.told
+    assert a.readable
 
 
 def test_those_under_way_are_given_equal_parts_of_each_stretch():
@@ -184,17 +184,17 @@ def test_a_real_threads_clock_is_its_own():
     """The count by another thread is between the thread's own readings before and after."""
     import time
 
-    told: list[int] = []
+    clocks: list[int] = []
     go, done = threading.Event(), threading.Event()
 
     def burn() -> None:
         until = time.thread_time_ns() + 20_000_000
         while time.thread_time_ns() < until:
             pass
-        told.append(time.thread_time_ns())
+        clocks.append(time.thread_time_ns())
         go.set()
         done.wait()
-        told.append(time.thread_time_ns())
+        clocks.append(time.thread_time_ns())
 
     thread = threading.Thread(target=burn)
     thread.start()
@@ -202,6 +202,6 @@ def test_a_real_threads_clock_is_its_own():
     seen = time.clock_gettime_ns(clock_of(thread.native_id or 0))
     done.set()
     thread.join()
-    assert told[0] <= seen <= told[1]
+    assert clocks[0] <= seen <= clocks[1]
     with pytest.raises(OSError, match=r"Invalid argument|No such process"):
         time.clock_gettime_ns(clock_of(2**22 + 5))

@@ -116,7 +116,7 @@ def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again(
         system.threads[10**9 + 1] = Times(0, 0)
     first = mark(system, {INFER: 0}, 0)
     system.threads[10**9 + 1] = Times(20 * MS, 0)
-    natives.left()
+    natives.note_thread_end()
     del system.threads[10**9 + 1]
     last = natives.mark({INFER: 5})
     assert natives.between(first, last).stages[INFER].cpu_ns == 20 * MS
@@ -153,7 +153,7 @@ def test_a_thread_of_ours_that_ended_meanwhile_is_nobodys_either():
 
     def run() -> None:
         system.threads[threading.get_native_id()] = Times(0, 0)
-        natives.left()
+        natives.note_thread_end()
 
     with natives.book_threads(READ):
         thread = threading.Thread(target=run)

@@ -142,9 +142,8 @@ def test_a_core_that_is_lost_while_a_span_is_about_to_begin_is_not_the_spans():
 def test_cpu_time_since_the_stretch_is_of_the_next():
     """The thread still works between the end of its span and the reading of its clock."""
     kernel = Kernel()
-    timeline = kernel.timeline()
     wall = iter((0, 0, 1 * MS, 3 * MS, 3 * MS, 3 * MS, 3 * MS))
-    timeline.clock = lambda: next(wall)
+    timeline = Timeline(lambda: next(wall), kernel.look, nvtx=False, run_queue=lambda: kernel)
     with timeline.track("main") as track, track.span(WRITE, 0):
         kernel.cpu = 3 * MS  # 2 ms of it are after the span's end
     thread = record(timeline).threads["main"]

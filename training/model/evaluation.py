@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from detector.core.analysis import matching
 from detector.core.analysis.agreement import agreement
+from detector.core.analysis.assignment import overlaps
 from detector.core.config.schema import CalibrationConfig
 from detector.core.stages.nms import nms
 from detector.core.stages.preprocess import letterbox
@@ -409,7 +410,7 @@ def find_truths(
     judged = matching.judge(boxes, scores, truth, iou)
     found = np.zeros(len(truth.boxes))
     free = ~(truth.ignored | truth.crowd)
-    fits = matching.overlaps(boxes, truth.boxes)
+    fits = overlaps(boxes, truth.boxes)
     for at in np.flatnonzero(judged.outcomes == matching.RIGHT):
         best = int(np.argmax(np.where(free, fits[at], -1)))
         found[best], free[best] = judged.scores[at], False

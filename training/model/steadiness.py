@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.analysis import matching
+from detector.core.analysis.assignment import overlaps
 from model.data import CLASSES
 from model.evaluation import (
     CONFIDENCE,
@@ -100,7 +101,7 @@ def link(tracks: list[Track], boxes: NDArray, at: int) -> None:
     tracks."""
     recent = [track for track in tracks if at - track.last <= GAP]
     last = np.array([track.seen[track.last] for track in recent]).reshape(-1, 4)
-    fits = matching.overlaps(last, boxes)
+    fits = overlaps(last, boxes)
     taken = set()
     while fits.size and fits.max() >= LINK_IOU:
         i, j = np.unravel_index(fits.argmax(), fits.shape)

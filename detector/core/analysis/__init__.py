@@ -1,1 +1,1 @@
-"""Describes one run: its summary, its verdict and what to do next. Pure functions."""
+"""Analyse a run: its summary, its verdict and its tables. Pure functions."""

@@ -1,7 +1,7 @@
-"""Agreement: how far two engines, precisions or versions detect the same in the same frames.
+"""Measure how far two engines, precisions or versions agree on the detections in the same frames.
 
-Pairs are taken greedily, the highest IoU first, within a class and each box once, so that the
-result does not depend on which side is called the reference.
+Boxes of the same class are paired greedily, the highest IoU first. So the result does not depend on
+which side is called the reference.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.core.analysis.matching import overlaps
+from detector.core.analysis.assignment import overlaps
 from detector.core.types import Detections
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How well two sides agree. ``share`` = 2 x matched / (reference + other), 1.0 if both are 0.
+    """Counts of two sides' boxes. ``share`` = 2 x matched / (reference + other), 1.0 if both are 0.
     ``mean_iou`` and ``mean_score_diff`` (absolute): over matched pairs, NaN without any."""
 
     frames: int
@@ -56,16 +56,16 @@ def agreement(
 
 
 def match_pairs(a: Detections, b: Detections, iou: float = 0.5) -> list[tuple[int, int, float]]:
-    """Match a frame: (index in ``a``, index in ``b``, IoU), best IoU first; ties by index."""
+    """Return the pairs of a frame as (index in ``a``, index in ``b``, IoU), best IoU first."""
     if not len(a) or not len(b):
         return []
-    fits = np.where(a.class_ids[:, None] == b.class_ids[None], overlaps(a.boxes, b.boxes), -1.0)
-    rows, columns = np.nonzero(fits >= iou)
-    order = np.argsort(-fits[rows, columns], kind="stable")
+    ious = np.where(a.class_ids[:, None] == b.class_ids[None], overlaps(a.boxes, b.boxes), -1.0)
+    rows, columns = np.nonzero(ious >= iou)
+    order = np.argsort(-ious[rows, columns], kind="stable")
     free_a, free_b = np.ones(len(a), bool), np.ones(len(b), bool)
-    made = []
+    matches = []
     for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
         if free_a[i] and free_b[j]:
             free_a[i] = free_b[j] = False
-            made.append((i, j, float(fits[i, j])))
-    return made
+            matches.append((i, j, float(ious[i, j])))
+    return matches

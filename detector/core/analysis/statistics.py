@@ -1,4 +1,4 @@
-"""The statistics of a summary, found by their declaration (``document.statistic``) on its types."""
+"""The statistics of a summary, listed from their declarations (``document.statistic``)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from detector.core.session.document import Summary
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A statistic. ``name``: the keys that lead to it in the document, joined by ``/``."""
+    """A number in a summary. ``name``: the keys that lead to it in the document, joined by "/"."""
 
     name: str
     title: str
     unit: str
 
     def of(self, summary: Summary) -> float | None:
-        """Return its value, a whole number for counts; None if the run has none."""
+        """Return the value in a summary, an int for counts; None if it is missing."""
         value: Any = summary
         for key in self.name.split("/"):
             value = getattr(value, key)
@@ -33,18 +33,18 @@ class Statistic:
 
 @cache
 def list_statistics(kind: type[Any] = Summary) -> tuple[Statistic, ...]:
-    return tuple(_declared(kind, ""))
+    return tuple(_yield_statistics(kind, ""))
 
 
-def _declared(kind: type[Any], above: str) -> Iterator[Statistic]:
+def _yield_statistics(kind: type[Any], prefix: str) -> Iterator[Statistic]:
     hints = get_type_hints(kind, include_extras=True)
-    for one in fields(kind):
-        name = f"{above}{one.name}"
-        for part in get_args(hints[one.name]):
+    for attribute in fields(kind):
+        name = f"{prefix}{attribute.name}"
+        for part in get_args(hints[attribute.name]):
             if isinstance(part, Meta) and "unit" in (part.extra_json_schema or {}):
                 assert part.title is not None
                 assert part.extra_json_schema is not None
                 yield Statistic(name, part.title, part.extra_json_schema["unit"])
-        for part in (hints[one.name], *get_args(hints[one.name])):
+        for part in (hints[attribute.name], *get_args(hints[attribute.name])):
             if isinstance(part, type) and is_dataclass(part):
-                yield from _declared(part, f"{name}/")
+                yield from _yield_statistics(part, f"{name}/")

@@ -1,10 +1,10 @@
-"""The summary of a run, the ledger (the summary per frame), and the precision that was executed."""
+"""The summary of a run, the ledger (its times per frame), and the precision that was executed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from msgspec import UNSET
@@ -12,22 +12,17 @@ from msgspec import UNSET
 from detector.core.analysis.verdict import Choices, frame_times, has_encodings, judge
 from detector.core.errors.text import counted
 from detector.core.session.document import (
-    Clocks,
     CpuTime,
     DetectionCounts,
-    Environment,
     FrameCounts,
     LiveMemory,
-    LoopSizes,
     PrecisionShare,
     Rates,
     SceneHistory,
     SessionDocument,
     SourceSummary,
-    SpanCounts,
     StreamSummary,
     Summary,
-    ThreadFigures,
     ThreadTime,
     Verdict,
     Video,
@@ -40,7 +35,8 @@ from detector.core.types import Background
 def summarize(
     facts: RunSettings, runs: Sequence[SourceRun], seconds: dict[str, float], stop_code: int | None
 ) -> Summary:
-    """Summarize a run. ``seconds``: of each phase. ``stop_code``: exit code of an interruption."""
+    """Summarize a run. ``seconds``: duration of each phase. ``stop_code``: the exit code if the run
+    was interrupted."""
     recordings = [record(run.timeline) for run in runs]
     total = merge_recordings(recordings)
     shares = executed(facts.layers)
@@ -69,7 +65,7 @@ def summarize(
         stages={name: stage.figures(total.burnt, name) for name, stage in total.stages.items()},
         threads={
             name: thread.figures(total.burnt)
-            for name, thread in sorted(total.threads.items(), key=_reader_first)
+            for name, thread in sorted(total.threads.items(), key=_sort_key)
         },
         cpu=_cpu(facts, total, runs),
         verdict=_verdict(facts, total, runs),
@@ -103,33 +99,10 @@ def input_text(summary: Summary) -> str:
     return counted(summary.input_shapes.shapes, "shape")
 
 
-def session_document(
-    summary: Summary,
-    *,
-    config: dict[str, dict[str, Any]],
-    environment: Environment,
-    command: Sequence[str],
-    spans: SpanCounts,
-    clocks: Clocks,
-    loop: Sequence[LoopSizes],
-    clip_sha256: dict[str, str | None],
-    model_sha256: str | None,
-    scenes: Sequence[SceneHistory] = (),
-) -> SessionDocument:
-    """Make session.json: the summary with everything needed to repeat the run."""
-    return SessionDocument(
-        **{one.name: getattr(summary, one.name) for one in fields(summary)},
-        pid=os.getpid(),
-        config=config,
-        environment=environment,
-        command=list(command),
-        spans=spans,
-        clocks=clocks,
-        loop=list(loop),
-        clip_sha256=clip_sha256,
-        model_sha256=model_sha256,
-        scenes=list(scenes) or UNSET,
-    )
+def session_document(summary: Summary, scenes: list[SceneHistory], **facts: Any) -> SessionDocument:
+    """Make session.json: the summary with the ``facts`` needed to repeat the run."""
+    values = {field.name: getattr(summary, field.name) for field in fields(summary)}
+    return SessionDocument(**values, pid=os.getpid(), scenes=scenes or UNSET, **facts)
 
 
 def _source(
@@ -186,7 +159,7 @@ def _frames(runs: Sequence[SourceRun]) -> FrameCounts:
 def _rates(runs: Sequence[SourceRun], recording: TimelineSums) -> Rates:
     written = sum(run.written for run in runs)
     inferred = sum(run.inferred for run in runs)
-    # Each batch counts in full, even if batches overlap on the device.
+    # Sum the batches' times, even if batches overlap on the device.
     timed = [run for run in runs if run.device_ms is not None]
     device_s = sum(run.device_ms or 0.0 for run in timed) / 1e3
     return Rates(
@@ -205,8 +178,8 @@ def _rate(count: int, seconds: float) -> float | None:
 def _cpu(facts: RunSettings, total: TimelineSums, runs: Sequence[SourceRun]) -> CpuTime:
     process = sum(run.process_cpu_s for run in runs)
     main = sum(run.main_thread_cpu_s for run in runs)
-    on_main = ("main", "writer")
-    others = sum(t.cpu_ns for name, t in total.threads.items() if name not in on_main) / 1e9
+    main_names = ("main", "writer")
+    others = sum(t.cpu_ns for name, t in total.threads.items() if name not in main_names) / 1e9
     return CpuTime(
         cores=facts.cores,
         process_s=process,
@@ -244,8 +217,8 @@ def _detections(facts: RunSettings, runs: Sequence[SourceRun]) -> DetectionCount
     counts: dict[str, int] = {}
     for run in runs:
         for class_id, count in run.by_class.items():
-            known = class_id < len(facts.class_names)
-            name = facts.class_names[class_id] if known else str(class_id)
+            has_name = class_id < len(facts.class_names)
+            name = facts.class_names[class_id] if has_name else str(class_id)
             counts[name] = counts.get(name, 0) + count
     of_pictures = all(run.info is not None and run.info.kind == "pictures" for run in runs)
     return DetectionCounts(
@@ -256,7 +229,7 @@ def _detections(facts: RunSettings, runs: Sequence[SourceRun]) -> DetectionCount
     )
 
 
-def _reader_first(item: tuple[str, Any]) -> tuple[int, str]:
+def _sort_key(item: tuple[str, Any]) -> tuple[int, str]:
     order = ("main", "reader", "worker", "writer")
     return order.index(item[0].split("-")[0]), item[0]
 
@@ -280,9 +253,9 @@ class SplitMs:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """A stage in the ledger, milliseconds per frame. ``share``: of its threads' wall time.
-    ``on_cpu_ms``, ``ready_ms``, ``blocked_ms`` add up to ``busy_ms``, None if unknown. ``cpu_ms``:
-    with libraries."""
+    """A stage in the ledger, in milliseconds per frame. ``share``: share of its threads' wall time.
+    ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; None if unknown.
+    ``cpu_ms``: CPU time, including that of libraries' threads."""
 
     stage: str
     thread: str
@@ -298,17 +271,17 @@ class StageRow:
 
     @property
     def run_by(self) -> str:
-        """Its threads: ``reader``, or ``3 workers`` for worker-0,worker-1,worker-2."""
+        """The stage's threads: ``reader``, or ``3 workers`` for worker-0,worker-1,worker-2."""
         count = len(self.thread.split(","))
         return self.thread if count == 1 else f"{count} workers"
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:
-    """A thread in the ledger, milliseconds per frame: wall = busy + waits + preempted + other.
+    """A thread in the ledger, in milliseconds per frame: wall = busy + waits + preempted + other.
 
     ``foreign``: the share of its waits for a core caused by other programs, 0 to 1. ``rest``: the
-    part of its wall time by which the kernel's counts and the splits differ.
+    difference between the kernel's counts and ours, as a share of its wall time.
     """
 
     thread: str
@@ -317,7 +290,7 @@ class ThreadRow:
     wait_output_ms: float
     between_ms: float
     wall_ms: float
-    waits: tuple[str, ...]  # what it waited for, the longest wait first
+    waits: tuple[str, ...]  # names of its waits, the longest first
     busy: SplitMs | None = None
     waiting: SplitMs | None = None
     other: SplitMs | None = None
@@ -326,29 +299,29 @@ class ThreadRow:
 
     @property
     def preempted_ms(self) -> float:
-        """Wait for a core between its stages and waits; 0 if unknown."""
+        """Time waiting for a core between its stages and waits; 0 if unknown."""
         return 0.0 if self.other is None else self.other.ready_ms
 
     @property
     def other_ms(self) -> float:
-        """The rest of the time between: on a core, or waiting for a lock."""
+        """Other time between its stages and waits: on a core, or waiting for a lock."""
         return self.between_ms - self.preempted_ms
 
     @property
     def ready_ms(self) -> float | None:
-        """Wait for a core, in its stages, after its waits and between them."""
-        splits = [one for one in (self.busy, self.waiting, self.other) if one is not None]
-        return sum(one.ready_ms for one in splits) if splits else None
+        """Time waiting for a core: in its stages, after its waits and between them."""
+        splits = [split for split in (self.busy, self.waiting, self.other) if split is not None]
+        return sum(split.ready_ms for split in splits) if splits else None
 
     @property
     def foreign_ms(self) -> float | None:
-        """The part of ``ready_ms`` caused by other programs; the rest was for our own threads."""
+        """The part of ``ready_ms`` in which other programs held the core, not our own threads."""
         ready = self.ready_ms
         return None if ready is None or self.foreign is None else ready * self.foreign
 
     @property
     def lock_ms(self) -> float | None:
-        """Wait between spans for the interpreter's lock or a queue's."""
+        """Time waiting between spans for the lock of the interpreter or of a queue."""
         return None if self.other is None else self.other.blocked_ms
 
 
@@ -360,7 +333,7 @@ def stage_cpu_s(summary: Summary, name: str) -> float:
 
 
 def unbooked_cpu_s(summary: Summary) -> float:
-    """Return CPU seconds of libraries' threads outside stages, as far as known."""
+    """Return the CPU seconds of libraries' threads that are not known to belong to a stage."""
     booked = sum(stage.library_cpu_s or 0.0 for stage in summary.stages.values())
     return max(0.0, summary.cpu.library_threads_s - booked)
 
@@ -382,9 +355,7 @@ def stage_rows(summary: Summary, frames: int) -> list[StageRow]:
                 p90_ms=stage.p90_ms,
                 p99_ms=stage.p99_ms,
                 cpu_ms=stage_cpu_s(summary, name) * 1e3 / frames,
-                on_cpu_ms=None if split is None else split.on_cpu_ms,
-                ready_ms=None if split is None else split.ready_ms,
-                blocked_ms=None if split is None else split.blocked_ms,
+                **({} if split is None else asdict(split)),
             )
         )
     return rows
@@ -394,18 +365,13 @@ def thread_rows(summary: Summary, frames: int) -> list[ThreadRow]:
     """Return a row per thread. Raises AssertionError if its times do not sum to its wall time."""
     rows = []
     for name, thread in summary.threads.items():
-        seconds = (
-            thread.busy_s,
-            thread.wait_input_s,
-            thread.wait_output_s,
-            thread.other_s,
-            thread.wall_s,
-        )
-        busy, wait_input, wait_output, other, wall = (each * 1e3 / frames for each in seconds)
+        wall_s = thread.wall_s
+        seconds = (thread.busy_s, thread.wait_input_s, thread.wait_output_s, thread.other_s, wall_s)
+        busy, wait_input, wait_output, other, wall = (part_s * 1e3 / frames for part_s in seconds)
         if abs(busy + wait_input + wait_output + other - wall) > 1e-6 * max(1.0, wall):
             raise AssertionError(f"the ledger of thread {name} does not add up: {seconds} s")
         waits = sorted(thread.waits.items(), key=lambda item: -item[1])
-        named = tuple(what for what, waited_s in waits if waited_s > 0)
+        waited_for = tuple(what for what, waited_s in waits if waited_s > 0)
         rows.append(
             ThreadRow(
                 name,
@@ -414,21 +380,17 @@ def thread_rows(summary: Summary, frames: int) -> list[ThreadRow]:
                 wait_output,
                 other,
                 wall,
-                named,
+                waited_for,
                 busy=SplitMs.of(thread.busy_split, frames),
                 waiting=SplitMs.of(thread.wait_split, frames),
                 other=SplitMs.of(thread.other_split, frames),
                 foreign=thread.foreign_share,
-                rest=_rest(thread),
+                rest=thread.unplaced_s / wall_s
+                if thread.unplaced_s is not None and wall_s
+                else None,
             )
         )
     return rows
-
-
-def _rest(thread: ThreadFigures) -> float | None:
-    if thread.unplaced_s is None or not thread.wall_s:
-        return None
-    return thread.unplaced_s / thread.wall_s
 
 
 def streams_of(summary: Summary) -> list[StreamSummary]:
@@ -436,7 +398,7 @@ def streams_of(summary: Summary) -> list[StreamSummary]:
 
 
 def live_memory_text(memory: LiveMemory) -> str:
-    """Describe the memory of a live run: its size, and whether it grows. No final full stop."""
+    """Return a line on the memory of a live run: its size, and whether it grows."""
     text = (
         f"{memory.start_mb:.0f} MB at the start, {memory.end_mb:.0f} MB at the end, "
         f"{memory.peak_mb:.0f} MB at the peak; growth"
@@ -450,7 +412,7 @@ def live_memory_text(memory: LiveMemory) -> str:
 
 
 def seconds_text(summary: Summary) -> str:
-    """Describe the seconds of each phase, and their sum since the process started."""
+    """Return a line with the seconds of each phase, and their sum since the process started."""
     walls = [thread.wall_s for thread in summary.threads.values()]
     inside = f" (loop {max(walls):.2f})" if walls else ""
     phases = ", ".join(
@@ -468,26 +430,25 @@ of each kind add up to 1."""
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "int8": 1, "s8": 1, "u8": 1}
 OTHER_BYTES = 4  # for types missing in the table, mostly int32
-FLOAT = ("fp32",)
-SHOWN = 0.005  # types with a smaller share are not named
+MIN_SHARE = 0.005  # types with a smaller share are not shown
 
 
 def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
-    """Return the share of each precision; None without data. Bytes: numbers x their type's size."""
+    """Return the share of each precision; None without layers."""
     if not layers:
         return None
     sums: dict[str, list[int]] = {}
     for layer in layers:
-        own = sums.setdefault(layer.precision, [0, 0, 0])
-        own[0] += 1
-        own[1] += layer.macs
-        own[2] += layer.elements * BYTES.get(layer.precision, OTHER_BYTES)
-    totals = [sum(own[at] for own in sums.values()) for at in range(3)]
+        counts = sums.setdefault(layer.precision, [0, 0, 0])
+        counts[0] += 1
+        counts[1] += layer.macs
+        counts[2] += layer.elements * BYTES.get(layer.precision, OTHER_BYTES)
+    totals = [sum(column) for column in zip(*sums.values(), strict=True)]
     ranked = sorted(sums, key=lambda name: (-sums[name][1], -sums[name][2], name))
     shares: Shares = {}
     for name in ranked:
         parts = zip(sums[name], totals, strict=True)
-        count, macs, size = (own / total if total else 0.0 for own, total in parts)
+        count, macs, size = (part / total if total else 0.0 for part, total in parts)
         shares[name] = {"layers": count, "macs": macs, "bytes": size}
     return shares
 
@@ -497,17 +458,17 @@ def text(shares: Mapping[str, PrecisionShare] | None) -> str:
     if not shares:
         return ""
     if any(share["macs"] for share in shares.values()):
-        unit, of_all = "MACs", {name: share["macs"] for name, share in shares.items()}
+        unit, unit_shares = "MACs", {name: share["macs"] for name, share in shares.items()}
     else:
-        unit, of_all = "layers", {name: share["layers"] for name, share in shares.items()}
-    ranked = sorted(of_all.items(), key=lambda item: -item[1])
-    first, *others = [f"{name} {_percent(share)}" for name, share in ranked if share >= SHOWN]
+        unit, unit_shares = "layers", {name: share["layers"] for name, share in shares.items()}
+    ranked = sorted(unit_shares.items(), key=lambda item: -item[1])
+    first, *others = [f"{name} {_percent(share)}" for name, share in ranked if share >= MIN_SHARE]
     return ", ".join([f"{first} of {unit}", *others])
 
 
 def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | None:
     """Return a sentence if no layer ran as ``asked``; None if one did, or without data."""
-    if not shares or asked in (*FLOAT, "none"):
+    if not shares or asked in ("fp32", "none"):
         return None
     if asked in shares and shares[asked]["layers"] > 0:
         return None
@@ -515,5 +476,5 @@ def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | Non
 
 
 def _percent(share: float) -> str:
-    """Format a share, never as 100% if something is missing."""
+    """Format a share; one just below 1 is not rounded to 100%."""
     return f"{min(share, 0.999):.1%}" if 0.995 <= share < 1 else f"{share:.0%}"

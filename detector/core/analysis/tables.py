@@ -21,11 +21,11 @@ from detector.core.tables import Column, Table
 
 
 def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> Table:
-    """Return a row with a run's settings and rates. ``rounded``: drops insignificant decimals."""
-    rates = {one.name: getattr(summary.fps, one.name) for one in fields(Rates)}
-    optional = {one.name for one in fields(Rates) if one.default is not MISSING}
+    """Return a row with a run's settings and rates. ``rounded`` rounds a rate."""
+    rates = {field.name: getattr(summary.fps, field.name) for field in fields(Rates)}
+    optional = {field.name for field in fields(Rates) if field.default is not MISSING}
     known = {name: rate for name, rate in rates.items() if rate is not None or name not in optional}
-    titles = {one.name: one.title for one in list_statistics(Rates)}
+    titles = {statistic.name: statistic.title for statistic in list_statistics(Rates)}
     row = {
         "model": summary.model,
         "engine": summary.engine,
@@ -43,14 +43,14 @@ def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> 
         Column("input", "model input", out=2),
         Column("batch", out=4),
         Column("video", "video size", out=1),
-        *(Column(name, titles[name], ".2f") for name in sorted(known, key=_end_to_end_last)),
+        # "end_to_end" is the last column.
+        *(
+            Column(name, titles[name], ".2f")
+            for name in sorted(known, key=lambda name: (name == "end_to_end", name))
+        ),
         Column("frames", out=5),
     ]
     return Table("lab", columns, [row])
-
-
-def _end_to_end_last(name: str) -> tuple[bool, str]:
-    return name == "end_to_end", name
 
 
 def _video_size(summary: Summary) -> str:
@@ -72,18 +72,19 @@ LEDGER = (
     Column("run_by", "thread", out=1),
 )
 LEDGER_NOTE = "share: of the threads' wall time; no core: waiting for one; all CPU: with libraries"
-EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
+EMPTY = dict.fromkeys((column.key for column in LEDGER), "")
 
 
 def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Table:
-    """Return a row per stage that ran, then the rest. ``libraries``: include their threads."""
+    """Return a row per stage that ran, then decoding of cameras and, with ``libraries``, their
+    threads."""
     rows: list[StageRow | dict[str, Any]] = [*stage_rows(summary, frames)]
     stages = len(rows)
     if summary.decoding and summary.decoding.calls:
-        # Not a stage: the loop's ledger adds up without it. A feed also decodes dropped pictures.
-        one = summary.decoding
-        busy, cpu = (seconds * 1e3 / frames for seconds in (one.busy_s, one.cpu_s))
-        threads = counted(one.threads, "camera")
+        # Decoding is not a stage of the loop, and cameras also decode pictures that are dropped.
+        decoding = summary.decoding
+        busy, cpu = (seconds * 1e3 / frames for seconds in (decoding.busy_s, decoding.cpu_s))
+        threads = counted(decoding.threads, "camera")
         rows.append(
             EMPTY | {"stage": "decoding", "busy_ms": busy, "cpu_ms": cpu, "run_by": threads}
         )
@@ -127,11 +128,11 @@ def threads_table(summary: Summary, frames: int) -> Table:
 
 CAMERAS = (
     Column("name", "camera", longest=16),
-    Column("size", value=lambda one: one.size or "-", right=True, out=3),
+    Column("size", value=lambda stream: stream.size or "-", right=True, out=3),
     Column(
         "fps",
         "FPS/sent",
-        value=lambda one: f"{_tenth(one.processed_fps)}/{_tenth(one.camera_fps)}",
+        value=lambda stream: f"{_tenth(stream.processed_fps)}/{_tenth(stream.camera_fps)}",
         right=True,
     ),
     Column("dropped_share", "dropped", ".0%"),
@@ -139,7 +140,7 @@ CAMERAS = (
     Column("age_ms.p90", "p90", ".0f", out=1),
     Column("age_ms.p99", "p99", ".0f"),
     Column("age_ms.max", "max ms", ".0f", out=2),
-    Column("lost", value=lambda one: one.reconnects + one.stalls, out=4),
+    Column("lost", value=lambda stream: stream.reconnects + stream.stalls, out=4),
 )
 
 

@@ -1,14 +1,14 @@
-"""What limits a run, how much faster it would be if that cost nothing, and what to try.
+"""Find the stage that limits a run, the gain if that stage took no time, and advice.
 
 Stages are judged by the time they need, excluding waits for a core (of their own thread, and of
 libraries' threads working for it). This names the same stage on a quiet and on a busy machine. A
 run takes as long as its slowest group needs, or as all of its CPU time on the available cores.
 
 The gain assumes that nothing else changes: without a stage, a run is as slow as the slowest of the
-others, or as their CPU work; opening and closing files still takes its time; and the gain is at
-most the time in which the stage ran. We report it only if it is reliable: within ``APART`` of the
-estimate from the needs, cores not full, other programs using little, and below ``LARGEST``. On two
-cores at 90%, we estimated 9% where the run was 66% faster.
+others, or as their CPU work; opening and closing files still takes its time; and the run saves at
+most the time in which the stage ran. We report it only if it is reliable: within ``MAX_ERROR`` of
+the estimate from the needs, cores not full, other programs using little, and below ``MAX_GAIN``. On
+two cores at 90%, we estimated 9% where the run was 66% faster.
 
 The verdict names the stage with the largest gain. Its share is that of its row in the ledger.
 """
@@ -31,23 +31,22 @@ from detector.core.session.document import (
 from detector.core.timeline.order import grouped
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
-OF_INPUT = (PREPROCESS, INFER, HEAD)  # stages whose time depends on the size of the network's input
+INPUT_STAGES = (PREPROCESS, INFER, HEAD)  # their time depends on the network's input size
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
-MOST = (
-    # share of a stage's sleep: with more in libraries' threads, all of it is theirs
-    0.5
-)
-NOTHING = 1e-4  # of a frame's time: anything smaller is rounding
-OTHERS_MUCH = 0.05  # of all cores' time: if others use more, a run is not a valid measurement
-APART = 0.1  # of the FPS: the largest distance of an estimate from a bound to report
-# Larger gains are not reported: without a stage the rest becomes faster too, since its caches are
-# warm, by up to 0.3 of the time saved (scripts/gain_check). Above this, that exceeds APART.
-LARGEST = 0.25
-LEAST = 0.005  # of a frame's time; anything smaller rounds to 0%
-NEAR = 0.02  # of the FPS: gains that differ by less count as equal
+# If libraries' threads explain a larger share of a stage's sleep, we attribute all of it to them.
+MOSTLY_LIBRARIES = 0.5
+ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
+MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
+MAX_ERROR = 0.1  # share of the FPS; we report a bound only if the estimate is this close
+# Larger gains are not reported: without a stage the others get faster too, since their caches are
+# warm, by up to 0.3 of the time saved (scripts/gain_check). Above this, that exceeds MAX_ERROR.
+MAX_GAIN = 0.25
+NEGLIGIBLE = 0.005  # share of a frame's time; anything smaller rounds to 0%
+EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
 CPU = "the CPU"
 FILES = "opening and closing files"
-FEW, ENOUGH = 30, 100  # frames; in shorter runs, start and end weigh as much as the rest
+# Frames: shorter runs get no verdict, since start and end weigh too much; runs that we recommend.
+FEW, ENOUGH = 30, 100
 
 NAMES = {
     READ: "Reading the source",
@@ -64,22 +63,20 @@ UNMEASURED = "A plain run cannot tell the gain; `detect-video profile` measures 
 
 @dataclass(frozen=True, slots=True)
 class FrameCosts:
-    """Times of one run, or of one of its sources, in seconds per frame."""
+    """The times of a run, or of one of its sources, in seconds per frame."""
 
     period_s: float  # run seconds / frames
-    apart_s: float  # of it, outside the loop's threads: opening the source, closing the files
-    stages: dict[str, float]  # needed; for infer, the time with at least one call running
-    # How long the stage ran: its threads' busy times, with waits for a core, and what
-    # libraries' threads did while these were elsewhere.
+    outside_s: float  # the part of it outside the loop: opening the source, closing the files
+    stages: dict[str, float]  # time needed; for infer, the time with at least one call running
+    # Busy times of the stage's threads, with waits for a core, and the CPU time of libraries'
+    # threads that its own threads did not wait for.
     ran: dict[str, float]
-    # What each stage needs, divided by its threads: its time if nothing waits.
-    apiece: dict[str, float]
-    # including libraries' threads, if the system reports whose they are
-    stage_cpu: dict[str, float]
+    per_thread: dict[str, float]  # time needed, divided by the number of the stage's threads
+    stage_cpu: dict[str, float]  # CPU time, with libraries' threads if their stage is known
     process_cpu_s: float
-    between_cpu_s: float  # of it, time outside stages; 0 if unknown
+    between_cpu_s: float  # the part of it outside stages; 0 if unknown
     others_share: float  # share of all cores' time used by other processes; 0 if unknown
-    told: bool  # whether it is known
+    others_known: bool  # whether ``others_share`` is known
     cores: int
     sync: bool
     frames: int
@@ -89,11 +86,11 @@ class FrameCosts:
     # wait as a share of its time in the loop, 0 to 1. None if unknown, or if none waited.
     crowded: tuple[str, float] | None = None
 
-    def groups(self, left: Mapping[str, float]) -> dict[str, float]:
-        """Return the seconds per frame of each concurrent group if this share (0 to 1) of each
-        stage in ``left`` remains."""
+    def groups(self, remaining: Mapping[str, float]) -> dict[str, float]:
+        """Return the seconds per frame that each concurrent group needs. ``remaining``: the share
+        (0 to 1) of a stage's time that a change leaves; 1 for other stages."""
         return {
-            group: sum(self.apiece.get(name, 0) * left.get(name, 1) for name in names)
+            group: sum(self.per_thread.get(name, 0) * remaining.get(name, 1) for name in names)
             for group, names in grouped(self.stages).items()
         }
 
@@ -117,7 +114,7 @@ class Choices:
     ``outputs``: the kinds written. ``encoding``: the option that sets how the video is encoded, and
     its value; ``encodings``: whether its format has such options. ``input``, ``smaller_input``:
     height and width of the network's input, and of the next smaller one that it was trained for, if
-    any. ``between``: as in ``RunFacts``.
+    any. ``between``: as in ``RunSettings``.
     """
 
     outputs: Collection[str] = ()
@@ -129,7 +126,7 @@ class Choices:
 
 
 def given_encoding(output: Mapping[str, object]) -> tuple[str, str] | None:
-    """Return the option of ``output`` that sets the encoding, and its value; None if unset."""
+    """Return the option in ``output`` that sets the encoding, and its value; None if unset."""
     for name in ("preset", "quality", "crf"):
         if output.get(name) is not None:
             return f"--{name}", str(output[name])
@@ -157,7 +154,7 @@ def frame_times(
     frames: int,
     sync: bool,
 ) -> FrameCosts | None:
-    """Compute times per frame; None without one. ``infer_s``: time with an inference running."""
+    """Compute times per frame; None without frames. ``infer_s``: time with an inference running."""
     if not frames or run_s <= 0:
         return None
     needs = {name: need_s(name, stage, cpu.libraries) / frames for name, stage in stages.items()}
@@ -165,38 +162,40 @@ def frame_times(
     loop_s = max((thread.wall_s for thread in threads.values()), default=run_s)
     shares = {}
     for name, stage in stages.items():
-        walls_s = sum(threads[one].wall_s if one in threads else loop_s for one in stage.threads)
+        walls_s = sum(
+            threads[thread].wall_s if thread in threads else loop_s for thread in stage.threads
+        )
         shares[name] = min(1.0, stage.busy_s / walls_s) if walls_s else 0.0
     process_share = min(1.0, cpu.process_s / cpu.cores / run_s)
     others_share = 0.0
     if cpu.libraries is not None and cpu.libraries.wall_s:
         others_share = (cpu.libraries.others_s or 0.0) / cpu.libraries.wall_s / cpu.cores
-        # Both count the same cores. The system's clocks are coarse, and jump on virtual machines.
+        # Both shares are of the same cores, but the system's clocks are coarse, and jump on VMs.
         others_share = min(others_share, 1.0 - process_share)
     used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 if calls overlap
-    stage_cpu = {name: _cpu_of(stage, sync) / frames for name, stage in stages.items()}
+    stage_cpu = {name: _stage_cpu_s(stage, sync) / frames for name, stage in stages.items()}
     between_s = max(0.0, cpu.process_s / frames - sum(stage_cpu.values()))
     return FrameCosts(
         period_s=run_s / frames,
-        apart_s=max(0.0, run_s - loop_s) / frames,
+        outside_s=max(0.0, run_s - loop_s) / frames,
         stages={**needs, INFER: needs[INFER] * used},
         ran={name: _ran_s(name, stage, infer_s) / frames for name, stage in stages.items()},
-        apiece={name: needs[name] / len(stage.threads) for name, stage in stages.items()},
+        per_thread={name: needs[name] / len(stage.threads) for name, stage in stages.items()},
         stage_cpu=stage_cpu,
         process_cpu_s=cpu.process_s / frames,
         between_cpu_s=0.0 if cpu.libraries is None else between_s,
         others_share=others_share,
-        told=cpu.libraries is not None and cpu.libraries.others_s is not None,
+        others_known=cpu.libraries is not None and cpu.libraries.others_s is not None,
         cores=cpu.cores,
         sync=sync,
         frames=frames,
         shares=shares,
         threads={name: stage.threads for name, stage in stages.items()},
-        crowded=_most_crowded(threads),
+        crowded=_find_most_crowded(threads),
     )
 
 
-def _cpu_of(stage: StageFigures, sync: bool) -> float:
+def _stage_cpu_s(stage: StageFigures, sync: bool) -> float:
     """Return CPU seconds of the stage's thread and of libraries' threads working for it. In the
     plain loop ``cpu_s`` includes all threads of the process, also codecs' of other stages."""
     if not sync:
@@ -206,14 +205,14 @@ def _cpu_of(stage: StageFigures, sync: bool) -> float:
     return stage.split.on_cpu_s + stage.library_cpu_s
 
 
-def _most_crowded(threads: Mapping[str, ThreadFigures]) -> tuple[str, float] | None:
+def _find_most_crowded(threads: Mapping[str, ThreadFigures]) -> tuple[str, float] | None:
     waited = {
         name: (thread.ready_s or 0.0) * (1 - (thread.foreign_share or 0.0)) / thread.wall_s
         for name, thread in threads.items()
         if thread.wall_s
     }
-    name = max(waited, key=lambda one: waited[one], default="")
-    return (name, min(1.0, waited[name])) if name and waited[name] >= LEAST else None
+    name = max(waited, key=lambda name: waited[name], default="")
+    return (name, min(1.0, waited[name])) if name and waited[name] >= NEGLIGIBLE else None
 
 
 def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
@@ -224,101 +223,102 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 
 
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
-    """Return the seconds that a stage's calls needed without waits for a core; ``busy_s`` if
-    unknown. Its own thread's waits are measured. While it sleeps, libraries' threads work for it,
-    and may wait too: as much of the sleep as their busiest thread was ready or working is scaled to
-    the share in which it worked; all of the sleep, if that was most of it. At least the stage
-    thread's CPU time."""
+    """Return the seconds that a stage's calls needed, excluding waits for a core; ``busy_s`` if
+    unknown. The waits of the stage's own thread are measured. While it sleeps, libraries' threads
+    work for it and may wait for a core, too. So we scale the part of its sleep in which their
+    busiest thread worked or waited by the share in which that thread worked. If that part is more
+    than MOSTLY_LIBRARIES, we scale the whole sleep."""
     split = stage.split
     if split is None or not stage.calls:
         return stage.busy_s
-    theirs = None if libraries is None else libraries.stages.get(name)
-    if theirs is None or not theirs.calls or not theirs.busiest_s:
+    library = None if libraries is None else libraries.stages.get(name)
+    if library is None or not library.calls or not library.busiest_s:
         return split.on_cpu_s + split.blocked_s
-    scale = stage.calls / theirs.calls
-    busiest, ready = theirs.busiest_s * scale, max(0.0, theirs.ready_s) * scale
+    scale = stage.calls / library.calls
+    busiest, ready = library.busiest_s * scale, max(0.0, library.ready_s) * scale
     # If several threads call the stage, the busiest library thread may work for only one of them.
     slept = min(split.blocked_s, (busiest + ready) * len(stage.threads))
-    if slept > MOST * split.blocked_s:
-        # the rest is lock contention between threads that wait for a core in turn
+    if slept > MOSTLY_LIBRARIES * split.blocked_s:
+        # The rest is contention for locks held by threads that wait for a core.
         slept = split.blocked_s
     needed = split.on_cpu_s + split.blocked_s - slept * ready / (busiest + ready)
     return min(stage.busy_s, max(needed, busiest))
 
 
 def period_without(times: FrameCosts, stage: str) -> float:
-    """Return the least seconds per frame if ``stage`` took none."""
+    """Return the least seconds per frame if ``stage`` took no time."""
     return period_with(times, {stage: 0.0})
 
 
-def period_with(times: FrameCosts, left: Mapping[str, float]) -> float:
-    """Return the least seconds per frame with these shares (0 to 1) of the stages in ``left``."""
-    saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in left.items())
+def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
+    """Return the least seconds per frame with these ``remaining`` shares (0 to 1) of stages."""
+    saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in remaining.items())
     rest = max(0.0, times.period_s - saved_s)
-    if times.sync:  # codecs also work during the other stages, which would no longer hide it
-        return max(rest, times.apart_s + _cpu_s(times, left)) if times.told else rest
-    return max(rest, explained_s(times, left))
+    if times.sync:  # codecs' threads also run during other stages, which would no longer hide them
+        return max(rest, times.outside_s + _cpu_s(times, remaining)) if times.others_known else rest
+    return max(rest, explained_s(times, remaining))
 
 
-def explained_s(times: FrameCosts, left: Mapping[str, float]) -> float:
+def explained_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
     """Return the seconds per frame that the remaining needs explain: the slowest group, or all CPU
     time on the available cores; in the plain loop, the sum of all stages."""
     if times.sync:
-        needs = (seconds * left.get(name, 1) for name, seconds in times.stages.items())
-        return times.apart_s + sum(needs)
-    return times.apart_s + max(_limits(times, left).values())
+        needs = (seconds * remaining.get(name, 1) for name, seconds in times.stages.items())
+        return times.outside_s + sum(needs)
+    return times.outside_s + max(_limits(times, remaining).values())
 
 
-def _limits(times: FrameCosts, left: Mapping[str, float]) -> dict[str, float]:
-    """Return the least seconds per frame of each group, and of "the CPU"."""
-    return times.groups(left) | {CPU: _cpu_s(times, left)}
+def _limits(times: FrameCosts, remaining: Mapping[str, float]) -> dict[str, float]:
+    return times.groups(remaining) | {CPU: _cpu_s(times, remaining)}
 
 
-def _cpu_s(times: FrameCosts, left: Mapping[str, float]) -> float:
+def _cpu_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
     """Return the remaining CPU time per frame, spread over the cores."""
-    cpu = sum(seconds * left.get(name, 1) for name, seconds in times.stage_cpu.items())
+    cpu = sum(seconds * remaining.get(name, 1) for name, seconds in times.stage_cpu.items())
     return (cpu + times.between_cpu_s) / times.cores
 
 
 def estimate_without(times: FrameCosts, stage: str) -> float:
     """Return the growth of end-to-end FPS if ``stage`` took no time, from the needs alone."""
-    return _grown(explained_s(times, {}), explained_s(times, {stage: 0.0}))
+    return _growth(explained_s(times, {}), explained_s(times, {stage: 0.0}))
 
 
-def is_said(times: FrameCosts, left: Mapping[str, float]) -> bool:
-    """Return whether we can report the gain of a change that leaves these shares of stages.
+def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
+    """Return whether we can report the gain of a change with these ``remaining`` shares of stages.
 
-    Not with full cores, before or after it: only a measurement shows how much faster freed cores
-    make the other stages (in the plain loop, only libraries' threads can fill them). Nor above
-    LARGEST, nor if closing files takes much of the run: with --save crops the bound was 49% and the
-    run 17% faster, since the disk had worked during inference.
+    We cannot if the cores are full before or after the change, since only a measurement shows how
+    much faster freed cores make the other stages (in the plain loop, only libraries' threads can
+    fill the cores). Nor can we above MAX_GAIN, or if closing files takes much of the run: with
+    --save crops the bound was 49% and the run 17% faster, since the disk had worked during
+    inference.
     """
-    if times.others_share > OTHERS_MUCH:
+    if times.others_share > MAX_OTHERS:
         return False
-    period_s = period_with(times, left)
+    period_s = period_with(times, remaining)
     bound = _gain_to(times, period_s)
-    full = _cpu_s(times, left) > CPU_FULL * period_s
-    if times.sync and times.told and full:
+    full = _cpu_s(times, remaining) > CPU_FULL * period_s
+    if times.sync and times.others_known and full:
         return False
-    if bound < LEAST or bound == float("inf"):
-        return True  # no change, or no bound: neither depends on how long the run took
-    if bound > LARGEST or times.cpu_is_full or (full and not times.sync):
+    if bound < NEGLIGIBLE or bound == float("inf"):
+        return True  # the gain is 0 or infinite, however long the run took
+    if bound > MAX_GAIN or times.cpu_is_full or (full and not times.sync):
         return False
     # Data that the disk absorbed during the run must still be written when files are closed.
-    at_worst_s = period_s + min(times.apart_s, max(0.0, times.period_s - period_s))
-    if bound - _gain_to(times, at_worst_s) > APART:
+    at_worst_s = period_s + min(times.outside_s, max(0.0, times.period_s - period_s))
+    if bound - _gain_to(times, at_worst_s) > MAX_ERROR:
         return False
-    return abs(bound - _grown(explained_s(times, {}), explained_s(times, left))) <= APART
+    return abs(bound - _growth(explained_s(times, {}), explained_s(times, remaining))) <= MAX_ERROR
 
 
 def limit_without(times: FrameCosts, stage: str) -> str | None:
-    """Return what limits a run without ``stage``: a group, "the CPU", FILES; None: its own time."""
+    """Return what limits a run without ``stage``: a group, CPU or FILES; None if the run just
+    saves the stage's own time."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
         return None
     limits = _limits(times, {stage: 0.0})
     slowest = max(limits, key=lambda name: limits[name])
-    return FILES if times.apart_s > limits[slowest] else slowest
+    return FILES if times.outside_s > limits[slowest] else slowest
 
 
 def gain_without(times: FrameCosts, stage: str) -> float:
@@ -327,24 +327,23 @@ def gain_without(times: FrameCosts, stage: str) -> float:
 
 
 def gain_with_smaller_input(times: FrameCosts, choices: Choices) -> float:
-    """Return the gain of the smaller input: inference stages shrink with its area, and the gain is
-    at most that of inference in no time. 0 without such an input."""
+    """Return the gain of the smaller input, 0 if there is none. The stages of inference shrink with
+    the area, and the gain is at most that of inference in no time."""
     if choices.smaller_input is None:
         return 0.0
-    gain = _gain_to(times, period_with(times, dict.fromkeys(OF_INPUT, _area_left(choices))))
+    gain = _gain_to(times, period_with(times, dict.fromkeys(INPUT_STAGES, _area_left(choices))))
     return min(gain, gain_without(times, INFER))
 
 
 def _gain_to(times: FrameCosts, period_s: float) -> float:
-    return _grown(times.period_s, period_s)
+    return _growth(times.period_s, period_s)
 
 
-def _grown(before_s: float, after_s: float) -> float:
-    return float("inf") if after_s <= before_s * NOTHING else max(0.0, before_s / after_s - 1)
+def _growth(before_s: float, after_s: float) -> float:
+    return float("inf") if after_s <= before_s * ROUNDING else max(0.0, before_s / after_s - 1)
 
 
 def _area_left(choices: Choices) -> float:
-    """Return the smaller input's area as a share of the input's, 0 to 1."""
     assert choices.smaller_input is not None
     (height, width), (smaller_height, smaller_width) = choices.input, choices.smaller_input
     return min(1.0, smaller_height * smaller_width / (height * width))
@@ -364,16 +363,18 @@ def judge(times: FrameCosts | None, choices: Choices = Choices()) -> Verdict:
     gains = {
         name: gain_without(times, name)
         for name in dict.fromkeys((stage, INFER))
-        if is_said(times, {name: 0.0})
+        if is_reliable(times, {name: 0.0})
     }
     few = times.frames < FEW
     smaller = choices.smaller_input
-    if few or stage != INFER or gain_with_smaller_input(times, choices) < LEAST:
+    if few or stage != INFER or gain_with_smaller_input(times, choices) < NEGLIGIBLE:
         smaller = None
     choices = replace(choices, smaller_input=smaller)
     return Verdict(
         bottleneck=None if few else stage,
-        sentence=_too_few(times.frames) if few else _sentence(times, stage, gains, choices),
+        sentence=_describe_too_few(times.frames)
+        if few
+        else _sentence(times, stage, gains, choices),
         gain_if_free={
             name: None if value == float("inf") else round(value, 4)
             for name, value in gains.items()
@@ -381,13 +382,13 @@ def judge(times: FrameCosts | None, choices: Choices = Choices()) -> Verdict:
         cpu_share=round(times.cpu_share, 4),
         smaller_input=UNSET if smaller is None else smaller,
         advice="" if few else _advice(stage, choices),
-        others_cores=round(times.others_cores, 2) if times.told else None,
+        others_cores=round(times.others_cores, 2) if times.others_known else None,
     )
 
 
 def _stage_to_change(times: FrameCosts) -> str | None:
-    """Return the longest stage of the slowest group, or another that gains more; None if none ran.
-    It depends on needs only, so other programs change nothing."""
+    """Return the longest stage of the slowest group, or a stage with a larger gain; None if none
+    ran. It depends on the needs only, so other programs on the machine do not change it."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]
@@ -396,17 +397,17 @@ def _stage_to_change(times: FrameCosts) -> str | None:
         return None
     gains = {name: estimate_without(times, name) for name in times.stages}
     best = max(gains, key=lambda name: gains[name])
-    return best if 1 + gains[best] > (1 + gains[stage]) * (1 + NEAR) else stage
+    return best if 1 + gains[best] > (1 + gains[stage]) * (1 + EQUAL) else stage
 
 
-def _too_few(frames: int) -> str:
+def _describe_too_few(frames: int) -> str:
     few = f"{counted(frames, 'frame', 'is')} too few"
     return f"{few} to show what limits this run; use {ENOUGH} or more."
 
 
 def _sentence(times: FrameCosts, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
     """Return ``Writing the video limits this run: its thread spends 68.6% of its time in `write`.
-    The next limit is inference`` and so on. Figures are included only if reliable (``is_said``)."""
+    The next limit is inference`` and so on. Gains are included only if ``is_reliable``."""
     advice = _advice(stage, choices)
     try_it = f"Try {advice}." if advice else ""
     several = len(times.threads[stage]) > 1
@@ -415,11 +416,12 @@ def _sentence(times: FrameCosts, stage: str, gains: Mapping[str, float], choices
     )
     limits = f"{_name(stage, choices)} limits this run"
     sentences = [f"{limits}: {share_text.format(times.shares[stage])} time in `{stage}`."]
-    if caveat := describe_others(times.others_cores, times.cores):
-        caveat = f"{caveat.capitalize()}, so this verdict ignores waits for a core and estimates "
-        caveat += "no gain."
-        again = "Measure again when the machine is less busy."
-        return " ".join([*sentences, caveat, again, *([try_it] if advice else [])])
+    if others := describe_others(times.others_cores, times.cores):
+        sentences += [
+            f"{others.capitalize()}, so this verdict ignores waits for a core and estimates no "
+            "gain. Measure again when the machine is less busy."
+        ]
+        return " ".join([*sentences, *([try_it] if advice else [])])
     if stage in gains:
         sentences += _next_limit(limit_without(times, stage), gains[stage])
     else:
@@ -428,13 +430,13 @@ def _sentence(times: FrameCosts, stage: str, gains: Mapping[str, float], choices
     smaller = choices.smaller_input
     if smaller is not None:
         height, width = smaller
-        said = ""
-        factors = dict.fromkeys(OF_INPUT, _area_left(choices))
-        if INFER in gains and is_said(times, factors):
-            said = f", {_times(gain_with_smaller_input(times, choices))} at best"
+        gain_text = ""
+        factors = dict.fromkeys(INPUT_STAGES, _area_left(choices))
+        if INFER in gains and is_reliable(times, factors):
+            gain_text = f", {_times(gain_with_smaller_input(times, choices))} at best"
         sentences.append(
-            f"`--size {width}x{height}` has {_area_left(choices):.0%} of the input's pixels{said}; "
-            "it misses more small objects."
+            f"`--size {width}x{height}` has {_area_left(choices):.0%} of the input's pixels"
+            f"{gain_text}; it misses more small objects."
         )
     if times.sync:
         sentences.append("Stages run in turn; without `--sync` they overlap.")
@@ -452,7 +454,7 @@ def _sentence(times: FrameCosts, stage: str, gains: Mapping[str, float], choices
 
 def describe_others(used: float | None, cores: int) -> str | None:
     """Return ``other programs used 1.0 of 2 cores``; None if it was little or is unknown."""
-    if used is None or used <= OTHERS_MUCH * cores:
+    if used is None or used <= MAX_OTHERS * cores:
         return None
     return f"other programs used {used:.1f} of {counted(cores, 'core')}"
 
@@ -466,7 +468,6 @@ def _name(stage: str, choices: Choices) -> str:
 
 
 def _advice(stage: str, choices: Choices) -> str:
-    """Return options that take work out of ``stage``; empty if there are none."""
     drawn = any(kind in choices.outputs for kind in WRITING)
     if stage == WRITE and drawn:
         encodes = "video" in choices.outputs and choices.encodings
@@ -482,12 +483,11 @@ def _advice(stage: str, choices: Choices) -> str:
 
 
 def _next_limit(limit: str | None, gain: float) -> list[str]:
-    """Describe the next limit of a run once its limiting stage costs nothing."""
     if gain == float("inf"):
         return ["Nothing else takes time."]
     if limit is None:
         return [f"Without it: {_times(gain)}."]
-    if gain < LEAST:
+    if gain < NEGLIGIBLE:
         return [f"{limit[0].upper()}{limit[1:]} limits it just as much."]
     return [f"The next limit is {limit}, at {_times(gain)}."]
 

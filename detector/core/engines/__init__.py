@@ -1,7 +1,7 @@
 """Interchangeable engines. Each file ``NAME.py`` or folder ``NAME/`` here is one engine.
 
 It has one subclass of ``base.Engine`` whose ``name`` is NAME, and must import its library, and most
-of its code, late (``Engine.start``). What engines share is in ``base`` or starts with "_".
+of its code, late (``Engine.start``). Shared code is in ``base`` and in modules that start with "_".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -63,10 +63,14 @@ def find(name: str) -> type[Engine]:
     if name not in names():
         raise UsageError(unknown(name))
     module = importlib.import_module(f"{__name__}.{name}")
-    for each in vars(module).values():
+    for candidate in vars(module).values():
         # Compare names: a file may import the class of another engine to derive from it.
-        if isinstance(each, type) and issubclass(each, Engine) and vars(each).get("name") == name:
-            return each
+        if (
+            isinstance(candidate, type)
+            and issubclass(candidate, Engine)
+            and vars(candidate).get("name") == name
+        ):
+            return candidate
     raise EngineError(
         f"{module.__file__}: it has no subclass of Engine with name = {name!r}; begin the name of "
         'a file that is not an engine with "_"'
@@ -74,7 +78,6 @@ def find(name: str) -> type[Engine]:
 
 
 def _read(name: str, attribute: str) -> Any:
-    """Read a literal from an engine's class (``Engine``) without importing it."""
     return wings.read_literal(f"{__name__}.{name}", attribute)
 
 
@@ -84,7 +87,7 @@ def libraries() -> list[str]:
 
 
 def usable(*only: str) -> dict[str, str | None]:
-    """Return engine -> None, or why it is unusable. ``only``: of these. Imports no library."""
+    """Return engine -> None, or why it is unusable; ``only``: the engines. Imports no library."""
     return {name: _absence(find(name)) for name in names() if not only or name in only}
 
 
@@ -100,8 +103,9 @@ def _absence(engine: type[Engine]) -> str | None:
 
 
 def why_absent(name: str) -> str | None:
-    """Return why a named engine cannot be used here, or None, without importing its library.
-    Missing hardware comes first; ``usable`` does not check it, since ``auto`` starts no driver."""
+    """Return why an engine cannot be used here, or None, without importing its library. Missing
+    hardware is reported before a missing library. ``usable`` does not check hardware, since
+    ``auto`` starts no driver."""
     engine = find(name)
     reason = _absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
@@ -122,17 +126,25 @@ def rank_engines(precision: str = "fp32") -> list[str]:
 
 
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
-    """Return the first engine that can run a precision on a device here, and a sentence why. Raises
-    what ``graph_wanted`` raises for the first engine, or EngineError for none."""
+    """Return the first engine that can run a precision on a device here, and a line on why it was
+    chosen. Raises what ``graph_wanted`` raises for the first engine; EngineError if there is none.
+    """
     order, reasons = rank_engines(precision), usable()
-    there = [name for name in order if reasons[name] is None]
-    if not there:
-        cures = " or ".join(find(name).install for name in order if _is_missing(name))
-        raise EngineError(f"no engine is installed; install one: {cures}")
-    able = (name for name in there if _can_run(name, precision, device))
-    on_gpu = next(_able_on_gpu(there, precision), None) if device == "auto" else None
-    kind = device.partition(":")[0]  # the device's own engine explains best why it cannot run
-    name = on_gpu or next(able, next((one for one in there if kind in find(one).devices), there[0]))
+    installed = [name for name in order if reasons[name] is None]
+    if not installed:
+        commands = " or ".join(find(name).install for name in order if _is_missing(name))
+        raise EngineError(f"no engine is installed; install one: {commands}")
+    capable = (name for name in installed if _can_run(name, precision, device))
+    on_gpu = None
+    if device == "auto" and NVIDIA_DRIVER.exists():
+        gpu_engines = (name for name in installed if find(name).runs_on_gpu(precision))
+        on_gpu = next((name for name in gpu_engines if _can_run(name, precision, "auto")), None)
+    # If none can, choose one for the device, whose error explains best why.
+    kind = device.partition(":")[0]
+    name = on_gpu or next(
+        capable,
+        next((engine for engine in installed if kind in find(engine).devices), installed[0]),
+    )
     graph_wanted(name, precision, device)
     better = [other for other in order[: order.index(name)] if _is_missing(other)]
     if on_gpu:
@@ -140,13 +152,6 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
     missing = ", ".join(str(find(other).library) for other in better)
     why = f"{find(name).library} can use the GPU" if on_gpu else _auto(name, precision).reason
     return name, f"engine {name}: {why}" + (f" ({missing} not installed)" if missing else "")
-
-
-def _able_on_gpu(names: Sequence[str], precision: str) -> Iterator[str]:
-    if NVIDIA_DRIVER.exists():
-        for name in names:
-            if find(name).runs_on_gpu(precision) and _can_run(name, precision, "auto"):
-                yield name
 
 
 def _auto(name: str, precision: str) -> AutoChoice:
@@ -163,25 +168,25 @@ def _can_run(name: str, precision: str, device: str) -> bool:
 
 
 def _is_missing(name: str) -> bool:
-    """Return whether the engine lacks nothing but its library, so that installing it would help."""
+    """Return whether installing the engine's library would make it usable."""
     engine = find(name)
     return engine.library is not None and not is_installed(name) and engine.absent() is None
 
 
 def suggest_library(device: str = "auto") -> str | None:
-    """Return a line on a library or device that would make runs on this CPU faster, or None."""
+    """Return a line on a missing library or unused device that would make runs faster, or None."""
     on_cpu = device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists())
-    every = [find(name) for name in names()]
-    for engine in every:
+    candidates = [find(name) for name in names()]
+    for engine in candidates:
         if engine.gain and on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
             return f"{engine.library} is not installed: {engine.gain}; {engine.install}"
-    unused = (one.unused_device() for one in every if device == "auto")
+    unused = (engine.unused_device() for engine in candidates if device == "auto")
     return next(filter(None, unused), None)
 
 
 def check_installed(name: str, to_build: bool = False) -> None:
-    """Raise UsageError for an unknown engine, EngineError if its library is missing. ``to_build``:
-    being able to build the engine's file is enough."""
+    """Raise UsageError for an unknown engine, EngineError if it cannot run here; with ``to_build``,
+    if its file cannot be built here."""
     if reason := why_not_buildable(name) if to_build else why_absent(name):
         builds = not to_build and why_not_buildable(name) is None
         cure = f" (this machine can build: detect-video build MODEL --engine {name})"
@@ -197,25 +202,27 @@ def load_library(name: str, to_build: bool = False) -> None:
 
 def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
     """Return the graph that an engine wants for a precision (``Engine.precisions``). Raises
-    UsageError for an unknown word, EngineError for what this engine or machine cannot do."""
+    UsageError for an unknown precision or device, EngineError for one that cannot be used here."""
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
     if not DEVICE.fullmatch(device):
-        raise UsageError(f"--device {device}: {_other_devices(device)}")
+        raise UsageError(f"--device {device}: {_suggest_device(device)}")
     engine = find(name)
     kind = device.partition(":")[0]
     if kind not in ("auto", *engine.devices):
-        able = [other for other in names() if other != "null" and kind in find(other).devices]
+        capable = [other for other in names() if other != "null" and kind in find(other).devices]
         nvidia = "; NVIDIA's GPUs are --device cuda" if kind == "gpu" else ""
         raise EngineError(
             f"engine {name} does not run on {kind}; it runs on {', '.join(engine.devices)}; for "
-            f"--device {kind} use --engine {' or '.join(able)}{nvidia}"
+            f"--device {kind} use --engine {' or '.join(capable)}{nvidia}"
         )
     if precision not in engine.precisions:
-        able = [other for other in rank_engines(precision) if precision in find(other).precisions]
+        capable = [
+            other for other in rank_engines(precision) if precision in find(other).precisions
+        ]
         raise EngineError(
             f"engine {name} cannot run {precision}; it runs {', '.join(engine.precisions)}; for "
-            f"{precision} use --engine {' or '.join(able)}"
+            f"{precision} use --engine {' or '.join(capable)}"
         )
     if _absence(engine) is None and (reason := engine.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
@@ -223,7 +230,7 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
     return on_cpu.get(precision, engine.precisions[precision])
 
 
-def _other_devices(device: str) -> str:
+def _suggest_device(device: str) -> str:
     if match := VIRTUAL.fullmatch(device):
         through = "hetero" if match[1] == "multi" else match[1]
         return (
@@ -253,9 +260,9 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
             f"{options}"
         )
     for key in options.own.keys() - engine.own_options.keys():
-        there = ", ".join(engine.own_options) or "none"
+        known = ", ".join(engine.own_options) or "none"
         raise UsageError(
-            f"--engine-options {key}: engine {name} has no such option; its options: {there}"
+            f"--engine-options {key}: engine {name} has no such option; its options: {known}"
         )
     return engine.start(network, options)
 
@@ -268,14 +275,14 @@ def time_layers(
     runs: int,
     budget_s: float = math.inf,
 ) -> LayerTimes:
-    """Return median ms of every layer, and of the forward pass without a profiler, from ``runs``
-    runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
+    """Return median ms of every layer, and of the forward pass without a profiler. It ends after
+    ``runs`` runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
     from detector.core.engines._layer_times import measure_layers
 
     load_library(name)
-    alone = replace(options, requests=1, concurrency=1)
-    with open(name, network, alone) as engine:
-        profiler = engine.layer_profiler(network, replace(alone, threads=engine.threads))
+    single = replace(options, requests=1, concurrency=1)
+    with open(name, network, single) as engine:
+        profiler = engine.layer_profiler(network, replace(single, threads=engine.threads))
         try:
             times = measure_layers(engine.requests[0], profiler, slots, runs, budget_s)
         finally:
@@ -287,7 +294,7 @@ def time_layers(
 
 
 def front_ends() -> dict[str, str]:
-    """Return suffix -> module whose FRONT_END reads files of only one engine. Imports none."""
+    """Return suffix -> module whose FRONT_END reads such files. Imports no engine."""
     return {
         suffix: _read(name, "model_front_end")
         for name in names()
@@ -296,20 +303,19 @@ def front_ends() -> dict[str, str]:
 
 
 def only_engine(model: str) -> str | None:
-    # imports numpy, which --help does not need
-    from detector.core.models.base import files_in_folder
+    from detector.core.models.base import files_in_folder  # imports numpy, which --help avoids
 
     inside = files_in_folder(model)
     file = inside[0] if len(inside) == 1 else model
     suffix = os.path.splitext(file)[1].lower()
-    asked = (name for name in names() if suffix in (_read(name, "model_suffixes") or ()))
-    return next((name for name in asked if find(name).reads_file(file)), None)
+    readers = (name for name in names() if suffix in (_read(name, "model_suffixes") or ()))
+    return next((name for name in readers if find(name).reads_file(file)), None)
 
 
 def plan_refusal(name: str, plan: str) -> str:
-    able = only_engine(plan)
-    assert able is not None
+    reader = only_engine(plan)
+    assert reader is not None
     return (
-        f"engine {name}: {plan} is {find(able).model_kind}, which no longer holds the graph; use "
-        f"--engine {able}, or give --model the file that it was built from"
+        f"engine {name}: {plan} is {find(reader).model_kind}, which no longer holds the graph; use "
+        f"--engine {reader}, or give --model the file that it was built from"
     )

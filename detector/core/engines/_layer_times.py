@@ -1,4 +1,4 @@
-"""Time every layer: runs with and without the engine's profiler, on the same pictures."""
+"""Time every layer: run the same pictures with and without the engine's profiler."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WARMUP = 3  # warm-up runs of each: caches, pools and packed weights
-# Only the fastest in this many runs counts: other load slows a pass, but rarely a short layer.
+WARMUP = 3  # first runs of each, not counted: they fill caches and pools and pack weights
+# Only the fastest 1 / QUIET of the runs count, since other programs slow the rest.
 QUIET = 4
-FEWEST = 10  # least number of runs for a median, if there are so many
+FEWEST = 10  # medians are over at least this many runs, if there are as many
 
 
 class LayerTimes(NamedTuple):
-    """Medians over the ``counted`` quiet runs, in ms. ``forward_ms``: without the profiler;
-    ``run_sum_ms``: of one run's layers. ``outside_ms``: profiled, but in no layer."""
+    """Medians over the ``counted`` quiet runs, in ms. ``forward_ms``: a run without the profiler;
+    ``profiled_ms``: one with it; ``run_sum_ms``: the sum of its layers; ``outside_ms``: the rest.
+    """
 
     layers: list[LayerExecution]
     forward_ms: float
@@ -41,17 +42,17 @@ def measure_layers(
     runs: int,
     budget_s: float,
 ) -> LayerTimes:
-    """Run ``plain`` and ``profiler`` alternately, so that other load affects both, ``runs`` times
-    each or for ``budget_s``. ``slots``: u8 RGB [B, H, W, 3]."""
+    """Run ``plain`` and ``profiler`` alternately, so that other programs affect both, ``runs``
+    times each or for ``budget_s``. ``slots``: u8 RGB [B, H, W, 3]."""
     forward: list[float] = []
     profiled: list[float] = []
-    until = time.perf_counter() + budget_s
+    deadline = time.perf_counter() + budget_s
     for slot in islice(cycle(slots), WARMUP + runs):
-        if len(forward) >= WARMUP + FEWEST and time.perf_counter() > until:
+        if len(forward) >= WARMUP + FEWEST and time.perf_counter() > deadline:
             break
         plain.slot[:] = slot
-        forward.append(_ms(plain.infer, len(slot)))
-        profiled.append(_ms(profiler.run, slot))
+        forward.append(_time_ms(plain.infer, len(slot)))
+        profiled.append(_time_ms(profiler.run, slot))
     measured = profiler.times()
     sums = [sum(times) for times in zip(*(times for _, times in measured), strict=True)]
     runs_of_layers = quiet_runs(sums)
@@ -65,14 +66,14 @@ def measure_layers(
     )
 
 
-def _ms(function: Any, argument: Any) -> float:
+def _time_ms(function: Any, argument: Any) -> float:
     start = time.perf_counter()
     function(argument)
     return (time.perf_counter() - start) * 1e3
 
 
 def quiet_runs(times: Sequence[float]) -> list[int]:
-    """Return the indexes of the runs that count: the fastest ones, without the warm-up."""
+    """Return the indexes of the fastest runs after the warm-up, which count."""
     order = sorted(range(WARMUP, len(times)), key=lambda at: times[at])
     return order[: max(FEWEST, len(order) // QUIET)]
 
@@ -84,13 +85,14 @@ def _median(times: Sequence[float]) -> float:
 def match_layers(
     layers: Sequence[LayerExecution], reported: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Match what a profiler ``reported`` ((name, type, ms) in order, per run) with the engine's
-    layers. Unlisted layers get an unknown precision; listed ones without time did not run."""
+    """Match the layers that a profiler ``reported``, per run (name, type, ms) in order, with the
+    engine's. Layers unknown to the engine get an unknown precision; layers without a time did not
+    run and are omitted."""
     listed: dict[tuple[str, int], LayerExecution] = {}
-    seen: dict[str, int] = {}
+    counts_listed: dict[str, int] = {}
     for layer in layers:
-        listed[layer.name, seen.setdefault(layer.name, 0)] = layer
-        seen[layer.name] += 1
+        listed[layer.name, counts_listed.setdefault(layer.name, 0)] = layer
+        counts_listed[layer.name] += 1
     matched: dict[tuple[str, int], tuple[LayerExecution, list[float]]] = {}
     for run in reported:
         counts: dict[str, int] = {}
@@ -99,4 +101,4 @@ def match_layers(
             counts[name] += 1
             layer = listed.get(key) or LayerExecution(name, kind, "unknown")
             matched.setdefault(key, (layer, []))[1].append(ms)
-    return [each for each in matched.values() if len(each[1]) == len(reported)]
+    return [match for match in matched.values() if len(match[1]) == len(reported)]

@@ -1,4 +1,4 @@
-"""Present an OpenVINO IR as a ``ForeignGraph``, for the recogniser of ONNX files."""
+"""Present an OpenVINO IR as a ``ForeignGraph``, so that the code for ONNX files recognises it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ OPERATORS = {
     "VariadicSplit": "Split",
 }
 KINDS = dict(f32="FLOAT", f16="FLOAT16", f64="DOUBLE", u8="UINT8", i32="INT32", i64="INT64")
-ANSWERS = {"YES": True, "TRUE": True, "NO": False, "FALSE": False}
-FITS = {
+BOOLEANS = {"YES": True, "TRUE": True, "NO": False, "FALSE": False}
+RESIZE_TYPES = {
     "standard": {"fit": "stretch"},
     "fit_to_window": {"fit": "letterbox", "align": "top-left"},
     "fit_to_window_letterbox": {"fit": "letterbox", "align": "centre"},
@@ -52,36 +52,37 @@ class IrGraph(ForeignGraph):
 
 @dataclass(slots=True)
 class IrEvidence(Evidence):
-    """Evidence from an IR. ``model``: OpenVINO's, at the requested size and batch."""
+    """Evidence from an IR. ``model``: OpenVINO's model, at the requested size and batch."""
 
     suffix: str = ".xml"
     model: Any = None
     _inside: Inside | None = None
 
     def inside(self) -> Inside:
-        """Return also what PrePostProcessor folded into the first layer's weights, by its marks."""
+        """Return the pre-processing, with the part that PrePostProcessor folded into the weights of
+        the first layer, which it marks."""
         if self._inside is None:
-            self._inside = self._look_inside()
+            self._inside = self._find_folded()
         return self._inside
 
-    def _look_inside(self) -> Inside:
-        found = Evidence.inside(self)
+    def _find_folded(self) -> Inside:
+        inside = Evidence.inside(self)
         first = self.first_convolutions()[:1]
         layers = [
-            one
-            for one in self.model.get_ordered_ops()
-            if first and one.get_friendly_name() == first[0].name
+            layer
+            for layer in self.model.get_ordered_ops()
+            if first and layer.get_friendly_name() == first[0].name
         ]
         weights = _constant(layers[0].input_value(1)) if layers else None
         if weights is None:
-            return found
+            return inside
         factor = 1.0
-        if PREPROCESSING in weights.get_rt_info() and not found.scales:
-            answers = self._run([first[0].output[0]], self._picture(bright=False))
-            dark = answers is not None and is_dark(measure_spread(answers[first[0].output[0]][0]))
+        if PREPROCESSING in weights.get_rt_info() and not inside.scales:
+            results = self._run([first[0].output[0]], self._picture(bright=False))
+            dark = results is not None and is_dark(measure_spread(results[first[0].output[0]][0]))
             factor = 1 / 255 if dark else 1.0
-        turned = weights.get_friendly_name().startswith(REVERSED)
-        return Inside(found.factor * factor, found.offset * factor, found.turned != turned)
+        is_reversed = weights.get_friendly_name().startswith(REVERSED)
+        return Inside(inside.factor * factor, inside.offset * factor, inside.turned != is_reversed)
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
         import openvino
@@ -94,10 +95,10 @@ class IrEvidence(Evidence):
                 [ports[name] for name in names], self.model.get_parameters(), "probe"
             )
             settings = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
-            answers = openvino.Core().compile_model(model, "CPU", settings)(picture)
+            results = openvino.Core().compile_model(model, "CPU", settings)(picture)
         except Exception:  # RuntimeError and others
             return None
-        return {name: np.array(answers[at]) for at, name in enumerate(names)}
+        return {name: np.array(results[at]) for at, name in enumerate(names)}
 
 
 def graph_of(model: Any, name: str) -> IrGraph:
@@ -105,9 +106,9 @@ def graph_of(model: Any, name: str) -> IrGraph:
 
     names, picture = _names(model), model.inputs[0]
     info = helper.make_tensor_value_info(names[picture], _kind(picture), dims_of(picture))
-    made = IrGraph(name, 17, 8, info, (), {}, [], {})
+    graph = IrGraph(name, 17, 8, info, (), {}, [], {})
     for port, key in names.items():
-        made.dims[key], made.types[key] = dims_of(port), _kind(port)
+        graph.dims[key], graph.types[key] = dims_of(port), _kind(port)
     for layer in model.get_ordered_ops():
         operator = layer.get_type_name()
         outputs = [names[port] for port in layer.outputs()]
@@ -115,9 +116,9 @@ def graph_of(model: Any, name: str) -> IrGraph:
             continue
         constant = _constant(layer.output(0)) if len(outputs) == 1 else None
         if constant is not None:
-            made.layers[outputs[0]] = constant
-            made.constants[outputs[0]] = TensorProto(
-                name=outputs[0], data_type=made.types[outputs[0]], dims=layer.output(0).get_shape()
+            graph.layers[outputs[0]] = constant
+            graph.constants[outputs[0]] = TensorProto(
+                name=outputs[0], data_type=graph.types[outputs[0]], dims=layer.output(0).get_shape()
             )
             continue
         inputs = [names[port] for port in layer.input_values()]
@@ -128,20 +129,20 @@ def graph_of(model: Any, name: str) -> IrGraph:
             attributes["axis"] = int(np.ravel(axis.get_data())[0])
         elif operator == "Slice" and len(inputs) == len(SLICE_INPUTS):
             inputs = [inputs[at] for at in SLICE_INPUTS]
-        elif operator == "Add" and (biased := _convolution_of(layer)) is not None:
-            operator, inputs = "Identity", [names[biased]]
+        elif operator == "Add" and (convolution := _find_convolution(layer)) is not None:
+            operator, inputs = "Identity", [names[convolution]]
         operator = OPERATORS.get(operator, operator)
-        made.nodes.append(
+        graph.nodes.append(
             helper.make_node(
                 operator, inputs, outputs, name=layer.get_friendly_name(), **attributes
             )
         )
     for key, result in zip(output_names(model), model.get_results(), strict=True):
         source = names[result.input_value(0)]
-        made.nodes.append(helper.make_node("Identity", [source], [key], name=key))
-        made.outputs[key] = made.types[key] = made.types[source]
-        made.dims[key] = made.dims[source]
-    return made
+        graph.nodes.append(helper.make_node("Identity", [source], [key], name=key))
+        graph.outputs[key] = graph.types[key] = graph.types[source]
+        graph.dims[key] = graph.dims[source]
+    return graph
 
 
 def output_names(model: Any) -> list[str]:
@@ -149,7 +150,7 @@ def output_names(model: Any) -> list[str]:
 
 
 def dims_of(port: Any) -> Dims:
-    """Return the sides; () if even their number is free."""
+    """Return the sides of a tensor, None for a free one; () if even their number is free."""
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return ()
@@ -157,7 +158,7 @@ def dims_of(port: Any) -> Dims:
 
 
 def _names(model: Any) -> dict[Any, str]:
-    """Return a name for every tensor of a model: the input's own, for others their position."""
+    """Return a name for every tensor of a model: the input's own name, else its position."""
     names = {}
     for at, layer in enumerate(model.get_ordered_ops()):
         for port in layer.outputs():
@@ -167,7 +168,6 @@ def _names(model: Any) -> dict[Any, str]:
 
 
 def _kind(port: Any) -> int:
-    """Return ONNX's number of an element type, or that of "undefined" for types that it lacks."""
     from onnx import TensorProto
 
     return int(
@@ -183,38 +183,38 @@ def _constant(port: Any) -> Any:
     return layer if known else None
 
 
-def _convolution_of(layer: Any) -> Any:
-    """Return the output of the convolution whose bias an Add is; else None."""
-    for port, other in ((0, 1), (1, 0)):
-        given = layer.input_value(port)
-        is_convolution = OPERATORS.get(given.get_node().get_type_name()) == "Conv"
-        if is_convolution and _constant(layer.input_value(other)) is not None:
-            return given
+def _find_convolution(layer: Any) -> Any:
+    """Return the output of the convolution to which an Add adds the bias, or None."""
+    for data, bias in ((0, 1), (1, 0)):
+        output = layer.input_value(data)
+        is_convolution = OPERATORS.get(output.get_node().get_type_name()) == "Conv"
+        if is_convolution and _constant(layer.input_value(bias)) is not None:
+            return output
     return None
 
 
 def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
-    """Return what ``model_info`` (Intel's Model API) states about the picture, as keys of
-    ``InputDescription``. The API reads pictures as BGR, so channels to reverse are RGB."""
-    found: dict[str, Any] = {}
-    if (reverse := info.get("reverse_input_channels", "").upper()) in ANSWERS:
-        found["colour"] = "rgb" if ANSWERS[reverse] else "bgr"
+    """Return the facts about the picture in ``model_info`` (Intel's Model API), as keys of
+    ``InputDescription``. The API reads pictures as BGR, so reversed channels are RGB."""
+    facts: dict[str, Any] = {}
+    if (reverse := info.get("reverse_input_channels", "").upper()) in BOOLEANS:
+        facts["colour"] = "rgb" if BOOLEANS[reverse] else "bgr"
     mean, deviation = _numbers(info.get("mean_values")), _numbers(info.get("scale_values"))
     deviation = deviation if deviation and all(deviation) else None  # a 0 would divide by zero
     if mean or deviation:
-        found |= {"scale": 1.0, "mean": mean, "deviation": deviation}
-    if (fit := FITS.get(info.get("resize_type", ""))) is not None:
-        found |= fit
+        facts |= {"scale": 1.0, "mean": mean, "deviation": deviation}
+    if (fit := RESIZE_TYPES.get(info.get("resize_type", ""))) is not None:
+        facts |= fit
     if (pad := info.get("pad_value", "")).isdecimal() and int(pad) <= 255:
-        found["pad"] = int(pad)
-    return found
+        facts["pad"] = int(pad)
+    return facts
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Return three numbers from a text with one or three; None otherwise, or if negative."""
+    """Parse one number, or three, and return three; None for other texts or negative numbers."""
     try:
         numbers = tuple(float(word) for word in (text or "").split())
     except ValueError:
         return None
     numbers = numbers * 3 if len(numbers) == 1 else numbers
-    return numbers if len(numbers) == 3 and all(0 <= one < 1e6 for one in numbers) else None
+    return numbers if len(numbers) == 3 and all(0 <= n < 1e6 for n in numbers) else None

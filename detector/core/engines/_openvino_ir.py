@@ -1,6 +1,6 @@
 """Front end for OpenVINO IR: NAME.xml, which describes the layers, with NAME.bin next to it.
 
-The meaning of its input and outputs is found as for an ONNX file. There is no ONNX graph:
+The meaning of its input and outputs is found as for an ONNX file, but we make no ONNX graph of it:
 ``read_ir`` adds our input and outputs with OpenVINO's own pre-processing.
 """
 
@@ -58,30 +58,30 @@ def read(request: ModelRequest) -> Network:
         if request.cfg is not None
         else recognise(evidence, asked=request.family, described=described)
     )
-    wants, bound = result.description, result.bound
+    description, bound = result.description, result.bound
     if request.class_names:
         names, warnings = class_names_of(path, bound, request.class_names)
     else:
         names, warnings = class_names(path, result, evidence.metadata, request.names)
-    ends = _ends(path, evidence, bound, batch)
-    pixels = wanted_pixels(evidence, wants, described=described is not None)
-    given = wants.input if described is not None else input_of(evidence, wants)
-    of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
+    ports = _find_ports(path, evidence, bound, batch)
+    pixels = wanted_pixels(evidence, description, described=described is not None)
+    stated = description.input if described is not None else input_of(evidence, description)
+    of_picture = description.outputs is not None and description.outputs.boxes.of == "picture"
     head, dense = bound.heads(len(names))
     return Network(
         name=path.stem,
-        family=wants.family,
+        family=description.family,
         graph=onnx.ModelProto(),
         input=InputRules(
             evidence.height,
             evidence.width,
-            bound.geometry or geometry_of(given),
+            bound.geometry or geometry_of(stated),
             evidence.metadata.stride or max(bound.strides, default=STRIDE),
-            given.pad if bound.geometry is None else bound.pad_value,
+            stated.pad if bound.geometry is None else bound.pad_value,
             of_picture,
         ),
         batch=batch,
-        output_shapes=[end.shape for end in ends],
+        output_shapes=[end.shape for end in ports],
         head=head,
         dense=dense,
         names=tuple(names),
@@ -89,8 +89,8 @@ def read(request: ModelRequest) -> Network:
         needs_nms=bound.needs_nms,
         watched=BY_HAND if bound.reading is None else evidence.how_to_say(),
         plan=str(path),
-        warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
-        details={"layout": result.kind, "pixels": pixels, "ends": ends},
+        warnings=[f"{path.name} is {description.family}: {result.why}", *warnings],
+        details={"layout": result.kind, "pixels": pixels, "ports": ports},
     )
 
 
@@ -102,44 +102,50 @@ FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_
 
 
 class IrPort(NamedTuple):
-    """An output that the head reads. ``shape``: with the batch axis."""
+    """An output for the head, joined from the model's outputs with these ``numbers``. ``shape``
+    includes the batch."""
 
     numbers: tuple[int, ...]
     shape: tuple[int, ...]
 
 
 def read_ir(
-    core: Any, path: Path, size: tuple[int, int], batch: int, pixels: Pixels, ends: Sequence[IrPort]
+    core: Any,
+    path: Path,
+    size: tuple[int, int],
+    batch: int,
+    pixels: Pixels,
+    ports: Sequence[IrPort],
 ) -> Any:
     """Return the model with our input, u8 RGB [batch, height, width, 3], and float32 outputs."""
     from openvino import Layout, Model, Type
     from openvino.preprocess import PrePostProcessor
 
-    given = _open(core, path)
-    entry = _entry(path, given)
-    shaped = _shaped(path, given, entry, size, batch)
-    outputs = [_joined([shaped.output(at) for at in end.numbers], end.shape) for end in ends]
+    source = _open(core, path)
+    entry = _entry(path, source)
+    shaped = _set_shape(path, source, entry, size, batch)
+    outputs = [_join([shaped.output(at) for at in end.numbers], end.shape) for end in ports]
     model = Model(outputs, shaped.get_parameters(), "network")
     steps = PrePostProcessor(model)
     picture = steps.input()
     picture.tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
     picture.model().set_layout(Layout("NCHW" if entry.planar else "NHWC"))
-    made = picture.preprocess()
+    conversion = picture.preprocess()
     if pixels.bgr:
-        made.reverse_channels()
+        conversion.reverse_channels()
     if entry.kind in FLOATS:
-        made.convert_element_type(Type.f32)
+        conversion.convert_element_type(Type.f32)
         if any(pixels.offset):
-            made.mean([-a / b for a, b in zip(pixels.offset, pixels.factor, strict=True)])
+            conversion.mean([-a / b for a, b in zip(pixels.offset, pixels.factor, strict=True)])
         if any(factor != 1 for factor in pixels.factor):
-            made.scale([1 / factor for factor in pixels.factor])
-    for at in range(len(ends)):
+            conversion.scale([1 / factor for factor in pixels.factor])
+    for at in range(len(ports)):
         steps.output(at).tensor().set_element_type(Type.f32)
     return steps.build()
 
 
-def _joined(outputs: Sequence[Any], shape: tuple[int, ...]) -> Any:
-    """Join the outputs of all levels into one of that shape (``rewrite.join_levels``)."""
+def _join(outputs: Sequence[Any], shape: tuple[int, ...]) -> Any:
+    """Join the outputs of all levels into one of this shape (see ``rewrite.join_levels``)."""
     from openvino import opset13 as operators
 
     if len(outputs) == 1 and len(dims_of(outputs[0])) == len(shape):
@@ -157,7 +163,6 @@ def _joined(outputs: Sequence[Any], shape: tuple[int, ...]) -> Any:
 
 
 def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvidence:
-    """Return the evidence in the file at the requested size, or else at ``described``."""
     path = request.path
     weights = path.with_suffix(".bin")
     keep("the weights file", weights)
@@ -168,12 +173,12 @@ def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvi
     load_library("openvino")
     import openvino
 
-    given = _open(openvino.Core(), path)
-    info = _model_info(given)
+    source = _open(openvino.Core(), path)
+    info = _model_info(source)
     metadata = metadata_of(path, {**_labels(info), **_metadata(path)})
-    entry = _entry(path, given)
+    entry = _entry(path, source)
     height, width = size = _size(path, entry, request.size or described, metadata.imgsz)
-    shaped = _shaped(path, given, entry, size, request.batch)
+    shaped = _set_shape(path, source, entry, size, request.batch)
     graph = graph_of(shaped, path.stem)
     return IrEvidence(
         graph, metadata, height, width, entry.planar, model=shaped, stated=stated_input(info)
@@ -190,10 +195,10 @@ def _model_info(model: Any) -> dict[str, str]:
 
 
 def _labels(info: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"description": info.get("model_type", "")}
+    labelled: dict[str, Any] = {"description": info.get("model_type", "")}
     if labels := info.get("labels", "").split():
-        found["names"] = [label.replace("_", " ") for label in labels]
-    return found
+        labelled["names"] = [label.replace("_", " ") for label in labels]
+    return labelled
 
 
 def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Recognition:
@@ -201,19 +206,18 @@ def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Reco
         PlanTensor(name, False, "f32", tuple(-1 if side is None else side for side in dims))
         for name, dims in evidence.outputs().items()
     ]
-    seen = ReadyMade(path, outputs, evidence.height, evidence.width, batch, cfg, ())
-    found = head_of(seen)
-    return Recognition(Description("darknet"), found.layout, found.bound, f"as {cfg.name} says")
+    match = head_of(ReadyMade(path, outputs, evidence.height, evidence.width, batch, cfg, ()))
+    return Recognition(Description("darknet"), match.layout, match.bound, f"as {cfg.name} says")
 
 
-def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[IrPort]:
+def _find_ports(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[IrPort]:
     """Return the outputs to read. Raises ModelError for another batch or a variable length."""
-    numbers, ends = output_names(evidence.model), []
+    numbers, ports = output_names(evidence.model), []
     for name in bound.outputs:
         if name in bound.joined:
             levels, rows, columns = bound.joined[name]
             places = tuple(numbers.index(level) for level in levels)
-            ends.append(IrPort(places, (batch, rows, columns)))
+            ports.append(IrPort(places, (batch, rows, columns)))
             continue
         dims, bare = evidence.dims(name), name in bound.bare
         shape = tuple(side for side in dims if side is not None)
@@ -227,21 +231,19 @@ def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[Ir
                 f"{path}: output {name} {list(shape)} is one list for the whole batch; use "
                 "--batch 1"
             )
-        ends.append(IrPort((numbers.index(name),), (1, *shape) if bare else shape))
-    return ends
+        ports.append(IrPort((numbers.index(name),), (1, *shape) if bare else shape))
+    return ports
 
 
 class _IrInput(NamedTuple):
     kind: str
     dims: tuple[int, ...]  # -1: free
     planar: bool
-
-    def describe(self) -> str:
-        return f"{self.kind} [{', '.join('?' if side < 0 else str(side) for side in self.dims)}]"
+    text: str  # for messages
 
 
 def _open(core: Any, path: Path) -> Any:
-    """Open a file that looks like an IR: OpenVINO would try its readers of other formats too."""
+    """Open an IR. Refuse other files first, since OpenVINO would also try its other readers."""
     try:
         with path.open("rb") as file:
             start = file.read(READ_BYTES)
@@ -263,25 +265,25 @@ def _open(core: Any, path: Path) -> Any:
 
 def _entry(path: Path, model: Any) -> _IrInput:
     ports = model.inputs
-    seen = ", ".join(_describe(port) for port in ports) or "none"
+    listed = ", ".join(_describe(port) for port in ports) or "none"
     if len(ports) != 1:
         raise ModelError(
-            f"{path}: has {counted(len(ports), 'input')}: {seen}; expected one, the picture; "
+            f"{path}: has {counted(len(ports), 'input')}: {listed}; expected one, the picture; "
             "export it with the others made constant"
         )
     kind, dims = ports[0].get_element_type().get_type_name(), _dims(ports[0])
     if len(dims) != 4 or 3 not in (dims[1], dims[3]) or kind not in (*FLOATS, "u8"):
         raise ModelError(
-            f"{path}: its input is {seen}; expected pictures, float or u8, [batch, 3, height, "
+            f"{path}: its input is {listed}; expected pictures, float or u8, [batch, 3, height, "
             "width] or [batch, height, width, 3]"
         )
-    return _IrInput(kind, dims, dims[1] == 3)
+    return _IrInput(kind, dims, dims[1] == 3, listed)
 
 
 def _size(
     path: Path, entry: _IrInput, size: tuple[int, int] | None, stated: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """Return (height, width). Raises ModelError if it is fixed and another one was requested."""
+    """Return (height, width)."""
     own = entry.dims[2:] if entry.planar else entry.dims[1:3]
     if -1 not in own:
         if size not in (None, own):
@@ -292,17 +294,17 @@ def _size(
         return own[0], own[1]
     if (chosen := size or stated) is None:
         raise ModelError(
-            f"{path}: its input is {entry.describe()}, and the file does not give its training "
-            "size; give it: --size 640 (or WIDTHxHEIGHT)"
+            f"{path}: its input is {entry.text}, and the file does not give its training size; "
+            "give it: --size 640 (or WIDTHxHEIGHT)"
         )
     if any(side not in (-1, asked) for side, asked in zip(own, chosen, strict=True)):
         raise ModelError(
-            f"{path}: its input is {entry.describe()}, which does not take {chosen[1]}x{chosen[0]}"
+            f"{path}: its input is {entry.text}, which does not take {chosen[1]}x{chosen[0]}"
         )
     return chosen
 
 
-def _shaped(path: Path, model: Any, entry: _IrInput, size: tuple[int, int], batch: int) -> Any:
+def _set_shape(path: Path, model: Any, entry: _IrInput, size: tuple[int, int], batch: int) -> Any:
     from openvino import PartialShape
 
     shape = [batch, 3, *size] if entry.planar else [batch, *size, 3]
@@ -330,7 +332,6 @@ def _describe(port: Any) -> str:
 
 
 def _metadata(path: Path) -> Mapping[str, Any]:
-    """Return metadata.yaml next to the file; without one, the labels in the file itself."""
     file = path.with_name(METADATA)
     if not file.is_file():
         return {}
@@ -347,8 +348,7 @@ def _digest(path: Path, described: Description | None) -> str:
     for file in (path, path.with_suffix(".bin")):
         try:
             with file.open("rb") as opened:
-                while block := opened.read(READ_BYTES):
-                    digest.update(block)
+                hashlib.file_digest(opened, lambda: digest)  # adds to ``digest``
         except OSError as exc:
             raise ModelError(f"{file}: cannot be read: {exc.strerror}") from exc
     if described is not None:

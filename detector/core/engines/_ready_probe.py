@@ -1,5 +1,5 @@
-"""Probe a file that one engine built for itself: if its metadata does not prove a reading, the
-engine runs it once on a drawn picture."""
+"""Probe a file in an engine's own format: if its metadata does not prove how to read its outputs,
+the engine runs it once on a synthetic picture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refuse_wrong_reading(
     engine: str,
     device: str = "auto",
 ) -> None:
-    """Raise ModelError if one inference shows that the outputs are not what the head reads."""
+    """Raise ModelError if one inference shows that the head misreads the outputs."""
     reading = head.bound.reading
     proven = metadata.names is not None and metadata.stride is not None
     if reading is None or (proven and head.bound.classes in (None, len(metadata.names or ()))):

@@ -1,6 +1,6 @@
-"""The contract of an engine: a graph goes in, float32 arrays come out.
+"""The contract of an engine, which runs a graph and returns float32 arrays.
 
-A class's attributes need no import of its library; ``Engine(network, options)`` imports it and
+An engine's class can be inspected without its library; ``Engine(network, options)`` imports it and
 compiles the graph. An engine never resizes, decodes, draws, prints or reads a clock.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from detector.core.errors import DetectVideoError, EngineError, UsageError
 from detector.core.errors.machine import usable_cores
 
-if TYPE_CHECKING:  # numpy too: ``--help`` lists the engines, and should not wait for it
+if TYPE_CHECKING:  # even numpy, since ``--help`` lists the engines and should not wait for it
     import numpy as np
     from numpy.typing import NDArray
 
@@ -29,12 +29,13 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # exists if there is a GPU 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 BuildProgress = Callable[[str, int, int], bool]
-"""(what is being done, steps done, steps in all) -> whether to go on."""
+"""(name of the phase, steps done, steps in all) -> whether to continue."""
 
 
 class RawRequest:
-    """A slot for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows 0..n-1.
-    ``device_ms``: of the last ``infer``, with upload and read-back; None if not reported."""
+    """A request for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows
+    0..n-1. ``device_ms``: the last ``infer`` on the device, with upload and read-back; None if not
+    reported."""
 
     slot: NDArray[np.uint8]
     device_ms: float | None = None
@@ -42,8 +43,8 @@ class RawRequest:
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         """Run the batch and return one array per output, float32 with n rows.
 
-        Blocks with the GIL released, for this request alone; valid until its next ``infer``. A
-        ragged last batch (n < B) runs in full and is cut.
+        Blocks with the GIL released. The arrays are valid until this request's next ``infer``. A
+        partial batch (n < B) runs in full and is cut.
         """
         raise NotImplementedError
 
@@ -52,8 +53,8 @@ class RawRequest:
 class EngineOptions:
     """Options for any engine. 0 threads or concurrency: the engine chooses.
 
-    ``precision``: as requested; the network is already the graph for it. ``device``: "auto", or one
-    of ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that
+    ``precision``: as requested; the network's graph is already made for it. ``device``: "auto", or
+    one of ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that
     ``Engine.artefact`` built. ``own``: options of this engine only (``Engine.own_options``).
     """
 
@@ -70,8 +71,9 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
-    """One layer as the engine ran it. ``precision``: of ``PRECISIONS``, or u8, int32 and so on.
-    ``nodes``: its nodes in the graph; empty for the node of its name. ``view``: moves no bytes."""
+    """A layer as the engine ran it. ``precision``: one of ``PRECISIONS``, or u8, int32 and so on.
+    ``nodes``: its nodes in the graph; empty if it is the node of the same name. ``view``: it moves
+    no bytes."""
 
     name: str
     type: str
@@ -92,16 +94,16 @@ class LayerProfiler(Protocol):
 
 
 class ArtefactBuilder:
-    """Builds the file that an engine runs instead of the graph. ``suffix``: of its name."""
+    """Builds the file that an engine runs instead of the graph. ``suffix``: the file's."""
 
     suffix: ClassVar[str]
 
     def is_wanted(self, options: EngineOptions) -> bool:
-        """Return whether the engine runs a file with these options rather than the graph itself."""
+        """Return whether the engine runs a built file with these options, not the graph itself."""
         return True
 
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
-        """Return everything that requires another file, with the library's version, as JSON."""
+        """Return all facts that the file depends on, such as the library's version, as JSON."""
         raise NotImplementedError
 
     def build(
@@ -116,14 +118,16 @@ class ArtefactBuilder:
 
 
 class AutoChoice(NamedTuple):
-    """Its place in ``--engine auto``: highest rank first, 0 never. ``reason``: a phrase."""
+    """An engine's rank in ``--engine auto``: the highest is chosen, 0 never. ``reason``: a phrase
+    for the user."""
 
     rank: int
     reason: str
 
 
 class Offer(NamedTuple):
-    """A device, or way to run, that a library lists. ``name``: in full, or why not usable."""
+    """A device or provider that a library lists. ``option`` selects it. ``name``: the full name, or
+    why it is not usable."""
 
     option: str
     name: str
@@ -132,12 +136,12 @@ class Offer(NamedTuple):
 
 
 class Engine:
-    """Runs one network: a graph goes in, ``requests`` infer batches. A subclass is one engine.
+    """Runs one network; its ``requests`` infer batches. Each subclass is an engine.
 
     The caller fills a request's ``slot``, u8 RGB [B, H, W, 3], and ``infer`` returns the graph's
     outputs, float32. ``refusal``, ``best_concurrency``, ``start`` and ``layer_profiler`` may import
-    the library. Runs of other engines read ``library`` and ``model_*`` from the source, as literals
-    on one line. Raises EngineError and UsageError.
+    the library. ``library`` and ``model_*`` must be literals on one line, since runs with other
+    engines read them from the source. Raises EngineError and UsageError.
 
         >>> from detector.core import engines, models
         >>> network = models.open_network(models.ModelRequest("street"))
@@ -148,47 +152,47 @@ class Engine:
 
     # ---- Facts about the engine
     name: ClassVar[str]
-    """Its name for ``--engine``, which is the name of its file."""
+    """The name for ``--engine``, which is also the name of the file."""
     library: ClassVar[str | None] = None
-    """The module that must be importable; None for an engine that needs nothing."""
+    """The module that must be importable; None if the engine needs no library."""
     install: ClassVar[str] = ""
     """The command that installs the library."""
     gain: ClassVar[str] = ""
-    """Its measured gain for runs on a CPU (docs/performance.md); "" for none."""
+    """The measured gain for runs on a CPU (docs/performance.md); "" if there is none."""
     auto: ClassVar[AutoChoice] = AutoChoice(0, "")
     auto_in: ClassVar[Mapping[str, AutoChoice]] = NONE
-    """Precision -> what replaces ``auto`` for it."""
+    """Precision -> the choice that replaces ``auto``."""
     precisions: ClassVar[Mapping[str, str]]
     """Precision -> the graph that the engine wants for it: fp32 (as the front end made it), fp16 or
     bf16 (converted), int8-u8 or int8-s8 (with Q/DQ nodes, activations asymmetric u8 or symmetric
     s8).
     """
     precisions_on_cpu: ClassVar[Mapping[str, str]] = NONE
-    """Precision -> what replaces ``precisions`` for it on a CPU."""
+    """Precision -> the graph for a CPU, if it is not that of ``precisions``."""
     devices: ClassVar[Sequence[str]] = ("cpu",)
-    """Devices that it can use: "cpu", "cuda", and Intel's "gpu" and "npu"."""
+    """Devices that the engine can use: "cpu", "cuda", and Intel's "gpu" and "npu"."""
     own_options: ClassVar[Mapping[str, str]] = NONE
-    """Options of this engine only (``--engine-options NAME=VALUE``) -> what they do."""
+    """Options of this engine only (``--engine-options NAME=VALUE``) -> help text."""
     artefact: ClassVar[ArtefactBuilder | None] = None
-    """Builds the file that the engine runs, if it needs one."""
+    """The builder of the file that the engine runs, if it needs one."""
     builds_anywhere: ClassVar[bool] = False
     """Whether ``artefact`` also builds on a machine that cannot run the file."""
     model_suffixes: ClassVar[Sequence[str]] = ()
     """Suffixes of model files that only this engine reads and runs (``Network.plan``)."""
     model_kind: ClassVar[str] = ""
-    """The name of these files in messages."""
+    """The name of such files in messages."""
     model_front_end: ClassVar[str] = ""
     """The module whose FRONT_END (``models.base``) reads them."""
     not_timed: ClassVar[str] = "it has no profiler of its layers"
-    """The reason to give if it has no ``layer_profiler``."""
+    """The reason in messages if there is no ``layer_profiler``."""
 
     # ---- Facts about an open engine
     requests: Sequence[RawRequest]
     """The requested number of requests; each holds a slot."""
     concurrency: int = 1
-    """How many requests may be inside ``infer`` at once, each in its own thread."""
+    """The number of requests that may run ``infer`` at once, each in its own thread."""
     precision: str = "fp32"
-    """As requested; ``execution`` returns what really ran."""
+    """The requested precision; ``execution`` returns those that were executed."""
     threads: int = 1
     """CPU threads of one request."""
     device: str = "cpu"
@@ -217,17 +221,17 @@ class Engine:
 
     @classmethod
     def offers(cls) -> list[Offer]:
-        """Return what the library lists here besides the CPU and NVIDIA's GPUs, for ``doctor``."""
+        """Return devices other than the CPU and NVIDIA's GPUs that the library lists here."""
         return []
 
     @classmethod
     def unused_device(cls) -> str | None:
-        """Return a line on a device that ``--device auto`` skips. Imports and starts nothing."""
+        """Return a line on a device that ``--device auto`` does not use. Imports no library."""
         return None
 
     @classmethod
     def runs_on_gpu(cls, precision: str) -> bool:
-        """Return whether ``--device auto`` selects an NVIDIA GPU. May import its library."""
+        """Return whether ``--device auto`` selects an NVIDIA GPU. May import the library."""
         return False
 
     @classmethod
@@ -247,21 +251,18 @@ class Engine:
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> LayerProfiler:
-        """Return a request under the engine's profiler, with ``options``' threads, or raise."""
+        """Return a profiler that runs the network with ``options``. Raises EngineError."""
         raise EngineError(f"engine {cls.name}: no layer times: {cls.not_timed}")
 
     def execution(self) -> list[LayerExecution]:
-        """Return layers with the precision really executed; empty if the engine cannot tell."""
+        """Return the layers with the precision that was executed; empty if that is unknown."""
         return []
-
-    def device_ms(self) -> float | None:
-        return None
 
     def close(self) -> None:
         """Release everything. May be called twice. Raises EngineError if the device refuses."""
 
     def close_after(self, error: BaseException) -> None:
-        """Close because of ``error``, which is reported; an error from closing becomes its note."""
+        """Close because of ``error``. If closing fails too, add that as a note to ``error``."""
         try:
             self.close()
         except Exception as late:
@@ -277,13 +278,40 @@ class Engine:
             self.close_after(error)
 
 
-# The place in OpenVINO's source that threw, and ONNX Runtime's code: of no use to the user.
+def check_contract(
+    engine: str, network: Network, inputs: list[tuple[str, Any]], outputs: list[tuple[str, Any]]
+) -> None:
+    """Raise EngineError unless the graph has our inputs and outputs, given as (type, shape). With
+    others, the engine might write past the end of our arrays."""
+    wanted_inputs = [("uint8", network.input_shape)]
+    wanted_outputs = [("float32", tuple(shape)) for shape in network.output_shapes]
+    if inputs != wanted_inputs or outputs != wanted_outputs:
+        raise EngineError(
+            f"engine {engine}: the graph of {network.name} takes {inputs} and gives {outputs}; "
+            f"expected {wanted_inputs} and {wanted_outputs}"
+        )
+
+
+SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True)
+SWITCHES |= dict.fromkeys(("0", "false", "no", "off"), False)
+
+
+def read_switch(own: Mapping[str, str], name: str, default: bool) -> bool:
+    """Parse a switch of ``--engine-options``. Raises UsageError."""
+    if name not in own:
+        return default
+    if own[name].lower() not in SWITCHES:
+        raise UsageError(f"--engine-options {name}={own[name]}: give 1 or 0")
+    return SWITCHES[own[name].lower()]
+
+
+# Source lines in OpenVINO's errors and codes in ONNX Runtime's, which do not help users.
 SOURCE_PLACES = re.compile(r"Exception from \S+:\d+: |\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
 @contextmanager
 def translated(engine: str, doing: str) -> Iterator[None]:
-    """Turn whatever an engine's library raises into a one-line EngineError."""
+    """Turn errors that an engine's library raises into a one-line EngineError."""
     try:
         yield
     except DetectVideoError:
@@ -305,12 +333,12 @@ MAX_STREAMS = 8
 
 
 def best_streams(options: EngineOptions) -> int:
-    """Return how many requests of few threads fill the cores together, at most 8: threads wait for
-    each other at every layer, requests do not (docs/settings.md)."""
+    """Return how many requests with few threads fill the cores, at most 8. Threads of one request
+    wait for each other at every layer, but requests do not (docs/settings.md)."""
     return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
 
 
-# An option of engines that convert a graph to bf16 themselves, and what it does.
+# The option, with its help, of engines that convert a graph to bf16 themselves.
 BF16_OPTION = {
     "bf16": "mixed (default): layers that bf16 hurts most stay fp32; all: every layer in bf16, "
     "faster but less exact"
@@ -318,7 +346,7 @@ BF16_OPTION = {
 
 
 def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
-    """Return the nodes that an engine with ``BF16_OPTION`` keeps in float32, if bf16."""
+    """Return the nodes that an engine with ``BF16_OPTION`` keeps in float32 if it runs bf16."""
     chosen = options.own.get("bf16", "mixed")
     if chosen not in ("mixed", "all"):
         raise UsageError(f"--engine-options bf16={chosen}: give mixed or all")

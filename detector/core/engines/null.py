@@ -1,4 +1,4 @@
-"""No network: returns constants, to time the rest of the program. The smallest engine."""
+"""The engine null, which returns constants without a network, to time the rest of the program."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from detector.core.models.base import Network
 
-# A raw objectness: probability 4e-44. Zeros would become 0.5 after a logistic: thousands of
-# boxes, and NMS would be measured instead of the loop.
-NOTHING_HERE = -100.0
+# A raw objectness, for a probability of 4e-44. Zeros (0.5 after the logistic) would give thousands
+# of boxes, and NMS would be measured instead of the loop.
+RAW_OUTPUT = -100.0
 
 
 class NullRequest(RawRequest):
@@ -22,9 +22,7 @@ class NullRequest(RawRequest):
         import numpy as np
 
         self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
-        self._outputs = [
-            np.full(shape, NOTHING_HERE, np.float32) for shape in network.output_shapes
-        ]
+        self._outputs = [np.full(shape, RAW_OUTPUT, np.float32) for shape in network.output_shapes]
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         return [output[:n] for output in self._outputs]

@@ -1,4 +1,4 @@
-"""Declares the engine rtx: TensorRT for RTX, for GeForce and RTX GPUs; builds without a GPU."""
+"""Declare the engine rtx: TensorRT for RTX, for GeForce and RTX GPUs; it builds without a GPU."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Order, threads, spans. The loop receives its parts and names none of them."""
+"""The frame loops, plain and threaded. They receive their parts and name no concrete one."""

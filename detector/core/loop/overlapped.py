@@ -3,12 +3,12 @@
     reader thread          read, preprocess into a free request's slot      (1)
     worker threads         infer, head, nms                                 (engine's concurrency)
     the caller's thread    annotate, write, in the source's order
-    drawing threads        what annotate waits for, if ``Parts.drawers`` is set
+    drawing threads        draw ahead of annotate, if ``Parts.drawers`` is set
 
 Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
 that restores order. In steady state nothing is allocated per frame, and the pools bound the memory:
-requests x batch pictures and one batch. If a stage fails, every queue closes, the threads end and
-are joined, and the caller gets the stage's own error.
+a batch of pictures per request, and one more batch. If a stage fails, every queue closes, the
+threads end and are joined, and the caller gets the stage's own error.
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ def frames_overlapped(
 ) -> Generator[tuple[Frame, Detections], None, None]:
     """Yield each frame after its sinks have written it; the next one may reuse its picture. Closing
     the generator early stops and joins the threads."""
-    crew = _LoopThreads(parts, timeline, progress)
+    threads = _LoopThreads(parts, timeline, progress)
     with timeline.track("writer") as track:
         try:
-            crew.start()
-            for frame, detections in deliver(track, parts, progress, crew.draw(track)):
+            threads.start()
+            for frame, detections in deliver(track, parts, progress, threads.draw(track)):
                 yield frame, detections
-                crew.images.put(frame.buffer)
+                threads.images.put(frame.buffer)
         except ClosedError:
             pass  # a thread failed: its error is raised below
         finally:
-            crew.dismiss()
-        crew.raise_failure()
+            threads.stop()
+        if threads.failures:
+            raise threads.failures[0]
 
 
 class _LoopThreads:
@@ -70,28 +71,28 @@ class _LoopThreads:
         self._requests: LendingPool[BatchRequest] = LendingPool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
         self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
-        # Idle workers. Only a reader that hands out fresh pictures waits for one.
-        self._free: LendingPool[None] = LendingPool("worker", [None] * parts.concurrency)
-        self._channels = (self.images, self._requests, self._free, self._filled, self._done)
-        self._failures: list[BaseException] = []
-        self._left = 0  # frames of the current batch that the writer has not taken
+        # A token for each idle worker. Only with ``Parts.fresh`` does the reader wait for one.
+        self._idle: LendingPool[None] = LendingPool("worker", [None] * parts.concurrency)
+        self._channels = (self.images, self._requests, self._idle, self._filled, self._done)
+        self.failures: list[BaseException] = []
+        self._unwritten = 0  # frames of the current batch that the writer has not taken
         self._drawers: Crew | None = None
         self._threads = [self._thread("reader", self._read)]
         self._threads += [self._thread(f"worker-{i}", self._work) for i in range(parts.concurrency)]
 
     def _thread(self, name: str, job: Callable[[AnyTrack], None]) -> threading.Thread:
-        def life() -> None:
+        def run() -> None:
             give_name(name)
             try:
                 with self._timeline.track(name) as track:
                     job(track)
             except ClosedError:
                 pass
-            except BaseException as error:  # re-raised in the caller's thread, whatever it is
-                self._failures.append(error)
+            except BaseException as error:  # re-raised in the caller's thread
+                self.failures.append(error)
                 self._close()
 
-        return threading.Thread(target=life, name=f"detect-video {name}", daemon=True)
+        return threading.Thread(target=run, name=f"detect-video {name}", daemon=True)
 
     def start(self) -> None:
         for thread in self._threads:
@@ -107,7 +108,7 @@ class _LoopThreads:
         while True:
             request = self._requests.get(track, number)
             if self._parts.fresh:
-                self._free.get(track, number)
+                self._idle.get(track, number)
             batch = fill(track, self._parts, self._progress, self.images, request, number)
             if batch is None:
                 break
@@ -124,12 +125,12 @@ class _LoopThreads:
             number = batch.number
             infer(track, self._parts, batch)
             if self._parts.fresh:
-                self._free.put(None)
+                self._idle.put(None)
             self._detect(track, batch)
             self._done.put(track, number, batch)
 
     def _detect(self, track: AnyTrack, batch: Batch) -> None:
-        """Run head and nms. Frames before one that fails are written, as in the plain loop."""
+        """Run head and nms. An error is raised once all earlier batches are written."""
         try:
             candidates = decode(track, self._parts, batch)
             self._requests.put(batch.request)
@@ -142,14 +143,14 @@ class _LoopThreads:
             if batch.failure is not None:
                 raise batch.failure
             self._progress.add_device_ms(batch.device_ms)
-            self._left = len(batch.frames)
+            self._unwritten = len(batch.frames)
             for pair in follow(track, self._parts, batch):
-                self._left -= 1
+                self._unwritten -= 1
                 yield pair
 
     def draw(self, track: AnyTrack) -> Pairs:
-        """Annotate frames, as many at once as there are drawers, and yield them in order. A
-        finished frame never waits for one that has not arrived, nor is it lost if that fails."""
+        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame does not
+        wait for a frame that has not arrived, and is yielded even if a later frame fails."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))
@@ -158,13 +159,13 @@ class _LoopThreads:
         results, failure = enumerate(self.results(track)), None
         while failure is None:
             try:
-                at, pair = next(results)
+                number, pair = next(results)
             except StopIteration:
                 return
             except Exception as error:
                 failure = error
             else:
-                ahead.append((at, *pair, drawers.submit(partial(annotate, *pair))))
+                ahead.append((number, *pair, drawers.submit(partial(annotate, *pair))))
             while len(ahead) > (self._parts.drawers if not failure and self._has_more() else 0):
                 number, frame, detections, drawn = ahead.popleft()
                 with track.span(ANNOTATE, number):
@@ -175,21 +176,17 @@ class _LoopThreads:
     def _has_more(self) -> bool:
         """Return whether the writer can take another frame without waiting."""
         batch = self._done.peek()
-        return self._left > 0 or (batch is not None and batch.failure is None)
+        return self._unwritten > 0 or (batch is not None and batch.failure is None)
 
     def _close(self) -> None:
         for channel in self._channels:
             channel.close()
 
-    def dismiss(self) -> None:
-        """End and join the threads. After a normal end they have already ended."""
+    def stop(self) -> None:
+        """Close the channels and join the threads."""
         self._close()
         if self._drawers is not None:
             self._drawers.close()
         for thread in self._threads:
-            if thread.ident is not None:  # the system may have refused to start it
+            if thread.ident is not None:  # else the system refused to start it
                 thread.join()
-
-    def raise_failure(self) -> None:
-        if self._failures:
-            raise self._failures[0]

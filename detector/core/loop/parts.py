@@ -1,7 +1,7 @@
-"""What both loops share: their parts, and the steps of a batch around inference.
+"""The parts that both loops receive, and the steps that they run on a batch.
 
-A batch is filled (read, preprocess), inferred, decoded (head) and selected (nms). Later steps
-follow the order of frames: stages that depend on earlier frames, annotate and write.
+A batch is filled (read, preprocess), inferred, decoded (head) and selected (nms). Later steps run
+in the order of frames: stages that depend on earlier frames, annotate and write.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Outputs = list[NDArray[np.float32]]
 Pairs = Iterator[tuple[Frame, Detections]]
 IMAGE_BYTES = 512 << 20
-SHAPE = "shape"  # what the reader waits for while an input of another shape is prepared
+SHAPE = "shape"  # name of the reader's wait while an input of another shape is prepared
 
 
 class FrameSource(Protocol):
@@ -40,7 +40,7 @@ class BatchRequest(Protocol):
     @property
     def slot(self) -> NDArray[np.uint8]: ...
 
-    device_ms: float | None  # of the last infer, if the device reports it
+    device_ms: float | None  # time of the last infer; None if the device does not report it
 
     def infer(self, n: int) -> Outputs: ...
 
@@ -52,17 +52,17 @@ class ShapedInputs(Protocol):
         """Return whether the shape for this picture is ready."""
 
     def prepare(self, picture: AnyPicture) -> None:
-        """Prepare the shape for this picture; takes as long as loading a model."""
+        """Prepare the shape for this picture. This takes as long as loading a model."""
 
     def give(self, request: Any, picture: AnyPicture) -> Callable[[Outputs], Any]:
-        """Set a free request's slot to that shape; return the head for its outputs."""
+        """Set a free request's slot to the picture's shape; return the head for its outputs."""
 
 
 class FrameInputs(Protocol):
     """The number of network inputs of each frame, if frames differ (--tiles auto of cameras)."""
 
     def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
-        """Set how many inputs the frame in this row has; return what fills the row."""
+        """Set how many inputs the frame in this row has; return the function to fill the row."""
 
 
 class FrameStage(Protocol):
@@ -79,7 +79,7 @@ class FrameSink(Protocol):
 
 @dataclass(slots=True)
 class Parts:
-    """The parts that take one source through one engine, with bound options."""
+    """The parts of a loop for one source and one engine. Their options are already bound."""
 
     source: FrameSource
     requests: Sequence[BatchRequest]
@@ -110,7 +110,7 @@ class Parts:
     keep: Callable[[Frame, Detections], Detections] | None = None
     # Decides whether to call ``annotate`` for this frame.
     wanted: Callable[[Frame], bool] | None = None
-    # Returns nanoseconds for the moments of a picture's ``Arrival``.
+    # Clock, in nanoseconds, for the moments in a picture's ``Arrival``.
     clock: Callable[[], int] | None = None
     # Decides which frames repeat the detections of the last inferred one.
     still: Stillness | None = None
@@ -130,8 +130,8 @@ class Progress:
 
     read: int = 0
     written: int = 0
-    reused: int = 0  # of the written frames
-    coasted: int = 0
+    reused: int = 0  # written frames with the detections of an earlier frame
+    coasted: int = 0  # written frames with boxes from tracks
     device_ms: float | None = None  # sum over decoded batches; None if the device reports no time
     # When set, the loop ends after the frames already read.
     stop: threading.Event = field(default_factory=threading.Event)
@@ -152,10 +152,9 @@ class Batch:
     head: Callable[[Outputs], Any] | None = None  # replaces the head of ``Parts``
     rows: int = 0  # rows of the slot that are filled and need inference
     outputs: Outputs | None = None
-    device_ms: float | None = None  # of the infer call that made the outputs
-    found: list[Detections] = field(default_factory=list)  # of each frame, source pixels
-    # raised by head or nms; re-raised when it is this batch's turn
-    failure: BaseException | None = None
+    device_ms: float | None = None  # time of the infer call that made the outputs
+    detections: list[Detections] = field(default_factory=list)  # one per frame, in source pixels
+    failure: BaseException | None = None  # from head or nms; re-raised in this batch's turn
     last: bool = False  # the source ended in this batch
 
 
@@ -167,25 +166,12 @@ def image_pool(parts: Parts) -> LendingPool[Image | None]:
 def image_count(parts: Parts) -> int:
     """Return how many pictures may be in flight: those of all requests and one batch being written,
     limited by ``image_bytes``, but at least one batch and one picture; plus those being drawn."""
-    info, batch = parts.source.info, len(parts.requests[0].slot)
-    # One batch being read, one being written, and those in the engine.
-    ahead = 0 if parts.schedule is None else (parts.concurrency + 2) * parts.schedule.spared
-    sizes = info.width, info.height, parts.image_bytes, ahead
-    return places(batch, len(parts.requests), *sizes) + parts.drawers
-
-
-def places(
-    batch: int,
-    requests: int,
-    width: int,
-    height: int,
-    image_bytes: int = IMAGE_BYTES,
-    ahead: int = 0,
-) -> int:
-    """Compute ``image_count`` from sizes; ``width`` and ``height`` are a picture's. ``ahead``:
-    pictures for each row of a batch, at least."""
-    affordable = image_bytes // max(1, width * height * 3)
-    return max(batch + 1, min(batch * max(requests + 1, ahead), affordable))
+    info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
+    if parts.schedule is not None:  # frames that are not inferred need pictures, too
+        # One batch is being read, one written, and ``concurrency`` batches are in the engine.
+        batches = max(batches, (parts.concurrency + 2) * parts.schedule.spared)
+    affordable = parts.image_bytes // max(1, info.width * info.height * 3)
+    return max(batch + 1, min(batch * batches, affordable)) + parts.drawers
 
 
 def results_ahead(parts: Parts) -> int:
@@ -201,31 +187,34 @@ def fill(
     request: BatchRequest,
     number: int,
 ) -> Batch | None:
-    """Read and preprocess until the slot is full or the source ends; None if nothing was left. Rows
-    keep the source's order; spans carry the frame's number in this run, from 0. Frames that are not
-    inferred take no row, and do not make a batch of cameras wait for more."""
-    batch, most = Batch(number, progress.read, request, [], []), len(request.slot)
+    """Read and preprocess until the slot is full or the source ends. Return None if no frame was
+    left. Rows keep the source's order; spans carry the frame's number in this run, from 0. Frames
+    that are not inferred take no row. With cameras they still count towards the batch's size, so
+    that it does not wait for more frames."""
+    batch, max_frames = Batch(number, progress.read, request, [], []), len(request.slot)
     if parts.arrive is None:
-        most = longest_batch(most, len(images))
+        max_frames = longest_batch(max_frames, len(images))
     while (
-        batch.rows < len(request.slot) and len(batch.frames) < most and not progress.stop.is_set()
+        batch.rows < len(request.slot)
+        and len(batch.frames) < max_frames
+        and not progress.stop.is_set()
     ):
         if not _has_arrived(track, parts, progress, images, len(batch.frames)):
             break
-        place = images.get(track, progress.read)
+        image = images.get(track, progress.read)
         with track.span(READ, progress.read):
-            frame = parts.source.read(place)
+            frame = parts.source.read(image)
         if frame is None:
-            images.put(place)
+            images.put(image)
             batch.last = True
             break
         schedule, fit = parts.schedule, None
         if schedule is not None:
-            waits = partial(track.span, "tracks", progress.read, WAIT_OUTPUT)
-            frame.coasting = not schedule.wants(frame, waits, images.check)
+            open_wait = partial(track.span, "tracks", progress.read, WAIT_OUTPUT)
+            frame.coasting = not schedule.wants(frame, open_wait, images.check)
         if parts.timed:
             frame.times = FrameTimes(request.slot.shape[-3:-1])
-            _note_times(track, frame, READ)
+            _note_time(track, frame, READ)
         if not frame.coasting:
             if parts.shapes is not None:
                 batch.head = _fit_shape(track, parts.shapes, request, frame.decoded, progress.read)
@@ -237,7 +226,7 @@ def fill(
                 frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
             if frame.times is not None:
                 frame.times.input = row.shape[-3:-1]
-                _note_times(track, frame, PREPROCESS)
+                _note_time(track, frame, PREPROCESS)
         batch.rows += frame.inferred
         batch.frames.append(frame)
         batch.fits.append(fit)
@@ -248,22 +237,21 @@ def fill(
 def _fit_shape(
     track: AnyTrack, shapes: ShapedInputs, request: BatchRequest, picture: AnyPicture, index: int
 ) -> Callable[[Outputs], Any]:
-    """Wait until there is an input of this picture's shape, and set the request to it."""
     if not shapes.has(picture):
         with track.span(SHAPE, index, WAIT_OUTPUT):
             shapes.prepare(picture)
     return shapes.give(request, picture)
 
 
-def _note_times(track: AnyTrack, frame: Frame, *stages: str) -> None:
+def _note_time(track: AnyTrack, frame: Frame, stage: str) -> None:
     if frame.times is not None:
-        frame.times.ms.update((stage, track.last_ms(stage)) for stage in stages)
+        frame.times.ms[stage] = track.last_ms(stage)
 
 
 def _has_arrived(
     track: AnyTrack, parts: Parts, progress: Progress, images: LendingPool[Image | None], row: int
 ) -> bool:
-    """Wait for a row's picture. False: submit the batch unfilled, or end the loop."""
+    """Wait for a row's picture. Return False to submit the batch unfilled, or to end the loop."""
     if parts.arrive is None:
         return True
     while not parts.arrive(track, progress.read, row):
@@ -274,7 +262,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Run a batch through its request, and record the time on pictures of cameras."""
+    """Run a batch through its request, and record begin and end in cameras' pictures."""
     if parts.clock is not None:
         began = parts.clock()
         for frame in batch.frames:
@@ -296,7 +284,7 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
 
 
 def decode(track: AnyTrack, parts: Parts, batch: Batch) -> list[Any]:
-    """Copy the candidates of each inferred picture, so that the request can be reused."""
+    """Return candidates copied from each inferred picture, so that the request can be reused."""
     decoded: list[Any] = []
     head, outputs, batch.outputs = batch.head or parts.head, batch.outputs or [], None
     for number, frame in enumerate(batch.frames, batch.first):
@@ -305,7 +293,7 @@ def decode(track: AnyTrack, parts: Parts, batch: Batch) -> list[Any]:
         row = len(decoded)
         with track.span(HEAD, number):
             decoded.append(head([output[row : row + 1] for output in outputs]))
-        _note_times(track, frame, HEAD)
+        _note_time(track, frame, HEAD)
     return decoded
 
 
@@ -315,16 +303,16 @@ def select(track: AnyTrack, parts: Parts, batch: Batch, decoded: Sequence[Any]) 
     for number, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True), batch.first):
         with track.span(NMS, number):
             if fit is None or not frame.inferred:
-                batch.found.append(Detections.empty())
+                batch.detections.append(Detections.empty())
             else:
-                batch.found.append(fit.to_source(parts.nms(next(rows))))
-        _note_times(track, frame, NMS)
+                batch.detections.append(fit.to_source(parts.nms(next(rows))))
+        _note_time(track, frame, NMS)
 
 
 def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
     """Run the stages that depend on earlier frames on a batch, in the source's order."""
-    found = zip(batch.frames, batch.found, strict=True)
-    for number, (frame, detections) in enumerate(found, batch.first):
+    pairs = zip(batch.frames, batch.detections, strict=True)
+    for number, (frame, detections) in enumerate(pairs, batch.first):
         if parts.still is not None and frame.reused:
             detections = parts.still.recall(frame)
         elif parts.still is not None and frame.inferred:
@@ -336,9 +324,9 @@ def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
         for name, stage in parts.between.items():
             with track.span(name, number):
                 detections = stage(frame, detections)
-            _note_times(track, frame, name)
+            _note_time(track, frame, name)
         if parts.schedule is not None and not frame.coasting:
-            parts.schedule.told(frame, detections)
+            parts.schedule.observe(frame, detections)
         yield frame, detections
 
 
@@ -347,7 +335,7 @@ def draw(track: AnyTrack, parts: Parts, pairs: Pairs) -> Pairs:
         if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
             with track.span(ANNOTATE, number):
                 parts.annotate(frame, detections)
-            _note_times(track, frame, ANNOTATE)
+            _note_time(track, frame, ANNOTATE)
         yield frame, detections
 
 

@@ -1,6 +1,6 @@
-"""How the threads of the loop exchange work: a pool of buffers, a bounded queue, an ordering queue.
+"""Channels between the threads of the loop: a pool of buffers, a bounded queue, an ordering queue.
 
-A call that blocks opens a span that names what it waits for. An uncontended ``get`` opens none and
+A call that blocks opens a span named after its channel. An uncontended ``get`` opens no span and
 costs two lock operations. ``close`` wakes all waiting threads, which then get ``ClosedError``.
 """
 
@@ -18,7 +18,7 @@ AnyTrack = ThreadTrack | OffTrack
 
 
 class ClosedError(Exception):
-    """The run has ended or failed. The thread that receives this ends."""
+    """The run has ended or failed, so the thread that gets this error should end."""
 
 
 class _Channel:
@@ -33,14 +33,13 @@ class _Channel:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise ClosedError if it is closed: for a thread that waits for something else."""
+        """Raise ClosedError if closed, for a thread that is waiting for something else."""
         if self._closed:
             raise ClosedError
 
 
 class LendingPool(_Channel, Generic[T]):
-    """A set of items that are lent and returned. A thread that waits for one waits for the threads
-    downstream, so the wait is ``wait_output``."""
+    """A pool of reusable items. Threads downstream return them, so waiting is ``wait_output``."""
 
     def __init__(self, name: str, items: Iterable[T]) -> None:
         super().__init__(name)
@@ -67,7 +66,7 @@ class LendingPool(_Channel, Generic[T]):
 
 
 class Queue(_Channel, Generic[T]):
-    """A first-in, first-out queue of at most ``capacity``; after ``finish`` it ends with None."""
+    """A bounded first-in, first-out queue. After ``finish``, ``get`` returns None at its end."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)
@@ -108,8 +107,9 @@ class Queue(_Channel, Generic[T]):
 
 
 class InOrder(_Channel, Generic[T]):
-    """A queue that restores order: items arrive numbered, in any order, and leave as 0, 1, 2... At
-    most ``capacity`` arrive ahead of the next, which is always accepted: there is no deadlock."""
+    """A queue that restores order: items are put in any order and leave in that of their numbers,
+    0, 1, 2... ``put`` blocks for numbers ``capacity`` or more above the next to leave, so the next
+    is always accepted and nothing deadlocks."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)
@@ -153,7 +153,7 @@ class InOrder(_Channel, Generic[T]):
         return self._closed or self._next == self._last or self._next in self._items
 
     def finish(self, count: int) -> None:
-        """Declare item ``count`` - 1 the last."""
+        """Set the number of items that the queue will get in all."""
         with self._changed:
             self._last = count
             self._changed.notify_all()

@@ -1,16 +1,13 @@
 """Requests whose rows are frames with several inputs each, for --tiles.
 
 ``TiledRequest``: all frames have the same number of inputs. ``MixedRequest``: each row has its own
-number.
-
-The loop works as usual: a row of the slot is [T, H, W, 3], a row of the outputs [T, ...]. If the
-engine's batch holds a frame's inputs, they run in one inference, together with those of ``batch``
-// T frames; otherwise one ``infer`` calls the engine for one part after the other.
+number. For the loop, a row of the slot is [T, H, W, 3], and a row of the outputs [T, ...].
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,7 +17,10 @@ from detector.core.types import Image
 
 class TiledRequest:
     """A request for frames of ``tiles`` inputs each. ``slot``: u8 RGB [frames, T, H, W, 3].
-    ``device_ms``: of all calls of the last ``infer`` together."""
+    ``device_ms``: total over all calls of the engine in the last ``infer``.
+
+    If the engine's batch holds all inputs of a frame, the slot is the engine's own memory and one
+    call infers as many frames as fit. Otherwise one frame takes several calls."""
 
     slot: Image
 
@@ -28,44 +28,23 @@ class TiledRequest:
         self._request, self._tiles = request, tiles
         self.device_ms: float | None = None
         batch, *shape = request.slot.shape
-        frames = max(1, batch // tiles)
-        self._fits = frames * tiles <= batch
-        inputs = (
-            request.slot[: frames * tiles]
-            if self._fits
-            else np.empty((frames * tiles, *shape), np.uint8)
-        )
-        self._inputs, self.slot = inputs, inputs.reshape(frames, tiles, *shape)
+        frames = batch // tiles
+        self._fits = frames > 0
+        if self._fits:
+            self.slot = request.slot[: frames * tiles].reshape(frames, tiles, *shape)
+        else:
+            self.slot = np.empty((1, tiles, *shape), np.uint8)
         self._outputs: Outputs = []
 
     def infer(self, n: int) -> Outputs:
         """Return float32 [n, T, ...], valid until the next ``infer``."""
-        if self._fits:
-            outputs = self._request.infer(n * self._tiles)
-            self.device_ms = self._request.device_ms
-        else:
-            outputs = self._in_parts(n * self._tiles)
-        return [one.reshape(n, self._tiles, *one.shape[1:]) for one in outputs]
-
-    def _in_parts(self, inputs: int) -> Outputs:
-        request, batch, times = self._request, len(self._request.slot), []
-        for start in range(0, inputs, batch):
-            count = min(batch, inputs - start)
-            request.slot[:count] = self._inputs[start : start + count]
-            found = request.infer(count)
-            if not self._outputs:
-                self._outputs = [
-                    np.empty((len(self._inputs), *one.shape[1:]), one.dtype) for one in found
-                ]
-            for own, one in zip(self._outputs, found, strict=True):
-                own[start : start + count] = one
-            times.append(request.device_ms)
-        self.device_ms = (
-            sum(one for one in times if one is not None)
-            if all(one is not None for one in times)
-            else None
-        )
-        return [own[:inputs] for own in self._outputs]
+        if not self._fits:
+            inputs = [(0, tile) for tile in range(self._tiles)]
+            self.device_ms = _infer_inputs(self._request, self.slot, inputs, self._outputs)
+            return self._outputs
+        outputs = self._request.infer(n * self._tiles)
+        self.device_ms = self._request.device_ms
+        return [output.reshape(n, self._tiles, *output.shape[1:]) for output in outputs]
 
 
 class MixedRequest:
@@ -78,7 +57,7 @@ class MixedRequest:
         self.device_ms: float | None = None
         self.input_s = 0.0
         batch, *shape = request.slot.shape
-        # Unused memory is never touched, so the system does not allocate it.
+        # The system allocates memory only when it is first written, so unused tiles cost nothing.
         self.slot: Image = np.empty((batch, most, *shape), np.uint8)
         self.counts = np.ones(batch, np.int64)
         self._outputs: Outputs = []
@@ -89,25 +68,31 @@ class MixedRequest:
     def infer(self, n: int) -> Outputs:
         """Return float32 [n, most, ...], then ``counts`` as float32 [n]; valid until the next
         ``infer``. Outputs of inputs that a frame lacks keep old values."""
-        request, batch, times = self._request, len(self._request.slot), []
-        filled = [(row, at) for row in range(n) for at in range(int(self.counts[row]))]
+        inputs = [(row, tile) for row in range(n) for tile in range(int(self.counts[row]))]
         began = time.perf_counter()
-        for start in range(0, len(filled), batch):
-            part = filled[start : start + batch]
-            for place, (row, at) in enumerate(part):
-                request.slot[place] = self.slot[row, at]
-            found = request.infer(len(part))
-            self._make_outputs(found)
-            for own, one in zip(self._outputs, found, strict=True):
-                for place, (row, at) in enumerate(part):
-                    own[row, at] = one[place]
-            times.append(request.device_ms)
-        self.input_s = (time.perf_counter() - began) / len(filled)
-        known = [one for one in times if one is not None]
-        self.device_ms = sum(known) if len(known) == len(times) else None
-        return [*(own[:n] for own in self._outputs), self.counts[:n].astype(np.float32)]
+        self.device_ms = _infer_inputs(self._request, self.slot, inputs, self._outputs)
+        self.input_s = (time.perf_counter() - began) / len(inputs)
+        outputs = [output[:n] for output in self._outputs]
+        return [*outputs, self.counts[:n].astype(np.float32)]
 
-    def _make_outputs(self, found: Outputs) -> None:
-        if not self._outputs:
-            rows = self.slot.shape[:2]
-            self._outputs = [np.empty((*rows, *one.shape[1:]), one.dtype) for one in found]
+
+def _infer_inputs(
+    request: BatchRequest, slot: Image, inputs: Sequence[tuple[int, int]], outputs: Outputs
+) -> float | None:
+    """Infer the inputs (row, tile) of ``slot`` in batches of the engine, and write the results to
+    ``outputs``, which the first call allocates. Return the device's milliseconds if it reports any.
+    """
+    batch, times = len(request.slot), []
+    for start in range(0, len(inputs), batch):
+        part = inputs[start : start + batch]
+        for at, source in enumerate(part):
+            request.slot[at] = slot[source]
+        results = request.infer(len(part))
+        if not outputs:
+            outputs += [np.empty((*slot.shape[:2], *a.shape[1:]), a.dtype) for a in results]
+        for output, result in zip(outputs, results, strict=True):
+            for at, target in enumerate(part):
+                output[target] = result[at]
+        times.append(request.device_ms)
+    known = [ms for ms in times if ms is not None]
+    return sum(known) if len(known) == len(times) else None

@@ -93,7 +93,7 @@ def _write_spans(
     return partial(
         session_document,
         config=plan.as_asked.as_dict(),
-        command=command,
+        command=list(command),
         spans=spans,
         # Both clocks at one moment: spans use the first, traces of other programs the second.
         clocks=Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns()),

@@ -19,7 +19,7 @@ from detector.core.session.document import LiveMemory, SourceSummary, Summary
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import shorten
 from detector.core.timeline import INFER
-from detector.core.timeline.order import GROUPS, THREADS, group_of, is_behind_inference
+from detector.core.timeline.order import GROUPS, THREADS, group_of, is_after_inference
 
 # Exit codes whose reason is printed nowhere else: the reasons of failures go to stderr.
 SAID_HERE = (EXIT_DAMAGED, *STOPPED_CODES)
@@ -176,7 +176,7 @@ def _stages(summary: Summary, width: int) -> Iterator[Text]:
     line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}:"
     for before, row in zip((None, *rows), rows, strict=False):
         word = f" {row.stage} {row.busy_ms:.1f}{',' if row is not rows[-1] else ''}"
-        first = before and is_behind_inference(row.stage) > is_behind_inference(before.stage)
+        first = before and is_after_inference(row.stage) > is_after_inference(before.stage)
         if first or cell_len(line) + cell_len(word) > width:
             yield Text(line)
             line = "   "

@@ -1,4 +1,4 @@
-"""The instrument: spans, waits, histograms, NVTX ranges. Records; never prints."""
+"""Time the stages and waits of all threads: spans, histograms, NVTX ranges. Never prints."""
 
 from detector.core.timeline.native import Burnt, Natives
 from detector.core.timeline.spans import (

@@ -1,15 +1,15 @@
-"""The CPU time of an engine's own threads, booked to the inference that caused it.
+"""Book the CPU time of an engine's own threads to the inferences that caused it.
 
-The kernel counts it per thread, but does not know which request a thread works for. So we read the
-clocks of all of the engine's threads whenever an inference begins or ends:
+The kernel counts CPU time per thread, but does not know which request a thread works for. So we
+read the clocks of all of the engine's threads whenever an inference begins or ends:
 
 - A pool that one worker made (OpenMP makes one for each calling thread, and its threads keep the
   name of their creator) works for that worker's inference alone.
 - Time that other threads used since the last reading is split equally between the inferences in
   flight.
-- With none in flight, threads still spin after the last one, which their time is booked to.
+- With no inference in flight, threads still spin after the last one, so it gets their time.
 
-So the sum over all inferences is what the threads used, whatever the number of requests.
+So the sum over all inferences equals the threads' CPU time, for any number of requests.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 Tasks = Callable[[], Mapping[int, str]]
-"""The engine's threads by the kernel's numbers, each with the name of its creator; "" if unknown.
-A changed set of threads is another mapping."""
+"""Returns the engine's threads: kernel thread id -> name of the creating thread, "" if unknown.
+The mapping is a new object whenever the threads have changed."""
 
 
 def clock_of(task: int) -> int:
-    """Return the number of a thread's CPU clock, as ``pthread_getcpuclockid`` makes it (Linux,
-    include/linux/posix-timers.h). Unlike schedstat it counts up to now."""
+    """Return the number of a thread's CPU clock, computed as in ``pthread_getcpuclockid`` (Linux,
+    include/linux/posix-timers.h). Unlike schedstat, the clock is current."""
     return ~task << 3 | 6
 
 
 @dataclass(slots=True)
 class _ThreadClock:
-    """The clock of an engine's thread. ``owner``: the worker that created it; None if unknown."""
+    """The CPU clock of an engine's thread. ``owner``: the worker that created the thread."""
 
     number: int
     owner: EngineCaller | None
-    seen_ns: int = 0
+    last_ns: int = 0
 
 
 class Booking:
-    """The booking of one loop run. ``read``: returns a clock, by its number, in nanoseconds;
-    OSError or OverflowError if the thread has ended or the clock is not readable."""
+    """Books the engine's CPU time in one run of the loop. ``read`` returns the nanoseconds of the
+    clock with a number. It raises OSError or OverflowError if the thread has ended or its clock
+    cannot be read."""
 
     def __init__(self, tasks: Tasks, read: Callable[[int], int] = time.clock_gettime_ns) -> None:
         self._tasks, self._read = tasks, read
@@ -52,20 +53,20 @@ class Booking:
         self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
-        self._each_ns = 0  # sum of the shares of an inference in flight since the start
+        self._each_ns = 0  # the time that an inference in flight since the start would have got
         self._last: EngineCaller | None = None  # the worker whose inference ended last
-        self.told = False  # whether any of these clocks can be read
+        self.readable = False  # whether any of these clocks can be read
 
     def worker(self, name: str) -> EngineCaller:
-        """Return the thread of that name, which is about to call the engine."""
+        """Return the caller for the thread of that name, which is about to call the engine."""
         with self._lock:
             if not self._workers:
                 self._book()  # loading and warm-up belong to no call
-            self._listed = None  # this thread may have created some of the listed ones
+            self._listed = None  # list them again: this thread may have created some
             return self._workers.setdefault(name, EngineCaller(self))
 
     def _book(self) -> None:
-        """Book the time since the last call. Must be fast, twice per inference: 0.4 us a clock."""
+        """Book the time since the last call. Called twice per inference; takes 0.4 us a clock."""
         tasks = self._tasks()
         if tasks is not self._listed:
             self._list(tasks)
@@ -75,8 +76,8 @@ class Booking:
                 now = read(clock.number)
             except (OSError, OverflowError):
                 continue
-            used = now - clock.seen_ns
-            clock.seen_ns = now
+            used = now - clock.last_ns
+            clock.last_ns = now
             if used < 0:  # the number now belongs to another thread
                 continue
             if clock.owner is None:
@@ -94,16 +95,18 @@ class Booking:
             self._rest_ns = 0
 
     def _list(self, tasks: Mapping[int, str]) -> None:
-        """Replace the list of threads, or of their creators."""
-        seen = {clock.number: clock.seen_ns for clock in self._clocks}
+        """Rebuild the list of clocks after the threads, or our workers, have changed."""
+        last_ns = {clock.number: clock.last_ns for clock in self._clocks}
         self._listed = tasks
         self._clocks = [
-            _ThreadClock(number := clock_of(task), self._workers.get(maker), seen.get(number, 0))
-            for task, maker in tasks.items()
+            _ThreadClock(
+                number := clock_of(task), self._workers.get(creator), last_ns.get(number, 0)
+            )
+            for task, creator in tasks.items()
         ]
-        self.told = self.told or any(self._tells(clock.number) for clock in self._clocks)
+        self.readable = self.readable or any(self._can_read(clock.number) for clock in self._clocks)
 
-    def _tells(self, number: int) -> bool:
+    def _can_read(self, number: int) -> bool:
         with suppress(OSError, OverflowError):
             self._read(number)
             return True
@@ -111,7 +114,7 @@ class Booking:
 
 
 class EngineCaller:
-    """A thread that calls the engine. ``booked_ns``: what its inferences have been given so far."""
+    """A thread that calls the engine. ``booked_ns``: CPU time booked to its inferences so far."""
 
     __slots__ = ("_booking", "_each_ns", "booked_ns")
 
@@ -121,8 +124,8 @@ class EngineCaller:
         self._each_ns = 0  # ``Booking._each_ns`` at the start of the inference in flight
 
     @property
-    def told(self) -> bool:
-        return self._booking.told
+    def readable(self) -> bool:
+        return self._booking.readable
 
     def enter(self) -> int:
         """Begin an inference. Return the time booked to earlier ones."""
@@ -134,7 +137,7 @@ class EngineCaller:
             return self.booked_ns
 
     def leave(self) -> int:
-        """End the inference. Return the time booked to all, including this one."""
+        """End the inference. Return the time booked to all of this thread, including this one."""
         booking = self._booking
         with booking._lock:
             booking._book()
@@ -144,7 +147,7 @@ class EngineCaller:
             return self.booked_ns
 
     def settle(self) -> int:
-        """Book the time at the end of a run, without beginning an inference."""
+        """Book the remaining time at the end of a run. Return ``booked_ns``."""
         with self._booking._lock:
             self._booking._book()
             return self.booked_ns

@@ -1,4 +1,4 @@
-"""Threads that work ahead of a stage, or after it, booked to it like a library's own threads."""
+"""Helper threads of a stage, whose CPU time is booked to it as for a library's own threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pending(Generic[T]):
             self._result = self._work()
         except BaseException as error:  # raised when the result is requested
             self._error = error
-        del self._work  # and the pictures it refers to
+        del self._work  # frees the pictures that it refers to
         self._done.set()
 
     def is_done(self) -> bool:
@@ -41,8 +41,8 @@ class Pending(Generic[T]):
 
 
 class Crew:
-    """Threads that do work in order of arrival, several at once. They are started without
-    ``threading``, so that ``Natives.book_threads`` counts them. ``close`` waits for them."""
+    """A pool of threads that run submitted work. They are started without ``threading``, so that
+    ``Natives.book_threads`` takes them for native threads and counts them."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._work: SimpleQueue[Pending[object] | None] = SimpleQueue()
@@ -64,7 +64,7 @@ class Crew:
         self._ended.release()
 
     def close(self) -> None:
-        """End the threads after their current work; waiting work is dropped."""
+        """Discard waiting work, and wait until the threads have finished their current work."""
         while not self._work.empty():
             self._work.get()
         for _ in range(self._threads):

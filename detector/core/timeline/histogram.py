@@ -1,4 +1,4 @@
-"""A streaming histogram with bounded relative error: percentiles of any number of samples."""
+"""A streaming histogram: percentiles of any number of samples, with a bounded relative error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-# Below this number of samples, a percentile would merely be the maximum.
+# The fewest samples for a percentile; with fewer, a high one would merely be the maximum.
 SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
 
 
@@ -58,10 +58,10 @@ class Histogram:
     def quantile(self, q: float) -> float | None:
         """Return the value of rank ceil(q * count), within the error; None without samples."""
         rank = max(1, math.ceil(q * self.count))
-        seen = 0
+        cumulative = 0
         for value, count in self.counts():
-            seen += count
-            if seen >= rank:
+            cumulative += count
+            if cumulative >= rank:
                 return value
         return None
 

@@ -3,8 +3,8 @@
 No system records who started a thread, so we infer it from time. A thread that is new when a
 stage's part has been opened, or when the stage's first call returns, belongs to that stage. If two
 stages were starting threads at once, the name decides: the loop's threads have names, and a thread
-keeps its creator's name until somebody changes it. Any other thread remains unknown; its CPU time
-is reported as such. Linux gives the times in /proc; a sandbox may hide them.
+keeps its creator's name until a program changes it. The CPU time of any other thread is reported as
+unknown. Linux shows the times in /proc; a sandbox may hide them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import NamedTuple
 from detector.core.errors.machine import usable_cores
 
 TASKS = "/proc/self/task"
-AT_ONCE_NS, LOOKS = 2_000_000, 4  # time to read all clocks of a process: 0.3 ms on an idle machine
+# Reading all clocks of a process takes 0.3 ms on an idle machine. Slower readings are repeated.
+QUICK_READING_NS, MAX_READINGS = 2_000_000, 4
 
 
 class Times(NamedTuple):
-    """A thread's times so far, nanoseconds. ``ready``: runnable, but not scheduled."""
+    """A thread's times so far, in nanoseconds. ``ready``: runnable, but not scheduled."""
 
     cpu: int
     ready: int
@@ -41,9 +42,9 @@ def task_ids() -> set[int]:
 
 def times_of(task: int | None = None) -> Times | None:
     """Return a thread's times, by default the calling one's, from its schedstat (Linux)."""
-    place = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
+    folder = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
     try:
-        with open(f"{place}/schedstat", "rb") as file:
+        with open(f"{folder}/schedstat", "rb") as file:
             cpu, ready = file.read().split()[:2]
             return Times(int(cpu), int(ready))
     except (OSError, ValueError):
@@ -52,14 +53,14 @@ def times_of(task: int | None = None) -> Times | None:
 
 class RunQueue:
     """The time that the opening thread was runnable without a core: the second number of its
-    schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. It counts each time
-    the thread gets a core, so the thread itself reads it exactly. The file stays open: a read takes
-    1 us, opening it 10. Raises OSError if absent."""
+    schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel updates
+    it when the thread gets a core, so the thread itself always reads an exact value. The file stays
+    open: a read takes 1 us, opening it 10. Raises OSError if absent."""
 
     __slots__ = ("_file",)
 
-    def __init__(self, place: str = "/proc/thread-self/schedstat") -> None:
-        self._file = os.open(place, os.O_RDONLY)
+    def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
+        self._file = os.open(path, os.O_RDONLY)
 
     def read(self) -> int:
         return int(os.pread(self._file, 96, 0).split(b" ", 2)[1])
@@ -69,7 +70,7 @@ class RunQueue:
 
 
 def open_run_queue() -> RunQueue | None:
-    """Open the count; None if the system has none."""
+    """Open the calling thread's ``RunQueue``; return None if the system has no such count."""
     try:
         queue = RunQueue()
     except OSError:
@@ -85,9 +86,8 @@ def open_run_queue() -> RunQueue | None:
 def name_of(task: int | None = None) -> str:
     """Return the kernel's name of a thread, by default the calling one; "" if there is none."""
     try:
-        with open(
-            "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
-        ) as file:
+        folder = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
+        with open(f"{folder}/comm", "rb") as file:
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
@@ -100,13 +100,13 @@ def give_name(name: str) -> None:
 
 
 def machine_busy_ns() -> int | None:
-    """Return what all processes have used of this process's cores since the computer started."""
+    """Return the CPU time of all processes on this process's cores since boot, in nanoseconds."""
     try:
         cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
         with open("/proc/stat", "rb") as file:
-            rows = [line.split() for line in file if line.split()[0] in cores]
-        # user, nice, system; idle, iowait (no work); irq, softirq, steal; guests are in user
-        ticks = sum(int(row[at]) for row in rows for at in (1, 2, 3, 6, 7, 8))
+            fields = [line.split() for line in file if line.split()[0] in cores]
+        # user, nice, system, (idle, iowait,) irq, softirq, steal; user includes guests
+        ticks = sum(int(row[at]) for row in fields for at in (1, 2, 3, 6, 7, 8))
         return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
@@ -114,7 +114,7 @@ def machine_busy_ns() -> int | None:
 
 @dataclass(slots=True)
 class Mark:
-    """A snapshot: the calls of each stage, and the time that every thread had used by then."""
+    """A snapshot of the calls of each stage and of the times of every thread."""
 
     calls: dict[str, int]
     times: dict[int, Times]
@@ -125,10 +125,10 @@ class Mark:
 
 @dataclass(slots=True)
 class StageThreads:
-    """The threads of one stage between two marks, nanoseconds.
+    """The threads of one stage between two marks, and the number of the stage's calls.
 
     ``busiest_ns``: CPU time of the thread that used most; ``ready_ns``: how long that thread was
-    runnable but not scheduled. ``calls``: the stage's calls meanwhile.
+    runnable but not scheduled.
     """
 
     calls: int = 0
@@ -140,7 +140,7 @@ class StageThreads:
 
 @dataclass(slots=True)
 class Burnt:
-    """The time used between two marks, nanoseconds.
+    """The time used between two marks, in nanoseconds.
 
     ``unknown_ns``: CPU time of this process that belongs neither to our threads nor to a stage.
     ``others_ns``: used by other processes on the same cores; None if unknown.
@@ -154,7 +154,7 @@ class Burnt:
 
 
 class _ByStage(dict[str, dict[int, str]]):
-    """Threads by stage; a missing entry is listed by ``make`` and added."""
+    """The threads of each stage. ``make`` returns those of a stage that is missing."""
 
     def __init__(self, make: Callable[[str], dict[int, str]]) -> None:
         self._make = make
@@ -174,28 +174,27 @@ class Natives:
     ) -> None:
         self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        # thread -> stages that may have created it -> whether it has the name of their thread
+        # thread -> stage that may have created it -> whether it has the name of the stage's thread
         self._claims: dict[int, dict[str, bool]] = {}
-        self._makers: dict[int, str] = {}  # thread -> the name inherited from its creator
-        self._tasks = _ByStage(self._listed)  # until a claim changes
+        self._creators: dict[int, str] = {}  # thread -> the name inherited from its creator
+        self._tasks = _ByStage(self._list_threads)  # until a claim changes
         self._ours: set[int] = set()
-        self._left: dict[
-            int, Times
-        ] = {}  # read when one of our threads ended; that one and others may be gone since
+        # Times of all threads when one of ours ended, since it and others may be gone later.
+        self._times_at_ends: dict[int, Times] = {}
 
     def forget_gone(self) -> None:
         """Forget ended threads. Call it before a run: the system reuses their numbers."""
         alive = self._ids()
         with self._lock:
             self._claims = {task: stages for task, stages in self._claims.items() if task in alive}
-            self._makers = {task: name for task, name in self._makers.items() if task in alive}
+            self._creators = {task: name for task, name in self._creators.items() if task in alive}
             self._ours &= alive
             self._tasks.clear()
-            self._left.clear()
+            self._times_at_ends.clear()
 
     @contextmanager
     def book_threads(self, stage: str) -> Iterator[None]:
-        """Book threads that appear inside, and are not Python's, to the stage."""
+        """Book threads that start inside the ``with`` block, except Python's, to the stage."""
         before = self._ids()
         try:
             yield
@@ -207,89 +206,86 @@ class Natives:
                 for task in new - self._ours:
                     stages = self._claims.setdefault(task, {})
                     if named := self._names(task) == name:
-                        self._makers[task] = name
+                        self._creators[task] = name
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
-        """Return a function that returns the stage's threads, each with the name of the thread that
-        created it; "" if unknown. The mapping is another object if the threads changed.
-
-        It is called twice per inference, and is not Python code: 0.1 us.
-        """
+        """Return a function for ``Booking``'s ``tasks`` with the stage's threads. It is called
+        twice per inference and is not Python code, so it takes only 0.1 us."""
         return partial(self._tasks.__getitem__, stage)
 
-    def _listed(self, stage: str) -> dict[int, str]:
+    def _list_threads(self, stage: str) -> dict[int, str]:
         with self._lock:
             return self._tasks.setdefault(
                 stage,
                 {
-                    task: self._makers.get(task, "")
+                    task: self._creators.get(task, "")
                     for task, stages in self._claims.items()
-                    if _maker(stages) == stage
+                    if _find_creator(stages) == stage
                 },
             )
 
-    def left(self) -> None:
-        """Call this from one of our threads about to end, while its times can still be read."""
+    def note_thread_end(self) -> None:
+        """Read all times for a thread of ours that is about to end. Call it on that thread."""
         with self._lock:
             self._ours.add(threading.get_native_id())
-            self._left |= self._all_times()
+            self._times_at_ends |= self._all_times()
 
     def _all_times(self) -> dict[int, Times]:
-        found = ((task, self._times(task)) for task in self._ids())
-        return {task: times for task, times in found if times is not None}
+        readings = ((task, self._times(task)) for task in self._ids())
+        return {task: times for task, times in readings if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """Read all clocks, again if that took long: the caller lost its core meanwhile, and the CPU
-        time of that moment would belong to no thread. The quickest reading counts."""
-        looks = [self._look(calls)]
-        while looks[-1][0] > AT_ONCE_NS and len(looks) < LOOKS:
-            looks.append(self._look(calls))
-        return min(looks, key=lambda look: look[0])[1]
+        """Read all clocks. Return the quickest of several readings if one took long: the caller
+        lost its core during it, so the CPU time of that moment would belong to no thread."""
+        readings = [self._read_clocks(calls)]
+        while readings[-1][0] > QUICK_READING_NS and len(readings) < MAX_READINGS:
+            readings.append(self._read_clocks(calls))
+        return min(readings, key=lambda reading: reading[0])[1]
 
-    def _look(self, calls: Mapping[str, int]) -> tuple[int, Mark]:
+    def _read_clocks(self, calls: Mapping[str, int]) -> tuple[int, Mark]:
         """Return the nanoseconds that reading the clocks took, and the mark."""
         began = time.perf_counter_ns()
         machine, process = machine_busy_ns(), time.process_time_ns()
         with self._lock:
             self._ours |= _python_threads()
-            times = self._left | self._all_times()
+            times = self._times_at_ends | self._all_times()
         now = time.perf_counter_ns()
         return now - began, Mark(dict(calls), times, now, process, machine)
 
     def between(self, first: Mark, last: Mark) -> Burnt:
         with self._lock:
             ours = set(self._ours)
-            makers = {
-                task: maker
+            creators = {
+                task: creator
                 for task, stages in self._claims.items()
-                if (maker := _maker(stages)) is not None
+                if (creator := _find_creator(stages)) is not None
             }
         process, machine = last.process_ns - first.process_ns, None
         if first.machine_ns is not None and last.machine_ns is not None:
             # A virtual machine's core clock can jump; limit the use to the time available.
-            there = (last.now_ns - first.now_ns) * usable_cores()
-            machine = max(0, min(last.machine_ns - first.machine_ns, there) - process)
-        found = Burnt(last.now_ns - first.now_ns, process, process, machine)
+            available = (last.now_ns - first.now_ns) * usable_cores()
+            machine = max(0, min(last.machine_ns - first.machine_ns, available) - process)
+        burnt = Burnt(last.now_ns - first.now_ns, process, process, machine)
         for task, times in last.times.items():
             start = first.times.get(task, Times(0, 0))
             cpu, ready = times.cpu - start.cpu, times.ready - start.ready
-            if cpu <= 0 or (task not in ours and task not in makers):
+            if cpu <= 0 or (task not in ours and task not in creators):
                 continue
-            found.unknown_ns -= cpu
+            burnt.unknown_ns -= cpu
             if task not in ours:
-                stage = found.stages.setdefault(makers[task], StageThreads())
+                stage = burnt.stages.setdefault(creators[task], StageThreads())
                 stage.threads, stage.cpu_ns = stage.threads + 1, stage.cpu_ns + cpu
                 if cpu > stage.busiest_ns:
                     stage.busiest_ns, stage.ready_ns = cpu, ready
-        found.unknown_ns = max(0, found.unknown_ns)  # the clocks are not read at one instant
-        for name, stage in found.stages.items():
+        burnt.unknown_ns = max(0, burnt.unknown_ns)  # the clocks are not read at one instant
+        for name, stage in burnt.stages.items():
             stage.calls = last.calls.get(name, 0) - first.calls.get(name, 0)
-        return found
+        return burnt
 
 
-def _maker(claims: Mapping[str, bool]) -> str | None:
-    """Return the only stage that could have created a thread, or the only one whose name it has."""
+def _find_creator(claims: Mapping[str, bool]) -> str | None:
+    """Return the only stage that may have created a thread, or the only one with its name."""
     likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
     return likely[0] if len(likely) == 1 else None
 

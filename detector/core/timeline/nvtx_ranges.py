@@ -34,14 +34,14 @@ class ThreadRange:
 
 
 class Attached(NamedTuple):
-    """The tool. ``domain``: None if none records. ``lost``: why it sees nothing; what to type."""
+    """``domain``: None unless a tool records it. ``lost``: why the attached tool does not."""
 
     domain: Any | None
     lost: str | None = None
 
 
 def attach() -> Attached:
-    """Look for a tool. It takes a while: call it once per run, not per range."""
+    """Return the domain if a tool is attached. Slow: call it once per run, not per range."""
     tool = os.environ.get(TOOL)
     try:
         import nvtx
@@ -56,15 +56,15 @@ def attach() -> Attached:
         return Attached(None)
     if not Path(tool).is_file():
         return Attached(None, f"{tool} does not exist: unset {TOOL}, or attach nsys again")
-    return _attach_unasked(nvtx)
+    return _attach_unchecked(nvtx)
 
 
-def _attach_unasked(nvtx: Any) -> Attached:
-    """Return the domain without asking whether the tool records it. nvtx asks with
+def _attach_unchecked(nvtx: Any) -> Attached:
+    """Return the domain without checking whether the tool records it. nvtx checks with
     nvtxDomainIsEnabled, which is newer than the tools of 2022 to 2024: Nsight Systems 2022.4.2,
-    2023.4.4 and 2024.2.3 record a domain but do not answer for it (measured by
+    2023.4.4 and 2024.2.3 record a domain but report it as disabled (measured by
     ``scripts/nsys_check``; github.com/NVIDIA/NVTX issue 126). So we build the domain as
-    ``nvtx.Domain`` does, without asking. If the tool has switched NVTX off, a range costs a call
+    ``nvtx.Domain`` does, without the check. If the tool has switched NVTX off, a range costs a call
     that returns at once."""
     try:
         from nvtx._lib import lib
@@ -72,7 +72,7 @@ def _attach_unasked(nvtx: Any) -> Attached:
         domain: Any = object.__new__(lib.Domain)
         domain.handle = lib.DomainHandle(DOMAIN)
         domain.__init__(DOMAIN)
-        ThreadRange(domain, "probe", "work")  # shows what a later nvtx may have renamed
+        ThreadRange(domain, "probe", "work")  # fails if a later nvtx has renamed an attribute
     except (ImportError, AttributeError, TypeError) as error:
         version = getattr(nvtx, "__version__", "of this version")
         return Attached(
@@ -84,7 +84,7 @@ def _attach_unasked(nvtx: Any) -> Attached:
 
 
 def warning_of(attached: Attached) -> str | None:
-    """Return the line for a user whose tool would see nothing."""
+    """Return the warning for a user whose tool would record nothing."""
     if attached.lost is None:
         return None
     return f"a profiler is attached ({TOOL}) but would record no ranges: {attached.lost}"

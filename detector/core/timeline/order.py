@@ -1,7 +1,8 @@
-"""The order of a frame's stages, and which of them run one after the other in one thread.
+"""The order of a frame's stages, and the groups that run one after the other in one thread.
 
-Every run has the seven of ``spans.STAGES``. A run may have more between nms and annotate
-(``stages/between``): any other name is one of those, so sessions can be read without that stage.
+Every run has the seven stages of ``spans.STAGES``. It may have more between nms and annotate
+(``stages/between``). Any other name counts as one of those, so that a session with a stage that is
+not installed here can still be read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, STAGES, WRITE
 
-BEHIND = STAGES.index(NMS) + 1
+AFTER_NMS = STAGES.index(NMS) + 1
 READING, INFERENCE, WRITING = "reading", "inference", "writing"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 # In the overlapped loop the groups run concurrently, each on threads with these names.
@@ -20,9 +21,9 @@ THREADS = {"reader": READING, "worker": INFERENCE, "writer": WRITING}
 
 
 def in_order(names: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the seven stages with the other ``names`` between nms and annotate, unsorted."""
+    """Return the seven stages, with other ``names`` in their given order after nms."""
     added = dict.fromkeys(name for name in names if name not in STAGES)
-    return *STAGES[:BEHIND], *added, *STAGES[BEHIND:]
+    return *STAGES[:AFTER_NMS], *added, *STAGES[AFTER_NMS:]
 
 
 def group_of(stage: str) -> str:
@@ -30,26 +31,26 @@ def group_of(stage: str) -> str:
     return next((group for group, stages in GROUPS.items() if stage in stages), WRITING)
 
 
-def is_behind_inference(stage: str) -> bool:
+def is_after_inference(stage: str) -> bool:
     return stage not in STAGES[: STAGES.index(INFER) + 1]
 
 
 def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the stages that end a frame: its write; if nothing writes, all after infer."""
-    behind = tuple(filter(is_behind_inference, names))
-    return (WRITE,) if WRITE in behind else behind
+    """Return the stages that can complete a frame: write, or without it all after infer."""
+    after_inference = tuple(filter(is_after_inference, names))
+    return (WRITE,) if WRITE in after_inference else after_inference
 
 
 def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return the stages of each group in their order, with the ``names`` beyond the seven."""
     stages = in_order(names)
-    return {group: tuple(one for one in stages if group_of(one) == group) for group in GROUPS}
+    return {group: tuple(stage for stage in stages if group_of(stage) == group) for group in GROUPS}
 
 
-SPARED = 16  # frames of a batch for each of its rows, at most
+MAX_FRAMES_PER_ROW = 16  # a batch holds at most this many frames per row
 
 
 def longest_batch(batch: int, images: int) -> int:
-    """Return the most frames of a batch with so many rows; frames that are not inferred take no
-    row. If one batch held all ``images`` (pictures in flight), no other could be filled."""
-    return max(batch, min(SPARED * batch, images // 2))
+    """Return how many frames may be in a batch of ``batch`` rows: frames that are not inferred take
+    no row. A batch gets at most half of the ``images`` in flight, so that another can be filled."""
+    return max(batch, min(MAX_FRAMES_PER_ROW * batch, images // 2))

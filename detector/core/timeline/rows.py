@@ -1,7 +1,7 @@
 """The rows of a span: index, start and end of its calls, and its thread's time off a core.
-``SpanRows`` keeps the first ones, in some 16 bytes each, which a ``Spool`` stores on disk; ``Ring``
-keeps the last ones, in memory. A span writes into their ``Block``. Both return one column at a
-time, so that the writer of all rows need not hold them twice."""
+``SpanRows`` keeps the first rows, packed to some 16 bytes each, which a ``Spool`` stores on disk.
+``Ring`` keeps the last rows, in memory. A span writes into their ``Block``. Both return one column
+at a time, so that the writer of a session does not hold all rows twice."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ SUMS: tuple[Column, ...] = COLUMNS[3:]  # stored as running sums
 NOT_KNOWN = -1
 
 _ROW = struct.Struct("7q")
-_LIBRARY = struct.Struct("q")  # the last value but one of a row
+_LIBRARY = struct.Struct("q")  # the second-to-last value of a row
 ROW_BYTES = _ROW.size
 
 
 class Spool:
     """Packed rows of all spans in an unnamed file, so that a long run does not hold them in memory.
 
-    ``folder``: where the file is, on the disk of the run's session. It is created with the first
-    block. Without a folder, or if the file cannot be written, rows stay in memory.
+    The file is created in ``folder`` (on the disk of the run's session) when the first block is
+    stored. Without a folder, or if the file cannot be written, rows stay in memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -84,42 +84,42 @@ class _Stored:
 
 
 class Block:
-    """The rows of ``size`` calls, as their span writes them: ``write(written, at, ...)``, ``at`` in
-    bytes, with a value for each of COLUMNS, and the call's duration without nested spans. This
-    takes half the time of appending each value to its own array."""
+    """A buffer for the rows of ``size`` calls. A span calls ``write(written, at, ...)``: an offset
+    in bytes, a value for each of COLUMNS, and the call's duration without nested spans. This takes
+    half the time of appending each value to its own array."""
 
     __slots__ = ("_table", "size", "taken", "write", "written")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.taken = 0  # calls read by ``lasted``, of all so far
+        self.taken = 0  # number of calls whose durations were taken
         self._table = np.zeros((size, len(COLUMNS) + 1), np.int64)
         self.written = self._table.data.cast("B")
         self.write = _ROW.pack_into
 
     def add_late(self, at: int, booked: int) -> None:
-        """Raise the sum booked to the calls to ``booked``: the last one, whose row ends at byte
-        ``at``, was given more. If that row is packed already (0), the next one gets it."""
+        """Set the running sum of library time in the last row, which ends at byte ``at``. If ``at``
+        is 0, that row is packed already, and the time counts for the next row."""
         if at:
             _LIBRARY.pack_into(self.written, at - 2 * _LIBRARY.size, booked)
 
-    def lasted(self, calls: int) -> NDArray[np.int64]:
-        """Return the durations of the calls since the last time, [N] int64; ``calls``: number of
-        all so far. Call it at the latest when the block is full."""
+    def take_durations(self, calls: int) -> NDArray[np.int64]:
+        """Return the durations [N] of calls that were not taken yet; ``calls``: number of all
+        calls so far. Call it at the latest when the block is full."""
         first = self.taken % self.size
-        found = self._table[first : first + calls - self.taken, -1]
+        durations = self._table[first : first + calls - self.taken, -1]
         self.taken = calls
-        return found
+        return durations
 
     def column(self, name: Column) -> NDArray[np.int64]:
         return self._table[:, COLUMNS.index(name)]
 
 
 class SpanRows:
-    """The first ``room`` calls, in order.
+    """Keeps the rows of the first ``room`` calls, in order.
 
-    ``off_cpu``, ``ready`` and (``booked``) ``library`` are written as running sums. Full blocks are
-    packed: a run of hours would need 56 bytes a call otherwise.
+    ``off_cpu``, ``ready`` and (if ``booked``) ``library`` are written as running sums. Full blocks
+    are packed, since a row takes 56 bytes in a block.
     """
 
     __slots__ = ("_blocks", "_booked", "_room", "_spool", "block")
@@ -134,26 +134,26 @@ class SpanRows:
         return min(self.block.taken, self._room)
 
     def take(self, calls: int) -> NDArray[np.int64]:
-        """Return what the calls lasted since the last time, [N] int64; ``calls``: all so far."""
-        found = self.block.lasted(calls)
-        if len(found) and not calls % BLOCK and (kept := self._room - calls + BLOCK) > 0:
-            columns = {name: self.block.column(name)[:kept] for name in COLUMNS}
+        """Return ``Block.take_durations``. Pack the block if it is full."""
+        durations = self.block.take_durations(calls)
+        if len(durations) and not calls % BLOCK and (room_left := self._room - calls + BLOCK) > 0:
+            columns = {name: self.block.column(name)[:room_left] for name in COLUMNS}
             if not self._booked:
                 del columns["library"]
             self._blocks.append(_Packed.of(columns, self._spool))
-        return found
+        return durations
 
     def column(self, name: Column) -> NDArray[np.int64]:
-        """Return the column, [N] int64; NOT_KNOWN if nothing was booked."""
+        """Return the column [N]; "library" is NOT_KNOWN if nothing was booked."""
         if name == "library" and not self._booked:
             return np.full(len(self), NOT_KNOWN)
-        found = np.empty(len(self), np.int64)
+        values = np.empty(len(self), np.int64)
         at = 0
         for block in self._blocks:
-            block.unpack(name, found[at : at + block.count])
+            block.unpack(name, values[at : at + block.count])
             at += block.count
-        found[at:] = self.block.column(name)[: len(found) - at]
-        return np.diff(found, prepend=0) if name in SUMS else found
+        values[at:] = self.block.column(name)[: len(values) - at]
+        return np.diff(values, prepend=0) if name in SUMS else values
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class _Packed:
     """Rows stored as differences, each column in the smallest type that holds it."""
 
     count: int
-    # For each column but the ends: the first value, and [count - 1] steps, or [1] if all are equal.
+    # For each column except "end": the first value, and [count - 1] steps, or [1] if all are equal.
     steps: dict[Column, tuple[int, NDArray[np.generic] | _Stored]]
     durations: NDArray[np.generic] | _Stored  # [count]
 
@@ -172,8 +172,8 @@ class _Packed:
             if name != "end":
                 steps = _steps(column)
                 packed[name] = int(column[0]), steps if len(steps) == 1 else spool.put(steps)
-        lasted = columns["end"] - columns["start"]
-        return cls(len(columns["index"]), packed, spool.put(_narrow(lasted)))
+        durations = columns["end"] - columns["start"]
+        return cls(len(columns["index"]), packed, spool.put(_narrow(durations)))
 
     def unpack(self, name: Column, into: NDArray[np.int64]) -> None:
         first, steps = self.steps["start" if name == "end" else name]
@@ -196,7 +196,7 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[np.generic]:
 
 
 class Ring:
-    """The last ``size`` calls. All memory is taken at the start, so later growth is a leak."""
+    """Keeps the rows of the last ``size`` calls. It never grows, so a long run shows any leak."""
 
     __slots__ = ("block",)
 
@@ -207,7 +207,7 @@ class Ring:
         return min(self.block.taken, self.block.size)
 
     def take(self, calls: int) -> NDArray[np.int64]:
-        return self.block.lasted(calls)
+        return self.block.take_durations(calls)
 
     def column(self, name: Column) -> NDArray[np.int64]:
         if name in SUMS:  # the value before the oldest is overwritten

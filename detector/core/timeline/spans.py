@@ -1,7 +1,6 @@
-"""What one thread records: a ``ThreadTrack`` of ``Span``s, one for each stage and kind of wait.
+"""Record one thread: a ``ThreadTrack`` has a ``Span`` for each stage and kind of wait.
 
-Only its own thread writes to a track, so it needs no lock. From the top: names of stages and kinds,
-the meter that threads share, a span, a track, and stand-ins for a timeline that is off.
+Only its own thread writes to a track, so it needs no lock.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from detector.core.timeline.booking import Booking, EngineCaller
 from detector.core.timeline.histogram import Histogram
-from detector.core.timeline.native import Natives, RunQueue, open_run_queue
+from detector.core.timeline.native import Natives, RunQueue
 from detector.core.timeline.nvtx_ranges import ThreadRange
 from detector.core.timeline.rows import ROW_BYTES, Ring, SpanRows, Spool
 
@@ -29,8 +28,8 @@ WRITE = "write"
 STAGES = (READ, PREPROCESS, INFER, HEAD, NMS, ANNOTATE, WRITE)
 
 WORK = "work"  # a stage's own call
-WAIT_INPUT = "wait_input"  # nothing to do yet: the stage before is not ready
-WAIT_OUTPUT = "wait_output"  # no room: the stage after has not returned buffers or queue places
+WAIT_INPUT = "wait_input"  # nothing to do yet: the previous stage is not ready
+WAIT_OUTPUT = "wait_output"  # a later stage has not yet returned a buffer or emptied a queue
 OTHER = "other"  # time between spans
 
 KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
@@ -38,7 +37,8 @@ KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
 
 class BusyMeter:
     """The time in which at least one of several threads was inside a stage: the union of their
-    intervals. Neither a slow reader nor parallel requests distort inference FPS."""
+    intervals. Inference FPS are based on it, so that a slow reader or parallel requests do not
+    distort them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class BusyMeter:
 
     def enter(self, now: int) -> None:
         with self._lock:
-            # Another thread may get in between clock and lock. No time is counted twice.
+            # Another thread may have counted past ``now``, which was read before taking the lock.
             if not self._inside and now > self._since:
                 self._since = now
             self._inside += 1
@@ -68,9 +68,9 @@ class BusyMeter:
             return self.total_ns + (max(0, now - self._since) if self._inside else 0)
 
 
-# A shorter stretch of a thread's time counts as on a core, unchecked: a thread that loses its core
-# is away for a millisecond (the scheduler's slices), and each check is a system call. The next
-# check still shows any wait.
+# Shorter intervals of a thread's time count as on a core, without a check: a check is a system
+# call, and a thread that loses its core is off for about a millisecond (the scheduler's slice).
+# Time off a core that an unchecked interval contains shows in the next check.
 QUICK_NS = 50_000
 
 
@@ -80,11 +80,11 @@ class Span:
     Made once per stage and kind of a track, so that a call costs two clock reads and allocates
     nothing. Time in nested spans counts for the innermost only. A stage cannot nest in itself.
 
-    Totals exclude nested spans: ``calls``, ``self_ns``; of it ``off_cpu_ns`` without a core, and of
-    that ``ready_ns`` runnable. ``beside_ns``: what other threads of the process used meanwhile, if
-    the track observes them. ``library_ns``: time of the engine's own threads that ``booked``
-    assigned to the calls. ``call_ns``: of the last call, as ``self_ns``. One row per call: the
-    first ``room``, or with ``ring`` the last.
+    Totals over all calls, without nested spans: ``self_ns``; ``off_cpu_ns``, the part of it without
+    a core; ``ready_ns``, the part of that when runnable. ``other_threads_ns``: CPU time of the
+    process's other threads during the calls, if the track observes them. ``library_ns``: time of
+    the engine's own threads that ``booked`` assigned to the calls. ``call_ns``: ``self_ns`` of the
+    last call. Each call gives a row; the first ``room`` rows are kept, or with ``ring`` the last.
     """
 
     __slots__ = (
@@ -103,13 +103,13 @@ class Span:
         "_track",
         "_write",
         "_written",
-        "beside_ns",
         "call_ns",
         "calls",
         "index",
         "kind",
         "library_ns",
         "off_cpu_ns",
+        "other_threads_ns",
         "ready_ns",
         "self_ns",
         "stage",
@@ -137,7 +137,7 @@ class Span:
         self._start = 0
         self._outer: Span | None = None
         self.index = 0
-        self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
+        self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.other_threads_ns = 0
         self.library_ns = 0
         self.call_ns = 0  # of the current call so far
         self._kept = Ring(room) if ring else SpanRows(room, spool, booked is not None)
@@ -153,13 +153,13 @@ class Span:
         self._outer = outer = track.innermost
         track.innermost = self
         self.call_ns = 0
-        before = outer or track.other
+        owner = outer or track.other
         start = self._clock()
         passed = start - track.last
         track.last = start
-        before.call_ns += passed
+        owner.call_ns += passed
         if passed > QUICK_NS:
-            start = track.look_again(before, passed)
+            start = track.check_clocks_before_span(owner, passed)
         if self._range is not None:
             self._range.payload = self.index
             self._push(self._range)
@@ -178,7 +178,7 @@ class Span:
         track.last = end
         track.innermost = self._outer
         if passed > QUICK_NS:
-            track.look(self, passed)
+            track.check_clocks(self, passed)
         if self._booked is not None:
             self.library_ns = self._booked.leave()
         self.call_ns = lasted = self.call_ns + passed
@@ -208,7 +208,7 @@ class Span:
     @property
     def cpu_ns(self) -> int:
         """CPU time of the stage's thread and of those that the track observes."""
-        return self.on_cpu_ns + self.beside_ns
+        return self.on_cpu_ns + self.other_threads_ns
 
     @property
     def rows(self) -> SpanRows | Ring:
@@ -227,10 +227,10 @@ class Span:
 
     @property
     def is_booked(self) -> bool:
-        return self._booked is not None and self._booked.told
+        return self._booked is not None and self._booked.readable
 
     def _take(self) -> None:
-        """Take durations and rows in blocks: 0.05 us each for 4096, 0.5 us each one by one."""
+        """Add new durations to the histogram: 0.05 us each in a block of 4096, 0.5 us alone."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:
@@ -252,17 +252,17 @@ class OffSpan:
 
 
 # Rows kept for every stage and kind of wait of a track: 5 MB at some 16 bytes each, more than a
-# clip of three hours needs. Sums and percentiles continue; the session counts the rows.
+# clip of three hours needs. Later calls still count in sums and percentiles.
 MAX_ROWS = 300_000
 
 
 class Between:
-    """The time between spans: ``call_ns`` in all, the part off a core, and of that ready."""
+    """Totals of the time between spans, with the names of ``Span``; ``call_ns`` covers it all."""
 
-    __slots__ = ("beside_ns", "call_ns", "off_cpu_ns", "ready_ns")
+    __slots__ = ("call_ns", "off_cpu_ns", "other_threads_ns", "ready_ns")
 
     def __init__(self) -> None:
-        self.call_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
+        self.call_ns = self.off_cpu_ns = self.ready_ns = self.other_threads_ns = 0
 
     @property
     def on_cpu_ns(self) -> int:
@@ -270,12 +270,12 @@ class Between:
 
 
 class ThreadTrack:
-    """Records one thread: ``with timeline.track("reader") as track:`` around its life, ``with
-    track.span(READ, i):`` in it.
+    """Records one thread, which runs inside ``with timeline.track("reader") as track:`` and wraps
+    each call of a stage in ``with track.span(READ, i):``.
 
-    The same name may be entered again later; its sums continue. Every stretch between two ends of
-    spans that lasts more than QUICK_NS ends with a reading of the thread's clocks: ``cpu_clock``,
-    and the run queue's if time is missing.
+    The same name may be entered again later; its sums continue. After each interval between
+    beginnings and ends of spans that is longer than QUICK_NS we read the thread's ``cpu_clock``,
+    and its run queue if it was off a core.
     """
 
     def __init__(
@@ -285,21 +285,20 @@ class ThreadTrack:
         cpu_clock: Callable[[], int],
         meters: dict[str, BusyMeter],
         domain: Any | None,
-        max_rows: int = MAX_ROWS,
-        natives: Natives | None = None,
-        ring: bool = False,
-        spool: Spool | None = None,
-        process_clock: Callable[[], int] | None = None,
-        run_queue: Callable[[], RunQueue | None] = open_run_queue,
-        bookings: Mapping[str, Booking] | None = None,
+        max_rows: int,
+        natives: Natives | None,
+        ring: bool,
+        spool: Spool,
+        process_clock: Callable[[], int] | None,
+        run_queue: Callable[[], RunQueue | None],
+        bookings: Mapping[str, Booking],
     ) -> None:
         self.name = name
-        self._bookings = bookings or {}
+        self._bookings = bookings
         self.clock = clock
         self.innermost: Span | None = None
-        self.last = 0  # end of the last stretch
-        # The clock minus the thread's CPU time at that moment: its time without a core so far. A
-        # short stretch does not change it, and so costs nothing here.
+        self.last = 0  # end of the last interval
+        # ``clock`` minus ``cpu_clock`` at the last check: the thread's time without a core so far.
         self._behind = 0
         self.other = Between()
         self.wall_ns = 0
@@ -314,7 +313,7 @@ class ThreadTrack:
         self._spool = spool
         self._queue: RunQueue | None = None
         self._start = self._cpu_start = self._ready_start = 0
-        self._ready_seen = self._beside_seen = 0
+        self._ready_seen = self._others_seen = 0
 
     @property
     def other_ns(self) -> int:
@@ -326,7 +325,7 @@ class ThreadTrack:
             self._ready_start = self._ready_seen = self._queue.read()
         self._cpu_start = self._cpu_clock()
         if self._process_clock is not None:
-            self._beside_seen = self._process_clock() - self._cpu_start
+            self._others_seen = self._process_clock() - self._cpu_start
         self._start = self.last = self.clock()
         self._behind = self._start - self._cpu_start
         return self
@@ -335,7 +334,7 @@ class ThreadTrack:
         end = self.clock()
         passed, self.last = end - self.last, end
         self.other.call_ns += passed
-        self.look(self.other, passed)
+        self.check_clocks(self.other, passed)
         self.wall_ns += end - self._start
         self.cpu_ns += self._cpu_clock() - self._cpu_start
         self.lives.extend((self._start, end))
@@ -346,14 +345,14 @@ class ThreadTrack:
         if self._natives is not None:
             for span in self.spans.values():  # before the thread's own pool ends
                 span.settle()
-            self._natives.left()
+            self._natives.note_thread_end()
 
-    def look(self, owner: Span | Between, passed: int) -> None:
-        """Book the last ``passed`` nanoseconds, which ended at ``last``: how long the thread was
-        off a core, and for how much of that it was ready. The rest is blocked in a call.
+    def check_clocks(self, owner: Span | Between, passed: int) -> None:
+        """Add to ``owner`` how long the thread was off a core in the last ``passed`` nanoseconds,
+        which ended at ``last``, and for how much of that it was ready, not blocked in a call.
 
-        The clocks are read after the stretch. Time that they count beyond the stretch came after
-        it, such as while they were read, and is left for the next reading.
+        The clocks are read after the interval. Time that they count after its end, such as while
+        they were read, is left for the next reading.
         """
         now = self._cpu_clock()
         missing = self.last - self._behind - now
@@ -372,19 +371,19 @@ class ThreadTrack:
                 self._ready_seen += ready
         if self._process_clock is not None:
             others_ns = self._process_clock() - now
-            owner.beside_ns += max(0, others_ns - self._beside_seen)
-            self._beside_seen = others_ns
+            owner.other_threads_ns += max(0, others_ns - self._others_seen)
+            self._others_seen = others_ns
 
-    def look_again(self, owner: Span | Between, passed: int) -> int:
-        """Check the clocks before a span begins; return its start. Neither span nor range should
-        include that time: a check is a system call, at which a busy machine takes the core away."""
-        self.look(owner, passed)
+    def check_clocks_before_span(self, owner: Span | Between, passed: int) -> int:
+        """Check the clocks before a span begins; return its start. The span and its NVTX range
+        exclude the check, a system call at which a busy machine may take the core away."""
+        self.check_clocks(owner, passed)
         now = self.clock()
         spent = now - self.last
         self.last = now
         owner.call_ns += spent
         if spent > QUICK_NS:
-            self.look(owner, spent)
+            self.check_clocks(owner, spent)
         return now
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
@@ -417,7 +416,8 @@ class ThreadTrack:
 
 
 class FirstCall:
-    """A stage's first call on a thread. Threads that libraries start in it are the stage's."""
+    """A stage's first call on a thread. Threads that a library starts in it are booked to the
+    stage."""
 
     def __init__(self, span: Span, natives: Natives) -> None:
         self._span, self._booked_threads = span, natives.book_threads(span.stage)

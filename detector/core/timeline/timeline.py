@@ -1,4 +1,4 @@
-"""The timeline: all tracks of a run, and what they add up to."""
+"""The timeline: the tracks of all threads of a run, and sums over them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,10 @@ class Timeline:
     """The tracks of all threads. ``clock`` and ``cpu_clock`` return nanoseconds.
 
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
-    stage's CPU time includes what other threads of the process used meanwhile. ``run_queue`` opens
-    the count of the calling thread's waits for a core. ``natives`` observes libraries' threads;
-    None: not observed. ``max_rows`` of each stage and kind of wait are kept: the first ones, in a
-    file in ``folder`` if given, or with ``ring`` the last ones.
+    stage's CPU time includes that of the process's other threads during its calls. ``run_queue``
+    opens the count of the calling thread's waits for a core. ``natives`` observes libraries'
+    threads; None: not observed. For each stage and kind of wait ``max_rows`` are kept: the first
+    ones, in a file in ``folder`` if given, or with ``ring`` the last ones.
     """
 
     def __init__(
@@ -48,28 +49,35 @@ class Timeline:
         run_queue: Callable[[], RunQueue | None] = open_run_queue,
     ) -> None:
         self.clock = clock
-        self._cpu_clock, self._process_clock, self._run_queue = cpu_clock, process_clock, run_queue
         self._domain: Any | None = attach().domain if nvtx else None
-        self._max_rows = max_rows
         self._lock = threading.Lock()
         self.tracks: dict[str, ThreadTrack] = {}
         self.meters = {INFER: BusyMeter()}
         self._natives = natives
-        self._ring = ring
-        self._spool = Spool(folder)
         self._marks: list[Mark] = []
-        # The plain loop counts the engine's threads with ``process_clock``.
-        self._bookings = (
-            {INFER: Booking(natives.tasks_of(INFER))}
-            if natives is not None and process_clock is None
-            else {}
+        bookings = {}
+        if natives is not None and process_clock is None:  # else ``process_clock`` counts them
+            bookings[INFER] = Booking(natives.tasks_of(INFER))
+        self._make_track = partial(
+            ThreadTrack,
+            clock=clock,
+            cpu_clock=cpu_clock,
+            meters=self.meters,
+            domain=self._domain,
+            max_rows=max_rows,
+            natives=natives,
+            ring=ring,
+            spool=Spool(folder),
+            process_clock=process_clock,
+            run_queue=run_queue,
+            bookings=bookings,
         )
         if natives is not None:
             natives.forget_gone()
 
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
-        """Mark a run for a recording tool with a range "run", which starts capture."""
+        """Mark a run with a range "run", at which a recording tool can start its capture."""
         if self._domain is None:
             yield
             return
@@ -83,34 +91,20 @@ class Timeline:
     def track(self, name: str) -> ThreadTrack:
         with self._lock:
             if name not in self.tracks:
-                track = ThreadTrack(
-                    name,
-                    self.clock,
-                    self._cpu_clock,
-                    self.meters,
-                    self._domain,
-                    self._max_rows,
-                    self._natives,
-                    self._ring,
-                    self._spool,
-                    self._process_clock,
-                    self._run_queue,
-                    self._bookings,
-                )
-                self.tracks[name] = track
+                self.tracks[name] = self._make_track(name)
             return self.tracks[name]
 
     def book_threads(self, stage: str) -> AbstractContextManager[None]:
-        """Book the threads that start while a stage's part is opened to that stage."""
+        """Return a context manager that books threads started inside it to the stage."""
         return nullcontext() if self._natives is None else self._natives.book_threads(stage)
 
     def mark(self) -> None:
-        """Mark a moment for counting native threads; steady state is from the first to the last."""
+        """Read the clocks of native threads. The first and the last mark bound the steady state."""
         if self._natives is not None:
             self._marks[1:] = [self._natives.mark(self._calls())]
 
     def burnt(self) -> Burnt | None:
-        """Return what native threads used between the marks; None without two marks."""
+        """Return the time used between the first and the last mark; None without two marks."""
         if self._natives is None or len(self._marks) < 2 or not self._marks[-1].times:
             return None
         return self._natives.between(self._marks[0], self._marks[-1])
@@ -123,14 +117,12 @@ class Timeline:
             for (stage, kind), span in list(track.spans.items()):
                 if kind == WORK:
                     calls[stage] = calls.get(stage, 0) + span.calls
-        calls[READ] = calls.get(
-            PREPROCESS, 0
-        )  # the last read finds the end, without work for a decoder
+        calls[READ] = calls.get(PREPROCESS, 0)  # the last read finds the end and decodes nothing
         return calls
 
 
 class OffTimeline:
-    """A timeline that measures nothing; the cost of the instruments is measured against it."""
+    """A timeline that measures nothing, for runs without instruments."""
 
     def __init__(self) -> None:
         self.tracks: dict[str, ThreadTrack] = {}

@@ -15,7 +15,7 @@ from statistics import median
 
 from detector.core.analysis.agreement import Agreement
 from detector.core.analysis.summary import effect, text
-from detector.core.analysis.verdict import OTHERS_MUCH
+from detector.core.analysis.verdict import MAX_OTHERS
 from detector.core.errors.text import counted
 from detector.core.session.measured import Interval, Metric
 from detector.core.timeline.histogram import SAMPLE_FLOORS
@@ -383,7 +383,7 @@ def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
         for variant in ran[1:]
         if first is not None
         and (own := _others(variant)) is not None
-        and abs(own - first) > OTHERS_MUCH * cores
+        and abs(own - first) > MAX_OTHERS * cores
     ]
     if not told:
         return []

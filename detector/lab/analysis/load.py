@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detector.core.analysis.summary import stage_cpu_s
-from detector.core.analysis.verdict import OTHERS_MUCH
+from detector.core.analysis.verdict import MAX_OTHERS
 from detector.core.session.document import Summary
 
 # CPU time of the same work next to one and two burners on two cores: up to 11% more for a stage
@@ -31,7 +31,7 @@ class OtherLoad:
     @property
     def differs(self) -> bool:
         """Whether wall times cannot be compared: others took more in one run, or a lot in both."""
-        apart = abs(self.after - self.before) > OTHERS_MUCH * self.cores
+        apart = abs(self.after - self.before) > MAX_OTHERS * self.cores
         return apart or min(self.before, self.after) > CROWDED * self.cores
 
     def as_json(self) -> dict[str, Any]:

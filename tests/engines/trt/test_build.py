@@ -14,7 +14,7 @@ import pytest
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.trt.build import BatchHeldError, any_batch
+from detector.core.engines.trt.build import FixedBatchError, any_batch
 from detector.core.engines.trt.plan_file import kept_log
 from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
@@ -217,7 +217,7 @@ def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit
         int64[3] whole = {1, 4, 3}, float[4, 3] fixed = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"""
     model = parsed(f"(float[1, 2, 2, 3] x) => (float[1, 4, 3] y) <{constants}> {{ {nodes} }}")
     if culprit:
-        with pytest.raises(BatchHeldError, match=culprit):
+        with pytest.raises(FixedBatchError, match=culprit):
             any_batch(model)
         return
     given = np.arange(60, dtype=np.float32).reshape(5, 2, 2, 3)

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from detector.core.analysis import matching
+from detector.core.analysis.assignment import overlaps
 from detector.core.analysis.matching import NEITHER, RIGHT, WRONG, Matches, Truth, judge
 from detector.core.config.schema import SelectionConfig
 from detector.lab.analysis.accuracy import average_precision as ap
@@ -36,16 +36,12 @@ def judged(outcomes, wanted, scores=None):
 
 
 def test_overlap_is_shared_area_over_joint_area():
-    got = matching.overlaps(
-        np.array([HERE, SHIFTED, FAR, [5, 5, 5, 5]], float), np.array([HERE], float)
-    )
+    got = overlaps(np.array([HERE, SHIFTED, FAR, [5, 5, 5, 5]], float), np.array([HERE], float))
     assert got[:, 0] == pytest.approx([1, 80 / 120, 0, 0])
 
 
 def test_overlap_with_a_crowd_is_the_share_of_the_found_box():
-    got = matching.overlaps(
-        np.array([HERE], float), np.array([[0, 0, 5, 100]], float), of_found=True
-    )
+    got = overlaps(np.array([HERE], float), np.array([[0, 0, 5, 100]], float), of_first=True)
     assert got[0, 0] == pytest.approx(0.5)
 
 

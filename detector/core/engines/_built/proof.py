@@ -1,6 +1,6 @@
-"""Prove that a run of this account wrote a document: a digest keyed by a secret of the account,
-``~/.cache/detect-video/cache.key``, mode 0600. Without it, whoever can write a built file could
-also forge its manifest. If the key is lost, everything is built again."""
+"""Prove that a run of this account wrote a document, with a digest keyed by the account's secret
+``~/.cache/detect-video/cache.key`` (mode 0600). Without a key, an account that can write a built
+file could also forge its manifest. If the key is lost, everything is built again."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from detector.core.errors.writing import HIDDEN, sync_folder
 FIELD = "proof"
 KEY = "cache.key"
 KEY_BYTES = 32
-NAMED = 12  # digits of a digest in a file name
+NAME_DIGITS = 12  # length of the part of a digest that is in a file name
 DOCUMENT_BYTES = 16 << 20  # larger than any manifest or list of measurements
-READ_BYTES = 1 << 20
 
-_keys: dict[str, bytes] = {}  # by path: the environment of a process may change
-_unkept: dict[str, str] = {}  # path -> why this process's key is not stored there
+
+_keys: dict[str, bytes] = {}  # path -> key; the environment can change the path in a process
+_not_stored: dict[str, str] = {}  # path -> why this process's key is not stored there
 
 
 def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Return why a built file must not be used, as words after "FILE: "; None if this account built
-    it. Root's file in root's folder needs no proof."""
+    """Return why a built file must not be used, to be shown after "FILE: "; None if this account
+    built it. Root's file in root's folder needs no proof."""
     document = path.with_suffix(".json")
     if not manifest:
         return "it has no readable manifest"
     if (reason := why_not_document(document, manifest)) is not None:
         return reason
     digest, key = manifest.get("file_sha256"), manifest.get("key")
-    named = key_digest(key) if isinstance(key, dict) else digest
-    if not isinstance(named, str) or not path.stem.endswith(f"-{named[:NAMED]}"):
+    name = key_digest(key) if isinstance(key, dict) else digest
+    if not isinstance(name, str) or not path.stem.endswith(f"-{name[:NAME_DIGITS]}"):
         return "its manifest belongs to another file"
     if (reason := why_not_content(path, digest)) is not None:
         return reason
@@ -66,7 +66,7 @@ def why_not_document(path: Path, document: Mapping[str, Any]) -> str | None:
         return f"{path.name} is a link"
     if (others := who_else_may_write(path)) is not None:
         return f"{path.name}: {others}"
-    if holds(path.name, document):
+    if is_sealed(path.name, document):
         return None
     if os.geteuid() and document and is_roots(path) and is_roots(path.parent):
         return None
@@ -81,10 +81,10 @@ def why_not_content(path: Path, digest: object) -> str | None:
     try:
         return None if file_digest(path) == digest else "its content does not match its manifest"
     except OSError as error:
-        return in_words(error)
+        return describe_error(error)
 
 
-def in_words(error: OSError) -> str:
+def describe_error(error: OSError) -> str:
     return f"it cannot be read ({error.strerror or error})"
 
 
@@ -94,21 +94,18 @@ def key_digest(key: Mapping[str, Any]) -> str:
 
 def as_object(content: bytes, path: Path) -> dict[str, Any]:
     try:
-        found = parse_json(content, path)
+        document = parse_json(content, path)
     except UsageError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with os.fdopen(open_own(path), "rb", buffering=0) as file:
-        while block := file.read(READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# ---- The key and what it signs
+# ---- The key, and signing
 
 
 def key_path() -> Path:
@@ -116,12 +113,13 @@ def key_path() -> Path:
 
 
 def seal(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with its proof. ``name``: of its file, against swapping two files."""
+    """Return the document with its proof, which includes the file's ``name`` so that files cannot
+    be swapped."""
     plain = json.loads(json.dumps(without_proof(document)))
     return {**plain, FIELD: _sign(_find_key() or _make_key(), name, plain)}
 
 
-def holds(name: str, document: Mapping[str, Any]) -> bool:
+def is_sealed(name: str, document: Mapping[str, Any]) -> bool:
     """Return whether a run of this account sealed exactly this document under this name."""
     key, proof = _find_key(), document.get(FIELD)
     if key is None or not isinstance(proof, str) or not proof.isascii():
@@ -133,8 +131,8 @@ def without_proof(document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name != FIELD}
 
 
-def why_unkept() -> str | None:
-    return _unkept.get(str(key_path()))
+def why_key_not_stored() -> str | None:
+    return _not_stored.get(str(key_path()))
 
 
 def _sign(key: bytes, name: str, document: Mapping[str, Any]) -> str:
@@ -150,12 +148,12 @@ def _find_key() -> bytes | None:
 
 
 def _make_key() -> bytes:
-    """Create a key for later runs; for this process only if it cannot be stored."""
+    """Create and store a key. If it cannot be stored, it is valid in this process only."""
     path, key = key_path(), secrets.token_bytes(KEY_BYTES)
     try:
         key = _keep(path, key)
     except OSError as error:
-        _unkept[str(path)] = error.strerror or str(error)
+        _not_stored[str(path)] = error.strerror or str(error)
     _keys[str(path)] = key
     return key
 
@@ -168,7 +166,7 @@ def _keep(path: Path, key: bytes) -> bytes:
         if (first := _read(path)) is not None:
             return first  # created since ``_find_key``
         _refuse_foreign(path)
-        path.unlink()  # readable by others, truncated, or a link: what it sealed is built again
+        path.unlink()  # other accounts can read it, it is truncated, or a link
     temporary = path.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
@@ -177,7 +175,7 @@ def _keep(path: Path, key: bytes) -> bytes:
             opened.flush()
             os.fsync(opened.fileno())
         try:
-            os.link(temporary, path)  # unlike a rename, it fails if another run was first
+            os.link(temporary, path)  # unlike a rename, it fails if another run has stored a key
         except FileExistsError:
             return _read(path) or key
         except OSError:  # a file system without links
@@ -191,14 +189,14 @@ def _keep(path: Path, key: bytes) -> bytes:
 
 def _refuse_foreign(path: Path) -> None:
     owner = path.lstat().st_uid
-    if owner != os.geteuid():  # as under sudo, which may keep HOME: that account needs its key
+    if owner != os.geteuid():  # under sudo, which may keep HOME, the user's key must stay
         raise OSError(f"{path}: belongs to another account")
 
 
 def _read(path: Path) -> bytes | None:
     try:
-        about = path.lstat()
-        if about.st_uid != os.geteuid() or about.st_mode & 0o077 or who_else_may_write(path.parent):
+        stat = path.lstat()
+        if stat.st_uid != os.geteuid() or stat.st_mode & 0o077 or who_else_may_write(path.parent):
             return None
         key = read_own(path, KEY_BYTES)
     except OSError:

@@ -1,12 +1,12 @@
-"""Files built for the engines: built once, reused, and rebuilt if damaged.
+"""Store files for the engines: build each once, reuse it, and rebuild it if it is damaged.
 
 Every file has a manifest next to it, and one lock guards the folder. A manifest has the digest of
 its file, and proves that a run of this account wrote it (``proof``). A file is used only if both
-match (``proof.why_not``), so other writers of the folder can at most make us build again. Files and
-folders that another account could change are not used at all.
+are right (``proof.why_not``), so other writers of the folder can at most make us build again. Files
+and folders that another account could change are not used at all.
 
     yolov4-tiny-416x416-b1-0123456789ab.onnx            a graph; 12 digits of its own sha256
-    yolov4-tiny-416x416-b1-0123456789ab.json            its manifest: what it was made from
+    yolov4-tiny-416x416-b1-0123456789ab.json            its manifest, with the digest of its sources
     yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.plan   an engine's own file; 12 digits of the
                                                         sha256 of its key
     yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.json   its manifest, with the whole key
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 CURE = "give --engines-dir DIR"
 LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # bytes of weights in one protobuf, with room for nodes
-APART_BYTES = 1024  # smaller tensors stay in the graph
+EXTERNAL_BYTES = 1024  # smaller tensors stay in the graph
 LOCK = ".lock"
 
 
@@ -72,23 +72,19 @@ class Artefact(NamedTuple):
 
 
 def default_folder() -> Path:
-    """Return ``engines/`` of the checkout; for an installed package, the user's cache."""
-    checkout = Path(__file__).parents[4]
-    place = checkout / "engines"
-    if (
-        (checkout / "setup.py").is_file()
-        and (place / "README.md").is_file()
-        and has_permission(place)
-    ):
-        return place
-    return user_cache() / "engines"
+    """Return ``engines/`` in the checkout; for an installed package, in the user's cache."""
+    folder = Path(__file__).parents[4] / "engines"
+    marks = folder.parent / "setup.py", folder / "README.md"
+    is_checkout = all(mark.is_file() for mark in marks)
+    return folder if is_checkout and has_permission(folder) else user_cache() / "engines"
 
 
 def choose_folder(given: str | None) -> Path:
-    """Return ``--engines-dir``, else the default; the user's own if others can write there."""
-    wanted = _wanted(given)
-    if who_else_may_write(wanted) is None:
-        return wanted
+    """Return ``--engines-dir``, else the default folder; if other accounts can write there, one in
+    the user's cache or a temporary one."""
+    preferred = _preferred_folder(given)
+    if who_else_may_write(preferred) is None:
+        return preferred
     own = user_cache() / "engines"
     if not has_no_home(own) and who_else_may_write(own) is None and is_writable(own):
         return own
@@ -97,16 +93,16 @@ def choose_folder(given: str | None) -> Path:
 
 def why_elsewhere(given: str | None) -> str | None:
     """Return a line for the user if ``choose_folder`` cannot use its first choice."""
-    wanted = _wanted(given)
-    if (others := who_else_may_write(wanted)) is None:
+    preferred = _preferred_folder(given)
+    if (others := who_else_may_write(preferred)) is None:
         return None
     return (
-        f"{wanted}: {others}, so built files are kept in {choose_folder(given)} instead; give "
+        f"{preferred}: {others}, so built files are kept in {choose_folder(given)} instead; give "
         "--engines-dir a folder that only you can write"
     )
 
 
-def _wanted(given: str | None) -> Path:
+def _preferred_folder(given: str | None) -> Path:
     return Path(given) if given else default_folder()
 
 
@@ -126,7 +122,7 @@ def is_writable(folder: Path) -> bool:
 
 @cache
 def temporary_folder() -> Path:
-    """Return this process's folder, if the default one is not writable. Raises OutputError."""
+    """Return a folder that is removed when this process ends. Raises OutputError."""
     try:
         folder = tempfile.mkdtemp(prefix="detect-video-engines-")
     except OSError as exc:
@@ -138,25 +134,24 @@ def temporary_folder() -> Path:
 
 
 def export(network: Network, folder: str | Path | None = None) -> Artefact:
-    """Write the network's graph to ``folder`` unless it is there; set ``network.path``."""
+    """Write the network's graph to ``folder`` unless it is stored there; set ``network.path``."""
     place = choose_folder(None if folder is None else str(folder))
     known = network.path if network.peak_bytes is not None else None
     if known is not None and Path(known).parent == place:
         return _keep(Artefact(known, False, ()))  # ``Graphs.find`` has just checked it
-    # imported only for a graph that does not exist yet
     from detector.core.models.own_files import write_description
 
     write_description(network)
-    graph, apart = network.graph, None
+    graph, external = network.graph, None
     if _weight_bytes(graph) > LARGEST_MESSAGE:
         with _output_errors(place):
-            graph, apart = _with_weights_apart(network, place)
+            graph, external = _separate_weights(network, place)
     data = graph.SerializeToString(deterministic=True)
     digest = hashlib.sha256(data).hexdigest()
-    target = place / f"{stem(network)}-{digest[: proof.NAMED]}.onnx"
-    manifest = _manifest(network, digest, len(data))
-    if apart is not None:
-        manifest["apart"] = apart
+    target = place / f"{stem(network)}-{digest[: proof.NAME_DIGITS]}.onnx"
+    manifest = _make_manifest(network, digest, len(data))
+    if external is not None:
+        manifest["apart"] = external
     with _output_errors(place):
         artefact = _keep(_export(target, data, manifest))
     network.path = artefact.path
@@ -164,7 +159,7 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
 
 
 def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
-    """Raise ModelError for weights beyond one protobuf. ``doing``: what needs them in one."""
+    """Raise ModelError if the weights do not fit one protobuf, which ``doing`` needs."""
     if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
         raise ModelError(
             f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, and {doing}, which holds "
@@ -173,15 +168,16 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """Return an upper limit of the weights' size: no element takes more than eight bytes."""
-    most = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
-    if most <= LARGEST_MESSAGE:
-        return int(most)
+    """Return the size of the weights; if small, an upper limit at eight bytes an element."""
+    limit = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
+    if limit <= LARGEST_MESSAGE:
+        return int(limit)
     return sum(tensor.ByteSize() for tensor in model.graph.initializer)
 
 
-def _with_weights_apart(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Write weights over 2 GiB to a file; return the graph that reads them, and its entry."""
+def _separate_weights(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Write weights over 2 GiB to a file. Return the graph that reads them, and the manifest's
+    entry for that file."""
     from onnx import TensorProto, helper
 
     model, graph = network.graph, network.graph.graph
@@ -189,7 +185,7 @@ def _with_weights_apart(network: Network, place: Path) -> tuple[onnx.ModelProto,
     tensors: list[onnx.TensorProto] = []
     for tensor in graph.initializer:
         length = len(tensor.raw_data)
-        if length < APART_BYTES:
+        if length < EXTERNAL_BYTES:
             tensors.append(tensor)
             continue
         digest.update(tensor.raw_data)
@@ -199,20 +195,20 @@ def _with_weights_apart(network: Network, place: Path) -> tuple[onnx.ModelProto,
             entry.external_data.add(key=key, value=str(value))
         tensors.append(entry)
         size += length
-    target = place / f"{stem(network)}-{digest.hexdigest()[: proof.NAMED]}.bin"
+    target = place / f"{stem(network)}-{digest.hexdigest()[: proof.NAME_DIGITS]}.bin"
     for entry in tensors:
         if entry.data_location == TensorProto.EXTERNAL:
             entry.external_data.add(key="location", value=target.name)
     make_private_folder(place)
     with _locked(place):
         if proof.why_not_content(target, digest.hexdigest()) is not None:
-            _make_way(target)
+            _clear_path(target)
             with (
                 whole_file(target, CURE, ours=True, private=True) as temporary,
                 temporary.open("wb") as file,
             ):
                 for tensor in graph.initializer:
-                    if len(tensor.raw_data) >= APART_BYTES:
+                    if len(tensor.raw_data) >= EXTERNAL_BYTES:
                         file.write(tensor.raw_data)
     keep("a file of the engines' folder", target)
     light = helper.make_graph(
@@ -223,15 +219,15 @@ def _with_weights_apart(network: Network, place: Path) -> tuple[onnx.ModelProto,
         initializer=tensors,
         value_info=graph.value_info,
     )
-    apart = helper.make_model(
+    external = helper.make_model(
         light,
         opset_imports=model.opset_import,
         ir_version=model.ir_version,
         producer_name=model.producer_name,
         producer_version=model.producer_version,
     )
-    apart.metadata_props.extend(model.metadata_props)
-    return apart, {"file": target.name, "sha256": digest.hexdigest()}
+    external.metadata_props.extend(model.metadata_props)
+    return external, {"file": target.name, "sha256": digest.hexdigest()}
 
 
 def build_once(
@@ -241,14 +237,14 @@ def build_once(
     key: Mapping[str, Any],
     build: Callable[[Path], Mapping[str, Any] | None],
 ) -> Artefact:
-    """Return the file that ``build(path)`` makes, built once per key; of two runs at once, the
-    second waits.
+    """Return the file that ``build(path)`` makes, built once per key. Concurrent runs wait for each
+    other.
 
-    ``build`` returns facts for the manifest, with "notes" for the user. ``key``: JSON values of all
-    that the file depends on. Raises OutputError, and what ``build`` raises.
+    ``build`` returns facts for the manifest, with "notes" for the user. ``key``: everything that
+    the file depends on, as JSON values. Raises OutputError, and what ``build`` raises.
     """
     key = json.loads(json.dumps(key, sort_keys=True))
-    target = folder / f"{stem}-{proof.key_digest(key)[: proof.NAMED]}{suffix}"
+    target = folder / f"{stem}-{proof.key_digest(key)[: proof.NAME_DIGITS]}{suffix}"
     with _output_errors(folder):
         if _is_built(target, key):
             return _keep(Artefact(str(target), False, ()))
@@ -256,16 +252,15 @@ def build_once(
         with _locked(folder):
             if _is_built(target, key):
                 return _keep(Artefact(str(target), False, ()))
-            notes = _why_anew(folder, stem, target, key)
+            notes = _why_rebuilt(folder, stem, target, key)
             _build(target, key, build)
-            if (unkept := _why_unkept(folder)) is not None:
-                notes = (*notes, unkept)
+            if (unstored := _describe_unstored_key(folder)) is not None:
+                notes = (*notes, unstored)
     return _keep(Artefact(str(target), True, notes))
 
 
-def _why_unkept(folder: Path) -> str | None:
-    """Return a line if the next run will not be able to verify what this one built."""
-    why = proof.why_unkept()
+def _describe_unstored_key(folder: Path) -> str | None:
+    why = proof.why_key_not_stored()
     if why is None or (temporary_folder.cache_info().currsize and folder == temporary_folder()):
         return None
     return (
@@ -275,50 +270,47 @@ def _why_unkept(folder: Path) -> str | None:
 
 
 def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
-    """Rewrite a small JSON object from its content (None: no valid file), atomically; seal it."""
+    """Replace a sealed JSON object atomically. ``made`` returns the new content from the old one;
+    None: there is no valid file."""
     target = folder / name
     with _output_errors(folder):
         make_private_folder(folder)
         with _locked(folder):
-            document = parse_json(made(read_kept(folder, name)), target)
-            _write_document(target, proof.seal(name, document))
+            _write_document(target, parse_json(made(read_kept(folder, name)), target))
     return target
 
 
 def read_kept(folder: Path, name: str) -> bytes | None:
-    path = folder / name
-    try:
-        content = read_own(path, proof.DOCUMENT_BYTES)
-    except OSError:
-        return None
-    return content if proof.why_not_document(path, proof.as_object(content, path)) is None else None
+    """Return the content of a sealed JSON object; None if there is no valid file."""
+    content, reason = _read_document(folder / name)
+    return content if reason is None else None
 
 
 def why_not_kept(folder: Path, name: str) -> str | None:
-    """Return why ``read_kept`` ignores an existing file. ``measured.json: ...``"""
+    """Return why ``read_kept`` ignores an existing file, as ``measured.json: ...``, or None."""
     path = folder / name
-    if not os.path.lexists(path) or read_kept(folder, name) is not None:
-        return None
-    try:
-        reason = proof.why_not_document(
-            path, proof.as_object(read_own(path, proof.DOCUMENT_BYTES), path)
-        )
-    except OSError as error:
-        reason = proof.in_words(error)
+    reason = _read_document(path)[1] if os.path.lexists(path) else None
     return None if reason is None else f"{path}: {reason}, not used"
 
 
+def _read_document(path: Path) -> tuple[bytes, str | None]:
+    try:
+        content = read_own(path, proof.DOCUMENT_BYTES)
+    except OSError as error:
+        return b"", proof.describe_error(error)
+    return content, proof.why_not_document(path, proof.as_object(content, path))
+
+
 def write_sealed(path: Path, content: bytes) -> None:
-    _make_way(path)
+    _clear_path(path)
     write_whole(path, content, CURE, ours=True, private=True)
     digest = hashlib.sha256(content).hexdigest()
-    name = f"{path.name}.json"
-    _write_document(path.with_name(name), proof.seal(name, {"file_sha256": digest}))
+    _write_document(path.with_name(f"{path.name}.json"), {"file_sha256": digest})
 
 
 def read_sealed(path: Path) -> bytes | None:
-    kept = read_kept(path.parent, f"{path.name}.json")
-    manifest = {} if kept is None else proof.as_object(kept, path)
+    content = read_kept(path.parent, f"{path.name}.json")
+    manifest = {} if content is None else proof.as_object(content, path)
     if proof.why_not_content(path, manifest.get("file_sha256")) is not None:
         return None
     return path.read_bytes()
@@ -327,15 +319,15 @@ def read_sealed(path: Path) -> bytes | None:
 def find_built(
     folder: Path, suffix: str, fits: Callable[[Mapping[str, Any]], bool]
 ) -> Artefact | None:
-    for path in sorted(folder.glob(f"*{suffix}"), key=age, reverse=True):
+    for path in sorted(folder.glob(f"*{suffix}"), key=written_at, reverse=True):
         key = read_manifest(path).get("key")
         if isinstance(key, dict) and fits(key) and _is_built(path, key):
             return _keep(Artefact(str(path), False, ()))
     return None
 
 
-def age(path: Path) -> float:
-    """Return when a file was written; 0 if unknown, such as for a dangling link."""
+def written_at(path: Path) -> float:
+    """Return when a file was written; 0 if that is unknown, such as for a dangling link."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -343,7 +335,7 @@ def age(path: Path) -> float:
 
 
 def _keep(made: Artefact) -> Artefact:
-    """Protect the file, which this command uses, from being overwritten by its outputs."""
+    """Keep this command's outputs from overwriting the file, which the command reads."""
     keep("a file of the engines' folder", made.path, Path(made.path).with_suffix(".json"))
     return made
 
@@ -352,10 +344,10 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     """Return the manifest next to a built file, which may be forged; empty if unreadable."""
     file = Path(path).with_suffix(".json")
     try:
-        found = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
+        manifest = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
     except OSError:
         return {}
-    return found if isinstance(found.get("key", {}), dict) else {}
+    return manifest if isinstance(manifest.get("key", {}), dict) else {}
 
 
 def _build(
@@ -377,22 +369,17 @@ def _build(
         }
         made.chmod(FILE_MODE)
         put_in_place(made, target)
-    _write_manifest(target, manifest)
-
-
-def _write_manifest(target: Path, manifest: Mapping[str, Any]) -> None:
-    path = target.with_suffix(".json")
-    _write_document(path, proof.seal(path.name, manifest))
+    _write_document(target.with_suffix(".json"), manifest)
 
 
 def _write_document(path: Path, document: Mapping[str, Any]) -> None:
-    text = json.dumps(document, indent=2) + "\n"
-    _make_way(path)
+    text = json.dumps(proof.seal(path.name, document), indent=2) + "\n"
+    _clear_path(path)
     write_whole(path, text.encode(), CURE, ours=True, private=True)
 
 
-def _make_way(path: Path) -> None:
-    """Remove anything but a plain file: a foreign link may lead to a user's file."""
+def _clear_path(path: Path) -> None:
+    """Remove anything but a plain file, such as another account's link to a user's file."""
     if path.is_symlink() or path.is_fifo() or path.is_socket():
         path.unlink()
 
@@ -402,8 +389,7 @@ def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
     return bool(manifest.get("key") == key) and proof.why_not(target, manifest) is None
 
 
-def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return why an existing file is built again: it is damaged, or the key has changed."""
+def _why_rebuilt(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> tuple[str, ...]:
     if os.path.lexists(target):
         reason = (
             proof.why_not(target, read_manifest(target)) or "its manifest belongs to another file"
@@ -413,7 +399,7 @@ def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> 
     others = [path for path in folder.glob(f"*{target.suffix}") if known.fullmatch(path.name)]
     if not others:
         return ()
-    last = max(others, key=age)
+    last = max(others, key=written_at)
     before = read_manifest(last).get("key", {})
     changed = [
         f"{name} {before.get(name)} is now {key.get(name)}"
@@ -424,26 +410,25 @@ def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> 
 
 
 def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
-    if _is_whole(target, manifest):  # also if the folder is read-only
+    if _is_whole(target, manifest):  # checked first, since the folder may be read-only
         return Artefact(str(target), False, ())
     make_private_folder(target.parent)
     with _locked(target.parent):
         if _is_whole(target, manifest):  # another run built it while this one waited
             return Artefact(str(target), False, ())
-        notes = (*_why_broken(target, manifest), *_impostors(target, manifest))
-        _make_way(target)
+        notes = (*_why_broken(target, manifest), *_list_impostors(target, manifest))
+        _clear_path(target)
         write_whole(target, data, CURE, ours=True, private=True)
-        _write_manifest(target, manifest)
+        _write_document(target.with_suffix(".json"), manifest)
     return Artefact(str(target), True, notes)
 
 
-def _impostors(target: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Return a line for each file that claims to be this graph under another name, but is not."""
-    begins = target.stem[: -proof.NAMED - 1]
-    others = [path for path in target.parent.glob(f"{glob.escape(begins)}-*.onnx")]
+def _list_impostors(target: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Return a line for each file under another name that claims to be this graph, but is not."""
+    prefix = target.stem[: -proof.NAME_DIGITS - 1]
     return [
         f"{path}: {reason}, not used"
-        for path in sorted(others)
+        for path in sorted(target.parent.glob(f"{glob.escape(prefix)}-*.onnx"))
         if path != target
         and (claimed := read_manifest(path)).get("recipe") == manifest["recipe"]
         and (reason := proof.why_not(path, claimed)) is not None
@@ -457,7 +442,7 @@ def stem(network: Network) -> str:
     return f"{name}-{network.input.width}x{network.input.height}-b{network.batch}{precision}"
 
 
-def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
+def _make_manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
     from detector.core.models.graph.build import peak_bytes
     from detector.core.models.graph.halves import sensitive_nodes
 
@@ -491,18 +476,18 @@ class Graphs:
     folder: Path
 
     def find(self, network: Network) -> KnownGraph | None:
-        """Find a graph by its recipe. A file that does not prove its content does not count."""
+        """Return the stored graph with the network's recipe, if its manifest is proved; or None."""
         wanted = recipe(network)
         with suppress(OSError):
             for path in sorted(self.folder.glob(f"{glob.escape(stem(network))}-*.onnx")):
                 manifest = read_manifest(path)
-                if manifest.get("recipe") == wanted and (known := _known(path, manifest)):
+                if manifest.get("recipe") == wanted and (known := _read_graph(path, manifest)):
                     keep("a file of the engines' folder", path, path.with_suffix(".json"))
                     return known
         return None
 
 
-def _known(path: Path, manifest: Mapping[str, Any]) -> KnownGraph | None:
+def _read_graph(path: Path, manifest: Mapping[str, Any]) -> KnownGraph | None:
     if proof.why_not(path, manifest) is not None:
         return None
     try:
@@ -521,7 +506,7 @@ def _load(path: Path) -> onnx.ModelProto:
 
 
 def recipe(network: Network) -> str:
-    """Return a digest of everything that a front end makes a graph from, including its own code."""
+    """Return a digest of all inputs from which a front end makes a graph, and of its code."""
     size = network.input
     parts = [
         code_of(models.__path__[0]),
@@ -542,14 +527,15 @@ def recipe(network: Network) -> str:
 
 @cache
 def code_of(folder: str) -> str:
-    """Return an identifier of a room's code. In a checkout it changes without a version."""
+    """Return an identifier of the code in a folder, by version, file sizes and file times, since
+    code in a checkout changes without a new version."""
     files = sorted(Path(folder).rglob("*.py"))
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(json.dumps([__version__, facts]).encode()).hexdigest()
 
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
-    """Return whether the manifest is exactly the one we would write, and the file matches it."""
+    """Return whether the stored manifest equals ``manifest``, and the file matches it."""
     stored = read_manifest(target)
     if proof.without_proof(stored) != manifest:
         return False
@@ -560,7 +546,6 @@ def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
 
 
 def _why_broken(target: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
-    """Return a line if the file does not match its name."""
     if not os.path.lexists(target):
         return ()
     stored, digest = read_manifest(target), manifest["file_sha256"]
@@ -577,10 +562,10 @@ def _locked(place: Path) -> Iterator[None]:
     file = os.open(place / LOCK, flags, FILE_MODE)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)  # released when the file closes, or the process ends
-        for left in place.glob(f"{PRIVATE}*"):  # left by killed processes
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in place.glob(f"{PRIVATE}*"):  # from killed processes
+            shutil.rmtree(leftover, ignore_errors=True)
             with suppress(OSError):
-                left.unlink()
+                leftover.unlink()
         yield
     finally:
         os.close(file)

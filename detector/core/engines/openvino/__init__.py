@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 
-# One request computes while another is copied; the hint THROUGHPUT gives a GPU two streams.
+# On a GPU or NPU, one request computes while the data of another is copied.
 REQUESTS_ON_A_DEVICE = 2
 TELEMETRY, CONVERTER = "openvino_telemetry", "openvino.tools.ovc"
 
 
 def _import_without(module: str, *names: str) -> Any:
     """Import a module that cannot import ``names``: None in sys.modules blocks them."""
-    before = {name: sys.modules[name] for name in names if name in sys.modules}
+    loaded = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
     try:
         return importlib.import_module(module)
     finally:
         for name in names:
             del sys.modules[name]
-        sys.modules.update(before)
+        sys.modules.update(loaded)
 
 
 def _convert_model(*given: Any, **named: Any) -> Any:
@@ -108,8 +108,8 @@ class OpenvinoEngine(Engine):
 
     @classmethod
     def import_library(cls) -> None:
-        """Import openvino without its telemetry, which sends an event from inside the import, and
-        without its converter, 16 MB that no run needs; neither is required."""
+        """Import openvino without two optional parts: its telemetry, which sends an event during
+        the import, and its converter, which takes 16 MB and is not used in a run."""
         if "openvino" in sys.modules:
             return
         _import_without("openvino", TELEMETRY, CONVERTER).convert_model = _convert_model
@@ -144,8 +144,8 @@ class OpenvinoEngine(Engine):
         if mode not in ("throughput", "latency"):
             raise UsageError(f"--engine-options mode={mode}: give throughput or latency")
         on_cpu = options.device in ("auto", "cpu")
-        at_once = best_streams(options) if on_cpu else REQUESTS_ON_A_DEVICE
-        return 1 if mode == "latency" else at_once
+        concurrent = best_streams(options) if on_cpu else REQUESTS_ON_A_DEVICE
+        return 1 if mode == "latency" else concurrent
 
     @classmethod
     def start(cls, network: Network, options: EngineOptions) -> Engine:
@@ -157,7 +157,6 @@ class OpenvinoEngine(Engine):
 
     @classmethod
     def _check_precision_of_ir(cls, plan: str, options: EngineOptions) -> None:
-        """Refuse precisions that an IR cannot have, since we do not convert it."""
         if options.precision == "int8":
             raise EngineError(
                 f"engine openvino: {plan} cannot be quantised here; if it is already quantised, "

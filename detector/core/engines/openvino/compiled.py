@@ -1,5 +1,5 @@
-"""Store a compiled model as a file: at each start a GPU would compile its kernels for up to a
-minute. OpenVINO's own cache (CACHE_DIR) loads any file in it; ours has the proof of built files."""
+"""Store a compiled model as a file, since a GPU would compile its kernels for up to a minute at
+each start. We do not use OpenVINO's own cache (CACHE_DIR), which would load a forged file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from detector.core.engines._built.proof import file_digest
 from detector.core.engines.base import BuildProgress, EngineOptions, translated
-from detector.core.engines.openvino.compiling import Compilation, compilation, compile_graph
+from detector.core.engines.openvino.compiling import Compilation, compile_graph, plan_compilation
 from detector.core.engines.openvino.devices import ASKING, EXPORTED, identify, open_core
 from detector.core.errors import EngineError, UsageError
 from detector.core.models.base import Network
 
 
 def is_wanted(options: EngineOptions) -> bool:
-    """Return whether to store it: ``cache``, else only on a GPU or NPU, which compile slowly."""
+    """Return whether to store the compiled model: as ``cache`` says, else on a GPU or NPU."""
     chosen, through = options.own.get("cache"), options.own.get("through", "no")
     if chosen not in (None, "0", "1"):
         raise UsageError(f"--engine-options cache={chosen}: give 0 or 1")
@@ -25,26 +25,26 @@ def is_wanted(options: EngineOptions) -> bool:
         raise UsageError(
             f"--engine-options cache=1: OpenVINO cannot export a model of through={through}"
         )
-    by_itself = options.device.startswith(("gpu", "npu")) and through in EXPORTED
-    return chosen == "1" or (chosen is None and by_itself)
+    by_default = options.device.startswith(("gpu", "npu")) and through in EXPORTED
+    return chosen == "1" or (chosen is None and by_default)
 
 
 def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
-    """Return what requires another compiled model: the graph, OpenVINO, the device, its driver."""
+    """Return all facts that the model depends on: graph, OpenVINO, device, driver, settings."""
     import openvino
 
-    assert network.path is not None  # it was exported before
+    assert network.path is not None  # the graph has been exported
     with translated("openvino", ASKING):
         core = open_core()
-        wanted = compilation(network, options, options.concurrency, core)
+        compilation = plan_compilation(network, options, options.concurrency, core)
         return {
             "graph": file_digest(Path(network.path)),
             "openvino": openvino.__version__,
-            "device": wanted.target.compiled_for,
-            "identity": identify(core, wanted.target),
+            "device": compilation.target.compiled_for,
+            "identity": identify(core, compilation.target),
             "drivers": loaded_drivers(),
-            "settings": {name: str(value) for name, value in wanted.settings(core).items()},
-            "stays": hashlib.sha256(" ".join(sorted(wanted.stays)).encode()).hexdigest()[:12],
+            "settings": {name: str(value) for name, value in compilation.settings(core).items()},
+            "stays": hashlib.sha256(" ".join(sorted(compilation.stays)).encode()).hexdigest()[:12],
         }
 
 
@@ -52,35 +52,37 @@ def build_here(
     network: Network, options: EngineOptions, target: Path, progress: BuildProgress
 ) -> Mapping[str, Any]:
     core = open_core()
-    wanted = compilation(network, options, options.concurrency, core)
-    doing = f"compiling {network.name} for {wanted.target.full_name}"
+    compilation = plan_compilation(network, options, options.concurrency, core)
+    doing = f"compiling {network.name} for {compilation.target.full_name}"
     if not progress(doing, 0, 1):
         raise EngineError(f"engine openvino: {doing} was stopped")
-    with translated("openvino", f"compile the graph for {wanted.target.full_name}"):
-        exported = compile_graph(core, wanted).export_model()  # bytes before OpenVINO 2025
+    with translated("openvino", f"compile the graph for {compilation.target.full_name}"):
+        exported = compile_graph(core, compilation).export_model()  # bytes before OpenVINO 2025
         target.write_bytes(exported if isinstance(exported, bytes) else exported.getvalue())
     progress(doing, 1, 1)
-    return {"device": wanted.target.device, "device_name": wanted.target.full_name}
+    return {"device": compilation.target.device, "device_name": compilation.target.full_name}
 
 
-def read_compiled(core: Any, wanted: Compilation, path: str) -> Any:
-    """Return the model that ``build_here`` wrote and ``store`` proved. Raises EngineError."""
+def read_compiled(core: Any, compilation: Compilation, path: str) -> Any:
+    """Load a model that ``build_here`` wrote and ``store`` has checked. Raises EngineError."""
     name = f"{path}, which this OpenVINO compiled; delete it, or give --engine-options cache=0"
     with translated("openvino", f"load {name}"):
         content = Path(path).read_bytes()
-        # A file only stores the graph's settings: without the others it would run in other types.
-        return core.import_model(content, wanted.target.compiled_for, wanted.settings(core))
+        # The file lacks some settings. Without them the model would compute in other types.
+        return core.import_model(
+            content, compilation.target.compiled_for, compilation.settings(core)
+        )
 
 
 DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
 
 
 def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
-    """Return Intel's drivers in this process with size and time: a new one compiles again."""
+    """Return Intel's drivers in this process, with size and time, to notice an update."""
     try:
         lines = maps.read_text().splitlines()
         paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})
-        found = [(path, path.stat()) for path in paths if path.name.startswith(DRIVERS)]
-    except OSError:  # no such map, or a driver was replaced after it was loaded
+        drivers = [(path, path.stat()) for path in paths if path.name.startswith(DRIVERS)]
+    except OSError:  # the map cannot be read, or a driver was replaced after it was loaded
         return {}
-    return {str(path): [about.st_size, about.st_mtime_ns] for path, about in found}
+    return {str(path): [status.st_size, status.st_mtime_ns] for path, status in drivers}

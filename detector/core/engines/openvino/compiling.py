@@ -1,4 +1,4 @@
-"""How OpenVINO compiles a graph, in which type it computes, and what it reports about that."""
+"""Compile a graph with OpenVINO: settings, the type for float layers, and notes on both."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any, NamedTuple
 
 from detector.core.engines.base import EngineOptions, cpu_threads, stays_fp32
 from detector.core.engines.openvino.devices import Target, find_target
-from detector.core.errors import EngineError, UsageError
+from detector.core.errors import UsageError
 from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
 from detector.core.types import Background
 
-# int8 is in the graph, as Q/DQ nodes; float parts run as f32, or in another type (``hint_of``). We
-# always set the hint if the device has one: otherwise the device would choose.
+# The type for float layers. int8 is in the graph, as Q/DQ nodes; the hint is for its other layers
+# (``hint_of``). We set it on all devices that have it, since they would choose a type otherwise.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
-IN_FLOAT = "openvino computes in float"  # a detail of a quantised network, if it must run in float
+IN_FLOAT = "openvino computes in float"  # key in the details of a network that must run in float
 COMPUTING = ("convolution", "matmul", "fullyconnected", "gemm", "deconvolution")
 
 
 class Compilation(NamedTuple):
-    """What to compile for. ``hint``: the type if the graph names none; ``stays``: float32 nodes."""
+    """The settings of a compilation. ``hint``: the type of layers for which the graph names none.
+    ``stays``: nodes that stay float32."""
 
     network: Network
     target: Target
@@ -33,28 +34,28 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return OpenVINO's properties. HETERO and AUTO pass each device those that it supports."""
+        """Return the properties that the device supports. HETERO and AUTO select them later."""
         target, many = self.target, self.streams > 1
-        found: dict[str, Any] = {
+        properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
             "INFERENCE_PRECISION_HINT": self.hint,
         }
-        if target.kind != "npu":  # it decides that itself
-            found["NUM_STREAMS"] = self.streams
+        if target.kind != "npu":  # an NPU chooses the number itself
+            properties["NUM_STREAMS"] = self.streams
         if target.kind == "cpu":
-            # Pinned threads cannot move when the reader or the encoder takes their core: inference
-            # then waits for both.
+            # Pinned threads cannot move when the reader or the encoder takes their core, so
+            # inference would wait for them.
             threads = self.streams * self.threads
-            found |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
+            properties |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
         if target.compiled_for.startswith("AUTO:"):
-            found["ENABLE_RUNTIME_FALLBACK"] = False  # a device that fails is an error
+            properties["ENABLE_RUNTIME_FALLBACK"] = False  # a device that fails is an error
         elif not target.compiled_for.startswith("HETERO:"):
-            has = core.get_property(target.own, "SUPPORTED_PROPERTIES")
-            found = {name: value for name, value in found.items() if name in has}
-        return found
+            supported = core.get_property(target.own, "SUPPORTED_PROPERTIES")
+            properties = {name: value for name, value in properties.items() if name in supported}
+        return properties
 
 
-def compilation(
+def plan_compilation(
     network: Network, options: EngineOptions, concurrency: int, core: Any
 ) -> Compilation:
     target = find_target(core, options)
@@ -63,14 +64,14 @@ def compilation(
     return Compilation(network, target, hint, stays, concurrency, threads)
 
 
-def compile_graph(core: Any, wanted: Compilation, **more: Any) -> Any:
-    model = _read(core, wanted.network)
-    if wanted.stays:
+def compile_graph(core: Any, compilation: Compilation, **more: Any) -> Any:
+    model = _read(core, compilation.network)
+    if compilation.stays:
         from detector.core.engines.openvino.precise import mark_precise
 
-        model = mark_precise(core, model, wanted.stays)
-    settings = {**wanted.settings(core), **more}
-    return core.compile_model(model, wanted.target.compiled_for, settings)
+        model = mark_precise(core, model, compilation.stays)
+    settings = {**compilation.settings(core), **more}
+    return core.compile_model(model, compilation.target.compiled_for, settings)
 
 
 def _read(core: Any, network: Network) -> Any:
@@ -79,7 +80,7 @@ def _read(core: Any, network: Network) -> Any:
 
         size, more = (network.input.height, network.input.width), network.details
         path = Path(network.plan)
-        return read_ir(core, path, size, network.batch, more["pixels"], more["ends"])
+        return read_ir(core, path, size, network.batch, more["pixels"], more["ports"])
     if network.precision.startswith("int8-u8"):
         from detector.core.engines.openvino.pairs import remove_needless_pairs
 
@@ -94,27 +95,9 @@ def _read(core: Any, network: Network) -> Any:
     return core.read_model(network.path or network.graph.SerializeToString())
 
 
-def check_contract(compiled: Any, network: Network) -> None:
-    """Raise EngineError if the compiled graph would write past the end of our arrays."""
-    found = tuple(
-        [
-            (port.element_type.get_type_name(), tuple(port.partial_shape.to_shape()))
-            for port in ports
-        ]
-        for ports in (compiled.inputs, compiled.outputs)
-    )
-    if found != (
-        [("u8", network.input_shape)],
-        [("f32", tuple(shape)) for shape in network.output_shapes],
-    ):
-        raise EngineError(
-            f"engine openvino: the graph of {network.name} takes {found[0]} and gives {found[1]}; "
-            f"expected one u8 input {network.input_shape} and f32 outputs {network.output_shapes}"
-        )
-
-
 def hint_of(network: Network, options: EngineOptions) -> str:
-    """Return the plugin's type where the graph names none; for int8, bf16 if harmless."""
+    """Return the type of layers for which the graph names none. For int8 it is bf16 if the
+    calibration has measured the loss."""
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16", "fp16"):
         raise UsageError(f"--engine-options float={chosen}: give auto, fp32, bf16 or fp16")
@@ -126,14 +109,13 @@ def hint_of(network: Network, options: EngineOptions) -> str:
 
 
 def _float_in_bf16(network: Network) -> float | None:
-    """Return the agreement of int8 with bf16 float layers, if the calibration records it."""
     agreement: float | None = network.details.get("int8", {}).get("float_in_bf16")
     return agreement
 
 
 def _float_note(network: Network, hint: str, where: str) -> str:
     agreement = _float_in_bf16(network) if hint == "bf16" else None
-    # Rounded down, like the line on the engine's choice.
+    # Rounded down, as in the line on the choice of the engine.
     then = f" (agreement then: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
     return Background(
         f"engine openvino: the layers that int8 leaves in float run in {TYPES[hint]} on {where}"
@@ -141,9 +123,9 @@ def _float_note(network: Network, hint: str, where: str) -> str:
     )
 
 
-def notes_of(compiled: Any, wanted: Compilation, precision: str) -> list[str]:
-    """Return notes on where, and in which types, the graph really runs."""
-    target, hint = wanted.target, wanted.hint
+def notes_of(compiled: Any, compilation: Compilation, precision: str) -> list[str]:
+    """Return notes on the devices and types in which the graph is executed."""
+    target, hint = compilation.target, compilation.hint
     where = "this CPU" if target.kind == "cpu" else target.full_name
     notes: list[str] = []
     if target.compiled_for != "CPU":
@@ -152,31 +134,31 @@ def notes_of(compiled: Any, wanted: Compilation, precision: str) -> list[str]:
         note += "" if target.kind == "cpu" else f", {target.full_name}"
         as_asked = target.kind == "cpu" or not any("CPU" in place for place in places)
         notes.append(Background(note) if as_asked else note)
-    runs = executed_types(compiled)
-    if runs is None:
-        notes.append(f"engine openvino: OpenVINO does not tell in which types {where} computes")
-    elif runs and (hint not in runs or runs - {hint, "f32"}):
-        types = " and ".join(TYPES.get(one, one) for one in sorted(runs))
+    types_used = executed_types(compiled)
+    if types_used is None:
+        notes.append(f"engine openvino: OpenVINO does not report in which types {where} computes")
+    elif types_used and (hint not in types_used or types_used - {hint, "f32"}):
+        types = " and ".join(TYPES.get(name, name) for name in sorted(types_used))
         asked = precision if hint == HINTS[precision] else f"{TYPES[hint]} for float layers"
         notes.append(
             f"engine openvino: {asked} was requested, but OpenVINO on {where} runs {types}"
         )
     elif hint != HINTS[precision]:
-        notes.append(_float_note(wanted.network, hint, where))
+        notes.append(_float_note(compilation.network, hint, where))
     return notes
 
 
 def executed_types(compiled: Any) -> set[str] | None:
-    """Return the float types that OpenVINO reports, by layer for HETERO and AUTO; or None."""
+    """Return the float types that OpenVINO reports, or None. HETERO and AUTO report layers only."""
     with suppress(RuntimeError):
         return {compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()}
     with suppress(RuntimeError):
-        facts = [layer.get_rt_info() for layer in compiled.get_runtime_model().get_ordered_ops()]
-        found = {
-            one["runtimePrecision"].astype(str).lower()
-            for one in facts
-            if "runtimePrecision" in one
-            and one["layerType"].astype(str).lower().startswith(COMPUTING)
+        infos = [layer.get_rt_info() for layer in compiled.get_runtime_model().get_ordered_ops()]
+        types = {
+            info["runtimePrecision"].astype(str).lower()
+            for info in infos
+            if "runtimePrecision" in info
+            and info["layerType"].astype(str).lower().startswith(COMPUTING)
         }
-        return found & set(TYPES) if found else None
+        return types & set(TYPES) if types else None
     return None

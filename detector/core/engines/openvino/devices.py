@@ -1,4 +1,4 @@
-"""OpenVINO's devices: the ones here, and the name for which a graph is compiled."""
+"""List OpenVINO's devices, and find the one for which a graph is compiled."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from detector.core.engines.openvino.hardware import device_files, why_missing
 from detector.core.errors import EngineError, UsageError
 
 NAMES = {"cpu": "CPU", "gpu": "GPU", "npu": "NPU"}
-THROUGH = ("no", "hetero", "auto", "batch")  # virtual devices; "no" is none of them
-EXPORTED = ("no", "hetero")  # those whose compiled models OpenVINO can write to a file
+THROUGH = ("no", "hetero", "auto", "batch")  # virtual devices; "no" uses the device itself
+EXPORTED = ("no", "hetero")  # OpenVINO can write models compiled for these to a file
 CAPABILITIES = {"fp32": "FP32", "bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
 ASKING = "ask for its devices"
-# Properties that identify a device or its driver. Each device has some.
+# Properties that identify a device or its driver. No device has all of them.
 IDENTITY = "FULL_DEVICE_NAME DEVICE_ARCHITECTURE DEVICE_UUID GPU_DRIVER_VERSION NPU_DRIVER_VERSION"
 
 
 class Target(NamedTuple):
-    """The device. ``own``: OpenVINO's name. ``compiled_for``: that, or a virtual device over it."""
+    """A device. ``own``: OpenVINO's name for it. ``compiled_for``: ``own``, or a virtual device
+    that uses it."""
 
     device: str
     own: str
@@ -35,8 +36,8 @@ def open_core() -> Any:
     import openvino
 
     core = openvino.Core()
-    # Stop OpenVINO from storing anything, whatever the environment or its configuration file says:
-    # nothing proves who wrote a file in its cache (``compiled`` stores models with proof).
+    # Turn off the cache that the environment or a configuration file may set: nothing proves who
+    # wrote its files (``compiled`` stores models with proof).
     core.set_property({"CACHE_DIR": ""})
     return core
 
@@ -51,13 +52,13 @@ def find_target(core: Any, options: EngineOptions) -> Target:
     if not listed:
         raise EngineError(f"engine openvino: --device {options.device}: {why_missing(kind)}")
     if index and index not in listed and (index, listed) != ("0", [""]):
-        there = " and ".join(_our_name(kind, one) for one in listed)
-        raise EngineError(f"engine openvino: --device {options.device}: OpenVINO lists {there}")
+        names = " and ".join(_our_name(kind, number) for number in listed)
+        raise EngineError(f"engine openvino: --device {options.device}: OpenVINO lists {names}")
     at = index if index in listed else listed[0]
     own = f"{NAMES[kind]}.{at}" if at else NAMES[kind]
-    # A device that lacks an operator, or is still compiling, leaves it to the CPU.
-    below = own if through == "batch" or kind == "cpu" else f"{own},CPU"
-    compiled_for = own if through == "no" else f"{through.upper()}:{below}"
+    # The CPU takes over while the device is still compiling, or if it lacks an operator.
+    members = own if through == "batch" or kind == "cpu" else f"{own},CPU"
+    compiled_for = own if through == "no" else f"{through.upper()}:{members}"
     return Target(_our_name(kind, at), own, compiled_for, _property(core, own, "FULL_DEVICE_NAME"))
 
 
@@ -66,7 +67,7 @@ def _our_name(kind: str, index: str) -> str:
 
 
 def _list_indices(core: Any, kind: str) -> list[str]:
-    with suppress(RuntimeError):  # its plugin, or a library that the plugin needs, is not installed
+    with suppress(RuntimeError):  # the plugin, or a library that it needs, is not installed
         return list(map(str, core.get_property(NAMES[kind], "AVAILABLE_DEVICES")))
     return []
 
@@ -82,51 +83,52 @@ def identify(core: Any, target: Target) -> dict[str, str]:
 
 
 def precisions_of(core: Any, own: str) -> tuple[str, ...]:
-    able = core.get_property(own, "OPTIMIZATION_CAPABILITIES")
-    return tuple(ours for ours, name in CAPABILITIES.items() if name in able)
+    capabilities = core.get_property(own, "OPTIMIZATION_CAPABILITIES")
+    return tuple(ours for ours, name in CAPABILITIES.items() if name in capabilities)
 
 
 def list_offers() -> list[Offer]:
     """Return Intel's GPUs and NPUs that OpenVINO lists, or why it lists none."""
-    found = []
+    offers = []
     with translated("openvino", ASKING):
         core = open_core()
         for kind in ("gpu", "npu"):
             listed = _list_indices(core, kind)
             for index in listed:
                 target = find_target(core, EngineOptions(device=f"{kind}:{index or 0}"))
-                able = precisions_of(core, target.own)
-                found.append(Offer(f"--device {target.device}", target.full_name, True, able))
+                capabilities = precisions_of(core, target.own)
+                offers.append(
+                    Offer(f"--device {target.device}", target.full_name, True, capabilities)
+                )
             if not listed:
-                found.append(Offer(f"--device {kind}", why_missing(kind), usable=False))
-    return found
+                offers.append(Offer(f"--device {kind}", why_missing(kind), usable=False))
+    return offers
 
 
 def refusal(precision: str, device: str) -> str | None:
-    """See ``Engine.refusal``; the plugin would silently use another type."""
-    on_cpu = device in ("auto", "cpu")
-    if on_cpu and precision != "fp16":
-        return None
+    """Return why a device cannot compute in a precision: it would silently use another type."""
     try:
         with translated("openvino", ASKING):
             core = open_core()
             target = find_target(core, EngineOptions(device=device))
-            able = precisions_of(core, target.own)
+            capabilities = precisions_of(core, target.own)
     except EngineError as error:
         return str(error).removeprefix("engine openvino: ")
-    if precision in able:
+    if precision in capabilities:
         return None
-    if on_cpu:
+    if device in ("auto", "cpu"):
         return (
             "this CPU has no fp16 arithmetic (AVX512-FP16), so OpenVINO would use another type; "
-            f"use --precision {'bf16' if 'bf16' in able else 'int8'}"
+            f"use --precision {'bf16' if 'bf16' in capabilities else 'int8'}"
         )
-    return f"{target.full_name} runs {' and '.join(able)}; use --precision {able[0]}"
+    return (
+        f"{target.full_name} runs {' and '.join(capabilities)}; use --precision {capabilities[0]}"
+    )
 
 
 def unused_device() -> str | None:
-    there = [(kind, files[0]) for kind in ("gpu", "npu") if (files := device_files(kind))]
-    which = " and ".join(f"an Intel {kind.upper()} ({file})" for kind, file in there)
-    device = " or ".join(f"--device {kind}" for kind, _ in there)
+    unused_devices = [(kind, files[0]) for kind in ("gpu", "npu") if (files := device_files(kind))]
+    which = " and ".join(f"an Intel {kind.upper()} ({file})" for kind, file in unused_devices)
+    device = " or ".join(f"--device {kind}" for kind, _ in unused_devices)
     unused = f"this machine has {which}, which auto does not use"
-    return f"{unused}; --engine openvino {device} does (see doctor)" if there else None
+    return f"{unused}; --engine openvino {device} does (see doctor)" if unused_devices else None

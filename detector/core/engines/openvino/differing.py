@@ -1,7 +1,7 @@
-"""Find nodes that OpenVINO may compute differently from ONNX Runtime, without an error.
+"""Find nodes that OpenVINO may silently compute differently from ONNX Runtime.
 
-Seen with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; the scripts of ``findings`` show each. A file
-with such a node runs only if one inference gives the same boxes and scores on both.
+Seen with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; scripts in ``findings`` show each case. We run
+a file with such a node only if one inference gives the same boxes and scores with both.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from detector.core.models.base import Network
 if TYPE_CHECKING:
     import onnx
 
-Test = Callable[[Mapping[str, Any], int], bool]  # takes a node's attributes and the opset
-# Relative differences allowed in boxes and scores of float32; rounding alone makes 1e-5.
+Test = Callable[[Mapping[str, Any], int], bool]  # attributes of a node, opset -> may differ
+# Relative differences allowed in boxes and scores of float32; rounding alone causes 1e-5.
 LIMITS = (1e-3, 1e-3)
 
 
@@ -27,8 +27,8 @@ def _has_ignored_attributes(attributes: Mapping[str, Any], opset: int) -> bool:
 
 
 def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether a pooling window may lie entirely in the padding: OpenVINO keeps it, and
-    returns the lowest float32."""
+    """Return whether a pooling window may be entirely in the padding, which ONNX Runtime omits.
+    OpenVINO returns the lowest float32 for it."""
     return bool(attributes.get("ceil_mode") and any(attributes.get("pads", ())))
 
 
@@ -38,14 +38,14 @@ def _reduces_all(attributes: Mapping[str, Any], opset: int) -> bool:
     return "axes" in attributes and opset >= 13
 
 
-def _takes_the_highest(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether RoiAlign takes a maximum: of interpolated values in OpenVINO, of weighted
-    corners in ONNX Runtime."""
+def _takes_maximum(attributes: Mapping[str, Any], opset: int) -> bool:
+    """Return whether RoiAlign takes a maximum. OpenVINO takes it of interpolated values, ONNX
+    Runtime of weighted corners."""
     return attributes.get("mode") == b"max"
 
 
 def _reduces_none(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether an L2 norm over no axis is requested: OpenVINO returns its input unchanged."""
+    """Return whether an L2 norm over no axis is requested, for which OpenVINO returns its input."""
     return bool(attributes.get("noop_with_empty_axes"))
 
 
@@ -53,27 +53,30 @@ TESTS: Mapping[str, Test] = {
     "Resize": _has_ignored_attributes,
     "MaxPool": _counts_windows_in_padding,
     "AveragePool": _counts_windows_in_padding,
-    "RoiAlign": _takes_the_highest,
+    "RoiAlign": _takes_maximum,
     "ReduceL1": _reduces_all,
     "ReduceLogSum": _reduces_all,
     "ReduceLogSumExp": _reduces_all,
     "ReduceL2": _reduces_none,
 }
-SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))  # for 8 bits; wider types wrap
+# OpenVINO saturates 8-bit results of these operators; wider types wrap, as in ONNX Runtime.
+SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))
 
 
 def find_differing(network: Network) -> str | None:
-    """Return the first such node ("down (Resize)") in a file from elsewhere, or None."""
+    """Return the first such node, as "down (Resize)", in another program's file; or None."""
     if "recognised" not in network.details:
         return None
     from onnx import helper
 
     model = network.graph
-    opset = next(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
+    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     in_bytes = _names_of_bytes(model.graph)
     for node in model.graph.node:
         test = TESTS.get(node.op_type)
-        attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        attributes = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+        }
         if (test is not None and test(attributes, opset)) or (
             node.op_type in SATURATING and in_bytes.intersection(node.input)
         ):
@@ -82,13 +85,13 @@ def find_differing(network: Network) -> str | None:
 
 
 def _names_of_bytes(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of 8-bit tensors, as far as inputs, constants and Cast nodes tell."""
+    """Return the names of 8-bit tensors among inputs, constants and results of Cast nodes."""
     from onnx import TensorProto
 
     kinds = (TensorProto.UINT8, TensorProto.INT8)
-    found = {one.name for one in graph.input if one.type.tensor_type.elem_type in kinds}
-    found |= {one.name for one in graph.initializer if one.data_type in kinds}
+    names = {info.name for info in graph.input if info.type.tensor_type.elem_type in kinds}
+    names |= {tensor.name for tensor in graph.initializer if tensor.data_type in kinds}
     for node in graph.node:
-        if node.op_type == "Cast" and any(one.i in kinds for one in node.attribute):
-            found.add(node.output[0])
-    return found
+        if node.op_type == "Cast" and any(attribute.i in kinds for attribute in node.attribute):
+            names.add(node.output[0])
+    return names

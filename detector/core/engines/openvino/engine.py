@@ -1,4 +1,4 @@
-"""The open engine openvino: one compiled graph, a stream of threads per concurrent request."""
+"""The open engine openvino: a compiled graph, with a stream of threads per concurrent request."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import Engine, EngineOptions, LayerExecution, RawRequest, translated
+from detector.core.engines.base import (
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    RawRequest,
+    check_contract,
+    translated,
+)
 from detector.core.engines.openvino.compiled import read_compiled
 from detector.core.engines.openvino.compiling import (
     IN_FLOAT,
     Compilation,
-    check_contract,
-    compilation,
     compile_graph,
     notes_of,
+    plan_compilation,
 )
 from detector.core.engines.openvino.devices import open_core
 from detector.core.engines.openvino.differing import LIMITS, find_differing
@@ -44,7 +50,7 @@ class OpenvinoRequest(RawRequest):
         if self._request is None:
             raise EngineError("engine openvino: infer() called after close()")
         with translated("openvino", "run the network"):
-            # Not infer(), which creates a dictionary of arrays for every call.
+            # infer() would create a dictionary of arrays for every call.
             self._request.start_async()
             self._request.wait()
         return [output[:n] for output in self._outputs]
@@ -68,33 +74,39 @@ class OpenOpenvino(Engine):
         self._network = network
         with translated("openvino", "load the graph"):
             core = open_core()
-            wanted = compilation(network, options, concurrency, core)
-            self.device, self.threads = wanted.target.device, wanted.threads
+            compilation = plan_compilation(network, options, concurrency, core)
+            self.device, self.threads = compilation.target.device, compilation.threads
             if self.device != "cpu":
-                self.device_name, self.threads = wanted.target.full_name, 1
-            self._compile(core, wanted, options.requests, options.artefact)
-            self.notes = notes_of(self._compiled, wanted, options.precision)
-            if wanted.target.kind == "cpu" and from_elsewhere(network):
-                self.notes += self._prove(core, wanted, options.requests)
+                self.device_name, self.threads = compilation.target.full_name, 1
+            self._compile(core, compilation, options.requests, options.artefact)
+            self.notes = notes_of(self._compiled, compilation, options.precision)
+            if compilation.target.kind == "cpu" and from_elsewhere(network):
+                self.notes += self._check_quantised(core, compilation, options.requests)
             elif (node := find_differing(network)) is not None:
-                self._compare(node)
+                self._check_node(node)
 
-    def _compile(self, core: Any, wanted: Compilation, requests: int, built: str | None) -> None:
+    def _compile(
+        self, core: Any, compilation: Compilation, requests: int, built: str | None
+    ) -> None:
         self._compiled: Any = (
-            compile_graph(core, wanted) if built is None else read_compiled(core, wanted, built)
+            compile_graph(core, compilation)
+            if built is None
+            else read_compiled(core, compilation, built)
         )
-        check_contract(self._compiled, wanted.network)
+        inputs, outputs = map(_describe_ports, (self._compiled.inputs, self._compiled.outputs))
+        check_contract(self.name, compilation.network, inputs, outputs)
         self.requests: list[OpenvinoRequest] = [
-            OpenvinoRequest(self._compiled, wanted.network) for _ in range(requests)
+            OpenvinoRequest(self._compiled, compilation.network) for _ in range(requests)
         ]
 
-    def _prove(self, core: Any, wanted: Compilation, requests: int) -> list[str]:
-        """Compile a quantised graph again, in float, if its outputs differ from ONNX Runtime's."""
-        network, name = wanted.network, wanted.network.name
+    def _check_quantised(self, core: Any, compilation: Compilation, requests: int) -> list[str]:
+        """Compile a quantised graph again, in float, if its outputs are not those of ONNX Runtime.
+        Return notes."""
+        network, name = compilation.network, compilation.network.name
         expected = expect(network)
         if is_unlike(network, expected, self.requests[: self.concurrency]):
             network.details[IN_FLOAT] = True
-            self._compile(core, wanted, requests, None)
+            self._compile(core, compilation, requests, None)
             if is_unlike(network, expected, self.requests[: self.concurrency]):
                 raise EngineError(
                     f"engine openvino: it computes other boxes or scores of {name}, which is "
@@ -107,8 +119,7 @@ class OpenOpenvino(Engine):
             "Runtime, so the run computes in float; --engine ort runs the file as it is"
         ]
 
-    def _compare(self, node: str) -> None:
-        """Raise EngineError if one inference has other boxes or scores than ONNX Runtime."""
+    def _check_node(self, node: str) -> None:
         limits = {"limits": LIMITS} if self.precision == "fp32" else {}
         if is_unlike(self._network, expect(self._network), self.requests[:1], **limits):
             raise EngineError(
@@ -133,3 +144,10 @@ class OpenOpenvino(Engine):
         self._compiled = None
         for request in self.requests:
             request.release()
+
+
+def _describe_ports(ports: Any) -> list[tuple[str, Any]]:
+    names = [port.element_type.get_type_name() for port in ports]
+    shapes = [tuple(port.partial_shape.to_shape()) for port in ports]
+    types = [{"u8": "uint8", "f32": "float32"}.get(name, name) for name in names]
+    return list(zip(types, shapes, strict=True))

@@ -1,4 +1,4 @@
-"""Intel's GPUs and NPUs as the kernel lists them, and what is missing if OpenVINO finds none."""
+"""Find Intel's GPUs and NPUs in /dev and /sys, and why OpenVINO does not list them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ INTEL = "0x8086"  # PCI vendor
 
 class DeviceKind(NamedTuple):
     what: str
-    files: str  # below /dev, as a pattern
-    shown: str  # below /sys/class
-    pci: str  # prefix of such a device's PCI class
-    module: str  # of the kernel
+    files: str  # pattern below /dev
+    sys_class: str  # folder below /sys/class
+    pci: str  # prefix of the PCI class
+    module: str  # kernel module
     packages: str
 
 
@@ -42,40 +42,43 @@ KINDS = {
 
 def device_files(kind: str) -> list[Path]:
     """Return the files of /dev through which a driver reaches Intel's devices of a kind."""
-    files, shown = KINDS[kind].files, SYS / "class" / KINDS[kind].shown
+    devices = SYS / "class" / KINDS[kind].sys_class
     return [
         file
-        for file in sorted(DEV.glob(files))
-        if _read(shown / file.name / "device" / "vendor") == INTEL
+        for file in sorted(DEV.glob(KINDS[kind].files))
+        if _read(devices / file.name / "device" / "vendor") == INTEL
     ]
 
 
 def why_missing(kind: str) -> str:
-    """Return why OpenVINO lists no such device, and what to do about it, if known."""
-    about, files = KINDS[kind], device_files(kind)
+    """Return why OpenVINO lists no such device, and the fix, if known."""
+    entry, files = KINDS[kind], device_files(kind)
     if not files:
-        if not _is_on_pci(about):
-            return f"the kernel lists no {about.what}; if there is one, install {about.packages}"
+        if not _is_on_pci(entry):
+            return f"the kernel lists no {entry.what}; if there is one, install {entry.packages}"
         return (
-            f"the machine has an {about.what}, but there is no {DEV / about.files}; load the "
-            f"kernel's driver ({about.module}), or pass {(DEV / about.files).parent} into the "
+            f"the machine has an {entry.what}, but there is no {DEV / entry.files}; load the "
+            f"kernel's driver ({entry.module}), or pass {(DEV / entry.files).parent} into the "
             "container (docker run --device)"
         )
     if not any(os.access(file, os.R_OK | os.W_OK) for file in files):
-        group = _group(files[0])
+        try:
+            group = files[0].group()
+        except KeyError:  # the group has no name
+            group = str(files[0].stat().st_gid)
         return (
             f"no permission for {files[0]}; add your account to its group (sudo usermod -aG "
             f"{group} $USER, then log in again; for a container --group-add {group})"
         )
     return (
-        f"{files[0]} is there, but OpenVINO finds no driver for it; install {about.packages}, or a "
+        f"{files[0]} is there, but OpenVINO finds no driver for it; install {entry.packages}, or a "
         "newer version of it"
     )
 
 
-def _is_on_pci(about: DeviceKind) -> bool:
+def _is_on_pci(entry: DeviceKind) -> bool:
     return any(
-        _read(device / "vendor") == INTEL and _read(device / "class").startswith(about.pci)
+        _read(device / "vendor") == INTEL and _read(device / "class").startswith(entry.pci)
         for device in (SYS / "bus" / "pci" / "devices").glob("*")
     )
 
@@ -84,12 +87,3 @@ def _read(path: Path) -> str:
     with suppress(OSError):
         return path.read_text().strip()
     return ""
-
-
-def _group(file: Path) -> str:
-    import grp
-
-    number = file.stat().st_gid
-    with suppress(KeyError):
-        return grp.getgrgid(number).gr_name
-    return str(number)

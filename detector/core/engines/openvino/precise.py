@@ -1,6 +1,6 @@
-"""Mark nodes that stay float32, whatever precision the plugin is set to, with the attribute
-``precise``. Python cannot set it, but OpenVINO's file format can hold it. It is undocumented;
-openvino 2024.6 and 2026.4 respect it."""
+"""Mark nodes that stay float32 in any precision, with OpenVINO's attribute ``precise``. Python
+cannot set it, so we write it into OpenVINO's file format. It is undocumented; openvino 2024.6 and
+2026.4 respect it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from detector.core.errors.writing import temporary_folder
 
-# The ONNX front end's suffix for a convolution; the sum with its bias has the node's name.
+# Suffix that OpenVINO adds to a convolution's name; the addition of its bias gets the node's name.
 WITHOUT_BIASES = "/WithoutBiases"
 PASSIVE = ("Const", "Parameter", "Result")
 
@@ -23,7 +23,7 @@ def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
     with temporary_folder() as folder:
         graph, weights = Path(folder, "graph.xml"), Path(folder, "graph.bin")
         openvino.serialize(model, str(graph), str(weights))
-        # Both are read into memory: some systems cannot delete a mapped file.
+        # Both are read into memory, since some systems cannot delete a mapped file.
         return core.read_model(_mark(graph, names), weights.read_bytes())
 
 
@@ -38,7 +38,7 @@ def _mark(graph: Path, names: Set[str]) -> bytes:
         info = layer.find("rt_info")
         if info is None:
             info = ElementTree.Element("rt_info")
-            # OpenVINO writes it after the data.
+            # OpenVINO's own order is the data, then this element.
             layer.insert(0 if layer.find("data") is None else 1, info)
         ElementTree.SubElement(info, "attribute", {"name": "precise", "version": "0"})
     return ElementTree.tostring(root)

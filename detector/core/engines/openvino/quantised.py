@@ -1,7 +1,7 @@
-"""Make graphs that others quantised safe for OpenVINO, and check them with one inference.
+"""Make graphs that other programs quantised safe for OpenVINO, and check them with one inference.
 
-OpenVINO 2026.4.1 misreads activations of 16 bits and signed ones after a Concat, and two streams
-may corrupt the weights of a graph with Q/DQ pairs, without any error.
+OpenVINO 2026.4.1 silently misreads activations of 16 bits, and signed ones after a Concat; and with
+two streams it may corrupt the weights of a graph with Q/DQ pairs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import onnx
 
 BYTE = 128  # difference between a number as s8 and as u8
-FAINT = 0.1  # norm of scores that are only rounding
-# The largest relative differences of boxes and scores: rounding alone makes 0.03 and 0.41
-# (yolox_nano), a run without scores 1.
+FAINT = 0.1  # scores with a smaller norm are rounding errors
+# The relative differences allowed in boxes and scores. Rounding alone causes 0.03 and 0.41
+# (yolox_nano); if no scores are found, the difference is 1.
 LIMITS = (0.2, 0.7)
 
 
 def from_elsewhere(network: Network) -> bool:
-    """Return whether the network's own file holds Q/DQ pairs, without reading its graph."""
+    """Return whether another program has put Q/DQ pairs into the network's file."""
     foreign = network.precision == "fp32" and "recognised" in network.details
     return foreign and is_quantised(network.graph)
 
@@ -50,35 +50,36 @@ def is_wide(model: onnx.ModelProto) -> bool:
 
 
 def _pairs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, list[onnx.NodeProto], str]]:
-    """Yield each Q that only DQ nodes read, those nodes, and their common zero point."""
+    """Yield each QuantizeLinear that only DequantizeLinear nodes read, those nodes, and the name of
+    their common zero point."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
     for node in graph.node:
         if node.op_type == "QuantizeLinear" and node.input[2:]:
-            behind = readers.get(node.output[0], [])
-            kinds = {(one.op_type, *one.input[1:]) for one in behind}
+            dequantisers = readers.get(node.output[0], [])
+            kinds = {(reader.op_type, *reader.input[1:]) for reader in dequantisers}
             if kinds == {("DequantizeLinear", *node.input[1:])}:
-                yield node, behind, node.input[2]
+                yield node, dequantisers, node.input[2]
 
 
 def unsign(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with u8 instead of s8 activations, for the same values."""
+    """Return the graph with u8 instead of s8 activations, which have the same real values."""
     import onnx
     from onnx import numpy_helper
 
     result = onnx.ModelProto()
     result.CopyFrom(model)
     values = {tensor.name: tensor for tensor in model.graph.initializer}
-    for quantise, behind, name in _pairs(result.graph):
+    for quantise, dequantisers, name in _pairs(result.graph):
         if name in values and values[name].data_type == onnx.TensorProto.INT8:
-            for node in (quantise, *behind):
+            for node in (quantise, *dequantisers):
                 node.input[2] = f"{name}/u8"
             zero = numpy_helper.to_array(values[name]).astype(np.int16) + BYTE
-            made = numpy_helper.from_array(zero.astype(np.uint8), f"{name}/u8")
-            if values.setdefault(made.name, made) is made:
-                result.graph.initializer.append(made)
+            zero_point = numpy_helper.from_array(zero.astype(np.uint8), f"{name}/u8")
+            if values.setdefault(zero_point.name, zero_point) is zero_point:
+                result.graph.initializer.append(zero_point)
     del result.graph.value_info[:]
     return result
 
@@ -94,7 +95,7 @@ def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = result.graph
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     replaced: dict[str, onnx.NodeProto] = {}
-    for quantise, behind, name in _pairs(graph):
+    for quantise, dequantisers, name in _pairs(graph):
         scale, zero = values.get(quantise.input[1]), values.get(name)
         if scale is None or zero is None or scale.size != 1:
             continue
@@ -105,16 +106,16 @@ def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
             graph.initializer.append(numpy_helper.from_array(value.astype(scale.dtype), end))
         clip = helper.make_node("Clip", [quantise.input[0], *ends], quantise.output, quantise.name)
         replaced[quantise.output[0]] = clip
-        for node in behind:
+        for node in dequantisers:
             replaced[node.output[0]] = helper.make_node(
                 "Identity", quantise.output, node.output, node.name
             )
     nodes = [replaced.get(node.output[0], node) for node in graph.node]
     for node in [node for node in nodes if node.op_type == "DequantizeLinear"]:
-        given = {name: values[name] for name in node.input if name in values}
-        if len(given) == len(node.input):
-            made = ReferenceEvaluator(node).run(None, given)[0]
-            graph.initializer.append(numpy_helper.from_array(made, node.output[0]))
+        operands = {name: values[name] for name in node.input if name in values}
+        if len(operands) == len(node.input):
+            floats = ReferenceEvaluator(node).run(None, operands)[0]
+            graph.initializer.append(numpy_helper.from_array(floats, node.output[0]))
             nodes.remove(node)
     del graph.node[:], graph.value_info[:]
     graph.node.extend(nodes)
@@ -136,7 +137,8 @@ def is_unlike(
     requests: Sequence[RawRequest],
     limits: tuple[float, float] = LIMITS,
 ) -> bool:
-    """Return whether any of the concurrent requests finds other boxes or scores in the picture."""
+    """Return whether any of the requests, run at once, finds other boxes or scores than expected
+    in a synthetic picture."""
     for request in requests:
         request.slot[:] = draw(network.input.height, network.input.width)
     with ThreadPoolExecutor(len(requests)) as threads:
@@ -150,12 +152,12 @@ def _differs(
     found: list[NDArray[np.float32]],
     limits: tuple[float, float],
 ) -> bool:
-    """Compare the first picture, with sorted columns: the order depends on rounding."""
+    """Compare the first picture, with each column sorted, since the order depends on rounding."""
     columns = []
     for outputs in (expected, found):
         rows = network.dense([values[:1] for values in outputs])[0]
         columns.append((np.sort(rows[:, :4], 0), np.sort(rows[:, 4:5] * rows[:, 5:], 0)))
-    with np.errstate(over="ignore", invalid="ignore"):  # the lowest float may also be a result
+    with np.errstate(over="ignore", invalid="ignore"):  # results may include the lowest float
         return any(
             not np.linalg.norm(there - here) <= limit * max(np.linalg.norm(here), FAINT)
             for here, there, limit in zip(*columns, limits, strict=True)

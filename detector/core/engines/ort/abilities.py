@@ -1,4 +1,4 @@
-"""ONNX Runtime's devices here, and what it does not compute on them."""
+"""Choose ONNX Runtime's device, and refuse precisions that it does not compute there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ WITH_CUDA = "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
 
 ON_GPU_ONLY = {
     "tf32": "it needs a GPU",
-    # Measured: a cast on each edge, all 47 convolutions of street in fp32, the same speed. bf16:
-    # not a single convolution.
+    # Measured with street: a cast on each edge, all 47 convolutions in fp32, no gain in speed. In
+    # bf16, ONNX Runtime ran none of them.
     "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
 }
 
@@ -31,7 +31,7 @@ def refusal(precision: str, device: str) -> str | None:
 
 
 def best_concurrency(options: EngineOptions) -> int:
-    """Return how many requests fill a CPU's cores; 1 on a GPU, which is not measured yet."""
+    """Return how many requests fill a CPU's cores; on a GPU 1, since more are not measured yet."""
     return 1 if wanted_device(options) != "cpu" else best_streams(options)
 
 
@@ -46,7 +46,8 @@ def no_cuda() -> str:
 
 
 def wanted_device(options: EngineOptions) -> str:
-    """Return "cpu" or "cuda:N". ``auto``: the first GPU if this build supports the precision."""
+    """Return "cpu" or "cuda:N"; for ``auto`` the first GPU, if this build has CUDA and supports the
+    precision on a GPU."""
     if options.device == "auto":
         return "cuda:0" if options.precision != "int8" and has_cuda() else "cpu"
     return f"cuda:{index_of(options.device)}" if options.device != "cpu" else "cpu"

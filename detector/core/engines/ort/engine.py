@@ -18,6 +18,7 @@ from detector.core.engines.base import (
     EngineOptions,
     LayerExecution,
     RawRequest,
+    check_contract,
     cpu_threads,
     translated,
 )
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     import onnx
 
 
-# Fatal messages only: errors come as exceptions, and stdout and stderr are ours.
+# Log fatal errors only. Others are exceptions, and stdout and stderr are ours.
 SILENT = 4
-# Rounds the float weights of a convolution between two quantised ones to int8, although the graph
-# keeps it in float.
+# This optimiser would round the float weights of a convolution between two quantised ones to int8,
+# although the graph keeps it in float.
 UNWANTED = {"WeightBiasQuantization"}
 
 
@@ -47,10 +48,10 @@ class OrtRequest(RawRequest):
         self._session, self._options = session, run_options
         self._binding = session.io_binding()
         self._uploaded: Any = None
-        given = session.get_inputs()[0].name
+        name = session.get_inputs()[0].name
         if device == "cpu":
             self._binding.bind_input(
-                given, "cpu", 0, np.uint8, self.slot.shape, self.slot.ctypes.data
+                name, "cpu", 0, np.uint8, self.slot.shape, self.slot.ctypes.data
             )
         else:
             import onnxruntime
@@ -58,7 +59,7 @@ class OrtRequest(RawRequest):
             self._uploaded = onnxruntime.OrtValue.ortvalue_from_numpy(
                 self.slot, "cuda", abilities.index_of(device)
             )
-            self._binding.bind_ortvalue_input(given, self._uploaded)
+            self._binding.bind_ortvalue_input(name, self._uploaded)
         for output, array in zip(session.get_outputs(), self._outputs, strict=True):
             self._binding.bind_output(
                 output.name, "cpu", 0, np.float32, array.shape, array.ctypes.data
@@ -92,7 +93,9 @@ class OpenOrt(Engine):
         self.notes: list[str] = []
         session, self.device = self._open(network, options)
         with translated("ort", "load the graph"):
-            _check_contract(session, network)
+            check_contract(
+                self.name, network, *map(_describe, (session.get_inputs(), session.get_outputs()))
+            )
             run_options = _run_options()
             self.requests: list[OrtRequest] = [
                 OrtRequest(session, run_options, network, self._memory())
@@ -103,7 +106,7 @@ class OpenOrt(Engine):
         return self.device
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
-        """Return the session and its device, which may only be replaced with ``auto``."""
+        """Return the session and its device: with ``auto``, the CPU if CUDA does not start."""
         device = abilities.wanted_device(options)
         if device != "cpu":
             try:
@@ -116,21 +119,21 @@ class OpenOrt(Engine):
             self.notes.append(f"engine ort runs on the CPU: {abilities.no_cuda()}")
         with translated("ort", "load the graph"):
             settings = settings_of(self.threads)
-            # Plans would hold a block for a whole run, besides the arena that the first run filled.
+            # A memory pattern would hold another block, in addition to the arena of the first run.
             settings.enable_mem_pattern = False
             return open_session(network, settings, [CPU]), "cpu"
 
     def execution(self) -> list[LayerExecution]:
-        """Return the layers of the optimised graph, which a second such session saves."""
+        """Return the layers of the optimised graph, which another session saves for this."""
         if self._network is None:
             return []
+        import onnx
 
-        with translated("ort", "list the layers"):
-            optimised = _optimise(
-                self._network, self.threads, _providers(self.device, self.precision)
-            )
-            float_math = "tf32" if self.precision == "tf32" else "fp32"
-            return read_layers(optimised, self._network.graph, float_math)
+        with translated("ort", "list the layers"), temporary_folder() as folder:
+            settings = save_graph(settings_of(self.threads), str(folder))
+            open_session(self._network, settings, _providers(self.device, self.precision))
+            optimised = onnx.load(folder / OPTIMISED, load_external_data=False)
+            return read_layers(optimised, self._network.graph, self.precision)
 
     def close(self) -> None:
         self._network = None
@@ -143,11 +146,12 @@ class OrtLayerProfiler:
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self._network, self._precision = network, options.precision
-        self._kept = ExitStack()
-        folder = self._kept.enter_context(temporary_folder("detect-video-layers-"))
-        self._folder = str(folder)
+        self._open_folder = ExitStack()
+        self._folder = self._open_folder.enter_context(temporary_folder("detect-video-layers-"))
         device = abilities.wanted_device(options)
-        settings = trace_runs(settings_of(cpu_threads(options)), self._folder)
+        settings = save_graph(settings_of(cpu_threads(options)), str(self._folder))
+        settings.enable_profiling = True
+        settings.profile_file_prefix = str(self._folder / "trace")
         with translated("ort", "load the graph for a profile"):
             self._session: Any = open_session(
                 network, settings, _providers(device, self._precision)
@@ -159,21 +163,26 @@ class OrtLayerProfiler:
         self._request.infer(len(slot))
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
+        import onnx
+
+        from detector.core.engines._layer_times import match_layers
+
         with translated("ort", "read the profile"):
-            float_math = "tf32" if self._precision == "tf32" else "fp32"
-            trace = self._session.end_profiling()
-            return node_times(trace, self._folder, self._network.graph, float_math)
+            events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+            optimised = onnx.load(self._folder / OPTIMISED, load_external_data=False)
+            layers = read_layers(optimised, self._network.graph, self._precision)
+            return match_layers(layers, split_into_runs(events))
 
     def close(self) -> None:
         self._request.release()
         self._session = None
-        self._kept.close()
+        self._open_folder.close()
 
 
 def _providers(device: str, precision: str) -> list[Any]:
     if device == "cpu":
         return [CPU]
-    # use_tf32 is on by default, and fp32 would not be fp32.
+    # use_tf32 is on by default, so it must be turned off for fp32.
     return [
         (CUDA, {"device_id": abilities.index_of(device), "use_tf32": int(precision == "tf32")}),
         CPU,
@@ -186,7 +195,7 @@ def _cuda_session(network: Network, threads: int, precision: str, device: str) -
 
     if not abilities.has_cuda():
         raise EngineError(f"engine ort: --device {device}: {abilities.no_cuda()}")
-    onnxruntime.set_default_logger_severity(SILENT)  # it reports missing libraries
+    onnxruntime.set_default_logger_severity(SILENT)  # else it logs missing libraries
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # CUDA's libraries from pip packages
     with translated("ort", f"start its CUDA provider on {device}"):
@@ -233,27 +242,9 @@ def open_session(network: Network, settings: Any, providers: Sequence[Any] | Non
     )
 
 
-def _optimise(network: Network, threads: int, providers: Sequence[Any]) -> Any:
-    import onnx
-
-    with temporary_folder() as folder:
-        settings = save_graph(settings_of(threads), str(folder))
-        open_session(network, settings, providers)
-        return onnx.load(folder / OPTIMISED, load_external_data=False)
-
-
-def _check_contract(session: Any, network: Network) -> None:
-    """Raise EngineError if the session would write past the end of our arrays."""
-    found_inputs = [(tensor.type, tuple(tensor.shape)) for tensor in session.get_inputs()]
-    found_outputs = [(tensor.type, tuple(tensor.shape)) for tensor in session.get_outputs()]
-    if found_inputs != [("tensor(uint8)", network.input_shape)] or found_outputs != [
-        ("tensor(float)", tuple(shape)) for shape in network.output_shapes
-    ]:
-        raise EngineError(
-            f"engine ort: the graph of {network.name} takes {found_inputs} and gives "
-            f"{found_outputs}; expected one u8 input {network.input_shape} and float32 outputs "
-            f"{network.output_shapes}"
-        )
+def _describe(tensors: Any) -> list[tuple[str, Any]]:
+    names = {"tensor(uint8)": "uint8", "tensor(float)": "float32"}
+    return [(names.get(tensor.type, tensor.type), tuple(tensor.shape)) for tensor in tensors]
 
 
 OPTIMISED = "optimised.onnx"
@@ -261,36 +252,17 @@ SUFFIX = "_kernel_time"
 
 
 def save_graph(settings: Any, folder: str) -> Any:
+    """Make a session save its optimised graph in ``folder``."""
     settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
-    # The weights go into a separate file: they are not needed, and may be too large for one.
+    # The weights go into a separate file, since they are not needed and may exceed one protobuf.
     settings.add_session_config_entry(
         "session.optimized_model_external_initializers_file_name", "weights.bin"
     )
     return settings
 
 
-def trace_runs(settings: Any, folder: str) -> Any:
-    """Make a session save a trace and the graph with its names in ``folder``."""
-    settings.enable_profiling = True
-    settings.profile_file_prefix = str(Path(folder, "trace"))
-    return save_graph(settings, folder)
-
-
-def node_times(
-    trace: str, folder: str, graph: Any, float_math: str
-) -> list[tuple[LayerExecution, list[float]]]:
-    """Return every node of the optimised ``graph`` with its ms in each run."""
-    import onnx
-
-    from detector.core.engines._layer_times import match_layers
-
-    optimised = onnx.load(Path(folder, OPTIMISED), load_external_data=False)
-    events = json.loads(Path(trace).read_text(encoding="utf-8"))
-    return match_layers(read_layers(optimised, graph, float_math), split_into_runs(events))
-
-
 def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """Return (name, operator, ms, in whole us) of the nodes in order, for each run."""
+    """Return, for each run, (name, operator, ms) of the nodes in order. Times are whole us."""
     nodes = [
         event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
     ]
@@ -313,16 +285,17 @@ def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, f
     ]
 
 
-# ---- What ONNX Runtime made of a graph: its nodes, their types, and our nodes in them. We read the
-# optimised graph that ONNX Runtime saves. It fuses and renames nodes and changes their layout,
-# without recording which node came from which. But a name that it makes up always contains the name
-# of one node of ours (``0.act_nchwc``, ``3.conv_token_7``). The rest follows from the graph: a
-# convolution that appears in no name went into the activation after it, and so on.
+# ---- The layers of the optimised graph that ONNX Runtime saves, their types, and our nodes in them
+#
+# ONNX Runtime fuses and renames nodes and changes their layout, without recording which node came
+# from which. But each new name contains the name of one node of ours (``0.act_nchwc``,
+# ``3.conv_token_7``). The rest follows from the graph: a convolution that appears in no name was
+# fused into the activation after it, and so on.
 
 OWN_NAME = re.compile(
     r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$"
 )
-COMPUTING = ("Conv", "Gemm", "MatMul")  # parts of the operator's name, whatever is fused into it
+COMPUTING = ("Conv", "Gemm", "MatMul")  # parts of the names of such operators, also fused ones
 INTEGER = (
     "ConvInteger",
     "MatMulInteger",
@@ -345,38 +318,38 @@ NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", 
 
 
 def read_layers(
-    optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32"
+    optimised: onnx.ModelProto, graph: onnx.ModelProto, requested: str = "fp32"
 ) -> list[LayerExecution]:
-    """Return an optimised graph's layers. ``float_math``: of fp32 products ("tf32" on a GPU)."""
-    stands_for: dict[int, list[str]] = {}
-    for name, owner in _owners(optimised.graph, graph.graph).items():
-        stands_for.setdefault(owner, []).append(name)
-    found = []
+    """Return the layers of a graph's optimised form. ``requested``: the precision of the run."""
+    nodes: dict[int, list[str]] = {}
+    for name, owner in _find_owners(optimised.graph, graph.graph).items():
+        nodes.setdefault(owner, []).append(name)
+    layers = []
     for at, (node, precision) in enumerate(_precisions(optimised.graph)):
-        if precision == "fp32" and _computes(node):
-            precision = float_math
-        found.append(
-            LayerExecution(node.name, node.op_type, precision, nodes=tuple(stands_for.get(at, ())))
-        )
-    return found
+        if precision == "fp32" and requested == "tf32" and _computes(node):
+            precision = "tf32"
+        own = tuple(nodes.get(at, ()))
+        layers.append(LayerExecution(node.name, node.op_type, precision, nodes=own))
+    return layers
 
 
 def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
-    """Yield (node, type of its first input, or int8); bytes before any quantiser are a picture."""
+    """Yield each node with "int8" if it computes on integers, else with the type of its first
+    input. Bytes before any quantiser are the picture, so their type is not "int8"."""
     types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
     types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
     for node in graph.node:
-        given = next((types[name] for name in node.input if name in types), "none")
+        precision = next((types[name] for name in node.input if name in types), "none")
         if node.op_type.startswith("QLinear") or node.op_type in INTEGER:
-            precision, gives = "int8", RESULTS.get(node.op_type, "int8")
+            precision, result = "int8", RESULTS.get(node.op_type, "int8")
         elif node.op_type in QUANTISING:
-            precision, gives = given, "int8"
+            result = "int8"
         elif node.op_type == "DequantizeLinear":
-            precision, gives = given, types.get(node.input[1], "fp32")
+            result = types.get(node.input[1], "fp32")
         else:
-            precision, gives = given, RESULTS.get(node.op_type, given)
+            result = RESULTS.get(node.op_type, precision)
         to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
-        types |= dict.fromkeys(node.output, gives if to is None else _name(to))
+        types |= dict.fromkeys(node.output, result if to is None else _name(to))
         yield node, precision
 
 
@@ -387,53 +360,54 @@ def _name(elem_type: int) -> str:
     return NAMES.get(name, name)
 
 
-def _owners(optimised: Any, graph: Any) -> dict[str, int]:
-    """Return node of ours -> index of its optimised node, without those that became constants."""
-    folded = _constant_nodes(graph)
+def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
+    """Return our nodes, except those that became constants -> index of the optimised node that
+    computes each."""
+    folded = _find_constant_nodes(graph)
     nodes = [node for node in graph.node if node.name not in folded]
-    owners = _owners_by_name(optimised, {node.name for node in nodes})
-    before, behind = _neighbours(nodes)
+    owners = _find_owners_by_name(optimised, {node.name for node in nodes})
+    before, after = _find_neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
-    # Each pass keeps what earlier ones assigned. First: convolutions and casts into the next node.
+    # No pass changes an earlier assignment. First, assign convolutions and casts to the next node.
     for node in reversed(nodes):
         if _computes(node) or node.op_type == "DequantizeLinear":
-            places = [
+            candidates = [
                 at
-                for at in _places(behind[node.name], owners)
+                for at in _owners_of(after[node.name], owners)
                 if not _computes(node) or at in computing
             ]
-            owners |= {node.name: places[0]} if places and node.name not in owners else {}
-    # Then activations into the node before, and the start of the graph into the node after it.
-    for around, order in ((before, nodes), (behind, nodes[::-1])):
+            owners |= {node.name: candidates[0]} if candidates and node.name not in owners else {}
+    # Then activations to the node before, and nodes at the start of the graph to the next one.
+    for neighbours, order in ((before, nodes), (after, nodes[::-1])):
         for node in order:
-            places = _places(around[node.name], owners)
-            owners |= {node.name: places[0]} if places and node.name not in owners else {}
+            candidates = _owners_of(neighbours[node.name], owners)
+            owners |= {node.name: candidates[0]} if candidates and node.name not in owners else {}
     return owners
 
 
-def _owners_by_name(optimised: Any, known: set[str]) -> dict[str, int]:
+def _find_owners_by_name(optimised: Any, known: set[str]) -> dict[str, int]:
     owners: dict[str, int] = {}
-    for at, made in enumerate(optimised.node):
-        match = OWN_NAME.match(made.name)
-        for name in (made.name, match.group(1) if match else ""):
+    for at, node in enumerate(optimised.node):
+        match = OWN_NAME.match(node.name)
+        for name in (node.name, match.group(1) if match else ""):
             if name in known:
                 owners.setdefault(name, at)
     return owners
 
 
-def _neighbours(nodes: list[Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+def _find_neighbours(nodes: list[Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     made_by = {output: node.name for node in nodes for output in node.output}
     before = {
         node.name: [made_by[value] for value in node.input if value in made_by] for node in nodes
     }
-    behind: dict[str, list[str]] = {node.name: [] for node in nodes}
+    after: dict[str, list[str]] = {node.name: [] for node in nodes}
     for name, sources in before.items():
         for source in sources:
-            behind[source].append(name)
-    return before, behind
+            after[source].append(name)
+    return before, after
 
 
-def _places(names: list[str], owners: dict[str, int]) -> list[int]:
+def _owners_of(names: list[str], owners: dict[str, int]) -> list[int]:
     return [owners[name] for name in names if name in owners]
 
 
@@ -441,8 +415,8 @@ def _computes(node: Any) -> bool:
     return any(part in node.op_type for part in COMPUTING)
 
 
-def _constant_nodes(graph: Any) -> set[str]:
-    """Return nodes that depend only on constants, which ONNX Runtime computes when opening."""
+def _find_constant_nodes(graph: Any) -> set[str]:
+    """Return nodes that depend only on constants: ONNX Runtime computes them on loading."""
     constant = {tensor.name for tensor in graph.initializer}
     folded = set()
     for node in graph.node:

@@ -1,5 +1,5 @@
-"""ONNX Runtime's execution providers: ``--engine-options provider=NAME``, only if named. The CPU
-runs nodes that a provider does not support, so a provider that runs no node is an error."""
+"""Run ONNX Runtime's execution provider of ``--engine-options provider=NAME``. The CPU runs nodes
+that the provider does not support. If it supports none, we raise an error."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ END = "ExecutionProvider"
 RTX = "NvTensorRTRTXExecutionProvider"
 SHORT = {RTX: "rtx"}
 OTHER_NAMES = {"directml": "dml", "trt": "tensorrt", "nvtensorrtrtx": "rtx"}
-DEVICES = ("cpu", "cuda")  # the engine itself runs these
+DEVICES = ("cpu", "cuda")  # providers that --device selects
 NVIDIA = ("tensorrt", "rtx")
 ON_CPU = ("azure", "acl", "dnnl", "openvino", "xnnpack")
 PLUGIN = "onnxruntime_ep_nv_tensorrt_rtx"
-# PyPI's packages with a provider are called onnxruntime-NAME, except two.
+# Provider -> suffix of the package onnxruntime-... on PyPI that has it.
 PACKAGED = ("cann", "migraphx", "openvino", "qnn")
-BRINGS = {"tensorrt": "gpu", "dml": "directml", **{name: name for name in PACKAGED}}
+PACKAGES = {"tensorrt": "gpu", "dml": "directml", **{name: name for name in PACKAGED}}
 _registered: set[str] = set()  # libraries of plugins, each registered once per process
 _registering = threading.Lock()
 
@@ -43,74 +43,79 @@ class Provider(NamedTuple):
 
 
 class OpenProvider(OpenOrt):
-    """An open engine with a provider that the user named, which is never replaced."""
+    """An open engine with a provider that the user named. No other provider replaces it."""
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> OrtLayerProfiler:
-        named = options.own["provider"]
-        raise EngineError(f"engine ort: no layer times: provider {named} runs layers in one piece")
+        provider = options.own["provider"]
+        raise EngineError(
+            f"engine ort: no layer times: provider {provider} runs layers in one piece"
+        )
 
     def execution(self) -> list[LayerExecution]:
-        return []  # its optimised graph cannot be saved
+        return []  # ONNX Runtime cannot save the optimised graph of a provider
 
     def _memory(self) -> str:
-        # For the others, ONNX Runtime accepts arrays on the host, and copies them itself.
+        # For other providers, ONNX Runtime takes arrays on the host and copies them itself.
         return self.device if self._provider.name == "tensorrt" else "cpu"
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
         import onnxruntime
 
-        self._provider = named = find_provider(options)
-        self.device_name = named.full
+        self._provider = provider = find_provider(options)
+        self.device_name = provider.full
         onnxruntime.set_default_logger_severity(SILENT)
         settings = settings_of(self.threads)
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        index = index_of(options.device) if named.name in NVIDIA else 0
-        with translated("ort", f"start provider {named.name}"):
-            providers: list[Any] | None = [named.full, CPU]
-            if named.name == "rtx":
+        index = index_of(options.device) if provider.name in NVIDIA else 0
+        with translated("ort", f"start provider {provider.name}"):
+            providers: list[Any] | None = [provider.full, CPU]
+            if provider.name == "rtx":
                 providers = None
                 settings.add_provider_for_devices([_rtx_device(index)], {})
-            elif named.name == "tensorrt":
+            elif provider.name == "tensorrt":
                 gpu = {"device_id": index}
-                providers = [(named.full, gpu), (CUDA, gpu | {"use_tf32": 0}), CPU]
-            elif named.name == "openvino":
+                providers = [(provider.full, gpu), (CUDA, gpu | {"use_tf32": 0}), CPU]
+            elif provider.name == "openvino":
                 own = {"num_of_threads": self.threads, "num_streams": self.concurrency}
-                providers = [(named.full, {"device_type": "CPU", **own}), CPU]
+                providers = [(provider.full, {"device_type": "CPU", **own}), CPU]
             session = open_session(network, settings, providers)
-            self.notes.append(note_of(session, named))
-        if named.name in NVIDIA:
+            self.notes.append(note_of(session, provider))
+        if provider.name in NVIDIA:
             return session, f"cuda:{index}"
-        return session, "cpu" if named.name in ON_CPU else named.name
+        return session, "cpu" if provider.name in ON_CPU else provider.name
 
 
 def find_provider(options: EngineOptions) -> Provider:
-    """Raise UsageError for an unknown provider or wrong device, EngineError for one missing."""
+    """Return the named provider. Raises UsageError for an unknown provider or a wrong device,
+    EngineError if it cannot run here."""
     import onnxruntime
 
-    given = options.own["provider"]
-    name = given.lower().removesuffix(END.lower())
+    requested = options.own["provider"]
+    name = requested.lower().removesuffix(END.lower())
     name = OTHER_NAMES.get(name, name)
     known = {_short(full): full for full in [*onnxruntime.get_all_providers(), RTX]}
-    here = sorted(map(_short, onnxruntime.get_available_providers()))
+    available = sorted(map(_short, onnxruntime.get_available_providers()))
     kind = options.device.partition(":")[0]
     wrong = None
     if name not in known:
-        wrong = f"unknown; this build of onnxruntime has {', '.join(here)}, and the plugin rtx"
+        wrong = f"unknown; this build of onnxruntime has {', '.join(available)}, and the plugin rtx"
     elif name in DEVICES:
         wrong = f"use --device {name}"
     elif kind not in ("auto", "cuda" if name in NVIDIA else "cpu"):
         wrong = f"it does not run on --device {kind}; omit --device"
     if wrong is not None:
-        raise UsageError(f"--engine-options provider={given}: {wrong}")
+        raise UsageError(f"--engine-options provider={requested}: {wrong}")
     reason = why_no_rtx() if name == "rtx" else None
-    if options.precision == "int8" and name in NVIDIA:  # tensorrt_rtx 1.7 silently took u8 for s8
+    if options.precision == "int8" and name in NVIDIA:  # tensorrt_rtx 1.7 silently reads u8 as s8
         instead = "rtx" if name == "rtx" else "trt"
         reason = f"it misreads the unsigned numbers of ort's int8; use --engine {instead}"
-    if name not in (*here, "rtx"):
-        cure = "pip uninstall onnxruntime, then pip install onnxruntime-" + BRINGS.get(name, "")
-        cure = cure if name in BRINGS else "a build of your own"
-        reason = f"this build of onnxruntime has {', '.join(here)}; what brings it: {cure}"
+    if name not in (*available, "rtx"):
+        cure = "build onnxruntime with it"
+        if name in PACKAGES:
+            package = f"onnxruntime-{PACKAGES[name]}"
+            cure = f"to get it: pip uninstall onnxruntime, then pip install {package}"
+        reason = f"this build of onnxruntime has {', '.join(available)}; {cure}"
     if reason is not None:
         raise EngineError(f"engine ort: provider {name}: {reason}")
     return Provider(name, known[name])
@@ -121,7 +126,8 @@ def _short(full: str) -> str:
 
 
 def why_no_rtx() -> str | None:
-    """Return why RTX is unusable, before its import, which loads 300 MB and creates links."""
+    """Return why the plugin rtx is unusable, or None, without importing it: that would load 300 MB
+    and create links."""
     import onnxruntime
 
     from detector.core.engines.trt import driver
@@ -141,13 +147,13 @@ def _rtx_device(index: int) -> Any:
             plugin = importlib.import_module(PLUGIN)
             onnxruntime.register_execution_provider_library(RTX, plugin.get_library_path())
             _registered.add(RTX)
-    found = [one for one in onnxruntime.get_ep_devices() if one.ep_name == RTX]
-    if index >= len(found):
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == RTX]
+    if index >= len(devices):
         raise EngineError(
-            f"engine ort: provider rtx: it lists {len(found)} GPUs that it runs on, and none "
+            f"engine ort: provider rtx: it lists {len(devices)} GPUs that it runs on, and none "
             f"of number {index}; it needs RTX 30 or newer"
         )
-    return found[index]
+    return devices[index]
 
 
 def note_of(session: Any, provider: Provider) -> str:
@@ -155,22 +161,22 @@ def note_of(session: Any, provider: Provider) -> str:
     about = f"provider {provider.name}"
     if provider.full not in session.get_providers():
         raise EngineError(
-            f"engine ort: {about} did not start, and ONNX Runtime would go on on the CPU: its "
-            "library, its driver or its device is missing"
+            f"engine ort: {about} did not start, so ONNX Runtime would run on the CPU: the "
+            "provider's library, driver or device is missing"
         )
     try:
         parts = session.get_provider_graph_assignment_info()
     except (AttributeError, RuntimeError):
         return (
-            f"engine ort: this onnxruntime does not tell which nodes {about} runs and which the "
+            f"engine ort: this onnxruntime does not report which nodes {about} runs and which the "
             "CPU; version 1.24 does"
         )
-    counts, left = Counter[str](), Counter[str]()
+    counts, other_kinds = Counter[str](), Counter[str]()
     for part in parts:
         nodes = part.get_nodes()
         counts[part.ep_name] += len(nodes)
         if part.ep_name != provider.full:
-            left.update(node.op_type for node in nodes)
+            other_kinds.update(node.op_type for node in nodes)
     own, total = counts[provider.full], counts.total()
     if own == 0:
         raise EngineError(
@@ -179,24 +185,23 @@ def note_of(session: Any, provider: Provider) -> str:
     if own == total:
         return Background(f"engine ort: {about} runs all {total} nodes")
     others = " and ".join(_short(name) for name in counts if name != provider.full)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in left.most_common(5))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in other_kinds.most_common(5))
     return (
         f"engine ort: {about} runs {own} of {total} nodes; {others} runs the others ({kinds}), and "
-        "what they exchange is copied"
+        "tensors are copied between them"
     )
 
 
 def list_offers() -> list[Offer]:
-    """Return what this build lists that can run part of our graphs, see ``Engine.offers``."""
+    """Return the providers in this build that can run our graphs (see ``Engine.offers``)."""
     import onnxruntime
 
-    there = [one for one in onnxruntime.get_available_providers() if one != CPU]
-    found = [
+    offers = [
         Offer(f"--engine-options provider={_short(full)}", full)
-        for full in there
-        if full != f"Azure{END}"  # it sends inputs to a web service
+        for full in onnxruntime.get_available_providers()
+        if full not in (CPU, f"Azure{END}")  # Azure sends inputs to a web service
     ]
     if find_spec(PLUGIN) is not None:
         reason = why_no_rtx()
-        found.append(Offer("--engine-options provider=rtx", reason or RTX, usable=reason is None))
-    return found
+        offers.append(Offer("--engine-options provider=rtx", reason or RTX, usable=reason is None))
+    return offers

@@ -1,4 +1,4 @@
-"""Declares the engine torch: PyTorch on a CPU or a GPU. ``engine.py`` runs the graph."""
+"""Declare the engine torch: PyTorch on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TorchEngine(Engine):
     library = "torch"
     install = "pip install 'detect-video[torch]'"
     auto = AutoChoice(10, "torch is installed")
-    # Halves are cast here, module by module: torch needs no graph of another type.
+    # bf16 and fp16 run the fp32 graph, whose modules we cast (halves.py).
     precisions = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), "fp32")
     devices = ("cpu", "cuda")
     own_options = {
@@ -31,10 +31,10 @@ class TorchEngine(Engine):
         from detector.core.engines.torch import abilities
 
         try:
-            found, _ = abilities.device_of(device)
+            chosen, _ = abilities.device_of(device)
         except EngineError as error:
             return str(error).removeprefix("engine torch: ")
-        return abilities.refusal(precision, found)
+        return abilities.refusal(precision, chosen)
 
     @classmethod
     def runs_on_gpu(cls, precision: str) -> bool:

@@ -1,4 +1,4 @@
-"""What torch can do on this machine, or why it cannot."""
+"""Find torch's device, and why a device or a precision cannot be used on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ CUDA_TORCH = (
 
 
 def device_of(asked: str) -> tuple[Any, str]:
-    """Return the torch.device of "auto" (with a line), "cpu", "cuda", "cuda:N", or raise."""
+    """Return the torch.device of "auto", "cpu", "cuda" or "cuda:N", and for "auto" a line on the
+    choice. Raises EngineError."""
     import torch
 
     if asked == "cpu":
@@ -35,25 +36,25 @@ def device_of(asked: str) -> tuple[Any, str]:
         raise EngineError(f"engine torch: --device {asked}: {reason}; use --device cpu{cure}")
     device = torch.device(asked if ":" in asked else "cuda:0")
     if device.index >= (count := torch.cuda.device_count()):
-        there = ", ".join(f"cuda:{at}" for at in range(count))
-        raise EngineError(f"engine torch: --device {asked}: no such GPU; use one of {there}")
+        listed = ", ".join(f"cuda:{at}" for at in range(count))
+        raise EngineError(f"engine torch: --device {asked}: no such GPU; use one of {listed}")
     return device, ""
 
 
 def best_concurrency(asked: str) -> int:
-    """Return 2 on a GPU, where one request uploads its picture while another computes; else 1."""
+    """Return 2 on a GPU, so that a request uploads its picture while another computes; else 1."""
     return 2 if device_of(asked)[0].type == "cuda" else 1
 
 
 def is_built_for_cuda() -> bool:
-    """Return whether torch has CUDA, by its version file: importing it takes a second or two."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    """Return whether torch has CUDA. Read its version file, since an import takes 1 to 2 s."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
         return False
     try:
-        versions = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+        versions = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return True  # torch itself will tell
+        return True  # unknown, so the caller must import torch
     return re.search(r"^cuda\b.*=\s*None\s*$", versions, re.MULTILINE) is None
 
 
@@ -72,10 +73,6 @@ def refusal(precision: str, device: Any) -> str | None:
     """Return why a precision cannot run on a torch.device; None if it can."""
     if device.type == "cuda":
         return _gpu_refusal(precision, device)
-    return _cpu_refusal(precision)
-
-
-def _cpu_refusal(precision: str) -> str | None:
     if precision == "tf32":
         return "TF32 needs an NVIDIA GPU, but torch runs on the CPU; use --precision fp32 or bf16"
     if precision == "fp16" and not has_fp16():
@@ -103,7 +100,7 @@ def has_fp16() -> bool:
 
 
 def has_bf16() -> bool:
-    """Return whether the CPU multiplies bf16 itself. If not, oneDNN converts to float32."""
+    """Return whether the CPU can multiply bf16. If not, oneDNN converts to float32."""
     return bool(cpu_facts() & BF16)
 
 
@@ -111,19 +108,18 @@ def cpu_facts() -> Set[str]:
     """Return the CPU's flags as named by the kernel, or by torch if the kernel lists none."""
     import torch
 
-    return cpu_flags() or {
-        name for name, there in torch.cpu.get_capabilities().items() if there is True
-    }
+    capabilities = torch.cpu.get_capabilities()
+    return cpu_flags() or {name for name, value in capabilities.items() if value is True}
 
 
 def check_compiler(device: Any) -> None:
-    """Raise EngineError if no compiler is installed: torch.compile writes C++ for a CPU."""
+    """Raise EngineError if torch.compile lacks the C++ compiler that it needs for a CPU."""
     asked = os.environ.get("CXX")
     if device.type == "cpu" and not any(
         shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])
     ):
-        what = f"CXX={asked} is not there" if asked else "g++ and clang++ are missing"
+        problem = f"CXX={asked} is not there" if asked else "g++ and clang++ are missing"
         raise EngineError(
-            f"engine torch: compile needs a C++ compiler, and {what}; install one (apt install "
+            f"engine torch: compile needs a C++ compiler, and {problem}; install one (apt install "
             "g++), or omit compile"
         )

@@ -1,4 +1,4 @@
-"""PyTorch on a CPU or a GPU: the graph as a ``torch.fx.GraphModule`` of ordinary modules."""
+"""The open engine torch, which runs the graph as a ``torch.fx.GraphModule``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from detector.core.engines.base import (
     Engine,
     EngineOptions,
     LayerExecution,
+    check_contract,
     cpu_threads,
+    read_switch,
     stays_fp32,
     translated,
 )
@@ -26,16 +28,7 @@ if TYPE_CHECKING:
     from detector.core.engines.torch.requests import CudaRequest, Run, TorchRequest
 
 
-SWITCH = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
+DEFAULTS = {"channels_last": True, "compile": False, "graphs": False, "benchmark": False}
 
 
 class OpenTorch(Engine):
@@ -57,38 +50,39 @@ class OpenTorch(Engine):
         return TorchLayerProfiler(engine, engine.module)
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
+        from detector.core.engines.torch.graph import signature
+
         self.concurrency = options.concurrency or abilities.best_concurrency(options.device)
         self.precision = options.precision
         self.threads = cpu_threads(options)
         self.notes: list[str] = []
         self.captured = False  # whether each request replays a CUDA graph
-        self._last_ms: float | None = None
         self._executed: list[LayerExecution] | None = None
-        wanted = read_switches(options.own)
+        switches = read_switches(options.own)
         with translated("torch", "load the graph"):
-            self._device = self._place(options, wanted)
+            self._device = self._choose_device(options, switches)
             self.device = str(self._device)
             # None after close
-            self.module: Any = self._build(network, options, wanted["channels_last"])
-            self._check_contract(network)
+            self.module: Any = self._build(network, options, switches["channels_last"])
+            check_contract(self.name, network, *signature(network.graph))
         self._input_shape = network.input_shape
         self._multiplied = self._arithmetic(options.precision)
         self.requests: list[TorchRequest] | list[CudaRequest] = self._requests(
-            network, options, wanted
+            network, options, switches
         )
 
-    def _place(self, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
+    def _choose_device(self, options: EngineOptions, switches: Mapping[str, bool]) -> Any:
         device, note = abilities.device_of(options.device)
         if note:
             self.notes.append(note)
         if reason := abilities.refusal(options.precision, device):
             raise EngineError(f"engine torch: {options.precision} cannot run here: {reason}")
-        for name, what in (("graphs", "CUDA graphs need"), ("benchmark", "cuDNN needs")):
-            if wanted[name] and device.type != "cuda":
+        for name, needed in (("graphs", "CUDA graphs need"), ("benchmark", "cuDNN needs")):
+            if switches[name] and device.type != "cuda":
                 raise UsageError(
-                    f"--engine-options {name}: {what} a GPU, but torch runs on the CPU; omit it"
+                    f"--engine-options {name}: {needed} a GPU, but torch runs on the CPU; omit it"
                 )
-        if wanted["compile"]:
+        if switches["compile"]:
             abilities.check_compiler(device)
         return device
 
@@ -111,7 +105,7 @@ class OpenTorch(Engine):
         return module.to(self._device)
 
     def _arithmetic(self, precision: str) -> dict[str, str]:
-        """Return tensor -> arithmetic precision of convolutions, if they differ, and note it."""
+        """Return the type of a convolution's tensors -> that of its arithmetic, if they differ."""
         if precision == "tf32":
             return {"fp32": "tf32"}
         if self._device.type != "cpu":
@@ -124,95 +118,70 @@ class OpenTorch(Engine):
         )
         return {"bf16": "fp32"}
 
-    def _check_contract(self, network: Network) -> None:
-        from detector.core.engines.torch.graph import signature
-
-        found = signature(network.graph)
-        wanted = (
-            [("uint8", network.input_shape)],
-            [("float32", tuple(shape)) for shape in network.output_shapes],
-        )
-        if found != wanted:
-            raise EngineError(
-                f"engine torch: the graph of {network.name} takes and gives {found}; expected "
-                f"{wanted}"
-            )
-
     def _requests(
-        self, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
+        self, network: Network, options: EngineOptions, switches: Mapping[str, bool]
     ) -> Any:
         from detector.core.engines.torch.requests import CallingThreads, TorchRequest, arithmetic
 
         threads, run = CallingThreads(self.threads), self.module
         on_cpu = self._device.type == "cpu"
-        # Compiling, the trial run and capturing depend on it.
-        by = nullcontext() if on_cpu else arithmetic(self.precision == "tf32", wanted["benchmark"])
-        with by:
-            if wanted["compile"]:
+        # Compiling, the trial run and capturing depend on the arithmetic.
+        tf32, benchmark = self.precision == "tf32", switches["benchmark"]
+        with nullcontext() if on_cpu else arithmetic(tf32, benchmark):
+            if switches["compile"]:
                 threads.prepare()  # compiled code depends on the number of threads
                 with translated("torch", "compile the network"):
                     run = self._compile()
             if on_cpu:
                 return [TorchRequest(run, network, threads) for _ in range(options.requests)]
-            return self._cuda_requests(run, network, options, wanted)
+            return self._cuda_requests(run, network, options, switches)
 
     def _compile(self) -> Run:
-        """Compile now, so that failures occur here and the time counts as loading."""
+        """Compile now, so that errors occur here and the time counts as loading."""
         import torch
 
         run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
-        # Not created in inference mode: the compiler would recompile for an ordinary tensor.
+        # Created outside inference mode, or the compiler would compile again for ordinary tensors.
         example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
         with torch.inference_mode():
             run(example)
         return run
 
     def _cuda_requests(
-        self, run: Run, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
+        self, run: Run, network: Network, options: EngineOptions, switches: Mapping[str, bool]
     ) -> list[CudaRequest]:
-        """Create requests on a GPU, each with a CUDA graph if possible: launching kernels from
-        Python takes several times as long as they run (docs/gpu.md)."""
+        """Create requests on a GPU, each with a CUDA graph if possible, since launching kernels
+        from Python takes several times as long as running them (docs/gpu.md)."""
         import torch
 
-        from detector.core.engines.torch.requests import CudaRequest, check_memory, why_not_captured
+        from detector.core.engines.torch.requests import CudaRequest, capture_graphs, check_memory
 
-        graphs, count = wanted["graphs"], options.requests
-        by_itself = "graphs" not in options.own and not wanted["compile"]
-        tf32, benchmark = self.precision == "tf32", wanted["benchmark"]
+        graphs, count = switches["graphs"], options.requests
+        by_default = "graphs" not in options.own and not switches["compile"]
+        tf32, benchmark = self.precision == "tf32", switches["benchmark"]
 
         def make() -> list[CudaRequest]:
-            return [
-                CudaRequest(run, network, self._device, tf32, self._finished, benchmark)
-                for _ in range(count)
-            ]
+            return [CudaRequest(run, network, self._device, tf32, benchmark) for _ in range(count)]
 
         with translated("torch", "try the network on the GPU"):
-            # waits until the weights have arrived
-            torch.cuda.current_stream(self._device).synchronize()
-            # A graph holds its memory as long as it lives, and each request has one.
+            torch.cuda.current_stream(self._device).synchronize()  # the weights are uploaded
+            # Each request has a graph, which holds its memory until it is released.
             check_memory(run, network, self._device, count if graphs else self.concurrency)
             requests = make()
-            if by_itself:
-                why = why_not_captured(requests, run, network, self._device)
-                if why is not None:
-                    self.notes.append(f"engine torch: running without CUDA graphs: {why}")
+            if by_default:
+                reason = capture_graphs(requests, run, network, self._device)
+                if reason is not None:
+                    self.notes.append(f"engine torch: running without CUDA graphs: {reason}")
                     requests = make()
-                graphs = why is None
+                graphs = reason is None
             elif graphs:
                 for request in requests:
                     request.capture()
         self.captured = graphs
         return requests
 
-    def _finished(self, milliseconds: float) -> None:
-        self._last_ms = milliseconds
-
-    def device_ms(self) -> float | None:
-        """Return the time from the start of upload to the end of read-back, by CUDA events."""
-        return self._last_ms
-
     def execution(self) -> list[LayerExecution]:
-        """Return the precision in which each layer computed. The first call runs the network."""
+        """Return the precision in which each layer computes. The first call runs the network."""
         if self.module is None:
             return []
         if self._executed is None:
@@ -232,11 +201,4 @@ class OpenTorch(Engine):
 
 
 def read_switches(own: Mapping[str, str]) -> dict[str, bool]:
-    """Parse the switches; ``graphs``: None if not set. Raises UsageError for other values."""
-    found = {"channels_last": True, "compile": False, "graphs": False, "benchmark": False}
-    for name in found.keys() & own.keys():
-        value = own[name]
-        if value.lower() not in SWITCH:
-            raise UsageError(f"--engine-options {name}={value}: write {name}=1 or {name}=0")
-        found[name] = SWITCH[value.lower()]
-    return found
+    return {name: read_switch(own, name, default) for name, default in DEFAULTS.items()}

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Run the module once and record the precision in which every layer really computed."""
+"""Run the module once and record the precision in which every layer computes."""
 
 from __future__ import annotations
 
@@ -24,38 +24,37 @@ CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 def executed(
     module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
 ) -> list[LayerExecution]:
-    """Return the layers in order, with the precision of their tensors. ``example``: u8 [B, H, W,
-    3]. ``multiplied``: tensor -> arithmetic precision of convolutions, if they differ."""
+    """Return the layers in order, with their precision. ``example``: u8 [B, H, W, 3].
+    ``multiplied``: type of a convolution's tensors -> that of its arithmetic, if they differ."""
     layers: list[LayerExecution] = []
 
-    def note(name: str, part: nn.Module, given: Sequence[Any], result: Any) -> None:
+    def record(name: str, part: nn.Module, arguments: Sequence[Any], result: Any) -> None:
         precision = _precision(part, result, multiplied)
-        view = _is_view(part, given, result)
+        view = _is_view(part, arguments, result)
         layers.append(LayerExecution(name, type(part).__name__, precision, view=view))
 
     with torch.inference_mode():
-        _Noting(module, note).run(example)
+        _LayerRecorder(module, record).run(example)
     return layers
 
 
-class _Noting(fx.Interpreter):
+class _LayerRecorder(fx.Interpreter):
     def __init__(
-        self, module: fx.GraphModule, note: Callable[[str, nn.Module, Sequence[Any], Any], None]
+        self, module: fx.GraphModule, record: Callable[[str, nn.Module, Sequence[Any], Any], None]
     ) -> None:
         super().__init__(module)
-        self._note = note
+        self._record = record
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         result = super().call_module(target, args, kwargs)
-        self._note(str(target), self.module.get_submodule(str(target)), args, result)
+        self._record(str(target), self.module.get_submodule(str(target)), args, result)
         return result
 
 
-def _is_view(part: nn.Module, given: Sequence[Any], result: Tensor) -> bool:
-    """Return whether the result shares memory with an argument, without writing to it."""
-    place = result.untyped_storage().data_ptr()
-    tensors = [one for one in given if isinstance(one, Tensor)]
-    shares = any(one.untyped_storage().data_ptr() == place for one in tensors)
+def _is_view(part: nn.Module, arguments: Sequence[Any], result: Tensor) -> bool:
+    address = result.untyped_storage().data_ptr()
+    tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+    shares = any(tensor.untyped_storage().data_ptr() == address for tensor in tensors)
     return shares and not getattr(part, "inplace", False)
 
 

@@ -19,19 +19,19 @@ Signature = tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, 
 
 
 def graph_module(model: onnx.ModelProto) -> GraphModule:
-    """Return the module in eval mode without gradients: u8 [B, H, W, 3] -> tuple of the graph's
-    outputs. Raises EngineError that lists all operators without a torch module."""
+    """Return the module, in eval mode and without gradients: u8 [B, H, W, 3] -> tuple of the
+    graph's outputs. Raises EngineError that lists all unsupported operators."""
     import torch
     from onnx import numpy_helper
     from torch import fx, nn
 
     from detector.core.engines.torch.operators import OPERATORS, OnnxNode
 
-    lacking = sorted({node.op_type for node in model.graph.node} - OPERATORS.keys())
-    if lacking:
+    unsupported = sorted({node.op_type for node in model.graph.node} - OPERATORS.keys())
+    if unsupported:
         raise EngineError(
-            f"engine torch: the operators {', '.join(lacking)} of this graph are not supported; "
-            "use --engine ort"
+            f"engine torch: the operators {', '.join(unsupported)} of this graph are not "
+            "supported; use --engine ort"
         )
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     folded = dequantize_constants(model, constants)
@@ -52,36 +52,37 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
         for name in inputs:
             if name not in values and name not in constants:
                 raise EngineError(
-                    f"engine torch: node {proto.name} reads the tensor {name}, which nothing makes"
+                    f"engine torch: node {proto.name} reads the tensor {name}, which does not exist"
                 )
-            if name not in values:  # a constant that is an operand, not a parameter of the module
-                place = f"constants.{name}.value"
-                attach(root, place, torch.tensor(constants[name]))
-                values[name] = graph.get_attr(place)
-        # The first output that is read has the node's name; the others are numbered.
-        place = proto.name
+            if name not in values:  # a constant that is an input, not a parameter of the module
+                path = f"constants.{name}.value"
+                attach(root, path, torch.tensor(constants[name]))
+                values[name] = graph.get_attr(path)
+        # The first output in use gets the node's name; the others are numbered.
+        path = proto.name
         parts = module if isinstance(module, list) else [module]
         if not read.isdisjoint(proto.output[len(parts) :]):
             raise node.error("its further outputs are not supported")
         for at, part in enumerate(parts):
             if proto.output[at] in read:
-                attach(root, place, part)
+                attach(root, path, part)
                 values[proto.output[at]] = graph.call_module(
-                    place, tuple(values[name] for name in inputs)
+                    path, tuple(values[name] for name in inputs)
                 )
-                place = f"{proto.name}.{at + 1}"
+                path = f"{proto.name}.{at + 1}"
     graph.output(tuple(values[info.name] for info in model.graph.output))
-    whole = fx.GraphModule(root, graph)
-    whole.requires_grad_(False)
-    whole.meta["operators"] = operators
-    return whole.eval()
+    result = fx.GraphModule(root, graph)
+    result.requires_grad_(False)
+    result.meta["operators"] = operators
+    return result.eval()
 
 
 def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> set[str]:
-    """Add the floats of dequantised constants to ``constants``; return their tensors' names."""
+    """Compute DequantizeLinear nodes of constants. Add the results to ``constants`` and return
+    their names."""
     from onnx import helper
 
-    found = set()
+    folded = set()
     for proto in model.graph.node:
         if proto.op_type != "DequantizeLinear" or not all(
             name in constants for name in proto.input if name
@@ -107,13 +108,13 @@ def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[An
             sides[axis] = -1
         shifted = values.astype(np.float64) - zero.astype(np.float64).reshape(sides)
         constants[proto.output[0]] = (shifted * scale.reshape(sides)).astype(np.float32)
-        found.add(proto.output[0])
-    return found
+        folded.add(proto.output[0])
+    return folded
 
 
 def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
-    """Store convolution weights as NHWC (``channels_last``) or NCHW, in place, like the picture:
-    else each run reorders them, 5 times slower on yolov4-tiny (2 threads, AVX-512)."""
+    """Store convolution weights as NHWC (``channels_last``) or NCHW, in place, as the picture is
+    stored: otherwise each run reorders them, 5 times slower on yolov4-tiny (2 threads, AVX-512)."""
     import torch
     from torch import nn
 
@@ -131,9 +132,7 @@ def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
 def signature(model: onnx.ModelProto) -> Signature:
     """Return (type, shape) of the inputs and of the outputs; -1 is a free dimension."""
     graph = model.graph
-    return [_type_and_shape(one) for one in graph.input], [
-        _type_and_shape(one) for one in graph.output
-    ]
+    return list(map(_type_and_shape, graph.input)), list(map(_type_and_shape, graph.output))
 
 
 def _type_and_shape(info: Any) -> tuple[str, tuple[int, ...]]:
@@ -148,13 +147,13 @@ def attach(root: Any, path: str, part: Any) -> None:
     """Put a module or a tensor at a dotted path, creating the modules above it."""
     from torch import Tensor, nn
 
-    *way, last = path.split(".")
-    place = root
-    for name in way:
-        if name not in place._modules:
-            place.add_module(name, nn.Module())
-        place = place._modules[name]
+    *parents, last = path.split(".")
+    parent = root
+    for name in parents:
+        if name not in parent._modules:
+            parent.add_module(name, nn.Module())
+        parent = parent._modules[name]
     if isinstance(part, Tensor):
-        place.register_buffer(last, part)
+        parent.register_buffer(last, part)
     else:
-        place.add_module(last, part)
+        parent.add_module(last, part)

@@ -1,7 +1,7 @@
-"""Cast a module to bfloat16 or float16, part by part. The fp32 graph stays unchanged.
+"""Cast the layers of a module to bfloat16 or float16. The fp32 graph stays unchanged.
 
-Layers that the caller names and the tail, which is everything after the last product, stay float32:
-decoding boxes in halves would round them to half a pixel or more.
+Layers that the caller names stay float32, and so does everything after the last convolution or
+matrix product: decoding boxes in 16 bits would round them by half a pixel or more.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ def halved(
     module: fx.GraphModule, dtype: torch.dtype, kept: Set[str] = frozenset()
 ) -> fx.GraphModule:
     """Cast the module in place to ``dtype``. ``kept``: names of layers that stay float32."""
-    body = _body(module, kept)
+    body = _find_body(module, kept)
     for node in body:
         _cast(module.get_submodule(str(node.target)), dtype)
     for node in list(module.graph.nodes):
         if node.op == "get_attr":
-            _constant_for(module, node, body, dtype)
+            _copy_constant(module, node, body, dtype)
         elif node in body:
-            _cast_for(
+            _insert_cast(
                 module.graph, node, [user for user in node.users if user not in body], torch.float32
             )
         elif node.op == "call_module":
-            _cast_for(module.graph, node, [user for user in node.users if user in body], dtype)
+            _insert_cast(module.graph, node, [user for user in node.users if user in body], dtype)
     module.recompile()
     return module
 
 
-def _body(module: fx.GraphModule, kept: Set[str]) -> set[fx.Node]:
+def _find_body(module: fx.GraphModule, kept: Set[str]) -> set[fx.Node]:
     """Return the multiplying nodes and all nodes before them, without those in ``kept``."""
     operators = module.meta["operators"]
-    leads: set[fx.Node] = set()
+    body: set[fx.Node] = set()
     for node in reversed(module.graph.nodes):
         if node.op != "call_module":
             continue
-        if operators.get(node.target) in MULTIPLYING or any(user in leads for user in node.users):
-            leads.add(node)
-    return {node for node in leads if node.target not in kept}
+        if operators.get(node.target) in MULTIPLYING or any(user in body for user in node.users):
+            body.add(node)
+    return {node for node in body if node.target not in kept}
 
 
 def _cast(part: nn.Module, dtype: torch.dtype) -> None:
-    part.to(dtype)  # parameters and buffers of float types only
+    part.to(dtype)  # casts float parameters and buffers only
     if isinstance(part, ToType) and part.dtype.is_floating_point:
         part.dtype = dtype
 
 
-def _cast_for(
+def _insert_cast(
     graph: fx.Graph, node: fx.Node, readers: Collection[fx.Node], dtype: torch.dtype
 ) -> None:
     if not readers:
@@ -69,17 +69,16 @@ def _floats_to(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() else x
 
 
-def _constant_for(
+def _copy_constant(
     module: fx.GraphModule, node: fx.Node, body: Set[fx.Node], dtype: torch.dtype
 ) -> None:
-    """Copy a constant that the body reads to ``dtype``; other readers keep the first."""
-    inside = [user for user in node.users if user in body]
+    readers = [user for user in node.users if user in body]
     value = module.get_buffer(str(node.target))
-    if not inside or not value.is_floating_point():
+    if not readers or not value.is_floating_point():
         return
-    place = f"{node.target}_{str(dtype).removeprefix('torch.')}"
-    attach(module, place, value.to(dtype))
+    path = f"{node.target}_{str(dtype).removeprefix('torch.')}"
+    attach(module, path, value.to(dtype))
     with module.graph.inserting_after(node):
-        other = module.graph.get_attr(place)
-    for user in inside:
-        user.replace_input_with(node, other)
+        copy = module.graph.get_attr(path)
+    for user in readers:
+        user.replace_input_with(node, copy)

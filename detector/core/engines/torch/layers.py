@@ -1,7 +1,7 @@
-"""Time every layer: the graph's own code, with a clock reading after each module.
+"""Time every layer with a clock reading after each module, inserted into the graph's own code.
 
 A layer's time lasts from the end of the layer before it to its own end. A reading costs some 100
-ns, hooks several us per module (docs/decisions.md). On a GPU we wait for each call.
+ns; hooks would cost several us (docs/decisions.md). On a GPU we wait for each layer.
 """
 
 from __future__ import annotations
@@ -24,36 +24,39 @@ class TorchLayerProfiler:
         self._layers = engine.execution()
         self._stamps: list[int] = []
         self._timed = insert_clock(module, self._stamps, engine.device != "cpu")
-        self._told: list[list[tuple[str, str, float]]] = []
+        self._runs: list[list[tuple[str, str, float]]] = []
 
     def run(self, slot: NDArray[np.uint8]) -> None:
         self._stamps.clear()
         request = self._engine.requests[0]
         np.copyto(request.slot, slot)
         request.infer(len(slot))
-        took = np.diff(self._stamps) / 1e6
-        self._told.append(
-            [(name, kind, ms) for (name, kind), ms in zip(self._timed, took.tolist(), strict=True)]
+        durations = np.diff(self._stamps) / 1e6
+        self._runs.append(
+            [
+                (name, kind, ms)
+                for (name, kind), ms in zip(self._timed, durations.tolist(), strict=True)
+            ]
         )
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
-        return match_layers(self._layers, self._told)
+        return match_layers(self._layers, self._runs)
 
     def close(self) -> None:
         self._engine.close()
 
 
 def insert_clock(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
-    """Insert calls that append ns to ``stamps`` before the first node and after each. Return (name,
-    type) of each interval; a node without module is a ``Function``."""
+    """Insert calls that append ns to ``stamps``, before the first node and after each. Return each
+    node's (name, type); the type of a node without module is ``Function``."""
     graph = module.graph
     work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    look = _look(stamps, on_gpu)
+    read_clock = _clock_reader(stamps, on_gpu)
     with graph.inserting_before(work[0]):
-        graph.call_function(look)
+        graph.call_function(read_clock)
     for node in work:
         with graph.inserting_after(node):
-            graph.call_function(look)
+            graph.call_function(read_clock)
     module.recompile()
     return [_describe(module, node) for node in work]
 
@@ -64,14 +67,14 @@ def _describe(module: Any, node: Any) -> tuple[str, str]:
     return str(node.target), type(module.get_submodule(node.target)).__name__
 
 
-def _look(stamps: list[int], on_gpu: bool) -> Callable[[], None]:
+def _clock_reader(stamps: list[int], on_gpu: bool) -> Callable[[], None]:
     append, now = stamps.append, time.perf_counter_ns
 
-    def look() -> None:
+    def read_clock() -> None:
         append(now())
 
-    def look_when_done() -> None:
+    def read_clock_when_done() -> None:
         torch.cuda.synchronize()
         append(now())
 
-    return look_when_done if on_gpu else look
+    return read_clock_when_done if on_gpu else read_clock

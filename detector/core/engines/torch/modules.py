@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Modules for operators that are only functions in torch, so that hooks and profilers see them."""
+"""Modules for operators that are functions in torch, so that hooks and profilers can see them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ToType(nn.Module):
 
 
 class Permute(nn.Module):
-    """A view with permuted dimensions; with ``copies``, a copy. An empty order reverses them."""
+    """A view with permuted dimensions; with ``copies``, a copy. An empty order reverses all."""
 
     copies = False
 
@@ -117,7 +117,7 @@ class Dequantize(nn.Module):
 
 
 def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert whole float32 numbers to bytes through int32: three times as fast (torch 2.13)."""
+    """Convert whole float32 numbers to 8 bits through int32: three times as fast (torch 2.13)."""
     return x.to(torch.int32).to(dtype)
 
 
@@ -131,7 +131,7 @@ class Called(nn.Module):
 
 
 class Reshape(nn.Module):
-    """A reshape as in ONNX: 0 keeps a side, -1 takes the rest."""
+    """A reshape as in ONNX: 0 keeps a side, -1 is inferred."""
 
     def __init__(self, shape: list[int]) -> None:
         super().__init__()

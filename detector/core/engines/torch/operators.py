@@ -1,4 +1,4 @@
-"""One function per ONNX operator: node -> (torch module, names of its inputs)."""
+"""Convert ONNX operators, with a function for each: node -> (torch module, names of its inputs)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OnnxNode:
         return self.inputs[at] in self._constants
 
     def numbers(self, at: int) -> list[int]:
-        """Return input number ``at``, a list of integers that must be given."""
+        """Return input number ``at``, a list of integers. Raises EngineError if it is absent."""
         value = self.constant(at)
         if value is None:
             raise self.error(f"its input {at} must be given")
@@ -67,25 +67,18 @@ class OnnxNode:
                 raise self.error(f"{key}={self.attributes[key]!r} is not supported")
 
 
-def _plain(make: Callable[[], nn.Module]) -> Callable[[OnnxNode], Made]:
-    """Return the function for an operator without settings that is a module."""
+def _to_module(make: Callable[[], nn.Module]) -> Callable[[OnnxNode], Made]:
     return lambda node: (make(), node.inputs)
 
 
-def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[OnnxNode], Made]:
-    """Return the function for an operator without settings that is a function of all its inputs."""
+def _to_function(function: Callable[..., Tensor]) -> Callable[[OnnxNode], Made]:
     return lambda node: (modules.Called(function), node.inputs)
 
 
 # Layers
 
 
-def _conv(node: OnnxNode) -> Made:
-    return _convolution(node, nn.Conv2d)
-
-
 def _conv_transpose(node: OnnxNode) -> Made:
-    """Convert a transposed convolution, with which YOLOv6 enlarges its maps."""
     if "output_shape" in node.attributes:
         raise node.error("output_shape is not supported")
     padding = tuple(node.attributes.get("output_padding", [0, 0]))
@@ -104,7 +97,7 @@ def _convolution(
     if (top, left) != (bottom, right):
         raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
     channels = weight.shape[1] * groups, weight.shape[0]  # in and out, or out and in if transposed
-    # On "meta", which draws no random numbers; nn.utils.skip_init would import sympy (0.7 s).
+    # The device "meta" draws no random weights; nn.utils.skip_init would import sympy (0.7 s).
     module = kind(
         *(channels if kind is nn.Conv2d else channels[::-1]),
         kernel_size=tuple(weight.shape[2:]),
@@ -124,14 +117,13 @@ def _convolution(
 
 
 def _pad(node: OnnxNode) -> Made:
-    """Add a border of one value around the named axes, or around all."""
     node.refuse(mode=(b"constant",))
     pads, value, axes = node.numbers(1), node.scalar(2) or 0.0, node.constant(3)
-    given = range(len(pads) // 2) if axes is None else [int(axis) for axis in axes.ravel()]
+    pad_axes = range(len(pads) // 2) if axes is None else [int(axis) for axis in axes.ravel()]
 
     def pad(x: Tensor) -> Tensor:
         widths = [0] * (2 * x.ndim)  # before and after each axis, the last axis first
-        for at, axis in enumerate(given):
+        for at, axis in enumerate(pad_axes):
             place = 2 * (x.ndim - 1 - axis % x.ndim)
             widths[place : place + 2] = pads[at], pads[at + len(pads) // 2]
         return nn.functional.pad(x, widths, value=value)
@@ -198,7 +190,7 @@ def _cast(node: OnnxNode) -> Made:
 
 
 def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[OnnxNode], Made]:
-    """Return a converter of (de)quantizers of computed tensors; graph.py folds others."""
+    """Return a converter of (de)quantizers of computed tensors; graph.py computes others."""
 
     def made(node: OnnxNode) -> Made:
         scale, zero = node.constant(1), node.constant(2)
@@ -212,18 +204,14 @@ def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable
     return made
 
 
-def _clip(node: OnnxNode) -> Made:
-    return modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]
-
-
 # Operators that select among values: best cells (YOLOv10, YOLO26), positions (RT-DETR)
 
-# The names of opset 16, of opset 20, and of both.
+# GridSample's modes have other names in opset 20 than in opset 16.
 SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}
 
 
 def _split(node: OnnxNode) -> Made:
-    """Split into the given sizes, or into equal ones, the last of which may be smaller."""
+    """Convert Split, into the given sizes or equal ones, the last of which may be smaller."""
     axis, count = node.attributes.get("axis", 0), len(node.outputs)
     ends = list(accumulate(node.numbers(1))) if len(node.inputs) > 1 and node.inputs[1] else []
 
@@ -243,16 +231,16 @@ def _split(node: OnnxNode) -> Made:
 
 
 def _top(node: OnnxNode) -> Made:
-    """Return the largest values and their positions; for ties the first, unlike torch.topk."""
+    """Convert TopK. Of equal values the first is chosen, unlike in torch.topk."""
     count, axis = node.constant(1), node.attributes.get("axis", -1)
     largest = bool(node.attributes.get("largest", 1))
     if count is None:
         raise node.error("the number of values must be given")
-    wanted = int(count.item())
+    length = int(count.item())
 
     def part(at: int) -> Callable[[Tensor], Tensor]:
         return lambda x: torch.sort(x, dim=axis, descending=largest, stable=True)[at].narrow(
-            axis, 0, wanted
+            axis, 0, length
         )
 
     return [modules.Called(part(at)) for at in range(len(node.outputs))], node.inputs[:1]
@@ -263,8 +251,8 @@ def _gather_elements(node: OnnxNode) -> Made:
     return modules.Called(lambda x, at: x.gather(axis, at.long() % x.shape[axis])), node.inputs
 
 
-def gather_computed(node: OnnxNode) -> Made:
-    """Gather with computed indexes. Indexes with several dimensions replace the axis."""
+def _gather_computed(node: OnnxNode) -> Made:
+    """Convert Gather with computed indexes, whose dimensions replace the axis."""
     axis = node.attributes.get("axis", 0)
 
     def gather(x: Tensor, at: Tensor) -> Tensor:
@@ -286,7 +274,6 @@ def _tile(node: OnnxNode) -> Made:
 
 
 def _expand(node: OnnxNode) -> Made:
-    """Broadcast both ways: either side may be repeated."""
     sides = node.numbers(1)
 
     def expand(x: Tensor) -> Tensor:
@@ -296,7 +283,7 @@ def _expand(node: OnnxNode) -> Made:
 
 
 def _mod(node: OnnxNode) -> Made:
-    """Convert the remainder, with the divisor's sign, or with fmod the dividend's."""
+    """Convert a remainder. Its sign is the divisor's; with fmod, the dividend's."""
     function = torch.fmod if node.attributes.get("fmod", 0) else torch.remainder
     return modules.Called(function), node.inputs
 
@@ -314,34 +301,11 @@ def _grid_sample(node: OnnxNode) -> Made:
     corners = bool(node.attributes.get("align_corners", 0))
 
     def sample(x: Tensor, grid: Tensor) -> Tensor:
-        """Sample in float32: for a non-contiguous bf16 map, torch 2.13 reads other memory."""
+        # In float32, since torch 2.13 reads wrong memory for a non-contiguous bf16 map.
         sampled = nn.functional.grid_sample(x.float(), grid.float(), mode, padding, corners)
         return sampled.to(x.dtype)
 
     return modules.Called(sample), node.inputs
-
-
-SELECTION: dict[str, Callable[[OnnxNode], Any]] = {
-    "And": of_all_inputs(torch.logical_and),
-    "ArgMax": _arg_max,
-    "Equal": of_all_inputs(torch.eq),
-    "Expand": _expand,
-    "GatherElements": _gather_elements,
-    "GatherND": _gather_nd,
-    "Greater": of_all_inputs(torch.gt),
-    "GreaterOrEqual": of_all_inputs(torch.ge),
-    "GridSample": _grid_sample,
-    "Less": of_all_inputs(torch.lt),
-    "LessOrEqual": of_all_inputs(torch.le),
-    "Mod": _mod,
-    "Not": of_all_inputs(torch.logical_not),
-    "Or": of_all_inputs(torch.logical_or),
-    "Split": _split,
-    "Tile": _tile,
-    "TopK": _top,
-    "Where": of_all_inputs(torch.where),
-    "Xor": of_all_inputs(torch.logical_xor),
-}
 
 
 # Operators that decode boxes and build attention: reshapes, matrix products, reductions
@@ -373,34 +337,28 @@ def _unsqueeze(node: OnnxNode) -> Made:
 
 
 def _flatten(node: OnnxNode) -> Made:
-    """Flatten to two axes: those before ``axis``, and the rest."""
     axis = node.attributes.get("axis", 1)
     return modules.Called(lambda x: x.reshape(math.prod(x.shape[:axis]), -1)), node.inputs
 
 
-def _softmax(node: OnnxNode) -> Made:
-    return nn.Softmax(dim=node.attributes.get("axis", -1)), node.inputs
-
-
-def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[OnnxNode], Made]:
+def _reduce(function: Callable[..., Tensor]) -> Callable[[OnnxNode], Made]:
     def make(node: OnnxNode) -> Made:
-        given = node.attributes.get("axes") or (
+        pad_axes = node.attributes.get("axes") or (
             node.numbers(1) if len(node.inputs) > 1 and node.inputs[1] else None
         )
-        if not given:
+        if not pad_axes:
             raise node.error("a reduction must name its axes")
-        axes, keep = [int(axis) for axis in given], bool(node.attributes.get("keepdims", 1))
+        axes, keep = [int(axis) for axis in pad_axes], bool(node.attributes.get("keepdims", 1))
         return modules.Called(lambda x: function(x, axes, keep)), node.inputs[:1]
 
     return make
 
 
 def _gather(node: OnnxNode) -> Made:
-    """Gather with a constant list of indexes, or with one index, which removes the axis."""
     axis = node.attributes.get("axis", 0)
     indices = node.constant(1) if node.is_constant(1) else None
     if indices is None or indices.ndim > 1:
-        return gather_computed(node)
+        return _gather_computed(node)
     if indices.ndim == 0:
         place = int(indices)
         return modules.Called(lambda x: x.select(axis, place)), node.inputs[:1]
@@ -408,7 +366,7 @@ def _gather(node: OnnxNode) -> Made:
 
 
 def _quotient(a: Tensor, b: Tensor) -> Tensor:
-    """Divide integers without a remainder, as ONNX does."""
+    """Divide, and round integers towards zero as ONNX does."""
     return torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc")
 
 
@@ -428,7 +386,6 @@ def _average_pool(node: OnnxNode) -> Made:
 
 
 def _batch_norm(node: OnnxNode) -> Made:
-    """Convert batch normalisation for inference: a factor and an offset for each channel."""
     node.refuse(training_mode=(0,))
     parts = [node.constant(at) for at in range(1, 5)]
     if any(part is None for part in parts):
@@ -454,10 +411,10 @@ def _gelu(node: OnnxNode) -> Made:
 
 def _gemm(node: OnnxNode) -> Made:
     alpha, beta = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
-    turned = [bool(node.attributes.get(key, 0)) for key in ("transA", "transB")]
+    transposed = [bool(node.attributes.get(key, 0)) for key in ("transA", "transB")]
 
     def gemm(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-        a, b = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
+        a, b = (x.T if transpose else x for x, transpose in zip((a, b), transposed, strict=True))
         product = a @ b if alpha == 1 else alpha * (a @ b)
         if c is None:
             return product
@@ -469,7 +426,7 @@ def _gemm(node: OnnxNode) -> Made:
 def _layer_norm(node: OnnxNode) -> Made:
     node.refuse(stash_type=(1,))
     if len([name for name in node.outputs if name]) > 1:
-        raise node.error("its mean and its deviation are not given out")
+        raise node.error("its outputs for mean and deviation are not supported")
     axis, epsilon = node.attributes.get("axis", -1), node.attributes.get("epsilon", 1e-5)
 
     def norm(x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -478,93 +435,80 @@ def _layer_norm(node: OnnxNode) -> Made:
     return modules.Called(norm), [name for name in node.inputs if name]
 
 
-def _global_max(node: OnnxNode) -> Made:
-    return nn.AdaptiveMaxPool2d(1), node.inputs
-
-
-def _mish(node: OnnxNode) -> Made:
-    return nn.Mish(), node.inputs
-
-
-def _mean(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    return x.mean(axes, keep)
-
-
-def _sum(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    return x.sum(axes, keep)
-
-
-def _amax(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    return x.amax(axes, keep)
-
-
-def _amin(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    return x.amin(axes, keep)
-
-
-ARRAYS: dict[str, Callable[[OnnxNode], Any]] = {
-    "Abs": of_all_inputs(torch.abs),
+OPERATORS: dict[str, Callable[[OnnxNode], Made]] = {
+    "Abs": _to_function(torch.abs),
+    "Add": _to_module(modules.Sum),
+    "And": _to_function(torch.logical_and),
+    "ArgMax": _arg_max,
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
-    "Div": of_all_inputs(_quotient),
-    "Erf": of_all_inputs(torch.erf),
-    "Exp": of_all_inputs(torch.exp),
+    "Cast": _cast,
+    "Clip": lambda node: (modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]),
+    "Concat": lambda node: (modules.Concat(node.attributes["axis"]), node.inputs),
+    "Conv": lambda node: _convolution(node, nn.Conv2d),
+    "ConvTranspose": _conv_transpose,
+    "DequantizeLinear": _make_step(modules.Dequantize),
+    "Div": _to_function(_quotient),
+    "Elu": lambda node: (nn.ELU(node.attributes.get("alpha", 1.0)), node.inputs),
+    "Equal": _to_function(torch.eq),
+    "Erf": _to_function(torch.erf),
+    "Exp": _to_function(torch.exp),
+    "Expand": _expand,
     "Flatten": _flatten,
-    "Floor": of_all_inputs(torch.floor),
+    "Floor": _to_function(torch.floor),
     "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
     "Gelu": _gelu,
     "Gemm": _gemm,
-    "GlobalMaxPool": _global_max,
+    "GlobalAveragePool": _to_module(lambda: nn.AdaptiveAvgPool2d(1)),
+    "GlobalMaxPool": _to_module(lambda: nn.AdaptiveMaxPool2d(1)),
+    "Greater": _to_function(torch.gt),
+    "GreaterOrEqual": _to_function(torch.ge),
+    "GridSample": _grid_sample,
+    "HardSwish": _to_module(nn.Hardswish),
+    "Identity": _to_module(nn.Identity),
     "LayerNormalization": _layer_norm,
-    "Log": of_all_inputs(torch.log),
-    "MatMul": of_all_inputs(torch.matmul),
-    "Max": of_all_inputs(torch.maximum),
-    "Min": of_all_inputs(torch.minimum),
-    "Mish": _mish,
-    "Neg": of_all_inputs(torch.neg),
-    "PRelu": of_all_inputs(_prelu),
-    "Pow": of_all_inputs(torch.pow),
-    "Reciprocal": of_all_inputs(torch.reciprocal),
-    "ReduceMax": _reduce(_amax),
-    "ReduceMean": _reduce(_mean),
-    "ReduceMin": _reduce(_amin),
-    "ReduceSum": _reduce(_sum),
+    "LeakyRelu": lambda node: (nn.LeakyReLU(node.attributes.get("alpha", 0.01)), node.inputs),
+    "Less": _to_function(torch.lt),
+    "LessOrEqual": _to_function(torch.le),
+    "Log": _to_function(torch.log),
+    "MatMul": _to_function(torch.matmul),
+    "Max": _to_function(torch.maximum),
+    "MaxPool": _maxpool,
+    "Min": _to_function(torch.minimum),
+    "Mish": _to_module(nn.Mish),
+    "Mod": _mod,
+    "Mul": _to_module(modules.Product),
+    "Neg": _to_function(torch.neg),
+    "Not": _to_function(torch.logical_not),
+    "Or": _to_function(torch.logical_or),
+    "Pad": _pad,
+    "Pow": _to_function(torch.pow),
+    "PRelu": _to_function(_prelu),
+    "QuantizeLinear": _make_step(modules.Quantize),
+    "Reciprocal": _to_function(torch.reciprocal),
+    "ReduceMax": _reduce(torch.amax),
+    "ReduceMean": _reduce(torch.mean),
+    "ReduceMin": _reduce(torch.amin),
+    "ReduceSum": _reduce(torch.sum),
+    "Relu": _to_module(nn.ReLU),
     "Reshape": _reshape,
-    "Softmax": _softmax,
-    "Sqrt": of_all_inputs(torch.sqrt),
+    "Resize": _resize,
+    "Sigmoid": _to_module(nn.Sigmoid),
+    "Slice": _slice,
+    "Softmax": lambda node: (nn.Softmax(dim=node.attributes.get("axis", -1)), node.inputs),
+    "Softplus": _to_module(nn.Softplus),
+    "Split": _split,
+    "Sqrt": _to_function(torch.sqrt),
     "Squeeze": _squeeze,
-    "Sub": of_all_inputs(torch.sub),
+    "Sub": _to_function(torch.sub),
+    "Sum": _to_module(modules.Sum),
+    "Tanh": _to_module(nn.Tanh),
+    "Tile": _tile,
+    "TopK": _top,
+    "Transpose": lambda node: (modules.Permute(node.attributes.get("perm", [])), node.inputs),
     "Unsqueeze": _unsqueeze,
+    "Where": _to_function(torch.where),
+    "Xor": _to_function(torch.logical_xor),
 }
-
-
-OPERATORS: dict[str, Callable[[OnnxNode], Made]] = (
-    ARRAYS
-    | SELECTION
-    | {
-        "Add": _plain(modules.Sum),
-        "Cast": _cast,
-        "Clip": _clip,
-        "Concat": lambda node: (modules.Concat(node.attributes["axis"]), node.inputs),
-        "Conv": _conv,
-        "ConvTranspose": _conv_transpose,
-        "DequantizeLinear": _make_step(modules.Dequantize),
-        "Elu": lambda node: (nn.ELU(node.attributes.get("alpha", 1.0)), node.inputs),
-        "GlobalAveragePool": _plain(lambda: nn.AdaptiveAvgPool2d(1)),
-        "HardSwish": _plain(nn.Hardswish),
-        "Identity": _plain(nn.Identity),
-        "LeakyRelu": lambda node: (nn.LeakyReLU(node.attributes.get("alpha", 0.01)), node.inputs),
-        "MaxPool": _maxpool,
-        "Mul": _plain(modules.Product),
-        "Pad": _pad,
-        "QuantizeLinear": _make_step(modules.Quantize),
-        "Relu": _plain(nn.ReLU),
-        "Resize": _resize,
-        "Sigmoid": _plain(nn.Sigmoid),
-        "Slice": _slice,
-        "Softplus": _plain(nn.Softplus),
-        "Sum": _plain(modules.Sum),
-        "Tanh": _plain(nn.Tanh),
-        "Transpose": lambda node: (modules.Permute(node.attributes.get("perm", [])), node.inputs),
-    }
-)

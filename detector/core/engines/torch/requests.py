@@ -1,7 +1,7 @@
-"""One request of the torch engine, on the CPU (``TorchRequest``) or on a GPU (``CudaRequest``).
+"""Requests of the engine torch, on the CPU (``TorchRequest``) or on a GPU (``CudaRequest``).
 
-A GPU request has its own stream, pinned memory at both ends, and an event; its ``infer`` never
-waits for the whole device, nor for another request.
+A GPU request has its own stream, pinned memory for pictures and results, and events. Its ``infer``
+never waits for other requests.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Run = Callable[[Tensor], Sequence[Tensor]]
 
 
 class CallingThreads(threading.local):
-    """Sets torch's number of threads once in each thread that runs the network: OpenMP has it per
-    calling thread, and results would differ in the last bit."""
+    """Sets torch's number of threads once in each thread that runs the network. OpenMP has the
+    number per calling thread, and with another number results differ in the last bit."""
 
     ready = False
 
@@ -40,7 +40,7 @@ class CallingThreads(threading.local):
 
 
 class TorchRequest(RawRequest):
-    """A request on the CPU. ``slot`` shares the input's memory; results are copied from torch's."""
+    """A request on the CPU. ``slot`` shares the input's memory; results are copied."""
 
     def __init__(self, run: Run, network: Network, threads: CallingThreads) -> None:
         self._threads = threads
@@ -63,32 +63,25 @@ class TorchRequest(RawRequest):
         self._run = None
 
 
-WARM_UPS = 3  # before a capture: libraries choose kernels and allocate memory in the first runs
+WARM_UPS = 3  # runs before a capture, in which libraries choose kernels and allocate memory
 
 
 class CudaRequest(RawRequest):
-    """A GPU request with pinned ``slot`` and results. ``tf32``, ``benchmark``: for the process."""
+    """A GPU request with pinned memory. ``tf32`` and ``benchmark``: see ``arithmetic``."""
 
     def __init__(
-        self,
-        run: Run,
-        network: Network,
-        device: Any,
-        tf32: bool,
-        finished: Callable[[float], None],
-        benchmark: bool = False,
+        self, run: Run, network: Network, device: Any, tf32: bool, benchmark: bool = False
     ) -> None:
-        """Create it. ``finished`` is called after each run with its milliseconds on the GPU."""
         self._stream = torch.cuda.Stream(device)
-        self._pinned = pinned(network.input_shape, torch.uint8)  # [B, H, W, 3] RGB
+        self._pinned = allocate_pinned(network.input_shape, torch.uint8)  # [B, H, W, 3] RGB
         self.slot = self._pinned.numpy()
-        self._given = torch.empty(network.input_shape, dtype=torch.uint8, device=device)
-        self._results = [pinned(shape, torch.float32) for shape in network.output_shapes]
+        self._input = torch.empty(network.input_shape, dtype=torch.uint8, device=device)
+        self._results = [allocate_pinned(shape, torch.float32) for shape in network.output_shapes]
         self._outputs = [result.numpy() for result in self._results]
-        self._begun = torch.cuda.Event(enable_timing=True)
-        # blocking: the waiting thread sleeps.
-        self._ended = torch.cuda.Event(enable_timing=True, blocking=True)
-        self._arithmetic, self._finished = (tf32, benchmark), finished
+        self._start_event = torch.cuda.Event(enable_timing=True)
+        # With ``blocking`` the waiting thread sleeps.
+        self._end_event = torch.cuda.Event(enable_timing=True, blocking=True)
+        self._arithmetic = tf32, benchmark
         self._run: Any = run  # None after close
         self._graph: Any = None
 
@@ -97,20 +90,19 @@ class CudaRequest(RawRequest):
             raise EngineError("engine torch: infer() called after close()")
         with (
             translated("torch", "run the network"),
-            told_by_gpu(self._stream),
+            raise_gpu_error(self._stream),
             torch.inference_mode(),
             torch.cuda.stream(self._stream),
         ):
-            self._begun.record()
-            self._given.copy_(self._pinned, non_blocking=True)
+            self._start_event.record()
+            self._input.copy_(self._pinned, non_blocking=True)
             with arithmetic(*self._arithmetic):
-                results = self._run(self._given)
+                results = self._run(self._input)
             for target, result in zip(self._results, results, strict=True):
                 target.copy_(result, non_blocking=True)
-            self._ended.record()
-            self._ended.synchronize()
-        self.device_ms = float(self._begun.elapsed_time(self._ended))
-        self._finished(self.device_ms)
+            self._end_event.record()
+            self._end_event.synchronize()
+        self.device_ms = float(self._start_event.elapsed_time(self._end_event))
         return [output[:n] for output in self._outputs]
 
     def capture(self) -> None:
@@ -118,15 +110,15 @@ class CudaRequest(RawRequest):
         run = self._run
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
-                run(self._given)
+                run(self._input)
             self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # thread_local: only unsafe calls of this thread end the capture; another request may run.
+        # With "thread_local", calls of other threads cannot break the capture.
         with (
             torch.inference_mode(),
             torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
         ):
-            results = run(self._given)
+            results = run(self._input)
 
         def replay(given: Tensor) -> Any:
             graph.replay()
@@ -139,9 +131,9 @@ class CudaRequest(RawRequest):
 
 
 @contextmanager
-def told_by_gpu(stream: Any) -> Iterator[None]:
-    """Raise the GPU's own error, by its first line, if a kernel failed: every later call fails as
-    well, under other names (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100)."""
+def raise_gpu_error(stream: Any) -> Iterator[None]:
+    """Raise the first line of the GPU's own error if a kernel failed. Later calls fail, too, but
+    with other errors (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100)."""
     try:
         yield
     except RuntimeError as error:
@@ -152,10 +144,10 @@ def told_by_gpu(stream: Any) -> Iterator[None]:
         raise
 
 
-def why_not_captured(
+def capture_graphs(
     requests: Sequence[CudaRequest], run: Run, network: Network, device: Any
 ) -> str | None:
-    """Capture a CUDA graph for each request. Return None, or why it failed and none may be used."""
+    """Capture a CUDA graph for each request. Return None, or why that failed."""
     if not fits(run, network, device, len(requests), network.batch):
         return f"the graphs of {len(requests)} requests take more memory than the GPU has left"
     try:
@@ -166,23 +158,23 @@ def why_not_captured(
     return None
 
 
-def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def allocate_pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
 
 _changed = threading.Condition()
-# the blocks of ``arithmetic`` now active, all with the same settings
+# the active blocks of ``arithmetic``, which all have the same settings
 _users: list[tuple[bool, bool]] = []
 
 
 @contextmanager
 def arithmetic(tf32: bool, benchmark: bool) -> Iterator[None]:
-    """Set how a GPU's libraries compute what the block launches, process-wide. ``benchmark``:
-    whether cuDNN tries its algorithms at the first run of each shape in each thread."""
-    wanted = tf32, benchmark
+    """Set how a GPU's libraries compute inside the block, for the whole process. Blocks with other
+    settings wait. ``benchmark``: cuDNN tries its algorithms at the first run of each shape."""
+    requested = tf32, benchmark
     with _changed:
-        _changed.wait_for(lambda: not _users or _users[0] == wanted)
-        _users.append(wanted)
+        _changed.wait_for(lambda: not _users or _users[0] == requested)
+        _users.append(requested)
         allow_tf32(tf32)
         if torch.backends.cudnn.benchmark != benchmark:
             torch.backends.cudnn.benchmark = benchmark
@@ -202,17 +194,18 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> None:
-    """Run one full batch on ``concurrency`` streams, or raise EngineError with one that fits."""
+    """Run one full batch on ``concurrency`` streams. Raises EngineError that names a batch that
+    fits."""
     if fits(run, network, device, concurrency, network.batch):
         return
-    # Not inside an except clause: the exception would keep the frames, and the frames the memory.
+    # Outside ``except``, since an exception would keep frames alive, and with them the memory.
     raise EngineError(
         out_of_memory(network.batch, lambda batch: fits(run, network, device, concurrency, batch))
     )
 
 
 def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
-    """Return whether ``batch`` pictures on each stream fit at once, at each run's peak."""
+    """Return whether concurrent runs of ``batch`` pictures on all streams fit in memory."""
     shape = (batch, *network.input_shape[1:])
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]
     held: list[Any] = []  # inputs, results, and peaks
@@ -220,10 +213,10 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
         for stream in streams:
             with torch.cuda.stream(stream):
                 before = begin_peak(device)
-                # Outside inference mode, like the requests' own: compiled code fits no other.
-                given = torch.zeros(shape, dtype=torch.uint8, device=device)
+                # Outside inference mode, as in requests: compiled code takes only such tensors.
+                pictures = torch.zeros(shape, dtype=torch.uint8, device=device)
                 with torch.inference_mode():
-                    held += [given, run(given)]
+                    held += [pictures, run(pictures)]
                 held.append(hold_peak(device, before))
         for stream in streams:
             stream.synchronize()
@@ -232,7 +225,7 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
     finally:
         held.clear()
         torch.cuda.empty_cache()
-        begin_peak(device)  # this trial must not count in a run's figures
+        begin_peak(device)  # exclude this trial from the run's figures
     return True
 
 
@@ -245,7 +238,8 @@ def begin_peak(device: Any) -> int:
 
 
 def hold_peak(device: Any, before: int) -> Tensor | None:
-    """Allocate as one tensor what was in use at the peak since ``before`` and is free again."""
+    """Allocate a tensor as large as the memory that was freed since the peak. ``before``: the bytes
+    from ``begin_peak``."""
     if device.type != "cuda":
         return None
     peak, now = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
@@ -253,14 +247,14 @@ def hold_peak(device: Any, before: int) -> Tensor | None:
 
 
 def out_of_memory(batch: int, fits: Callable[[int], bool]) -> str:
-    """Return the message for the user. Halves the batch until one fits, to name it."""
+    """Return the message for the user, with the largest half, quarter... of the batch that fits."""
     smaller = batch // 2
     while smaller and not fits(smaller):
         smaller //= 2
-    said = f"engine torch: out of GPU memory at batch {batch}; "
+    prefix = f"engine torch: out of GPU memory at batch {batch}; "
     if not smaller:
         return (
-            f"{said}not even batch 1 fits; close other programs on the GPU, use a smaller --size, "
-            "or --device cpu"
+            f"{prefix}not even batch 1 fits; close other programs on the GPU, use a smaller "
+            "--size, or --device cpu"
         )
-    return said + f"batch {smaller} fits: use --batch {smaller}"
+    return prefix + f"batch {smaller} fits: use --batch {smaller}"

@@ -1,4 +1,4 @@
-"""Declares the engine trt: TensorRT on an NVIDIA GPU. Every request has its own context and stream.
+"""Declare the engine trt: TensorRT on an NVIDIA GPU. Every request has its own context and stream.
 The engine rtx (TensorRT for RTX) is the same code with another library (``edition.py``)."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TrtEngine(Engine):
 
     @classmethod
     def absent(cls) -> str | None:
-        """Check the driver first: TensorRT crashes without one."""
+        """See ``Engine.absent``. Check the driver first, since TensorRT crashes without one."""
         from detector.core.engines.trt import driver
 
         if reason := driver.absent():
@@ -90,7 +90,7 @@ class TrtEngine(Engine):
         from detector.core.engines.trt import driver
         from detector.core.engines.trt.edition import edition_named
 
-        if driver.absent() is not None:  # absent() reports it
+        if driver.absent() is not None:  # ``absent`` reports that
             return None
         try:
             return edition_named(cls.name).refusal(precision, driver.gpu_of(device))
@@ -99,7 +99,7 @@ class TrtEngine(Engine):
 
     @classmethod
     def reads_file(cls, file: str) -> bool:
-        """Check the first bytes: plans of both libraries end in .engine and .plan."""
+        """Return whether this library built the file, by its suffix and its first bytes."""
         if not super().reads_file(file):
             return False
         from detector.core.engines.trt.plan_file import edition_of_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,9 @@ import numpy as np
 
 from detector.core.engines._built import store
 from detector.core.engines.base import BuildProgress, EngineOptions, translated
+from detector.core.engines.trt import driver
 from detector.core.engines.trt.driver import Gpu
-from detector.core.engines.trt.edition import Edition, current
+from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.plan_file import kept_log
 from detector.core.engines.trt.settings import TrtSettings, read
 from detector.core.errors import OutputError
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 BATCH = "batch"  # name of the first dimension
 
 
-class BatchHeldError(Exception):
-    """A graph whose constants contain its batch; the text names the node."""
+class FixedBatchError(Exception):
+    """The constants of a graph contain its batch. The text names the node."""
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a graph with its batch chosen at run time. Raises BatchHeldError."""
+    """Return a copy of a graph whose batch is chosen at run time. Raises FixedBatchError."""
     import onnx
     from onnx import shape_inference
 
@@ -48,75 +49,66 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     del graph.value_info[:]
     for info in (*graph.input, *graph.output):
         info.type.tensor_type.shape.dim[0].dim_param = BATCH
-    wanted = [info.name for info in graph.output]
+    # Without the outputs' shapes, so that shape inference must find them.
+    bare = onnx.ModelProto()
+    bare.CopyFrom(whole)
+    for info in bare.graph.output:
+        info.type.tensor_type.ClearField("shape")
     try:
-        shaped = shape_inference.infer_shapes(
-            _without_claims(whole), strict_mode=True, data_prop=True
-        ).graph
+        shaped = shape_inference.infer_shapes(bare, strict_mode=True, data_prop=True).graph
     except shape_inference.InferenceError as exc:
-        raise BatchHeldError(
+        raise FixedBatchError(
             f"this graph cannot take a range of batches: {' '.join(str(exc).split())}"
         ) from exc
     open_ended = {
         info.name
         for info in (*shaped.input, *shaped.value_info, *shaped.output)
-        if _begins_open(info)
+        if _has_open_batch(info)
     }
-    for name in wanted:
-        if name not in open_ended:
-            raise BatchHeldError(
-                f"{_culprit(shaped, open_ended)}; build for one batch: --batch {batch}"
-            )
+    if not open_ended.issuperset(info.name for info in graph.output):
+        raise FixedBatchError(
+            f"{_describe_fixed_batch(shaped, open_ended)}; build for one batch: --batch {batch}"
+        )
     return whole
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
-    """Put 0 for the batch into the shape of each Reshape whose data also begins with the batch."""
+    """Put 0, which copies a side, for the batch into the shape of each Reshape whose data also
+    begins with the batch."""
     from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type != "Reshape" or node.input[1] not in constants:
             continue
-        wanted = numpy_helper.to_array(constants[node.input[1]]).tolist()
-        keeps = shapes.get(node.input[0], ())[:1] == (batch,) == tuple(wanted[:1])
-        if keeps and not (0 in wanted and any(entry.i for entry in node.attribute)):
-            # Others may read the constant, so this node gets its own.
+        shape = numpy_helper.to_array(constants[node.input[1]]).tolist()
+        keeps = shapes.get(node.input[0], ())[:1] == (batch,) == tuple(shape[:1])
+        if keeps and not (0 in shape and any(entry.i for entry in node.attribute)):
+            # Other nodes may read the constant, so this node gets another one.
             name = f"{node.output[0]}.any_batch"
-            values = np.array([0, *wanted[1:]], np.int64)
+            values = np.array([0, *shape[1:]], np.int64)
             graph.initializer.append(numpy_helper.from_array(values, name))
             node.input[1] = name
-            del node.attribute[:]  # allowzero: with it, 0 would not copy
+            del node.attribute[:]  # with allowzero, 0 would not copy
 
 
-def _without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy whose outputs have no shapes, so that shape inference must find them."""
-    import onnx
-
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    for info in bare.graph.output:
-        info.type.tensor_type.ClearField("shape")
-    return bare
-
-
-def _begins_open(info: onnx.ValueInfoProto) -> bool:
+def _has_open_batch(info: onnx.ValueInfoProto) -> bool:
     shape = info.type.tensor_type.shape
     return bool(shape.dim) and not shape.dim[0].HasField("dim_value")
 
 
-def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
+def _describe_fixed_batch(graph: onnx.GraphProto, open_ended: set[str]) -> str:
     for node in graph.node:
         if any(name in open_ended for name in node.input) and node.output[0] not in open_ended:
             return (
-                f"node {node.name} ({node.op_type}) holds the batch in its constants, so it cannot "
+                f"node {node.name} ({node.op_type}) has the batch in its constants, so it cannot "
                 "take a range of batches"
             )
-    return "the batch is held in constants, so it cannot take a range of batches"
+    return "constants of the graph contain the batch, so it cannot take a range of batches"
 
 
 def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict[str, Any]:
-    """Return what requires another plan, as JSON: graph, library, GPU. Raises EngineError."""
+    """Return all facts that a plan depends on, as JSON: graph, library, GPU. Raises EngineError."""
     settings = read(options)
     return {
         "graph": _digest(network),
@@ -128,7 +120,8 @@ def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict
 
 
 def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether a plan of key ``found`` runs ``wanted``: equal, or in its range of batches."""
+    """Return whether a plan with the key ``found`` can be used for ``wanted``: both are equal, or
+    the wanted batches are in the plan's range."""
     low, _, high = found.get("batches") or (0, 0, 0)
     first, _, last = wanted["batches"]
     return (
@@ -137,10 +130,9 @@ def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def _digest(network: Network) -> str:
-    """Return the sha256 of the graph for any batch, independent of the network's."""
     try:
         model = any_batch(network.graph)
-    except BatchHeldError:  # each batch is another graph
+    except FixedBatchError:
         model = network.graph
     return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
@@ -157,23 +149,23 @@ def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             self._steps[phase_name] = num_steps
-            self._tell(phase_name, 0)
+            self._report(phase_name, 0)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
-            self._tell(phase_name, step + 1)
+            self._report(phase_name, step + 1)
             return not self.cancelled
 
         def phase_finish(self, phase_name: str) -> None:
             self._steps.pop(phase_name, None)
 
-        def _tell(self, phase_name: str, done: int) -> None:
+        def _report(self, phase_name: str, done: int) -> None:
             if self.cancelled:
                 return
             try:
-                go_on = progress(phase_name, done, self._steps.get(phase_name, done))
+                proceed = progress(phase_name, done, self._steps.get(phase_name, done))
             except BaseException as exc:  # Ctrl-C too: no exception may pass through TensorRT's C++
-                self.raised, go_on = exc, False
-            self.cancelled = not go_on
+                self.raised, proceed = exc, False
+            self.cancelled = not proceed
 
     return Monitor()
 
@@ -188,7 +180,7 @@ OTHERS = "; use --engine ort or openvino"
 
 
 def graph_bytes(network: Network, settings: TrtSettings) -> bytes:
-    """Return the ONNX file for TensorRT. For a range of batches its first dimension is open."""
+    """Return the ONNX file for TensorRT. For a range of batches, its batch is open."""
     low, _, high = settings.batches
     model = network.graph if low == high else any_batch(network.graph)
     return bytes(model.SerializeToString(deterministic=True))
@@ -201,8 +193,10 @@ def build_plan(
     target: Path,
     progress: BuildProgress,
 ) -> dict[str, Any]:
+    """Write a plan to ``target``; return facts for its manifest. Raises EngineError."""
     gpu = edition.gpu_to_build_on(options.device)
-    with translated(edition.engine, "build a plan"), current(gpu):
+    on_gpu = nullcontext() if gpu is None else driver.current(gpu.index)
+    with translated(edition.engine, "build a plan"), on_gpu:
         return _build(edition, network, options, gpu, target, progress)
 
 
@@ -223,7 +217,7 @@ def _build(
     parser = trt.OnnxParser(definition, log)
     try:
         graph = graph_bytes(network, settings)
-    except BatchHeldError as exc:
+    except FixedBatchError as exc:
         raise edition.error(str(exc)) from exc
     _parse(edition, parser, graph, network, log)
     config = builder.create_builder_config()
@@ -259,8 +253,8 @@ def _parse(edition: Edition, parser: Any, graph: bytes, network: Network, log: A
     if parser.parse(graph):
         return
     errors = [parser.get_error(at) for at in range(parser.num_errors)]
-    said = [f"{_culprits(error, network.graph.graph)}: {error.desc()}" for error in errors]
-    reason = "; ".join(dict.fromkeys(" ".join(text.split()) for text in said)) or log.reason()
+    texts = [f"{_describe_nodes(error, network.graph.graph)}: {error.desc()}" for error in errors]
+    reason = "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts)) or log.reason()
     raise edition.error(
         f"{edition.title} {edition.trt.__version__} cannot read the graph of {network.name}: "
         f"{reason}{'' if OUT_OF_MEMORY.search(reason) else OTHERS}"
@@ -268,7 +262,7 @@ def _parse(edition: Edition, parser: Any, graph: bytes, network: Network, log: A
 
 
 def _refuse_bytes(edition: Edition, graph: onnx.GraphProto) -> None:
-    """Refuse uint8 in Q and DQ: TensorRT reads it as int8, with at most a warning."""
+    """Refuse Q and DQ nodes of uint8, which TensorRT reads as int8 with at most a warning."""
     from onnx import TensorProto
 
     infos = (*graph.value_info, *graph.output)
@@ -283,21 +277,20 @@ def _refuse_bytes(edition: Edition, graph: onnx.GraphProto) -> None:
             )
 
 
-def _culprits(error: Any, graph: onnx.GraphProto) -> str:
-    """Return operator and node of an error; all nodes of the operator if the parser names none."""
+def _describe_nodes(error: Any, graph: onnx.GraphProto) -> str:
     operator = error.node_operator() or error.func().removeprefix("import")
     names = ", ".join(node.name for node in graph.node if node.op_type == operator)
     return " at ".join(filter(None, (operator, error.node_name() or names)))
 
 
 def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> None:
-    if precision != "tf32":  # on by default, and fp32 would not be fp32
+    if precision != "tf32":  # TF32 is on by default, so it must be turned off for fp32
         config.clear_flag(trt.BuilderFlag.TF32)
     else:
         config.set_flag(trt.BuilderFlag.TF32)
     if settings.workspace_mb:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MB)
-    # Both keep the layers' names for NVTX and the inspector. Only DETAILED keeps their types.
+    # With both, NVTX and the inspector show layers' names; only DETAILED has their types.
     verbosity = trt.ProfilingVerbosity
     config.profiling_verbosity = (
         verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY
@@ -305,7 +298,7 @@ def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> 
 
 
 def _profiles(trt: Any, builder: Any, definition: Any, settings: TrtSettings) -> list[Any]:
-    """Return optimisation profiles: none for a fixed batch; else for the smallest and for all."""
+    """Return optimisation profiles for the smallest batch and for all; none for a fixed batch."""
     low, best, high = settings.batches
     if low == high:
         return []
@@ -329,17 +322,16 @@ def _why_no_plan(
         return "the build was cancelled; nothing was kept"
     text = f"{edition.title} could not build a plan for {network.name}: {reason}"
     if not OUT_OF_MEMORY.search(reason):
-        return f"{text}{_named(reason, network.graph.graph)}{OTHERS}"
+        return f"{text}{_find_named_node(reason, network.graph.graph)}{OTHERS}"
     smaller = f"--batch {options.batch // 2}, or " if options.batch > 1 else ""
     limit, workspace = read(options).workspace_mb, "--engine-options workspace_mb"
     cure = f"a larger {workspace} than {limit}, or none" if limit else f"{workspace}=256"
     return f"{text}; try {smaller}{cure}, or a GPU with more free memory"
 
 
-def _named(reason: str, graph: onnx.GraphProto) -> str:
-    """Return the node that TensorRT names, perhaps with a number, and its operator."""
+def _find_named_node(reason: str, graph: onnx.GraphProto) -> str:
     for node in sorted(graph.node, key=lambda node: len(node.name), reverse=True):
-        # A name of letters only may be a word of the text.
+        # A name of letters only may be an ordinary word.
         if not node.name.isalpha() and re.search(
             rf"(?<![\w./]){re.escape(node.name)}(_\d+)?(?![\w/])", reason
         ):
@@ -349,7 +341,7 @@ def _named(reason: str, graph: onnx.GraphProto) -> str:
 
 def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
     """Return the file of measured layer times, which make the next build on this GPU faster."""
-    # The store builds in a hidden folder.
+    # The store builds in a hidden folder inside the engines' folder.
     folder = target.parent.parent if target.parent.name.startswith(".") else target.parent
     name = re.sub(r"[^A-Za-z0-9]+", "-", gpu.name).strip("-") or "gpu"
     digest = hashlib.sha256(f"{trt.__version__} {gpu.name} {gpu.capability}".encode()).hexdigest()[
@@ -359,7 +351,6 @@ def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
 
 
 def _load_timings(config: Any, cache: Path) -> None:
-    """Load the cache. If absent, refused or not ours, it is empty, which only costs time."""
     known = store.read_sealed(cache) or b""
     timings = config.create_timing_cache(known) or config.create_timing_cache(b"")
     if timings is not None:
@@ -370,6 +361,6 @@ def _save_timings(config: Any, cache: Path) -> None:
     timings = config.get_timing_cache()
     if timings is None:
         return
-    # The plan is built; failing to store the cache must not lose it.
+    # If the cache cannot be stored, the plan can still be used.
     with suppress(OSError, OutputError):
         store.write_sealed(cache, bytes(timings.serialize()))

@@ -1,4 +1,4 @@
-"""Ask the NVIDIA driver through ctypes before TensorRT is used: without a driver its ``Runtime``
+"""Query the NVIDIA driver through ctypes before TensorRT is used: without a driver its ``Runtime``
 (10.16 and 11.4) logs an error and returns an object that segfaults at its next use."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 NAME_BYTES = 256
-PLACE_BYTES = 32  # of "0000:3B:00.0" with its terminator
+BUS_ID_BYTES = 32  # room for "0000:3B:00.0" and its terminator
 DEVICE = re.compile(r"auto|cuda(?::(\d+))?")
 
 
@@ -27,7 +27,7 @@ class Gpu:
 
 
 class DriverError(Exception):
-    """A call of the driver failed; the text says which and how."""
+    """A call of the driver failed. The text names the call and the error."""
 
 
 def library() -> Any:
@@ -35,7 +35,7 @@ def library() -> Any:
 
 
 def absent() -> str | None:
-    """Return why no NVIDIA GPU can be used here, and what to do about it; None if one can."""
+    """Return why no NVIDIA GPU can be used here, and the fix; None if a GPU can be used."""
     try:
         cuda = library()
     except OSError:
@@ -67,18 +67,18 @@ def gpu_of(device: str) -> Gpu:
     """Return the GPU for "cuda:N"; the first for "auto" and "cuda". Raises DriverError."""
     if reason := absent():
         raise DriverError(reason)
-    found = gpus()
+    listed = gpus()
     if not (match := DEVICE.fullmatch(device)):
         raise DriverError(f"--device {device} is not a GPU; give cuda, or cuda:N for the Nth one")
     index = int(match.group(1) or 0)
-    if index >= len(found):
-        known = ", ".join(f"cuda:{gpu.index} {gpu.name}" for gpu in found)
+    if index >= len(listed):
+        known = ", ".join(f"cuda:{gpu.index} {gpu.name}" for gpu in listed)
         raise DriverError(f"there is no {device}; GPUs here: {known}")
-    return found[index]
+    return listed[index]
 
 
 def cuda_version() -> tuple[int, int]:
-    """Return the newest CUDA version of the driver, such as (13, 1); (0, 0) without one."""
+    """Return the newest CUDA version that the driver supports, as (13, 1); (0, 0) without one."""
     try:
         cuda = library()
     except OSError:
@@ -114,11 +114,12 @@ def free_bytes(index: int) -> int:
 
 
 def pci_bus_id(device: str) -> str:
-    """Return "0000:3B:00.0": NVML numbers all GPUs, CUDA those of CUDA_VISIBLE_DEVICES."""
+    """Return the id for NVML, as "0000:3B:00.0": unlike CUDA, NVML also numbers the GPUs that
+    CUDA_VISIBLE_DEVICES hides."""
     index = gpu_of(device).index
-    cuda, place = library(), ctypes.create_string_buffer(PLACE_BYTES)
-    _call(cuda, "cuDeviceGetPCIBusId", place, PLACE_BYTES, _device(cuda, index))
-    return place.value.decode()
+    cuda, bus_id = library(), ctypes.create_string_buffer(BUS_ID_BYTES)
+    _call(cuda, "cuDeviceGetPCIBusId", bus_id, BUS_ID_BYTES, _device(cuda, index))
+    return bus_id.value.decode()
 
 
 def _gpu(cuda: Any, index: int) -> Gpu:

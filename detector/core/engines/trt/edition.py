@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -20,12 +18,12 @@ from detector.core.engines.trt.driver import Gpu
 from detector.core.engines.trt.settings import HARDWARE, TARGETS, TrtSettings
 from detector.core.errors import EngineError
 
-AMPERE = (8, 0)  # the first with tf32 and bf16
+AMPERE = (8, 0)  # the first compute capability with tf32 and bf16
 
 
 @dataclass(frozen=True)
 class Edition:
-    """One of the libraries. ``magic``: first bytes of its plans. ``packages``: by CUDA major."""
+    """A library. ``magic``: first bytes of its plans. ``packages``: pip name; {}: CUDA major."""
 
     engine: str
     module: str
@@ -42,28 +40,29 @@ class Edition:
         return EngineError(f"engine {self.engine}: {text}")
 
     def driver_too_old(self) -> str | None:
-        """Return why the driver is too old: it supports all CUDA majors up to its own."""
-        served = driver.cuda_version()
+        """Return a line if no installed package is for a CUDA major that the driver supports."""
+        supported = driver.cuda_version()
         for major in (13, 12):
             try:
-                found = version(self.packages.format(major))
+                installed = version(self.packages.format(major))
             except PackageNotFoundError:
                 continue
-            if served[0] >= major:
+            if supported[0] >= major:
                 return None
-            older = self.packages.format(served[0]).removesuffix("-bindings")
+            older = self.packages.format(supported[0]).removesuffix("-bindings")
             return (
-                f"{self.module.replace('_', '-')} {found} is made for CUDA {major}, but the driver "
-                f"supports only {served[0]}.{served[1]}; update the driver, or: pip install {older}"
+                f"{self.module.replace('_', '-')} {installed} is made for CUDA {major}, but the "
+                f"driver supports only {supported[0]}.{supported[1]}; update the driver, or: pip "
+                f"install {older}"
             )
         return None
 
     def refusal(self, precision: str, gpu: Gpu) -> str | None:
-        found = f"{gpu.name} has compute capability {capability(gpu)}"
+        about_gpu = f"{gpu.name} has compute capability {capability(gpu)}"
         if reason := self.unsupported(gpu.capability):
-            return f"{found}; {reason}"
+            return f"{about_gpu}; {reason}"
         if precision in ("tf32", "bf16") and gpu.capability < AMPERE:
-            return f"{found}; {precision} needs 8.0 (Ampere) or newer"
+            return f"{about_gpu}; {precision} needs 8.0 (Ampere) or newer"
         return None
 
     def require_gpu(self, device: str) -> Gpu:
@@ -75,12 +74,12 @@ class Edition:
     # ---- Differences
 
     measures = False
-    """Whether a build measures kernels, and so has a timing cache."""
+    """Whether a build measures kernels on the GPU and has a timing cache."""
     records_graphs = False
     """Whether a context itself can run the network as a CUDA graph."""
 
     def unsupported(self, found: tuple[int, int]) -> str | None:
-        """Return why no GPU of this compute capability can run it, or None."""
+        """Return why the library does not run on this compute capability, or None."""
         raise NotImplementedError
 
     def gpu_to_build_on(self, device: str) -> Gpu | None:
@@ -88,14 +87,14 @@ class Edition:
         return self.require_gpu(device)
 
     def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
-        """Return what of the machine requires another plan."""
+        """Return the facts about library, machine and settings that a plan depends on."""
         raise NotImplementedError
 
     def configure(self, config: Any, settings: TrtSettings, gpu: Gpu | None) -> None:
         raise NotImplementedError
 
     def describe(self, plan: bytes) -> str:
-        """Describe a plan for messages, as far as its first bytes tell."""
+        """Describe a plan for messages, by its first bytes."""
         return f"a plan of {self.title}"
 
     def check_plan(self, runtime: Any, plan: bytes, gpu: Gpu) -> str | None:
@@ -106,7 +105,7 @@ class Edition:
         return engine.create_execution_context()
 
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
-        """Return the cache of what is compiled while a plan runs; None if nothing is."""
+        """Return a cache for code that is compiled when a plan is loaded; None if none is."""
         return None
 
 
@@ -117,7 +116,6 @@ class Full(Edition):
         return None if found >= (7, 5) else "TensorRT needs 7.5 (Turing) or newer"
 
     def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
-        """Return the key: of the driver only the CUDA major counts."""
         assert gpu is not None
         names = {"gpu": gpu.name, "capability": capability(gpu)}
         if settings.hardware_compatible == "ampere":
@@ -143,10 +141,10 @@ class Full(Edition):
         )
 
 
-# Compute capabilities of the support matrix: Turing, RTX 30, RTX 40, RTX 50, GB10.
+# Compute capabilities in NVIDIA's support matrix: Turing, RTX 30, RTX 40, RTX 50, GB10.
 RTX_CAPABILITIES = ((7, 5), (8, 6), (8, 9), (12, 0), (12, 1))
 PORTABLE = "8.0 or newer"
-# Bits of the diagnostics from ``get_engine_validity`` -> their meaning for a user.
+# Bits of the diagnostics from ``get_engine_validity`` -> text for the user.
 INVALID = {
     "MALFORMED_ENGINE": "it is damaged, or not a plan",
     "VERSION_MISMATCH": "it was built by {built}, but {installed} is installed; build it again",
@@ -169,7 +167,7 @@ class Rtx(Edition):
         return f"TensorRT for RTX runs on {able} (GeForce and RTX GPUs); use --engine trt or torch"
 
     def gpu_to_build_on(self, device: str) -> Gpu | None:
-        """Return the GPU that will run the plan, if there is one; a build needs none."""
+        """Return the GPU that will run the plan; None without one, since a build needs none."""
         return None if driver.absent() is not None else self.require_gpu(device)
 
     def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
@@ -183,13 +181,14 @@ class Rtx(Edition):
         if targets:
             config.num_compute_capabilities = len(targets)
         for at, name in enumerate(targets):
-            wanted = getattr(self.trt.ComputeCapability, TARGETS[name])
-            if not config.set_compute_capability(wanted, at):
+            member = getattr(self.trt.ComputeCapability, TARGETS[name])
+            if not config.set_compute_capability(member, at):
                 raise self.error(f"{self.title} rejects the target {name}")
 
     @staticmethod
     def _targets(gpu: Gpu | None, settings: TrtSettings) -> tuple[str, ...]:
-        """Return the targets; by default none (8.0 and newer), or 7.5 on a GPU that has it."""
+        """Return the targets. The default is none, which means 8.0 and newer, or 7.5 if the GPU
+        has that."""
         if settings.targets or gpu is None or gpu.capability >= AMPERE:
             return settings.targets
         return (capability(gpu),)
@@ -204,7 +203,7 @@ class Rtx(Edition):
 
     def check_plan(self, runtime: Any, plan: bytes, gpu: Gpu) -> str | None:
         rtx = self.trt
-        validity, found = runtime.get_engine_validity(plan[: runtime.engine_header_size])
+        validity, diagnostics = runtime.get_engine_validity(plan[: runtime.engine_header_size])
         header = read_header(plan)
         if header is not None and header.size > len(plan):
             return f"it is cut off: {len(plan):,} of {header.size:,} bytes"
@@ -222,7 +221,7 @@ class Rtx(Edition):
         reasons = [
             text.format(**words)
             for name, text in INVALID.items()
-            if found & int(getattr(bits, name))
+            if diagnostics & int(getattr(bits, name))
         ]
         return "; ".join(reasons) or "TensorRT for RTX gives no reason"
 
@@ -237,7 +236,7 @@ class Rtx(Edition):
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
         cache = engine.create_runtime_config().create_runtime_cache()
         if known:
-            cache.deserialize(known)  # False for a cache of another GPU or driver: it stays empty
+            cache.deserialize(known)  # leaves it empty if ``known`` is from another GPU or driver
         return cache
 
 
@@ -265,36 +264,26 @@ EDITIONS = (FULL, RTX)
 
 
 def edition_named(engine: str) -> Edition:
-    return next(one for one in EDITIONS if one.engine == engine)
+    return next(edition for edition in EDITIONS if edition.engine == engine)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanHeader:
-    """The first bytes of a plan of TensorRT for RTX; ``size``: of the file, in bytes."""
+    """The first bytes of a plan of TensorRT for RTX. ``size``: bytes of the whole file."""
 
     size: int
     version: str
     targets: tuple[str, ...]
 
 
-# Read from plans that 1.7.1.116 built for each target; NVIDIA only documents that a header exists.
+# Derived from plans that 1.7.1.116 built for each target, since NVIDIA does not document it.
 HEADER = re.compile(rb"vtrt.{4}\x02\0\0\0.{4}(.{8})(.{4})vtrt(.{4})", re.DOTALL)
 
 
 def read_header(plan: bytes) -> PlanHeader | None:
-    """Return which version built a plan for RTX, and for what; None for another form of header."""
+    """Parse the header of a plan for RTX; return None if it has another form."""
     if not (match := HEADER.match(plan)):
         return None
     bits = int.from_bytes(match[3], "little")
     targets = tuple(name for at, name in enumerate(TARGETS) if bits >> at & 1)
     return PlanHeader(int.from_bytes(match[1], "little"), ".".join(map(str, match[2])), targets)
-
-
-@contextmanager
-def current(gpu: Gpu | None) -> Iterator[None]:
-    """Make a GPU current in this thread; do nothing if there is none."""
-    if gpu is None:
-        yield
-        return
-    with driver.current(gpu.index):
-        yield

@@ -1,4 +1,4 @@
-"""An open plan: its contexts, and the memory that they share."""
+"""The open engines trt and rtx: a plan, and the memory of its requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from detector.core.engines.base import Engine, EngineOptions, LayerExecution, translated
+from detector.core.engines.base import (
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    check_contract,
+    translated,
+)
 from detector.core.engines.trt import build as plans
 from detector.core.engines.trt import driver, memory, plan_file, settings
 from detector.core.engines.trt.edition import FULL, RTX, Edition
@@ -31,7 +37,7 @@ class OpenTrt(Engine):
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
-        """Return a separate engine: a profiler is never attached to one whose FPS are reported."""
+        """Return a profiler on a separate engine, since it would slow the engine of a run."""
         from detector.core.engines.trt.layers import TrtLayerProfiler
 
         profiled = cls(network, options)
@@ -42,7 +48,7 @@ class OpenTrt(Engine):
             raise
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        settings.read(options)  # before anything is built: it refuses wrong values
+        settings.read(options)  # raises UsageError before a plan is built
         data, file = self._read_plan(network, options)
         gpu = self._gpu = self.edition.require_gpu(options.device)
         trt = self.edition.trt
@@ -51,7 +57,6 @@ class OpenTrt(Engine):
         self._foreign = network.plan is not None
         self.precision = "as built" if self._foreign else options.precision
         self.requests: list[TrtRequest] = []
-        self._last_ms: list[float | None] = [None]
         self._memory: Any = None
         self._trt, self._log, self._network = trt, kept_log(trt), network
         self._engine: Any = None
@@ -66,26 +71,26 @@ class OpenTrt(Engine):
                 with self._memory.active():
                     self._open(data, file, options)
             except Exception as exc:
-                needed = self._bytes_needed(options)
+                context_bytes = 0 if self._engine is None else self._engine.device_memory_size_v2
+                needed = int(context_bytes) * options.requests
                 self.close_after(exc)
                 if not OUT_OF_MEMORY.search(str(exc)):
                     raise
                 raise self.edition.error(
-                    too_big(network, options, needed, driver.free_bytes(gpu.index))
+                    describe_lack_of_memory(network, options, needed, driver.free_bytes(gpu.index))
                 ) from exc
         self.notes = (
             f"{self.edition.title} {trt.__version__} on {gpu.name}, device memory by "
             f"{self._memory.name}",
             *self._notes,
-            *self._lacking(file),
+            *self._note_missing_details(file),
         )
 
     def _read_plan(self, network: Network, options: EngineOptions) -> tuple[bytes, str]:
-        """Return the plan and its name: the user's own, one built beforehand, or one built now."""
         if file := network.plan or options.artefact:
             return Path(file).read_bytes(), file
         with temporary_folder() as place:
-            target = place / "network.plan"  # this caller stores no plans
+            target = place / "network.plan"
             plans.build_plan(self.edition, network, options, target, lambda *_: True)
             return target.read_bytes(), network.name
 
@@ -108,7 +113,7 @@ class OpenTrt(Engine):
         self._contexts = contexts
 
         def open_request(graphs: bool) -> TrtRequest:
-            request = TrtRequest(self.edition, self._memory, self._log, self._last_ms)
+            request = TrtRequest(self.edition, self._memory, self._log)
             self.requests.append(request)
             make_context = partial(contexts.make, graphs)
             request.prepare(make_context, tensors, outputs, self._network.batch, self._foreign)
@@ -119,51 +124,31 @@ class OpenTrt(Engine):
         if self.edition.records_graphs and own.graphs is None:
             chosen, graphs, note = choose_graphs(open_request)
             self.requests[:], self._notes = [chosen], (note,)
-            self._last_ms[0] = None
         while len(self.requests) < options.requests:
             open_request(graphs)
 
     def _check_outputs(self, tensors: list[PlanTensor]) -> list[str]:
-        """Return the outputs' names in the network's order. Raises EngineError for others."""
-        network, batch = self._network, self._network.batch
-        given = [tensor for tensor in tensors if tensor.is_input]
-        results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
-        names = (
-            network.details["plan_outputs"]
-            if network.plan
-            else [info.name for info in network.graph.graph.output]
-        )
-        found = (
-            [(tensor.dtype, at_batch(tensor, batch)) for tensor in given],
-            [
-                (results[name].dtype, at_batch(results[name], batch))
-                for name in names
-                if name in results
-            ],
-        )
-        if network.plan is not None:  # its tensors were read when the network was made from them
-            kinds = [kind for kind, _ in found[1]]
-            wanted = (
-                found[0][:1],
-                list(zip(kinds, map(tuple, network.output_shapes), strict=True)),
-            )
-        else:
-            results_wanted = [("float32", tuple(shape)) for shape in network.output_shapes]
-            wanted = ([("uint8", network.input_shape)], results_wanted)
-        if found != wanted:
-            raise self.edition.error(
-                f"the graph of {network.name} takes and gives {found}; expected {wanted}"
-            )
-        return list(names)
+        """Return the outputs' names in the network's order. Raises EngineError if they differ."""
+        network = self._network
+        shapes = {tensor.name: at_batch(tensor, network.batch) for tensor in tensors}
+        types = {tensor.name: tensor.dtype for tensor in tensors}
+        inputs = [(t.dtype, shapes[t.name]) for t in tensors if t.is_input]
+        if network.plan is None:
+            names = [info.name for info in network.graph.graph.output]
+        else:  # another program's plan: ``TrtRequest`` converts types and layout
+            names = list(network.details["plan_outputs"])
+            inputs[:1], types = [("uint8", network.input_shape)], dict.fromkeys(types, "float32")
+        outputs = [(types[name], shapes[name]) for name in names if name in shapes]
+        check_contract(self.name, network, inputs, outputs)
+        return names
 
     def _name_ranges(self, context: Any) -> None:
-        """Limit NVTX ranges to layers' names: a detailed plan would add all details."""
+        """Limit NVTX ranges to layers' names, without the details that a plan may have."""
         verbosity = self._trt.ProfilingVerbosity
         if self._engine.profiling_verbosity == verbosity.DETAILED:
             context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
 
-    def _lacking(self, file: str) -> list[str]:
-        """Return what is unknown about a plan that was built without its layers' details."""
+    def _note_missing_details(self, file: str) -> list[str]:
         verbosity, built = self._trt.ProfilingVerbosity, self._engine.profiling_verbosity
         if built == verbosity.DETAILED:
             return []
@@ -172,14 +157,6 @@ class OpenTrt(Engine):
             unknown = f"its layers have only numbers as names, and {unknown}"
         cure = "build it with ProfilingVerbosity DETAILED" if self._foreign else "omit detailed=0"
         return [f"{file} was built without its layers' details: {unknown}; to see it, {cure}"]
-
-    def _bytes_needed(self, options: EngineOptions) -> int:
-        """Estimate the memory of all contexts: what one context needs, times the requests."""
-        return (
-            int(self._engine.device_memory_size_v2) * options.requests
-            if self._engine is not None
-            else 0
-        )
 
     def execution(self) -> list[LayerExecution]:
         if self._engine is None:
@@ -190,35 +167,33 @@ class OpenTrt(Engine):
         with translated(self.name, "inspect the plan"), self._memory.active():
             return executed(self._trt, self._engine, self.requests[0].context, graph)
 
-    def device_ms(self) -> float | None:
-        return self._last_ms[0]
-
     def close(self) -> None:
-        """Free contexts, engine, runtime and memory, whatever fails; raise the first failure."""
+        """Free contexts, engine, runtime and memory. If that fails, free the rest, then raise the
+        first error."""
         memory, self._memory = self._memory, None
         if memory is None:
             return
-        failed: list[Exception] = []
+        errors: list[Exception] = []
         with translated(self.name, "free the GPU's memory"):
-            for free in (partial(self._release, memory, failed), memory.close):
+            for free in (partial(self._release, memory, errors), memory.close):
                 try:
                     free()
                 except Exception as error:  # each package has its own errors
-                    failed.append(error)
-            if failed:
-                raise failed[0]
+                    errors.append(error)
+            if errors:
+                raise errors[0]
 
-    def _release(self, memory: Any, failed: list[Exception]) -> None:
+    def _release(self, memory: Any, errors: list[Exception]) -> None:
         try:
             with memory.active():
                 contexts, self._contexts = self._contexts, None
                 if contexts is not None:
-                    contexts.keep()
+                    contexts.store_cache()
                 for request in self.requests:
                     try:
                         request.release()
                     except Exception as error:
-                        failed.append(error)
+                        errors.append(error)
                 self._engine = self._runtime = contexts = None
         finally:
             self._engine = self._runtime = None
@@ -229,8 +204,10 @@ class OpenRtx(OpenTrt):
     edition = RTX
 
 
-def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:
-    """Return the message for lack of memory, with a batch that fits."""
+def describe_lack_of_memory(
+    network: Network, options: EngineOptions, needed: int, free: int
+) -> str:
+    """Return the message for lack of GPU memory, with a batch that may fit."""
     text = (
         f"out of GPU memory: {network.name} at batch {options.batch} in {options.requests} requests"
     )

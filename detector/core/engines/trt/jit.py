@@ -1,5 +1,5 @@
-"""Store what TensorRT for RTX compiles when a plan is loaded, and use CUDA graphs. The library's
-runtime cache is next to the plan, sealed like every built file (``_built.store``)."""
+"""Create the execution contexts of a plan, with CUDA graphs if these are faster. TensorRT for RTX
+compiles code when it loads a plan; we store that code in a sealed file next to the plan."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.running import TrtRequest
 from detector.core.errors import OutputError
 
-WARM_UP, TIMED = 3, 9  # runs; capture happens in the first, as NVIDIA documents
+WARM_UP, TIMED = 3, 9  # runs; the first one captures the CUDA graph, as NVIDIA documents
 
 
 class Contexts:
-    """The contexts of a plan. ``artefact``: its file; without one nothing is stored."""
+    """Creates the contexts of a plan. ``artefact``: its file; None: no cache is stored."""
 
     def __init__(self, edition: Edition, engine: Any, artefact: str | None, gpu: Gpu) -> None:
         self._edition, self._engine = edition, engine
@@ -31,8 +31,8 @@ class Contexts:
     def make(self, graphs: bool) -> Any:
         return self._edition.create_context(self._engine, graphs, self._cache)
 
-    def keep(self) -> None:
-        """Write what was compiled next to the plan. Failing to store it only costs time."""
+    def store_cache(self) -> None:
+        """Store the compiled code next to the plan, if possible."""
         if self._cache is None or self._file is None:
             return
         content = bytes(self._cache.serialize())
@@ -48,17 +48,17 @@ def _file(artefact: Path, gpu: Gpu) -> Path:
 
 def choose_graphs(open_request: Callable[[bool], TrtRequest]) -> tuple[TrtRequest, bool, str]:
     """Time the network as kernels and as one CUDA graph, by the device's clock. Return the faster
-    request, whether it uses a graph, and a line for the user; the other is released."""
+    request, whether it uses a graph, and a line for the user. Release the slower request."""
     plain, recorded = open_request(False), open_request(True)
-    took = {False: _device_ms(plain), True: _device_ms(recorded)}
-    graphs = took[True] < took[False]
-    kept, other = (recorded, plain) if graphs else (plain, recorded)
-    other.release()
-    kept.device_ms = None  # none of the caller's runs has happened yet
+    times = {False: _device_ms(plain), True: _device_ms(recorded)}
+    graphs = times[True] < times[False]
+    faster, slower = (recorded, plain) if graphs else (plain, recorded)
+    slower.release()
+    faster.device_ms = None  # the caller has not run it yet
     return (
-        kept,
+        faster,
         graphs,
-        f"CUDA graph {'on' if graphs else 'off'}: {took[True]:.3f} ms with it, {took[False]:.3f} "
+        f"CUDA graph {'on' if graphs else 'off'}: {times[True]:.3f} ms with it, {times[False]:.3f} "
         "without; --engine-options graphs=0 or 1 chooses",
     )
 

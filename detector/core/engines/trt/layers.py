@@ -1,5 +1,5 @@
-"""The layers that TensorRT made of the graph: their precision, from the JSON of
-``EngineInspector``, and their times, from ``IProfiler`` on a separate engine."""
+"""List TensorRT's layers with their precision, from the JSON of ``EngineInspector``, and time them
+with ``IProfiler`` on a separate engine."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ TYPES = (
     (r"bool", "bool"),
     (r"fp32|float", "fp32"),
 )
-# Layers that exist for the type of their result.
+# Layers that only change type or format. Their precision is the type of their result.
 MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")
-# TensorRT inserts these and names each after the layer that follows it.
+# Prefix of layers that TensorRT inserts; the rest of the name is the next layer's.
 COPY = "Reformatting CopyNode"
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
 UNKNOWN = "unknown"
@@ -48,21 +48,26 @@ def executed(
 ) -> list[LayerExecution]:
     """Return the layers in the engine's order; empty if the plan was built without their names."""
     inspector = engine.create_engine_inspector()
-    # The context fixes the shapes: without it types are "N/A due to dynamic shapes".
+    # Only with a context are shapes fixed; without one, types are "N/A due to dynamic shapes".
     inspector.execution_context = context
     text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
-    return layers_of(json.loads(text), None if graph is None else _known_names(graph))
+    if graph is None:
+        return layers_of(json.loads(text), None)
+    renamed = original_names(graph)
+    known = {node.name: renamed.get(node.name, node.name) for node in graph.graph.node}
+    return layers_of(json.loads(text), known)
 
 
 def layers_of(
     information: Mapping[str, Any], known: Mapping[str, str] | None
 ) -> list[LayerExecution]:
-    """Return layers. ``known``: node of the graph -> name before conversion. None: all nodes."""
+    """Return the layers. ``known``: node of the graph -> its name before conversion; None: accept
+    all nodes."""
     listed = [
         {"Name": layer} if isinstance(layer, str) else layer
         for layer in information.get("Layers") or []
     ]
-    nodes = _shared_out(
+    nodes = _assign_nodes(
         [(layer.get("LayerType") in MOVES, _nodes(layer, known)) for layer in listed]
     )
     return [
@@ -74,11 +79,6 @@ def layers_of(
         )
         for layer, own in zip(listed, nodes, strict=True)
     ]
-
-
-def _known_names(graph: onnx.ModelProto) -> dict[str, str]:
-    renamed = original_names(graph)
-    return {node.name: renamed.get(node.name, node.name) for node in graph.graph.node}
 
 
 def _precision(layer: Mapping[str, Any]) -> str:
@@ -93,7 +93,7 @@ def _precision(layer: Mapping[str, Any]) -> str:
 
 
 def _type_of(tensor: Any) -> str | None:
-    """Return a tensor's type. TensorRT 10 writes "Format/Datatype" as one text, 11 writes two."""
+    """Return a tensor's type. TensorRT 10 has a key "Format/Datatype", TensorRT 11 two keys."""
     if not isinstance(tensor, Mapping):
         return None
     keys = {str(key).lower().replace(" ", ""): str(value) for key, value in tensor.items()}
@@ -105,7 +105,8 @@ def _type_of(tensor: Any) -> str | None:
 
 
 def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
-    """Return a layer's nodes by its metadata, "[ONNX Layer: 0.conv]", or name, "0.conv + 0.act"."""
+    """Return a layer's nodes from metadata such as "[ONNX Layer: 0.conv]", or from a name such as
+    "0.conv + 0.act"."""
     name = str(layer.get("Name", ""))
     words = ONNX_NODE.findall(str(layer.get("Metadata", "")))
     if not words and known is not None and not name.startswith(COPY):
@@ -113,12 +114,13 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
     return words if known is None else [known[word] for word in words if word in known]
 
 
-def _shared_out(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Assign every node to the first layer that computes. ``layers``: (moves, nodes)."""
+def _assign_nodes(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
+    """Assign every node to its first layer, preferably one that computes. ``layers``: (only moves
+    data, nodes). Return the nodes of each layer."""
     owners: dict[str, int] = {}
-    for wanted in (False, True):
+    for moving in (False, True):
         for at, (moves, nodes) in enumerate(layers):
-            if moves is wanted:
+            if moves is moving:
                 for node in nodes:
                     owners.setdefault(node, at)
     return [
@@ -128,45 +130,45 @@ def _shared_out(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str,
 
 
 def kept_times(trt: Any) -> Any:
-    """Return an ``IProfiler`` whose ``taken()`` returns and forgets times: (layer, ms)."""
+    """Return an ``IProfiler``. ``taken`` returns (layer, ms) since the last call."""
 
     class KeptTimes(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self._told: list[tuple[str, float]] = []
+            self._times: list[tuple[str, float]] = []
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
-            """Must not raise: TensorRT's C++ calls it, which no exception may pass."""
-            self._told.append((layer_name, ms))
+            # This must not raise, since TensorRT's C++ code calls it.
+            self._times.append((layer_name, ms))
 
         def taken(self) -> list[tuple[str, float]]:
-            told, self._told = self._told, []
-            return told
+            times, self._times = self._times, []
+            return times
 
     return KeptTimes()
 
 
 class TrtLayerProfiler:
-    """Times the layers of ``engine``, which has one request. It owns the engine and closes it."""
+    """Times the layers of ``engine``, which has one request, and closes the engine at the end."""
 
     def __init__(self, edition: Edition, engine: Engine, request: TrtRequest) -> None:
-        self._edition, self._owned, self._request = edition, engine, request
-        self._layers = self._owned.execution()
-        self._kept = kept_times(edition.trt)  # must outlive the context that calls it
-        self._told: list[list[tuple[str, str, float]]] = []
-        request.attach(self._kept)
+        self._edition, self._profiled, self._request = edition, engine, request
+        self._layers = self._profiled.execution()
+        self._reported = kept_times(edition.trt)  # must outlive the context that calls it
+        self._runs: list[list[tuple[str, str, float]]] = []
+        request.attach(self._reported)
 
     def run(self, slot: NDArray[np.uint8]) -> None:
         np.copyto(self._request.slot, slot)
         self._request.infer(len(slot))
         self._request.report()
-        run = [(str(name), UNKNOWN, float(ms)) for name, ms in self._kept.taken()]
+        run = [(str(name), UNKNOWN, float(ms)) for name, ms in self._reported.taken()]
         if not run:
             raise self._edition.error("no layer times: the profiler reported no layers")
-        self._told.append(run)
+        self._runs.append(run)
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
-        return match_layers(self._layers, self._told)
+        return match_layers(self._layers, self._runs)
 
     def close(self) -> None:
-        self._owned.close()
+        self._profiled.close()

@@ -1,5 +1,5 @@
 """Front end for plans of TensorRT and TensorRT for RTX from other programs (.trt, .engine,
-.plan). A darknet .cfg or a YAML file next to a bare plan explains its outputs and names classes."""
+.plan). A darknet .cfg or a YAML file next to a plan describes its outputs and names its classes."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def read(request: ModelRequest) -> Network:
     metadata = metadata_of(path, header or {})
     cfg = request.cfg or beside(path, ".cfg")
     known = known_names(path, request.names, request.class_names, metadata)
-    given = _tensors(path, plan, request.trusted, request.device)
-    height, width = _input_size(path, given, request.size, metadata)
-    _check_batch(path, given, batch)
-    outputs = [tensor for tensor in given if not tensor.is_input]
+    plan_tensors = _tensors(path, plan, request.trusted, request.device)
+    height, width = _input_size(path, plan_tensors, request.size, metadata)
+    _check_batch(path, plan_tensors, batch)
+    outputs = [tensor for tensor in plan_tensors if not tensor.is_input]
     ready_made = ReadyMade(
         path, outputs, height, width, batch, cfg, known, metadata.finished, metadata.description
     )
@@ -96,53 +96,53 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[PlanTensor]:
-    """Read the tensors with the library that built the plan. Raises EngineError, ModelError."""
+    """Read the tensors with the library that built the plan."""
     edition = edition_of(plan)
     assert edition is not None  # ``split`` has checked it
-    what = edition.describe(plan)
+    about_plan = edition.describe(plan)
     if reason := driver.absent():
-        raise EngineError(f"{path}: {what} needs an NVIDIA GPU to be read: {reason}")
+        raise EngineError(f"{path}: {about_plan} needs an NVIDIA GPU to be read: {reason}")
     try:
         gpu = driver.gpu_of(device)
     except driver.DriverError as exc:
-        raise EngineError(f"{path}: {what} runs on a GPU: {exc}") from exc
+        raise EngineError(f"{path}: {about_plan} runs on a GPU: {exc}") from exc
     try:
         log = kept_log(edition.trt)
     except ImportError as exc:
         raise EngineError(
-            f"{path}: {what}: only {edition.title} can read it ({exc}); {edition.install}"
+            f"{path}: {about_plan}: only {edition.title} can read it ({exc}); {edition.install}"
         ) from exc
     try:
         with driver.current(gpu.index):
             runtime, engine = deserialize(edition, plan, log, gpu, host_code=trusted)
-            found = tensors(edition.trt, engine)
-            del engine, runtime  # in this order, and while their GPU is current
+            plan_tensors = tensors(edition.trt, engine)
+            del engine, runtime  # must be in this order and while their GPU is current
     except driver.DriverError as exc:
         raise EngineError(f"{path}: {device}: {exc}") from exc
     except PlanError as exc:
         raise ModelError(f"{path}: {exc}; build it again on this machine") from exc
-    return found
+    return plan_tensors
 
 
 def _input_size(
-    path: Path, found: Sequence[PlanTensor], size: tuple[int, int] | None, metadata: Metadata
+    path: Path, plan_tensors: Sequence[PlanTensor], size: tuple[int, int] | None, metadata: Metadata
 ) -> tuple[int, int]:
     """Return (height, width) of the only input. Raises ModelError unless it takes pictures."""
-    given = [tensor for tensor in found if tensor.is_input]
-    seen = ", ".join(map(str, found))
-    shape = given[0].shape if len(given) == 1 else ()
+    inputs = [tensor for tensor in plan_tensors if tensor.is_input]
+    listed = ", ".join(map(str, plan_tensors))
+    shape = inputs[0].shape if len(inputs) == 1 else ()
     if (
         len(shape) != 4
         or 3 not in (shape[1], shape[3])
-        or given[0].dtype not in ("uint8", "float32", "float16")
+        or inputs[0].dtype not in ("uint8", "float32", "float16")
     ):
         raise ModelError(
             f"{path}: expected one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan "
-            f"has {seen}"
+            f"has {listed}"
         )
     own = (shape[2], shape[3]) if shape[1] == 3 else (shape[1], shape[2])
     if -1 in own:
-        raise ModelError(f"{path}: its input size is open ({given[0]}); build it for one size")
+        raise ModelError(f"{path}: its input size is open ({inputs[0]}); build it for one size")
     if metadata.imgsz is not None and metadata.imgsz != own:
         height, width = metadata.imgsz
         raise ModelError(
@@ -156,16 +156,16 @@ def _input_size(
     return own
 
 
-def _check_batch(path: Path, found: Sequence[PlanTensor], batch: int) -> None:
-    given = next(tensor for tensor in found if tensor.is_input)
-    fixed = given.shape[0]
-    ranges = [(smallest[0], largest[0]) for smallest, _, largest in given.profiles] or [
+def _check_batch(path: Path, plan_tensors: Sequence[PlanTensor], batch: int) -> None:
+    input_tensor = next(tensor for tensor in plan_tensors if tensor.is_input)
+    fixed = input_tensor.shape[0]
+    ranges = [(smallest[0], largest[0]) for smallest, _, largest in input_tensor.profiles] or [
         (fixed, fixed)
     ]
     if not any(low <= batch <= high for low, high in ranges):
-        wanted = " or ".join(
+        allowed = " or ".join(
             f"{low} to {high}" if low != high else str(low) for low, high in ranges
         )
         raise ModelError(
-            f"{path}: built for batch {wanted}, not for {batch}: give --batch {ranges[0][1]}"
+            f"{path}: built for batch {allowed}, not for {batch}: give --batch {ranges[0][1]}"
         )

@@ -1,4 +1,4 @@
-"""Read plan files, and keep the log in which TensorRT says why it refuses one.
+"""Read plan files, and keep the log in which TensorRT reports why it refuses a plan.
 
 A plan of TensorRT begins with "ftrt", one for RTX with "vtrt". Ultralytics writes a JSON header
 before it: its length as a little-endian int32, then the JSON, then the plan.
@@ -16,15 +16,15 @@ from detector.core.engines.trt.edition import EDITIONS, Edition
 from detector.core.models.layouts.plans import PlanTensor
 
 HEAD_BYTES = 4
-KEPT = 40  # errors of TensorRT's log, and warnings
-WARNINGS = 5  # shown to the user of a build
+KEPT = 40  # number of errors, and of warnings, that a log keeps
+WARNINGS = 5  # number of warnings that the user of a build sees
 SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")  # prefix of the parser's warnings
-# An exporter's empty input of a Resize; the log of an open engine during a build.
+# Warnings about an empty input of Resize, and about a second logger in the process.
 HARMLESS = re.compile("Empty initializer|The logger passed into")
 
 
 def kept_log(trt: Any) -> Any:
-    """Return an ``ILogger`` that keeps errors and warnings. ``errors()`` forgets them."""
+    """Return an ``ILogger`` that keeps errors and warnings."""
 
     class KeptLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -41,17 +41,14 @@ def kept_log(trt: Any) -> Any:
             elif len(self._warnings) < KEPT:
                 self._warnings[SOURCE_LINE.sub("", text)] = None
 
-        def errors(self) -> list[str]:
-            found = list(self._errors)
-            self._errors.clear()
-            return found
-
         def reason(self) -> str:
             """Return the errors since the last call, in order: the first is usually the cause."""
-            return "; ".join(dict.fromkeys(self.errors())) or "TensorRT gave no reason"
+            errors = dict.fromkeys(self._errors)
+            self._errors.clear()
+            return "; ".join(errors) or "TensorRT gave no reason"
 
         def notes(self) -> list[str]:
-            """Return the warnings, each once, as a few lines for the user."""
+            """Return the first warnings, each once, as lines for the user."""
             notes = [f"TensorRT warns: {warning}" for warning in self._warnings]
             more = len(notes) - WARNINGS
             return [*notes[:WARNINGS], *([f"TensorRT warns {more} times more"] if more > 0 else [])]
@@ -59,7 +56,7 @@ def kept_log(trt: Any) -> Any:
     return KeptLog()
 
 
-# Words in TensorRT's log -> their meaning for a user who only has the file, tried in this order.
+# Words in TensorRT's log -> text for the user. The first entry with a matching word counts.
 MEANINGS = (
     (
         ("version tag", "serialization version", "current version"),
@@ -81,24 +78,24 @@ MEANINGS = (
 
 
 class PlanError(Exception):
-    """The file is not a plan, or this TensorRT cannot run it. The text does not name the file."""
+    """The file is not a plan, or this TensorRT cannot run it. Callers add the file's name."""
 
 
 def edition_of(plan: bytes) -> Edition | None:
-    """Return the library that built a plan, by its first bytes; None if it is not a plan."""
-    return next((one for one in EDITIONS if plan[:4] == one.magic), None)
+    """Return the library that built a plan, from its first bytes; None if it is not a plan."""
+    return next((edition for edition in EDITIONS if plan[:4] == edition.magic), None)
 
 
 def edition_of_file(file: str) -> Edition | None:
     try:
         with open(file, "rb") as plan:
-            begins = plan.read(HEAD_BYTES)
-            if edition_of(begins) is None:
-                plan.seek(4 + max(0, int.from_bytes(begins[:4], "little", signed=True)))
-                begins = plan.read(HEAD_BYTES)
+            start = plan.read(HEAD_BYTES)
+            if edition_of(start) is None:
+                plan.seek(4 + max(0, int.from_bytes(start[:4], "little", signed=True)))
+                start = plan.read(HEAD_BYTES)
     except OSError:
         return None
-    return edition_of(begins)
+    return edition_of(start)
 
 
 def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
@@ -108,9 +105,9 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
     length = int.from_bytes(data[:4], "little", signed=True)
     body = 4 + length
     if not (0 < length < len(data) - 4 and data[4:5] == b"{" and edition_of(data[body : body + 4])):
-        begins = " or ".join(repr(one.magic) for one in EDITIONS)
+        prefixes = " or ".join(repr(edition.magic) for edition in EDITIONS)
         raise PlanError(
-            f"not a TensorRT plan: it begins with {data[:4]!r}; a plan begins with {begins}, or "
+            f"not a TensorRT plan: it begins with {data[:4]!r}; a plan begins with {prefixes}, or "
             "with a JSON header"
         )
     try:
@@ -126,8 +123,11 @@ def deserialize(
     """Return (runtime, ICudaEngine); the runtime must outlive the engine. ``host_code``: a
     version-compatible plan may start the runtime that it contains. Raises PlanError."""
     built_by = edition_of(plan)
+    if built_by is None:
+        raise PlanError(f"not a plan of {edition.title}")
     if built_by is not edition:
-        raise PlanError(_by_another(edition, built_by))
+        title, engine_name = built_by.title, built_by.engine
+        raise PlanError(f"a plan of {title}, not of {edition.title}; use --engine {engine_name}")
     trt = edition.trt
     runtime = trt.Runtime(log)
     if reason := edition.check_plan(runtime, plan, gpu):
@@ -141,17 +141,11 @@ def deserialize(
     return runtime, engine
 
 
-def _by_another(edition: Edition, built_by: Edition | None) -> str:
-    if built_by is None:
-        return f"not a plan of {edition.title}"
-    return f"a plan of {built_by.title}, not of {edition.title}; use --engine {built_by.engine}"
-
-
 def tensors(trt: Any, engine: Any) -> list[PlanTensor]:
     return [_tensor(trt, engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors)]
 
 
-# By name, because the numbers of enum members changed between TensorRT 10 and 11.
+# Keyed by name, since the numbers of enum members changed between TensorRT 10 and 11.
 DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",

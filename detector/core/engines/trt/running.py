@@ -14,16 +14,12 @@ from detector.core.engines.trt.memory import Buffer, DeviceMemory
 from detector.core.models.layouts.plans import PlanTensor
 
 CHANNELS = 3
-IN_FLIGHT = 2  # the copies of one request overlap with the work of the other
+IN_FLIGHT = 2  # requests at once, so that one copies data while the other computes
 
 
 class TrtRequest(RawRequest):
-    """A request. ``last_ms``: of all requests: the last run's device time, with copies."""
-
-    def __init__(
-        self, edition: Edition, memory: DeviceMemory, log: Any, last_ms: list[float | None]
-    ) -> None:
-        self._edition, self._memory, self._log, self._last_ms = edition, memory, log, last_ms
+    def __init__(self, edition: Edition, memory: DeviceMemory, log: Any) -> None:
+        self._edition, self._memory, self._log = edition, memory, log
         self._context: Any = None
         self._released = False
         self._buffers: dict[str, Buffer] = {}
@@ -37,34 +33,34 @@ class TrtRequest(RawRequest):
         batch: int,
         foreign: bool,
     ) -> None:
-        """Allocate on the device. ``make_context`` may return None. ``foreign``: the plan is not
-        ours, so its input may be float or NCHW instead of u8 NHWC."""
+        """Create the context and allocate memory. ``make_context`` may return None. ``foreign``:
+        the plan is not ours, so its input may be float or NCHW instead of u8 NHWC."""
         self._stream = self._own(self._memory.stream())
         self._begin = self._own(self._memory.event())
         self._end = self._own(self._memory.event())
         self._context = make_context()
         if self._context is None:
             raise self._edition.error(f"no execution context: {self._log.reason()}")
-        given = next(tensor for tensor in tensors if tensor.is_input)
-        self._take_batch(given, batch)
+        input_tensor = next(tensor for tensor in tensors if tensor.is_input)
+        self._set_batch(input_tensor, batch)
         self._allocate(tensors)
-        self._given = self._buffers[given.name]
+        self._input = self._buffers[input_tensor.name]
         self._outputs = [self._buffers[name] for name in outputs]
         self._results = [_as_float(buffer.host) for buffer in self._outputs]
         self._planes: NDArray[Any] | None
-        self.slot, self._planes = _slot(self._given.host) if foreign else (self._given.host, None)
+        self.slot, self._planes = _slot(self._input.host) if foreign else (self._input.host, None)
 
     def _own(self, made: Any) -> Any:
         self._owned.append(made)
         return made
 
-    def _take_batch(self, given: PlanTensor, batch: int) -> None:
-        """Fix the shapes. The narrowest profile that allows the batch is tuned best for it."""
-        if not given.profiles:
+    def _set_batch(self, input_tensor: PlanTensor, batch: int) -> None:
+        """Set the batch, in the narrowest profile that allows it, which is tuned best for it."""
+        if not input_tensor.profiles:
             return
         fitting = [
             (largest[0] - smallest[0], at)
-            for at, (smallest, _, largest) in enumerate(given.profiles)
+            for at, (smallest, _, largest) in enumerate(input_tensor.profiles)
             if smallest[0] <= batch <= largest[0]
         ]
         _, at = min(fitting)
@@ -72,7 +68,7 @@ class TrtRequest(RawRequest):
             raise self._edition.error(
                 f"optimisation profile {at} is rejected: {self._log.reason()}"
             )
-        if not self._context.set_input_shape(given.name, (batch, *given.shape[1:])):
+        if not self._context.set_input_shape(input_tensor.name, (batch, *input_tensor.shape[1:])):
             raise self._edition.error(f"batch {batch} is rejected: {self._log.reason()}")
         if missing := self._context.infer_shapes():
             raise self._edition.error(f"tensors without a shape: {', '.join(missing)}")
@@ -98,7 +94,7 @@ class TrtRequest(RawRequest):
             _fill(self._planes, self.slot)
         with translated(self._edition.engine, "run the network"), self._memory.active():
             self._begin.record(self._stream)
-            self._given.upload(self._stream)
+            self._input.upload(self._stream)
             if not self._context.execute_async_v3(self._stream.handle):
                 raise self._edition.error(
                     f"{self._edition.title} failed to run the network: {self._log.reason()}"
@@ -106,17 +102,17 @@ class TrtRequest(RawRequest):
             for output in self._outputs:
                 output.download(self._stream)
             self._end.record(self._stream)
-            self._end.wait()  # waits for this request's work only
-            self.device_ms = self._last_ms[0] = self._end.ms_since(self._begin)
+            self._end.wait()  # for this request's work only
+            self.device_ms = self._end.ms_since(self._begin)
         for output, result in zip(self._outputs, self._results, strict=True):
             if result is not output.host:
                 np.copyto(result, output.host, casting="unsafe")
         return [result[:n] for result in self._results]
 
     def attach(self, profiler: Any) -> None:
-        """Time each run layer by layer from now on; ``report`` passes the times to ``profiler``."""
+        """Time the layers of each run from now on; ``report`` passes the times to ``profiler``."""
         with translated(self._edition.engine, "attach a profiler"), self._memory.active():
-            # Otherwise TensorRT waits for the device inside the call that starts a run.
+            # If True, TensorRT would wait for the device in the call that starts a run.
             self._context.enqueue_emits_profile = False
             self._context.profiler = profiler
 
@@ -131,33 +127,33 @@ class TrtRequest(RawRequest):
         return self._context
 
     def release(self) -> None:
-        """Free the device's memory, which must be active; may be called twice. Everything that can
-        be freed is; the first error is raised at the end."""
+        """Free the device's memory, which must be active. May be called twice. If something cannot
+        be freed, free the rest, then raise the first error."""
         if self._released:
             return
         self._released = True
-        failed: list[Exception] = []
-        for own in reversed(self._owned):
+        errors: list[Exception] = []
+        for resource in reversed(self._owned):
             try:
-                own.free()
+                resource.free()
             except Exception as error:  # each package has its own errors
-                failed.append(error)
+                errors.append(error)
         self._buffers, self._owned, self._context = {}, [], None
-        if failed:
-            raise failed[0]
+        if errors:
+            raise errors[0]
 
 
 def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
-    """Return the slot u8 [B, H, W, 3], and the input as [B, H, W, 3] to fill from it before each
-    run; None if it is the slot itself."""
+    """Return the slot u8 [B, H, W, 3], and a view of the input [B, H, W, 3] to which the slot is
+    copied before each run; None if the slot is the input."""
     if host.dtype == np.uint8 and host.shape[1] != CHANNELS:
         return host, None
-    seen = host.transpose(0, 2, 3, 1) if host.shape[1] == CHANNELS else host
-    return np.zeros(seen.shape, np.uint8), seen
+    view = host.transpose(0, 2, 3, 1) if host.shape[1] == CHANNELS else host
+    return np.zeros(view.shape, np.uint8), view
 
 
 def _fill(planes: NDArray[Any], slot: NDArray[np.uint8]) -> None:
-    """Copy the slot into the input; a float input takes 0..1 instead of 0..255."""
+    """Copy the slot to the input. A float input is in 0..1 instead of 0..255."""
     if planes.dtype == np.uint8:
         np.copyto(planes, slot)
     else:

@@ -1,11 +1,11 @@
-"""The options of engines trt and rtx: ``--engine-options NAME=VALUE,...``, parsed and checked."""
+"""Parse and check ``--engine-options`` of the engines trt and rtx."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from detector.core.engines.base import EngineOptions
+from detector.core.engines.base import EngineOptions, read_switch
 from detector.core.errors import UsageError
 
 HARDWARE = {"": "NONE", "same": "SAME_COMPUTE_CAPABILITY", "ampere": "AMPERE_PLUS"}
@@ -23,8 +23,8 @@ TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class TrtSettings:
-    """Options of a plan. ``batches``: smallest, tuned, largest. ``targets``: compute capabilities,
-    if any. ``graphs``: whether to use a CUDA graph; None: whichever is faster."""
+    """Options of a plan. ``batches``: smallest, tuned, largest. ``targets``: compute capabilities;
+    empty: the default. ``graphs``: whether to use a CUDA graph; None: if it is faster."""
 
     batches: tuple[int, int, int]
     workspace_mb: int = 0
@@ -59,30 +59,30 @@ def read(options: EngineOptions) -> TrtSettings:
         batches=(low, best, high),
         workspace_mb=_number(own, "workspace_mb", 0, 1),
         level=level,
-        version_compatible=_switch(own, "version_compatible", False),
+        version_compatible=read_switch(own, "version_compatible", False),
         hardware_compatible=hardware,
-        detailed=_switch(own, "detailed", True),
-        host_code=_switch(own, "host_code", False),
+        detailed=read_switch(own, "detailed", True),
+        host_code=read_switch(own, "host_code", False),
         targets=_targets(own.get("targets", ""), options.precision),
-        graphs=_switch(own, "graphs", False) if "graphs" in own else None,
+        graphs=read_switch(own, "graphs", False) if "graphs" in own else None,
     )
 
 
 def _targets(text: str, precision: str) -> tuple[str, ...]:
     """Parse ``8.6+12.0``: each target once, in ascending order."""
-    asked = [part.strip() for part in text.split("+")] if text else []
-    for part in asked:
-        if part not in TARGETS:
+    names = [name.strip() for name in text.split("+")] if text else []
+    for name in names:
+        if name not in TARGETS:
             raise UsageError(
-                f"--engine-options targets={text}: {part or 'an empty target'} cannot be built "
+                f"--engine-options targets={text}: {name or 'an empty target'} cannot be built "
                 f"for; give {', '.join(TARGETS)}, joined by +"
             )
-    if precision in ("tf32", "bf16") and "7.5" in asked:
+    if precision in ("tf32", "bf16") and "7.5" in names:
         raise UsageError(
             f"--engine-options targets={text}: compute capability 7.5 (Turing) has no "
             f"{precision}; omit 7.5, or use --precision fp16"
         )
-    return tuple(name for name in TARGETS if name in asked)
+    return tuple(name for name in TARGETS if name in names)
 
 
 def _number(own: Mapping[str, str], name: str, default: int, at_least: int) -> int:
@@ -94,12 +94,3 @@ def _number(own: Mapping[str, str], name: str, default: int, at_least: int) -> i
             f"--engine-options {name}={text}: give a whole number, at least {at_least}"
         )
     return int(text)
-
-
-def _switch(own: Mapping[str, str], name: str, default: bool) -> bool:
-    text = own.get(name)
-    if text is None:
-        return default
-    if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
-        raise UsageError(f"--engine-options {name}={text}: give 1 or 0")
-    return text.lower() in ("1", "true", "yes")

@@ -169,7 +169,7 @@ def _find_kept(
 
     def rank(path: Path) -> tuple[bool, float, str]:
         key = store.read_manifest(path).get("key", {})
-        return (key.get("method"), key.get("budget")) == asked, store.age(path), path.name
+        return (key.get("method"), key.get("budget")) == asked, store.written_at(path), path.name
 
     for path in sorted(paths, key=rank, reverse=True):
         manifest = store.read_manifest(path)

@@ -25,9 +25,9 @@ class Schedule(Protocol):
         check: Callable[[], None],
     ) -> bool:
         """Return whether to infer this frame. The reading thread calls it for each frame in order.
-        It may wait for ``told`` inside ``waits()``; ``check`` raises after the run's end."""
+        It may wait for ``observe`` inside ``waits()``; ``check`` raises after the run's end."""
 
-    def told(self, frame: Frame, detections: Detections) -> None:
+    def observe(self, frame: Frame, detections: Detections) -> None:
         """Receive an inferred frame after all stages; called in order by the writer's thread."""
 
 

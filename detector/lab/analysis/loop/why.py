@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.timeline.order import is_behind_inference
+from detector.core.timeline.order import is_after_inference
 from detector.core.timeline.spans import INFER, READ, WRITE
 from detector.lab.analysis.loop.activities import Activity, Batches, LoopShape, activity_graph
 from detector.lab.session.passes import MomentsFacts
@@ -231,7 +231,7 @@ class Explanation:
         if (took := self._took(one)) is not None:
             yield from self._from_ledger(one, took, excess)
         boxes = known.boxes.get(one.number)
-        if boxes is not None and is_behind_inference(one.stage):
+        if boxes is not None and is_after_inference(one.stage):
             usual = self._usual_boxes
             if boxes >= max(MORE_BOXES * usual, usual + MANY):
                 share = (boxes - usual) / boxes
@@ -380,4 +380,4 @@ def _booked_ms(one: Activity) -> float:
 
 def _is_whole(calls: Sequence[Activity]) -> bool:
     stages = {one.stage for one in calls}
-    return READ in stages and any(map(is_behind_inference, stages))
+    return READ in stages and any(map(is_after_inference, stages))

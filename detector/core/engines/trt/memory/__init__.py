@@ -1,5 +1,5 @@
-"""Device memory with one interface, so that TensorRT runs with any installed CUDA package. All use
-the GPU's primary context, like torch and the CUDA runtime."""
+"""Device memory through any installed CUDA package, with one interface. All packages use the GPU's
+primary context, as torch and the CUDA runtime do."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Stream(Protocol):
 
 class DeviceEvent(Protocol):
     def record(self, stream: Any) -> None:
-        """Place the event after all work that the stream has now."""
+        """Record the event after all work that is queued in the stream."""
 
     def wait(self) -> None:
-        """Wait until the stream has reached the event, and no longer; the CPU sleeps meanwhile."""
+        """Sleep until the stream has reached the event."""
 
     def ms_since(self, earlier: Any) -> float:
         """Return milliseconds on the device between two events that have happened."""
@@ -37,22 +37,22 @@ class DeviceEvent(Protocol):
 
 
 class Buffer(Protocol):
-    """One array twice, page-locked on the host and on the device; ``host`` may outlive ``free``."""
+    """An array in page-locked memory, and its copy on the device. ``host`` may outlive ``free``."""
 
     host: NDArray[Any]
     address: int  # on the device
 
     def upload(self, stream: Any) -> None:
-        """Queue the copy host -> device; the host array must not change before it is done."""
+        """Queue a copy to the device. The host array must not change before it has ended."""
 
     def download(self, stream: Any) -> None:
-        """Queue the copy device -> host; the host array is stale before an event after it."""
+        """Queue a copy to the host. Wait for a later event before reading the host array."""
 
     def free(self) -> None: ...
 
 
 class DeviceMemory(Protocol):
-    """One GPU's memory, through one package. ``active()`` must be entered in each thread."""
+    """A GPU's memory through a package. Each thread must enter ``active()``."""
 
     name: str
 
@@ -69,7 +69,7 @@ class DeviceMemory(Protocol):
 
 @contextmanager
 def ending_with(undo: Callable[[], object]) -> Iterator[None]:
-    """Call ``undo`` at the end. If that fails after an error inside, raise the first error."""
+    """Call ``undo`` at the end of the block. An error in the block hides an error of ``undo``."""
     try:
         yield
     except BaseException:
@@ -88,8 +88,8 @@ INSTALL = {
 
 
 def choose_provider(asked: str) -> str:
-    """Choose the package. ``auto``: torch if loaded here with CUDA, else pycuda, else cuda-python,
-    else torch. Raises UsageError and EngineError."""
+    """Choose the package. ``auto``: torch with CUDA if it is imported already, else pycuda, else
+    cuda-python, else torch. Raises UsageError and EngineError."""
     if asked != "auto":
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: give auto, {', '.join(PROVIDERS)}")
@@ -108,7 +108,7 @@ def choose_provider(asked: str) -> str:
 
 
 def open_memory(name: str, device: int) -> DeviceMemory:
-    """Open a package from ``choose_provider`` on a GPU; raises whatever the package raises."""
+    """Open a package from ``choose_provider`` on a GPU. Raises the package's own errors."""
     file = PROVIDERS[name]
     module = importlib.import_module(f"{__package__}.{file}")
     make: Callable[[int], DeviceMemory] = getattr(module, f"{file.title().replace('_', '')}Memory")

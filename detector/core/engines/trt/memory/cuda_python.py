@@ -21,7 +21,7 @@ class CudaError(Exception):
 
 
 class Runtime:
-    """``cuda.bindings.runtime``, raising CudaError instead of returning an error code."""
+    """Calls ``cuda.bindings.runtime``; raises CudaError instead of returning an error code."""
 
     def __init__(self) -> None:
         from cuda.bindings import runtime
@@ -39,7 +39,7 @@ class Runtime:
 
 
 class Pinned:
-    """Page-locked bytes. Arrays over them keep them alive; they are freed with the last array."""
+    """Page-locked bytes. They are freed together with the last array that uses them."""
 
     def __init__(self, runtime: Runtime, size: int) -> None:
         self._runtime = runtime
@@ -63,7 +63,7 @@ class CudaStream:
 
         self._runtime = runtime
         self.own = runtime("cudaStreamCreateWithFlags", runtime.names.cudaStreamNonBlocking)
-        # TensorRT's idea of a stream: ``getPtr()`` is the address of the handle, not the handle.
+        # TensorRT needs the handle itself; ``getPtr()`` returns the handle's address.
         self.handle = int(get_cuda_native_handle(self.own))
 
     def free(self) -> None:
@@ -117,7 +117,7 @@ class CudaPythonMemory:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make the device current in this thread, and the earlier one again afterwards."""
+        """Make the device current in this thread, and restore the earlier one at the end."""
         before = self._runtime("cudaGetDevice")
         self._runtime("cudaSetDevice", self._device)
         with ending_with(partial(self._restore, before)):

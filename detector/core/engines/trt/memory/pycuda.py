@@ -1,4 +1,4 @@
-"""Device memory through pycuda: the primary context is retained, and pushed in each thread."""
+"""Device memory through pycuda. Each thread pushes the GPU's primary context, which we retain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from detector.core.engines.trt.memory import ending_with
 
 LIBRARY = "pycuda"
-NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no order with the default stream; pycuda passes it on
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream
 
 
 class PycudaStream:
@@ -84,5 +84,5 @@ class PycudaMemory:
         return PycudaEvent(self._driver)
 
     def close(self) -> None:
-        """Release the context once no caller holds a page-locked array, which is freed in it."""
+        """Release the context. It stays alive until the last page-locked array is freed in it."""
         self._context = None

@@ -39,7 +39,7 @@ class TorchEvent:
 
 
 class TorchBuffer:
-    """Two tensors of bytes; ``host`` is a numpy view of the page-locked one and keeps it alive."""
+    """Two tensors of bytes. ``host`` is a view of the page-locked one, which it keeps alive."""
 
     def __init__(self, torch: Any, device: Any, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self._torch = torch
