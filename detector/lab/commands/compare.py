@@ -1,4 +1,4 @@
-"""``detect-video compare SOURCE``: engines, precisions and batches on the same frames, in turns."""
+"""``detect-video compare SOURCE``: compare engines, precisions and batches on the same frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detector.core.config.schema import CAMERA_GROUPS
 
 WITHOUT = (
     *("engine", "precision", "batch", "output", "run_dir", "self_timing"),
-    *("skip_still", "infer_every", "smooth"),  # engines are compared on frames that they see
+    *("skip_still", "infer_every", "smooth"),  # every frame of a comparison needs inference
 )
 
 
@@ -150,7 +150,7 @@ def command(
             "labels": labels,
         }
         others |= {"mapping": mapping, "use": use, "batch": None if batch == "1" else batch}
-        _refuse_beside_where(others | {"precision": None if precision == "fp32" else precision})
+        _refuse_with_where(others | {"precision": None if precision == "fp32" else precision})
         return _where(source, where, picture, config_file, flags, as_json, quiet)
     models = flags["model"]
     if several := parse_models(models):
@@ -197,7 +197,7 @@ def command(
     return code
 
 
-def _refuse_beside_where(others: dict[str, Any]) -> None:
+def _refuse_with_where(others: dict[str, Any]) -> None:
     from detector.core.errors import UsageError
 
     for name, value in others.items():

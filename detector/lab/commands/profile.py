@@ -1,4 +1,4 @@
-"""``detect-video profile SOURCE``: where the time goes, in separate passes, in one session."""
+"""``detect-video profile SOURCE``: measure where the time goes, in separate passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detector.lab.trackers import LOG_TO, LogsRuns, log_to_trackers, require_tra
 
 
 class _ListsPasses(LogsRuns):
-    """A command whose help ends with the passes, which are imported only for that."""
+    """A command whose help lists the passes, which are imported only then."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from detector.lab.profile import list_passes, open_pass
@@ -178,10 +178,8 @@ def command(
     if as_json:
         print_json(profile_document(session).as_builtins())
     else:
-        # Whoever names passes wants to read them.
         whole = verbose or only is not None
-        # What the run itself would suggest, print_profile has measured; it names the session too.
-        shown = replace(session.document, session=UNSET)
+        shown = replace(session.document, session=UNSET)  # print_profile prints its folder
         faster = list_faster(session)
         print_run(terminal(piped_width=140), shown, verbose=whole, faster=faster)
         print_profile(terminal(piped_width=140), session, short=not whole)

@@ -1,4 +1,4 @@
-"""``detect-video tune SOURCE``: the fastest settings here, or the cheapest for a frame rate."""
+"""``detect-video tune SOURCE``: find the fastest settings, or the cheapest for a frame rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from detector.core.config.schema import Config
 
 WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth")
-# Options of this command alone, with a value and without.
+# Options that only this command has: with a value, and without.
 OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--json", "-q", "--quiet")
 
 
@@ -115,7 +115,7 @@ def command(
         )
     if output is not None:
         keep("the source", source)
-        refuse_kept(Path(output), "choose another with -o")  # before a minute has passed
+        refuse_kept(Path(output), "choose another with -o")  # fail now, not after a minute
     if floor is None:
         floor = FLOOR if wanted is None else 0.0
     if seconds is None:
@@ -150,7 +150,7 @@ def command(
 
 
 def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:
-    """Raises UsageError for what --undo does not go with, and OutputError."""
+    """Forget what --use kept. Raises UsageError for other arguments (``more``), and OutputError."""
     from detector.core.run import measurements
     from detector.core.run.choose import describe
 

@@ -1,4 +1,4 @@
-"""``eval``: a dataset goes through the loop of ``detect``; labels judge its detections."""
+"""Run a dataset through the loop of ``detect`` and score the detections against its labels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """``images``: pictures or video, if the labels do not tell. ``detections``: a file to score."""
+    """``images``: pictures or a video, if the labels name none. ``detections``: a file to score."""
 
     dataset: str
     format: str = "auto"
@@ -58,7 +58,7 @@ def evaluate(
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """One row for each engine and number of tiles, or for a detections file."""
+    """Return a row for each engine and number of tiles, or for a file of detections."""
     from detector.lab.analysis.accuracy.average_precision import check_installed
 
     check_installed()
@@ -98,12 +98,10 @@ def _check_engines(configs: Sequence[Config]) -> None:
     for config in configs:
         name = config.runtime.engine
         if name != "auto" and usable.get(name, "unknown") is not None:
-            engines.load_library(
-                name
-            )  # raises with the reason, and with the command that installs it
+            engines.load_library(name)  # raises an error that says how to install it
 
 
-def with_usual(config: Config) -> list[Config]:
+def add_usual_engine(config: Config) -> list[Config]:
     from detector.core import engines
     from detector.core.run.loading import choose_as_a_run
 
@@ -118,10 +116,9 @@ def with_usual(config: Config) -> list[Config]:
     return [config, replace(config, runtime=runtime, calibration=usual.calibration)]
 
 
-def configs_of_rows(
-    config: Config, engines: Sequence[str], tiles: Sequence[str] = ()
-) -> list[Config]:
-    """Each engine and number of tiles, each of several with its own session. Raises UsageError."""
+def list_configs(config: Config, engines: Sequence[str], tiles: Sequence[str] = ()) -> list[Config]:
+    """Return the config of each engine and number of tiles; if several, each with its own session.
+    Raises UsageError."""
     for flag, names in (("--engine", engines), ("--tiles", tiles)):
         if len(set(names)) != len(names):
             raise UsageError(f"{flag} {','.join(names)}: lists one twice; give each once")
@@ -146,7 +143,7 @@ def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassM
     if dataset.video is None:
         dataset.pictures = dataset.pictures[::stride][:frames]
     else:
-        keep_reached(dataset, stride, frames)
+        select_frames(dataset, stride, frames)
     return dataset, mapping
 
 
@@ -177,12 +174,12 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
 
 
 def refuse_window(config: Config) -> None:
-    """Raise UsageError for --start and --duration: what they leave out would count as missed."""
+    """Raise UsageError for --start and --duration, since omitted frames would count as missed."""
     if config.input.start is not None or config.input.duration is not None:
         raise UsageError("--start and --duration do not work with labels; use --frames, --stride")
 
 
-def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
+def select_frames(dataset: Dataset, stride: int, frames: int | None) -> None:
     end = math.inf if frames is None else frames * stride
     dataset.pictures = [
         one

@@ -1,4 +1,4 @@
-"""Pictures of the slowest frames for the report, taken from the annotated video of the run."""
+"""Take pictures of the slowest frames from the annotated video of the run, for the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 480  # pixels of a picture in the report
 FOLDER = "frames"
 
 
-def picture_slowest(occasion: Occasion) -> FramesFacts:
+def save_slowest(occasion: Occasion) -> FramesFacts:
     video = occasion.plain.document.each[0].outputs.get("video")
     if video is None:
         raise NotHereError("the run wrote no annotated video")
@@ -60,6 +60,6 @@ PASS = Pass(
     order=3,
     what="images of the slowest frames",
     facts=FramesFacts,
-    run=picture_slowest,
+    run=save_slowest,
     undisturbed="uses the plain run",
 )

@@ -1,4 +1,4 @@
-"""A session as one HTML file. It loads nothing, and reads well in light, in dark and on paper."""
+"""Render a session as one HTML file, for light and dark screens and paper, that loads nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.lab.report.part import How, list_parts
 from detector.lab.session.read import SavedSession
 
 FILES = Path(__file__).parent / "html/page"
-AGES = How(  # of the cameras, which a wing shows
+AGES = How(  # for the sections that the wing of cameras adds
     "ages",
     "age of a frame",
     "Time from a frame's arrival to its detections (the end of nms) and to each output. By "
@@ -28,10 +28,10 @@ AGES = How(  # of the cameras, which a wing shows
 
 def page(session: SavedSession) -> bytes:
     document = session.document
-    title = escape(f"{document.model} on {document.engine}: {_video(document)}")
-    parts = [first_screen(session), *map(_drawn, wings.sections(document))]
-    body = "".join([*parts, *(part.drawn(session) for part in list_parts())])
-    return html_page(title, body + _how(body))
+    title = escape(f"{document.model} on {document.engine}: {_name_source(document)}")
+    parts = [first_screen(session), *map(_draw_section, wings.sections(document))]
+    body = "".join([*parts, *(part.draw(session) for part in list_parts())])
+    return html_page(title, body + _explain_numbers(body))
 
 
 def html_page(title: str, body: str) -> bytes:
@@ -45,16 +45,16 @@ def html_page(title: str, body: str) -> bytes:
     return printable_page(whole).encode()
 
 
-def _video(document: SessionDocument) -> str:
+def _name_source(document: SessionDocument) -> str:
     first, *others = document.each
     return f"{1 + len(others)} sources" if others else Path(first.video.path).name
 
 
-def _drawn(part: Section) -> str:
+def _draw_section(part: Section) -> str:
     inside = []
     for piece in part.pieces:
         if isinstance(piece, TextTable):
-            drawn = table(_described(piece))
+            drawn = table(_to_table(piece))
         elif isinstance(piece, Curve):
             drawn = figure(curve(piece.points, piece.x_unit, piece.y_unit), piece.caption)
         else:
@@ -63,7 +63,7 @@ def _drawn(part: Section) -> str:
     return section(part.name, part.title, *inside, how=part.how)
 
 
-def _described(rows: TextTable) -> Table:
+def _to_table(rows: TextTable) -> Table:
     columns = [Column(name, value=itemgetter(at)) for at, name in enumerate(rows.columns)]
     return Table(rows.name, columns, rows.rows, most=rows.most, rest=rows.rest)
 
@@ -72,7 +72,7 @@ def list_hows() -> list[How]:
     return list(dict.fromkeys([*(part.how for part in list_parts() if part.how), AGES]))
 
 
-def _how(body: str) -> str:
+def _explain_numbers(body: str) -> str:
     rows = "".join(
         f'<dt id="how-{one.name}">{escape(one.what)}</dt><dd>{escape(one.text)} '
         f"<cite>documentation, {Path(one.file).stem}: {escape(one.heading)}</cite></dd>"

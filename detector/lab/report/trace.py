@@ -1,5 +1,5 @@
-"""A session as a trace for Perfetto ("Trace Event Format", Google, 2016): a track per thread, a
-flow per frame, queue counters. Times are microseconds of the unix epoch."""
+"""Write a session as a trace for Perfetto ("Trace Event Format", Google, 2016): a track per thread,
+a flow per frame, queue counters. Times are microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from detector.lab.analysis.loop.activities import (
 from detector.lab.session.read import SavedSession
 
 Event = dict[str, Any]
-INFER, READ = "infer", "read"  # infer is numbered by batch
+INFER, READ = "infer", "read"  # calls of infer are numbered by batch, others by frame
 
 
 def trace(session: SavedSession, compressed: bool = True) -> bytes:
-    """JSON, gzipped where ``compressed``. The same session gives the same bytes."""
+    """Return JSON, gzipped if ``compressed``. The same session always gives the same bytes."""
     document = {
         "traceEvents": list(events(session)),
         "displayTimeUnit": "ms",
@@ -63,7 +63,7 @@ def _slices(session: SavedSession, us: Any) -> Iterator[Event]:
     rows = zip(*(columns[name].tolist() for name in wanted), strict=True)
     for thread, stage, kind, source, index, start, end in rows:
         if kinds[kind] == "other":
-            continue  # time between slices shows as a gap
+            continue  # the trace shows it as a gap between slices
         name = stages[stage] if kinds[kind] == "work" else f"wait for {stages[stage]}"
         yield {
             "ph": "X",
@@ -79,7 +79,7 @@ def _slices(session: SavedSession, us: Any) -> Iterator[Event]:
 def _flows(
     activities: list[Activity], shape: LoopShape, source: int, threads: dict[str, int], us: Any
 ) -> Iterator[Event]:
-    """An arrow through all stages of each frame; its points lie inside the slices that it joins."""
+    """Yield an arrow through all calls of each frame, with a point in the middle of each slice."""
     frames: dict[int, list[Activity]] = {}
     batches = Batches(activities, shape)
     infers = {one.number: one for one in activities if one.stage == INFER}
@@ -89,7 +89,7 @@ def _flows(
     for frame, calls in frames.items():
         batch = infers.get(batches.of(frame))
         if batch is None or all(one.stage == READ for one in calls):
-            continue  # the read call that found the end
+            continue  # a read at the end of the source, which returned no frame
         chain = sorted([*calls, batch], key=lambda one: one.start_ns)
         for at, one in enumerate(chain):
             phase = "s" if at == 0 else "f" if at == len(chain) - 1 else "t"

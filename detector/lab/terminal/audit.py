@@ -1,4 +1,4 @@
-"""What ``audit`` prints: the findings, rule by rule, and what could not be read."""
+"""Print the findings of ``audit`` by rule, and what could not be read."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _explained(rule: Rule) -> Iterator[str]:
     yield f"{rule.severity} {rule.id}: {rule.what}"
     yield f"-> {rule.cure}"
     if rule.machine:
-        yield (f"machine of the examples: {', '.join(f'{k}={v}' for k, v in rule.machine.items())}")
+        yield f"machine of the examples: {', '.join(f'{k}={v}' for k, v in rule.machine.items())}"
     for title, text in (("fires on", rule.bad), ("silent on", rule.clean)):
         if text:
             yield f"{title}:"

@@ -1,4 +1,4 @@
-"""The figures of ``eval`` on a terminal."""
+"""Print the figures of ``eval``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detector.lab.session.evaluation import (
     TrackAccuracy,
 )
 
-MANY = 20  # classes; of more only the best and the worst are printed, the session has all
+MANY = 20  # of more classes, only the best and worst are printed; the session has all
 Scored = EngineResult | FileResult
 
 

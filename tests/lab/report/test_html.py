@@ -107,7 +107,7 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report, sessio
     browser.open(report)
     found = [text.replace("(how measured?)", "").strip() for text in texts(browser, "h2")]
     saved = read_session(session)
-    drawn = [part for part in list_parts() if part.drawn(saved)]
+    drawn = [part for part in list_parts() if part.draw(saved)]
     titles = [one.title if isinstance(one.title, str) else one.title(saved) for one in drawn]
     first, last = ["Detections", "Next steps"], "How each number is measured"
     assert found == [*first, *titles, last]

@@ -1,4 +1,4 @@
-"""Parts of the report on single frames: when each stage ran, the queues, how long frames took."""
+"""Parts of the report on single frames: the timeline of stages, the queues, and latencies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from detector.lab.analysis.loop.activities import (
 )
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import figure, key, zoom_buttons
-from detector.lab.report.part import How, Part, stages_of
+from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.read import SavedSession
 
-SHOWN_FRAMES = 20  # of the steady state, in the timeline
+SHOWN_FRAMES = 20  # frames of the steady state in the timeline
 
 
 def timeline(session: SavedSession) -> str:
@@ -41,7 +41,7 @@ def timeline(session: SavedSession) -> str:
     ]
     drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
     note = "Gaps are waits. Ctrl or Shift with the mouse wheel also zooms; drag to move."
-    return key(stages_of(session)) + figure(drawn) + zoom_buttons(note)
+    return key(list_stages(session)) + figure(drawn) + zoom_buttons(note)
 
 
 def _title(session: SavedSession) -> str:
@@ -53,7 +53,7 @@ def _title(session: SavedSession) -> str:
 
 def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
     frames = [one.number for one in activities if one.stage == "nms"]
-    if len(frames) < SHOWN_FRAMES:  # no steady part: the whole run, if it has a frame
+    if len(frames) < SHOWN_FRAMES:  # too short for a steady part, so show the whole run
         return list(activities) if frames else []
     first = max(0, min(max(frames) // 2, max(frames) - SHOWN_FRAMES))
     middle = [
@@ -61,7 +61,7 @@ def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
         for one in activities
         if one.stage == "nms" and first <= one.number < first + SHOWN_FRAMES
     ]
-    if not middle:  # of frames whose numbers leave a gap in the middle
+    if not middle:  # frame numbers may have a gap there
         return []
     start, end = middle[0].start_ns, middle[-1].end_ns
     return [one for one in activities if one.end_ns > start and one.start_ns < end]

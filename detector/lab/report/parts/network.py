@@ -16,10 +16,10 @@ from detector.lab.analysis.layers import (
 )
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import (
+    colour_key,
     figure,
-    filter_of,
+    filter_box,
     folded,
-    key_of,
     table,
     text,
     zoom_buttons,
@@ -37,12 +37,12 @@ from detector.lab.session.network import (
 )
 from detector.lab.session.read import SavedSession
 
-MOST_LAYERS, FEW_LAYERS = 15, 5  # that are shown before the others are asked for
+MOST_LAYERS, FEW_LAYERS = 15, 5  # rows shown by default, and in short output
 MOST_OPERATORS = 15  # on a terminal
-OF_THE_ROOF = 3  # layers nearest to it, and as many farthest from it
+OF_THE_ROOF = 3  # layers closest to the roofline, and as many farthest from it
 
 
-def sentence(line: str | None) -> str | None:
+def as_sentence(line: str | None) -> str | None:
     return f"{line[0].upper()}{line[1:]}." if line else None
 
 
@@ -129,7 +129,7 @@ def longest_layers(facts: LayersFacts) -> Iterator[Table | str]:
         yield f"note: {facts.flag}"
 
 
-def layers_say(facts: LayersFacts) -> Iterator[Table | str]:
+def describe_layers(facts: LayersFacts) -> Iterator[Table | str]:
     yield layers_table(facts, MOST_LAYERS).without("flag")
     if facts.by_type:
         yield Table("types", TYPES, facts.by_type, "layers by type")
@@ -146,11 +146,11 @@ def layers(session: SavedSession, facts: LayersFacts) -> str:
     said = text(
         f"{counted(len(facts.rows), 'layer')}: {facts.sum_ms:.2f} ms in total; a forward "
         f"pass took {facts.forward_ms:.2f} ms. The longest are first.",
-        *map(sentence, (describe_outside(facts), facts.flag, *facts.notes)),
+        *map(as_sentence, (describe_outside(facts), facts.flag, *facts.notes)),
     )
     types = table(Table("types", TYPES, facts.by_type)) if facts.by_type else ""
     blocks = table(blocks_table(facts)) if facts.by_block else ""
-    return said + filter_of("layers", "layers") + table(layers_table(facts)) + blocks + types
+    return said + filter_box("layers", "layers") + table(layers_table(facts)) + blocks + types
 
 
 def roofline(session: SavedSession, facts: RooflineFacts) -> str:
@@ -171,7 +171,7 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
         f"{facts.flops / 1e9:.2f} GFLOPs per image. {peaks_origin(facts).capitalize()}: "
         f"{_peaks_text(peaks)}."
     )
-    if facts.bound and facts.utilisation is not None:  # without layer times there is neither
+    if facts.bound and facts.utilisation is not None:  # both are None without layer times
         note += (
             f" Most layer time is {_bound_by(facts)}; the whole forward pass reaches "
             f"{facts.utilisation:.1%} of the roofline."
@@ -179,9 +179,9 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
     under = facts.peak_under_measured
     said = text(
         note,
-        sentence(describe_uncounted(facts.uncounted)) if facts.uncounted else None,
-        sentence(describe_above_roof(len(under))) if under else None,
-        sentence(sheet_text(facts.sheet)) if facts.sheet else None,
+        as_sentence(describe_uncounted(facts.uncounted)) if facts.uncounted else None,
+        as_sentence(describe_above_roof(len(under))) if under else None,
+        as_sentence(sheet_text(facts.sheet)) if facts.sheet else None,
     )
     return said + (figure(drawn) if drawn else "")
 
@@ -223,7 +223,7 @@ def sheet_text(roof: SheetRoof) -> str:
     )
 
 
-def roofline_says(facts: RooflineFacts) -> Iterator[str]:
+def describe_roofline(facts: RooflineFacts) -> Iterator[str]:
     peaks, least = facts.peaks, "at least " if facts.uncounted else ""
     if not (facts.macs or facts.uncounted):
         yield "roofline: the model file contains no graph, so nothing was counted"
@@ -253,7 +253,7 @@ def roofline_says(facts: RooflineFacts) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------
-# torch's operators, and a GPU beside its host
+# torch's operators, and the host and its GPU
 
 OPERATORS = (
     Column("name", "operator", longest=60),
@@ -305,7 +305,7 @@ def _operators_sum(facts: TorchFacts) -> str:
     )
 
 
-def torch_says(facts: TorchFacts) -> Iterator[Table | str]:
+def describe_torch(facts: TorchFacts) -> Iterator[Table | str]:
     yield operators_table(facts).first(MOST_OPERATORS)
     yield shapes_table(facts).first(MOST_OPERATORS)
     yield _operators_sum(facts)
@@ -323,11 +323,11 @@ def torch(session: SavedSession, facts: TorchFacts) -> str:
     )
     by_shape = folded(
         f"by shape: the {len(facts.by_shape)} longest",
-        filter_of("shapes", "operators and shapes"),
+        filter_box("shapes", "operators and shapes"),
         table(shapes_table(facts)),
     )
-    by_name = filter_of("operators", "operators") + table(operators_table(facts))
-    said = text(note, sentence(_operators_sum(facts)), sentence(facts.flag))
+    by_name = filter_box("operators", "operators") + table(operators_table(facts))
+    said = text(note, as_sentence(_operators_sum(facts)), as_sentence(facts.flag))
     return said + by_name + by_shape
 
 
@@ -360,14 +360,14 @@ def device(session: SavedSession, facts: DeviceFacts) -> str:
         if facts.launch_bound
         else "Not launch-bound.",
     )
-    drawn = key_of([(kind, name) for kind, name, _ in parts])
+    drawn = colour_key([(kind, name) for kind, name, _ in parts])
     drawn += figure(drawings.bar(parts, "ms"), "busy and idle time of the window") + _lanes(facts)
     if facts.longest_gaps:
         gaps = Table("gaps", GAPS, list(enumerate(facts.longest_gaps, 1)))
         drawn += folded(f"the {len(gaps.rows)} longest gaps", table(gaps))
     if facts.rows:
         sides = Table("host-device", SIDES, facts.rows)
-        drawn += filter_of("host-device", "operators") + table(sides)
+        drawn += filter_box("host-device", "operators") + table(sides)
     return said + drawn
 
 
@@ -387,7 +387,7 @@ def _lanes(facts: DeviceFacts) -> str:
     return figure(drawn, caption) + zoom_buttons("Drag to move.")
 
 
-def device_says(facts: DeviceFacts) -> Sequence[str]:
+def describe_device(facts: DeviceFacts) -> Sequence[str]:
     causes = ", ".join(f"{cause} {ms:.2f} ms" for cause, ms in facts.idle_ms.items())
     bound = (
         "; launch-bound: the GPU waits for the host to start its kernels"
@@ -438,11 +438,17 @@ PARTS = (
         layers,
         how=LAYERS_HOW,
         facts=LayersFacts,
-        says=layers_say,
+        says=describe_layers,
         brief=longest_layers,
     ),
     Part(
-        "roofline", "Roofline", 90, roofline, how=ROOFLINE, facts=RooflineFacts, says=roofline_says
+        "roofline",
+        "Roofline",
+        90,
+        roofline,
+        how=ROOFLINE,
+        facts=RooflineFacts,
+        says=describe_roofline,
     ),
     Part(
         "torch",
@@ -451,7 +457,7 @@ PARTS = (
         torch,
         how=TORCH,
         facts=TorchFacts,
-        says=torch_says,
+        says=describe_torch,
         detail=True,
     ),
     Part(
@@ -461,7 +467,7 @@ PARTS = (
         device,
         how=DEVICE,
         facts=DeviceFacts,
-        says=device_says,
+        says=describe_device,
         detail=True,
     ),
 )

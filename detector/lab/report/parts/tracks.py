@@ -1,4 +1,4 @@
-"""The part of the report on --save tracks: a contact sheet, one picture a track."""
+"""The part of the report on --save tracks: a contact sheet with a picture of each track."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _figure(row: TrackRow, link: str) -> str:
 
 
 def _link(row: TrackRow, source: SourceSummary, whole: bool) -> str:
-    """Link to the best picture in the annotated video if it has all frames; else the picture."""
+    """Link to the best picture: its time in the annotated video if ``whole``, or else its file."""
     video = source.outputs.get("video")
     if video is not None and whole:
         return f"{Path(video).absolute().as_uri()}#t={max(0.0, row.at_s):.2f}"
