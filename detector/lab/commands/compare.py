@@ -176,16 +176,16 @@ def command(
             dataset=dataset,
         )
     would_take = preview_choice(document, config)
-    asked = use is None and would_take is not None and not (quiet or as_json) and _can_answer()
+    asks_user = use is None and would_take is not None and not (quiet or as_json) and _can_answer()
     if not as_json:
         print_comparison(terminal(piped_width=100), document, would_take)
-    if asked:
+    if asks_user:
         use = click.confirm("Use it for later runs of this model?", default=False, err=True)
     if use:
         document = record_comparison(document, config)
         if not as_json:
             echo(f"recorded: {document.recorded}")
-    elif would_take is not None and not (asked or as_json):
+    elif would_take is not None and not (asks_user or as_json):
         echo("Later runs do not change; `compare --use` keeps the result for them.")
     if as_json:
         print_json(document)
@@ -209,7 +209,7 @@ def _refuse_with_where(others: dict[str, Any]) -> None:
 
 def _where(
     source: str,
-    given: tuple[str, str],
+    variants: tuple[str, str],
     picture: str,
     config_file: str | None,
     flags: dict[str, Any],
@@ -223,7 +223,7 @@ def _where(
     errors = error_terminal()
     with progress_bar(errors, not quiet and errors.is_terminal) as watch:
         document, code = where_command(
-            source, given, config_file, flags, picture, lambda doing: watch(doing, 0, 1)
+            source, variants, config_file, flags, picture, lambda doing: watch(doing, 0, 1)
         )
     if as_json:
         print_json(document)

@@ -43,8 +43,8 @@ def command(
         echo(f"before: {run_a}, after: {run_b}", err=True)
     before, after = read_session(run_a), read_session(run_b)
     changes, differing = diff(before, after), what_differs(before, after)
-    whole = next((change for change in changes if change.what == END_TO_END), None)
-    if not changes or (whole is None and limit is not None):
+    end_to_end = next((change for change in changes if change.what == END_TO_END), None)
+    if not changes or (end_to_end is None and limit is not None):
         raise UsageError(
             f"{run_a} and {run_b} have too few frames to compare: each needs six; run more frames"
         )
@@ -65,10 +65,11 @@ def command(
                 f"{limit:.1%} allowed, and more than other programs explain"
             )
         return
-    if limit is not None and whole is not None and whole.regresses(limit):
+    if limit is not None and end_to_end is not None and end_to_end.regresses(limit):
         raise GateError(
-            f"{run_b}: a frame takes {whole.ratio - 1:.1%} longer than in {run_a} "
-            f"[{whole.low - 1:+.1%} .. {whole.high - 1:+.1%}], more than the {limit:.1%} allowed"
+            f"{run_b}: a frame takes {end_to_end.ratio - 1:.1%} longer than in {run_a} "
+            f"[{end_to_end.low - 1:+.1%} .. {end_to_end.high - 1:+.1%}], more than the "
+            f"{limit:.1%} allowed"
         )
 
 

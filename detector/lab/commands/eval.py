@@ -68,7 +68,7 @@ def command(
     quiet: bool,
     engine: str | None,
     tiles: str | None,
-    **given: Any,
+    **flags: Any,
 ) -> int:
     """Measure average precision on DATASET, and speed.
 
@@ -83,21 +83,21 @@ def command(
     from detector.lab.report.plots import plots
     from detector.lab.terminal.evaluate import print_evaluation
 
-    asked = EvalOptions(**{name: given.pop(name) for name in EvalOptions.__dataclass_fields__})
+    options = EvalOptions(**{name: flags.pop(name) for name in EvalOptions.__dataclass_fields__})
     engines, grids = (
-        [name.strip() for name in (given_text or "").split(",") if name.strip()]
-        for given_text in (engine, tiles)
+        [name.strip() for name in (values or "").split(",") if name.strip()]
+        for values in (engine, tiles)
     )
     console = terminal(piped_width=140)
     watched = console.is_terminal and not (as_json or quiet)
     live = (lambda: LiveLine(console)) if watched else None
     with errors_as_documents(as_json):
         # A tracker needs the thresholds of a run; average precision needs all scores.
-        defaults = EVAL_DEFAULTS if given["track"] is None else {}
-        configs = list_configs(resolve_config(config_file, given, defaults), engines, grids)
-        if len(configs) == 1 and asked.min_ap50 is None and asked.detections is None:
+        defaults = EVAL_DEFAULTS if flags["track"] is None else {}
+        configs = list_configs(resolve_config(config_file, flags, defaults), engines, grids)
+        if len(configs) == 1 and options.min_ap50 is None and options.detections is None:
             configs = add_usual_engine(*configs)
-        document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
+        document = evaluate(options, configs, command=sys.argv, live=live, plots=plots)
     if as_json:
         print_json(document)
     elif not quiet:

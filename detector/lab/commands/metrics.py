@@ -40,15 +40,15 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
         }
         for kind in ("metrics", "events")
     }
-    wanted = [word.strip() for given in words for word in given.split(",") if word.strip()]
+    terms = [word.strip() for argument in words for word in argument.split(",") if word.strip()]
     names = {name for rows in every.values() for name in rows}
-    if wanted:
-        _refuse_unknown(wanted, every, names)
+    if terms:
+        _refuse_unknown(terms, every, names)
     picked = {
         kind: {
             name: row
             for name, row in rows.items()
-            if not wanted or any(_matches(word, name, row, names) for word in wanted)
+            if not terms or any(_matches(word, name, row, names) for word in terms)
         }
         for kind, rows in every.items()
     }

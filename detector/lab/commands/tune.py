@@ -108,8 +108,8 @@ def command(
         return
     if source is None:
         raise UsageError("SOURCE is missing: give the video to tune for")
-    wanted = None if target is None else parse_target(target)
-    if use and wanted is not None:
+    target_fps = None if target is None else parse_target(target)
+    if use and target_fps is not None:
         raise UsageError(
             "--use keeps what costs nothing; with --target, save settings with -o FILE"
         )
@@ -117,35 +117,35 @@ def command(
         keep("the source", source)
         refuse_kept(Path(output), "choose another with -o")  # fail now, not after a minute
     if floor is None:
-        floor = FLOOR if wanted is None else 0.0
+        floor = FLOOR if target_fps is None else 0.0
     if seconds is None:
-        seconds = SECONDS if wanted is None else SECONDS_OF_TARGET
+        seconds = SECONDS if target_fps is None else SECONDS_OF_TARGET
     errors = error_terminal()
     with progress_bar(errors, not quiet and errors.is_terminal, one_line=True) as progress:
-        found = tune(
+        result = tune(
             source,
             config,
             floor=floor,
             seconds=seconds,
             watch=lambda doing, done, of: progress(doing, round(done), round(of)),
-            target=wanted,
+            target=target_fps,
             use=use,
         )
     typed = sys.argv[sys.argv.index("tune") + 1 :]
-    new = {name: one for name, one in found.settings.items() if config.value(name) != one}
+    new = {name: one for name, one in result.settings.items() if config.value(name) != one}
     words = [PROGRAM, *drop_options(typed, OWN, OWN_FLAGS), *as_options(new)]
-    found = replace(found, command=() if wanted is None else tuple(words))
-    if output is not None and found.settings and found.reached is not False:
+    result = replace(result, command=() if target_fps is None else tuple(words))
+    if output is not None and result.settings and result.reached is not False:
         calibrate = config.calibration.calibrate
-        write_whole(Path(output), as_config(found, calibrate).encode())
-        found = replace(found, file=output)
+        write_whole(Path(output), as_config(result, calibrate).encode())
+        result = replace(result, file=output)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        print_tuning(terminal(piped_width=100), found)
-        if output is not None and found.file is None:
+        print_tuning(terminal(piped_width=100), result)
+        if output is not None and result.file is None:
             echo(f"{output} was not written.")
-    if found.reached is False:
+    if result.reached is False:
         raise GateError(f"--target {target}: no settings that were tried reach it in every round")
 
 

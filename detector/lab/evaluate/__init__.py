@@ -12,8 +12,7 @@ from detector.core.analysis.matching import MAX_DETECTIONS
 from detector.core.config.schema import Config
 from detector.core.errors import EXIT_DONE, EXIT_GATE, UsageError
 from detector.core.errors.guard import keep
-from detector.core.run.detect import Live
-from detector.core.run.detect import RunResult as RunResult
+from detector.core.run.detect import Live, RunResult
 from detector.core.run.tiling import Tiling
 from detector.core.session.document import Exit
 from detector.lab.datasets.classmap import ClassMap, read_mapping
@@ -105,14 +104,17 @@ def add_usual_engine(config: Config) -> list[Config]:
     from detector.core import engines
     from detector.core.run.loading import choose_as_a_run
 
-    asked = config.runtime
-    if config.output.run_dir is not None or (asked.engine, asked.precision) != ("auto", "auto"):
+    requested = config.runtime
+    if config.output.run_dir is not None or (requested.engine, requested.precision) != (
+        "auto",
+        "auto",
+    ):
         return [config]
     usual = choose_as_a_run(config).config
-    taken = usual.runtime.engine, usual.runtime.precision
-    if taken == (engines.choose_by_rank("fp32", asked.device)[0], "fp32"):
+    chosen = usual.runtime.engine, usual.runtime.precision
+    if chosen == (engines.choose_by_rank("fp32", requested.device)[0], "fp32"):
         return [config]
-    runtime = replace(asked, engine=taken[0], precision=taken[1])
+    runtime = replace(requested, engine=chosen[0], precision=chosen[1])
     return [config, replace(config, runtime=runtime, calibration=usual.calibration)]
 
 
@@ -124,7 +126,7 @@ def list_configs(config: Config, engines: Sequence[str], tiles: Sequence[str] = 
             raise UsageError(f"{flag} {','.join(names)}: lists one twice; give each once")
     for text in tiles:
         Tiling.parse(text)
-    folder, made = config.output.run_dir, []
+    folder, configs = config.output.run_dir, []
     rows = [(name, text) for name in engines or [""] for text in tiles or [""]]
     for row in rows:
         name, text = row
@@ -132,8 +134,8 @@ def list_configs(config: Config, engines: Sequence[str], tiles: Sequence[str] = 
         given |= {"tiles": text} if text else {}
         if folder and len(rows) > 1:
             given["run_dir"] = str(Path(folder, *filter(None, row)))
-        made.append(config.with_options(given))
-    return made
+        configs.append(config.with_options(given))
+    return configs
 
 
 def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassMap | None]:
@@ -224,7 +226,9 @@ def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | N
         if isinstance(row, InterruptedResult):
             return replace(row.exit, reason=f"{row.exit.reason}; nothing was scored")
     for row in results:
-        if isinstance(row, EngineResult | FileResult) and _is_below(row.ap50, least):
+        if not isinstance(row, EngineResult | FileResult) or least is None:
+            continue
+        if row.ap50 is None or row.ap50 < least:
             who = row.engine if isinstance(row, EngineResult) else row.detections
             reached = "it has no AP50" if row.ap50 is None else f"AP50 is {row.ap50:.4f}"
             return Exit(
@@ -235,7 +239,3 @@ def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | N
         if run.exit_code != EXIT_DONE:
             return run.summary.exit
     return Exit(code=EXIT_DONE, reason="done")
-
-
-def _is_below(ap50: float | None, least: float | None) -> bool:
-    return least is not None and (ap50 is None or ap50 < least)

@@ -50,11 +50,11 @@ def run_study(
     summary = run.summary
     if run.exit_code not in (EXIT_DONE, EXIT_DAMAGED):
         return run, InterruptedResult(summary.engine, summary.exit)
-    study.check_seen(whole=run.exit_code == EXIT_DONE)
+    study.check_seen(complete=run.exit_code == EXIT_DONE)
     assert study.bound is not None
-    seen = sorted(study.found)
-    found = [study.found[at] for at in seen]
-    scored = score(dataset, study.bound, seen, found)
+    indices = sorted(study.detections)
+    detections = [study.detections[at] for at in indices]
+    scored = score(dataset, study.bound, indices, detections)
     row = EngineResult(
         engine=summary.engine,
         model=summary.model,
@@ -67,7 +67,7 @@ def run_study(
         **vars(scored),
         notes=(*study.bound.notes, *summary.notes, *study.notes()),
         session=summary.session or None,
-        tracking=score_tracks(dataset, study.bound, seen, found),
+        tracking=score_tracks(dataset, study.bound, indices, detections),
     )
     if run.session is not None:
         with Session.reopened(run.session) as session:
@@ -77,9 +77,9 @@ def run_study(
 
 def decided_tiles(config: Config, inputs: int) -> str:
     """Return --tiles as text; for auto, the chosen grid, which has this many ``inputs``."""
-    asked = Tiling.parse(config.input.tiles)
-    taken = (Tiling(), *map(Tiling, GRIDS)) if asked.auto else (asked,)
-    return next(one.text for one in taken if one.inputs == inputs)
+    requested = Tiling.parse(config.input.tiles)
+    grids = (Tiling(), *map(Tiling, GRIDS)) if requested.auto else (requested,)
+    return next(one.text for one in grids if one.inputs == inputs)
 
 
 class Study:
@@ -87,7 +87,7 @@ class Study:
         self.dataset = dataset
         self.mapping = mapping
         self.bound: ClassPairs | None = None
-        self.found: dict[int, Detections] = {}  # by index in the dataset
+        self.detections: dict[int, Detections] = {}  # by index in the dataset
         self._mismatches: list[str] = []
         self._places = {one.frame: at for at, one in enumerate(dataset.pictures)}
 
@@ -127,13 +127,13 @@ class Study:
         mismatch = find_size_mismatch(self.dataset.pictures[at], width, height)
         if mismatch is not None:
             self._mismatches.append(mismatch)
-        self.found[at] = detections
+        self.detections[at] = detections
 
-    def check_seen(self, whole: bool) -> None:
-        """Raise SourceError if labelled frames are missing: all of them or, if ``whole``, any."""
+    def check_seen(self, complete: bool) -> None:
+        """Raise SourceError if all labelled frames are missing or, if ``complete``, any."""
         dataset = self.dataset
-        if not self.found or (dataset.video is not None and whole):
-            missing = [one for at, one in enumerate(dataset.pictures) if at not in self.found]
+        if not self.detections or (dataset.video is not None and complete):
+            missing = [one for at, one in enumerate(dataset.pictures) if at not in self.detections]
             if missing:
                 raise SourceError(
                     f"{dataset.path}: {len(missing)} of its frames are not in "
@@ -143,7 +143,7 @@ class Study:
 
     def notes(self) -> list[str]:
         notes = note_size_mismatches(self._mismatches)
-        if unread := len(self.dataset.pictures) - len(self.found):
+        if unread := len(self.dataset.pictures) - len(self.detections):
             notes.append(f"{counted(unread, 'picture')} could not be read and cannot be scored")
         return notes
 

@@ -55,8 +55,8 @@ def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[
 
 
 def open_pass(name: str) -> Pass[Any]:
-    found: Pass[Any] = wings.load(f"{__name__}.{name}:PASS")
-    return found
+    loaded: Pass[Any] = wings.load(f"{__name__}.{name}:PASS")
+    return loaded
 
 
 def _list_files() -> set[str]:
@@ -76,7 +76,7 @@ def profile(
     seconds: float = WHAT_IF_S,
     sheet: tuple[float, float] | None = None,
     command: Sequence[str] = (),
-    say: Say = lambda text, whole: None,
+    say: Say = lambda text, ends_line: None,
 ) -> SavedSession:
     """Measure the plain run, then every pass, in one session with the plain run's outputs.
     ``seconds``: budget of what-if. ``sheet``: GFLOP/s and GB/s of a data sheet. Raises UsageError

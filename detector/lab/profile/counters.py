@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
 from detector.core.errors.machine import NotHereError
@@ -69,9 +69,9 @@ def _command(occasion: Occasion, folder: Path) -> list[str]:
 
     config = occasion.config
     output = output_within(folder, config.output)
-    options = replace(config, output=output).as_dict()
+    options = json.loads(json.dumps(replace(config, output=output).as_dict()))  # tuples as lists
     file = Path(folder, "options.yaml")
-    file.write_text(yaml.safe_dump(_as_yaml(options)), encoding="utf-8")
+    file.write_text(yaml.safe_dump(options), encoding="utf-8")
     return [
         sys.executable,
         "-m",
@@ -82,12 +82,6 @@ def _command(occasion: Occasion, folder: Path) -> list[str]:
         str(file),
         "--quiet",
     ]
-
-
-def _as_yaml(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _as_yaml(item) for key, item in value.items()}
-    return [_as_yaml(item) for item in value] if isinstance(value, tuple) else value
 
 
 def read_perf(text: str) -> dict[str, float]:

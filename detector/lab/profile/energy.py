@@ -28,7 +28,7 @@ POWERCAP = Path("/sys/class/powercap")
 IDLE_S = 2.0
 # RAPL updates every millisecond and takes minutes to wrap; NVML updates every 20 to 100 ms.
 EVERY_S = 0.1
-TAGS = {"package": "package", "core": "core", "dram": "dram"}
+TAGS = ("package", "core", "dram")  # domains whose names start so
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def rapl_counters(root: Path) -> list[RaplCounter]:
     for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
         try:
             name = (folder / "name").read_text().strip()
-            tag = next((tag for start, tag in TAGS.items() if name.startswith(start)), None)
+            tag = next((tag for tag in TAGS if name.startswith(tag)), None)
             if tag is None:
                 continue
             counter = RaplCounter(
@@ -139,10 +139,6 @@ class EnergyMeter(PassSampler[tuple[list[int], float]]):
     def _read(self) -> tuple[list[int], float]:
         counts = [counter.read() for counter in self._counters]
         return counts, self._gpu.joules() if self._gpu else 0.0
-
-    def __enter__(self) -> EnergyMeter:
-        self._at = time.time()
-        return super().__enter__()
 
     def metered(self) -> Metered:
         samples = self.samples()

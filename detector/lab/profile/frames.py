@@ -31,7 +31,7 @@ def save_slowest(occasion: Occasion) -> FramesFacts:
     return FramesFacts(sorted(rows, key=lambda row: -row.ms))
 
 
-def _read_pictures(video: str, wanted: list[int]) -> dict[int, Image]:
+def _read_pictures(video: str, numbers: list[int]) -> dict[int, Image]:
     import cv2
 
     from detector.core import sources
@@ -39,11 +39,11 @@ def _read_pictures(video: str, wanted: list[int]) -> dict[int, Image]:
     pictures: dict[int, Image] = {}
     with sources.open(video, decoder="av") as source:
         for number, frame in enumerate(source):
-            if number in wanted:
+            if number in numbers:
                 size = WIDTH, round(frame.image.shape[0] * WIDTH / frame.image.shape[1])
                 small = cv2.resize(frame.image, size, interpolation=cv2.INTER_AREA)
                 pictures[number] = np.asarray(small, np.uint8)
-            if number >= max(wanted):
+            if number >= max(numbers):
                 break
     return pictures
 

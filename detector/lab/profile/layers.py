@@ -97,14 +97,14 @@ def _compare_with_peaks(
 ) -> tuple[Peaks, list[LayerRow]]:
     engine, options = machine.engine, machine.options
     assert options is not None
-    wanted = PeaksOf(engine.name, engine.precision, engine.threads, options.own)
-    peaks = find_peaks(wanted, occasion.config)
+    peaks_of = PeaksOf(engine.name, engine.precision, engine.threads, options.own)
+    peaks = find_peaks(peaks_of, occasion.config)
     rows = layer_rows(layers, peaks)
     for _ in range(MORE):
         placed = sum(row.utilisation is not None for row in rows)
         if len(above_roof(rows)) <= FEW_ABOVE * placed:
             break
-        peaks = measure_again(wanted, occasion.config, peaks)
+        peaks = measure_again(peaks_of, occasion.config, peaks)
         rows = layer_rows(layers, peaks)
     return peaks, rows
 

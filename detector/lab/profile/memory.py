@@ -77,14 +77,17 @@ def find_parts(occasion: Occasion) -> dict[str, float]:
     with temporary_folder("detect-video-pass-") as folder:
         output = output_within(folder, config.output)
         config = replace(config, output=output, input=replace(config.input, frames=frames))
-        bare = replace(config, output=replace(output, no_video=True))
+        without_video = replace(config, output=replace(output, no_video=True))
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-            return add_encoder(*pool.map(measure, (bare, config)))
+            return add_encoder(*pool.map(measure, (without_video, config)))
 
 
-def add_encoder(bare: dict[str, float], whole: dict[str, float]) -> dict[str, float]:
+def add_encoder(without_video: dict[str, float], with_video: dict[str, float]) -> dict[str, float]:
     """Return the parts of the run without video, plus what the run with video takes beyond them."""
-    return {**bare, "drawing and encoder": sum(whole.values()) - sum(bare.values())}
+    return {
+        **without_video,
+        "drawing and encoder": sum(with_video.values()) - sum(without_video.values()),
+    }
 
 
 def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -58,19 +58,19 @@ class RecordedRows:
 def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
     """Run the stages on pictures of ``source``, up to ``KEPT`` or ``KEPT_BYTES``. Random pictures
     would have other detections, which change the cost of head, NMS and drawing."""
-    recorded, held = RecordedRows(), 0
+    recorded, held_bytes = RecordedRows(), 0
     request, size = parts.requests[0], len(parts.requests[0].slot)
-    while len(recorded.frames) < KEPT and held < KEPT_BYTES:
+    while len(recorded.frames) < KEPT and held_bytes < KEPT_BYTES:
         batch = [frame for _ in range(size) if (frame := source.read()) is not None]
         for frame, row in zip(batch, request.slot, strict=False):
             fit = parts.preprocess(frame.decoded, row)
             recorded.frames.append(replace(frame, picture=frame.picture.copy()))
             recorded.rows.append((row.copy(), fit))
-            held += frame.picture.nbytes + row.nbytes
+            held_bytes += frame.picture.nbytes + row.nbytes
         if not batch:
             break
         outputs = [output.copy() for output in request.infer(len(batch))]
-        held += sum(output.nbytes for output in outputs)
+        held_bytes += sum(output.nbytes for output in outputs)
         for at, frame in enumerate(batch):
             recorded.candidates.append(parts.head([output[at : at + 1] for output in outputs]))
             recorded.detections.append(parts.nms(recorded.candidates[-1]))

@@ -83,8 +83,7 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
     if document.streams is not UNSET:
         raise NotHereError("cameras set the pace, whatever a stage costs")
     not_measured = _list_unmeasured(occasion)
-    changes_to_try = _list_changes(occasion.config, document, not_measured)
-    frames = _choose_frames(occasion, len(changes_to_try))
+    frames = _choose_frames(occasion, len(_list_changes(occasion.config, document, not_measured)))
     config = replace(occasion.config, input=replace(occasion.config.input, frames=frames))
     with ExitStack() as opened:
         plain = _open_plan(occasion, config, opened)

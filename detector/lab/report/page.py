@@ -37,12 +37,12 @@ def page(session: SavedSession) -> bytes:
 def html_page(title: str, body: str) -> bytes:
     style = (FILES / "style.css").read_text(encoding="utf-8")
     script = (FILES / "script.js").read_text(encoding="utf-8")
-    whole = (
+    html = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><meta '
         'name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" '
         f'href="data:,"><style>{style}</style></head><body><h1>{title}</h1>{body}<script>{script}</script></body></html>\n'
     )
-    return printable_page(whole).encode()
+    return printable_page(html).encode()
 
 
 def _name_source(document: SessionDocument) -> str:

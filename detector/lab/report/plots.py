@@ -96,7 +96,7 @@ def confusion(title: str, matrix: ConfusionMatrix) -> str:
         ),
     ]
     for row, name in enumerate(names):
-        whole = sum(counts[row]) or 1
+        total = sum(counts[row]) or 1
         parts.append(
             _text(
                 left - 8,
@@ -111,7 +111,7 @@ def confusion(title: str, matrix: ConfusionMatrix) -> str:
         )
         for column, count in enumerate(counts[row]):
             x, y = left + cell * column, top + cell * row
-            share = count / whole
+            share = count / total
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="#1f5fa8" '
                 f'fill-opacity="{share:.3f}" stroke="#ccc"/>'

@@ -33,8 +33,8 @@ def _input_text(row: Row) -> str | None:
 
 def _rounded(of: Callable[[Row], Interval | None], which: str) -> Callable[[Row], Any]:
     def value(row: Row) -> Rounded | None:
-        found = of(row)
-        return None if found is None else Rounded(getattr(found, which), decimals_of(found))
+        rate = of(row)
+        return None if rate is None else Rounded(getattr(rate, which), decimals_of(rate))
 
     return value
 
@@ -98,19 +98,21 @@ def side_by_side(document: Comparison) -> Table:
         "size: the graph that the engine received; p50, p90: one network call with a whole "
         f"batch, over all rounds ({_calls(document)}); agreement: with {document.reference}"
     )
-    made = Table("models", COLUMNS, document.rows, caption=caption)
+    models = Table("models", COLUMNS, document.rows, caption=caption)
     empty = [one.key for one in COLUMNS if all(one.of(row) is None for row in document.rows)]
-    return made.without(*(key for key in empty if key in OPTIONAL))
+    return models.without(*(key for key in empty if key in OPTIONAL))
 
 
 def _calls(document: Comparison) -> str:
-    found = sorted({row.latency_calls for row in document.rows if row.latency_calls})
-    return " to ".join(map(str, found[:1] + found[1:][-1:])) + " calls"
+    counts = sorted({row.latency_calls for row in document.rows if row.latency_calls})
+    return " to ".join(map(str, counts[:1] + counts[1:][-1:])) + " calls"
 
 
 def _page_text(document: Comparison) -> str:
-    made = side_by_side(document)
-    body = section("models", "Models side by side", table(made), text(made.caption.capitalize()))
+    models = side_by_side(document)
+    body = section(
+        "models", "Models side by side", table(models), text(models.caption.capitalize())
+    )
     plots = {
         "size": ("MB", _count("size_bytes", 1e6)),
         "average precision": ("AP50", lambda row: row.ap and row.ap.ap50),

@@ -157,7 +157,11 @@ def _export_report(report: Path) -> Iterator[Path]:
 
 
 def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
-    clock, place = _Deadline(TIMEOUT_S), Path(export).resolve()
+    place, deadline = Path(export).resolve(), time.monotonic() + TIMEOUT_S
+
+    def is_late() -> bool:
+        return time.monotonic() > deadline
+
     try:
         with place.open("rb") as file:
             # A database in write-ahead mode is opened as immutable, or SQLite would create files.
@@ -168,13 +172,16 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
         with closing(
             sqlite3.connect(f"file:{quote(os.fsencode(place))}?{mode}", uri=True)
         ) as database:
-            _limit_reading(database, clock)
+            database.execute("pragma trusted_schema = off")
+            database.execute("pragma cell_size_check = on")
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
+            database.set_progress_handler(is_late, 100_000)
             tables = _list_plain_tables(database)
             database.set_authorizer(_permit_plain_reading)
             return _read(database, tables, str(path))
     # sqlite3 raises UnicodeDecodeError if its message contains a damaged name.
     except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
-        if clock.is_over():
+        if is_late():
             raise UsageError(
                 f"{path}: reading it takes more than {TIMEOUT_S:g} s; it is damaged, or the run "
                 "is too long: record a shorter one"
@@ -185,21 +192,6 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
             f"{path}: not an SQLite export of nsys ({' '.join(str(error).split())}); make it "
             "with: nsys export --type sqlite RUN.nsys-rep"
         ) from error
-
-
-class _Deadline:
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def is_over(self) -> bool:
-        return time.monotonic() > self._end
-
-
-def _limit_reading(database: sqlite3.Connection, clock: _Deadline) -> None:
-    database.execute("pragma trusted_schema = off")
-    database.execute("pragma cell_size_check = on")
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
-    database.set_progress_handler(clock.is_over, 100_000)
 
 
 def _list_plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
@@ -238,14 +230,14 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
     export = _Export(database, tables, path)
     windows = list(export.windows())
     runs = _Runs(windows)
-    found = _group_by_run(list(export.ranges()), windows, runs)
-    if not found:
+    ranges_by_run = _group_by_run(list(export.ranges()), windows, runs)
+    if not ranges_by_run:
         raise UsageError(
             f"{path}: no ranges of the domain {DOMAIN}; record a run of this program with nvtx on"
         )
     loops = _group_by_process(export.stated_loops(), itemgetter(0), itemgetter(1), runs)
     programs = dict(export.programs())
-    tids = {tid for _, ranges in found for tid, *_ in ranges}
+    tids = {tid for _, ranges in ranges_by_run for tid, *_ in ranges}
     names = dict(export.thread_names(tids))
     calls = _group_by_process(
         export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2), runs
@@ -280,7 +272,7 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
                 )
             ],
         )
-        for window, ranges in found
+        for window, ranges in ranges_by_run
     ]
 
 
@@ -339,7 +331,7 @@ def _group_by_run(
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
-    whole = [Window(process, first, last) for process in processes if process not in runs]
+    single_runs = [Window(process, first, last) for process in processes if process not in runs]
     others = {tid for tid, stage, *_ in ranges if stage != READ}
 
     def start(row: Row) -> int:
@@ -349,7 +341,7 @@ def _group_by_run(
         return began if tid in others or process not in runs else runs.move_into_run(process, began)
 
     by_process = _group_by_process(ranges, lambda row: row[0] // PROCESS, start, runs)
-    ordered = sorted([*windows, *whole], key=lambda one: (one.start_ns, one.process))
+    ordered = sorted([*windows, *single_runs], key=lambda one: (one.start_ns, one.process))
     ranges_of_runs = [(window, own) for window in ordered if (own := by_process(window))]
     for process in processes:
         if process in runs and (own := by_process(Window(process, first, last, outside=True))):
@@ -525,8 +517,8 @@ class _Export:
                     yield process, *self._check_span(table, start, end)
 
     def cuda_calls(self) -> Iterator[CudaCall]:
-        wanted = {"globalTid", "nameId", "correlationId"}
-        if not wanted <= self._tables.get(CALLS, set()) or "StringIds" not in self._tables:
+        needed = {"globalTid", "nameId", "correlationId"}
+        if not needed <= self._tables.get(CALLS, set()) or "StringIds" not in self._tables:
             return
         query = (
             "select c.globalTid, s.value, c.start, c.end, c.correlationId "

@@ -445,12 +445,5 @@ def pass_schema(name: str) -> dict[str, Any]:
     }
 
 
-def find_facts(records: Mapping[str, PassRecord], kind: type[Facts]) -> Facts | None:
-    for record in records.values():
-        if isinstance(record.facts, kind):
-            return record.facts
-    return None
-
-
 def _damage_error(message: str) -> UsageError:
     return UsageError(f"{message}; run that pass again, or delete the file")

@@ -17,7 +17,7 @@ from detector.core.session.store import PASSES
 from detector.core.timeline import KINDS, OTHER
 from detector.core.timeline.order import NAME
 from detector.lab.session.columns import Columns, read_columns
-from detector.lab.session.passes import Facts, PassRecord, find_facts, read_pass
+from detector.lab.session.passes import Facts, PassRecord, read_pass
 
 LOOP_THREAD = re.compile(
     r"main|reader|writer|worker(-\d{1,6})?"
@@ -37,7 +37,8 @@ class SavedSession:
     passes: dict[str, PassRecord] = field(default_factory=dict)
 
     def facts(self, kind: type[Facts]) -> Facts | None:
-        return find_facts(self.passes, kind)
+        records = self.passes.values()
+        return next((one.facts for one in records if isinstance(one.facts, kind)), None)
 
 
 def read_session(folder: str | Path) -> SavedSession:

@@ -38,13 +38,13 @@ def print_metrics(
 ) -> None:
     tables: list[Table | str] = []
     for title, rows in (("nvprof metric", metrics), ("nvprof event", events)):
-        if rows and table_fits(console, made := _names_table(title, rows)):
-            tables.append(made)
+        if rows and table_fits(console, names := _names_table(title, rows)):
+            tables.append(names)
         else:  # the long names of ncu do not fit into columns
             tables += [line for one in rows.items() for line in _lines(title, *one)]
-    asked = Column("asked", "nvprof command", value=lambda one: one[0])
+    command = Column("command", "nvprof command", value=lambda one: one[0])
     answer = Column("answer", "replacement today", value=lambda one: one[1])
-    tables.append(Table("today", (asked, answer), ANSWERS))
+    tables.append(Table("today", (command, answer), ANSWERS))
     source = (
         "Source: NVIDIA, Nsight Compute CLI, nvprof Transition Guide (compute capability "
         "7.0 and later). For a metric without a counterpart, this program names the "

@@ -72,7 +72,6 @@ LAYERS = (
     Column("utilisation", "share of roofline", ".0%", out=12),
     Column("bound", "limited by", value=lambda row: row.bound or "-", out=9),
     Column("flag", "note", value=lambda row: row.flag or ""),
-    Column("calls"),
 )
 TYPES = (
     Column("type"),
@@ -119,8 +118,7 @@ def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
         title += f"; figures of a batch of {facts.batch}"
     unknown = any(row.utilisation is None for row in rows)
     note = "-: no FLOPs, or no peak measured for the precision it runs in" if unknown else ""
-    made = Table("layers", LAYERS, rows, title, note, most=MOST_LAYERS, rest="layers")
-    return made.without("calls")
+    return Table("layers", LAYERS, rows, title, note, most=MOST_LAYERS, rest="layers")
 
 
 def longest_layers(facts: LayersFacts) -> Iterator[Table | str]:
@@ -143,14 +141,14 @@ def describe_layers(facts: LayersFacts) -> Iterator[Table | str]:
 
 
 def layers(session: SavedSession, facts: LayersFacts) -> str:
-    said = text(
+    summary = text(
         f"{counted(len(facts.rows), 'layer')}: {facts.sum_ms:.2f} ms in total; a forward "
         f"pass took {facts.forward_ms:.2f} ms. The longest are first.",
         *map(as_sentence, (describe_outside(facts), facts.flag, *facts.notes)),
     )
     types = table(Table("types", TYPES, facts.by_type)) if facts.by_type else ""
     blocks = table(blocks_table(facts)) if facts.by_block else ""
-    return said + filter_box("layers", "layers") + table(layers_table(facts)) + blocks + types
+    return summary + filter_box("layers", "layers") + table(layers_table(facts)) + blocks + types
 
 
 def roofline(session: SavedSession, facts: RooflineFacts) -> str:
@@ -166,34 +164,12 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
     slopes = {level.name: level.gbytes_s for level in peaks.levels}
     slopes = slopes or {"memory": peaks.bandwidth_gbytes_s}
     drawn = drawings.roofline(dots, roofs, slopes) if roofs else ""
-    note = (
-        f"{'At least ' if facts.uncounted else ''}{facts.macs / 1e9:.2f} GMACs = "
-        f"{facts.flops / 1e9:.2f} GFLOPs per image. {peaks_origin(facts).capitalize()}: "
-        f"{_peaks_text(peaks)}."
-    )
-    if facts.bound and facts.utilisation is not None:  # both are None without layer times
-        note += (
-            f" Most layer time is {_bound_by(facts)}; the whole forward pass reaches "
-            f"{facts.utilisation:.1%} of the roofline."
-        )
-    under = facts.peak_under_measured
-    said = text(
-        note,
-        as_sentence(describe_uncounted(facts.uncounted)) if facts.uncounted else None,
-        as_sentence(describe_above_roof(len(under))) if under else None,
-        as_sentence(sheet_text(facts.sheet)) if facts.sheet else None,
-    )
-    return said + (figure(drawn) if drawn else "")
+    return text(*map(as_sentence, describe_roofline(facts))) + (figure(drawn) if drawn else "")
 
 
 def _bound_by(facts: RooflineFacts) -> str:
-    both = {"launch overhead": "launch overhead", "neither": "far below both limits", None: "-"}
-    return both.get(facts.bound) or f"{facts.bound}-bound"
-
-
-def peaks_origin(facts: RooflineFacts) -> str:
-    of_sheet = {*facts.peaks.by.values()} == {SHEET}
-    return f"peaks of the {SHEET}" if of_sheet else "peaks measured here"
+    phrases = {"launch overhead": "launch overhead", "neither": "far below both limits", None: "-"}
+    return phrases.get(facts.bound) or f"{facts.bound}-bound"
 
 
 def _peaks_text(peaks: Peaks) -> str:
@@ -243,7 +219,8 @@ def describe_roofline(facts: RooflineFacts) -> Iterator[str]:
                 f"intensity: {facts.intensity:.1f} FLOPs per byte over the whole model; ridge of "
                 f"main memory: {ridges or '-'} (lower for layers that fit in a cache)"
             )
-    yield f"{peaks_origin(facts)}: {_peaks_text(peaks)}"
+    origin = f"of the {SHEET}" if {*peaks.by.values()} == {SHEET} else "measured here"
+    yield f"peaks {origin}: {_peaks_text(peaks)}"
     if facts.sheet is not None:
         yield sheet_text(facts.sheet)
     if facts.uncounted:
@@ -282,9 +259,9 @@ def _frames_text(facts: TorchFacts) -> str:
 
 
 def _operators(facts: TorchFacts, name: str, rows: Sequence[Operator], title: str) -> Table:
-    made = Table(name, OPERATORS, rows, title, unit="ms")
+    operators = Table(name, OPERATORS, rows, title, unit="ms")
     empty = [one.key for one in OPERATORS if all(one.of(row) is None for row in rows)]
-    return made.without(*empty, *(OF_GPU if facts.device == "cpu" else ()))
+    return operators.without(*empty, *(OF_GPU if facts.device == "cpu" else ()))
 
 
 def operators_table(facts: TorchFacts) -> Table:
@@ -327,8 +304,8 @@ def torch(session: SavedSession, facts: TorchFacts) -> str:
         table(shapes_table(facts)),
     )
     by_name = filter_box("operators", "operators") + table(operators_table(facts))
-    said = text(note, as_sentence(_operators_sum(facts)), as_sentence(facts.flag))
-    return said + by_name + by_shape
+    summary = text(note, as_sentence(_operators_sum(facts)), as_sentence(facts.flag))
+    return summary + by_name + by_shape
 
 
 GAPS = (
@@ -350,7 +327,7 @@ def device(session: SavedSession, facts: DeviceFacts) -> str:
     parts = [("infer", "busy", facts.busy_ms)]
     kinds = ("other", "wait")
     parts += [(kinds[at % 2], cause, ms) for at, (cause, ms) in enumerate(facts.idle_ms.items())]
-    said = text(
+    summary = text(
         f"{facts.device}: busy for {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, "
         f"{counted(facts.kernels, 'kernel')} in {counted(facts.batches, 'batch')}; "
         f"{counted(facts.gaps, 'gap')}, the longest {facts.longest_gap_ms:.2f} ms.",
@@ -368,7 +345,7 @@ def device(session: SavedSession, facts: DeviceFacts) -> str:
     if facts.rows:
         sides = Table("host-device", SIDES, facts.rows)
         drawn += filter_box("host-device", "operators") + table(sides)
-    return said + drawn
+    return summary + drawn
 
 
 def _lanes(facts: DeviceFacts) -> str:

@@ -155,8 +155,8 @@ def counters(session: SavedSession, facts: CountersFacts) -> str:
 
 def describe_counters(facts: CountersFacts) -> Sequence[str]:
     value = COUNTERS[1]
-    said = ", ".join(f"{value.text(one)} {what}" for what, one in _figures(facts).items())
-    return [f"counters: {said} ({facts.includes})"]
+    figures = ", ".join(f"{value.text(one)} {what}" for what, one in _figures(facts).items())
+    return [f"counters: {figures} ({facts.includes})"]
 
 
 OWNERS = (

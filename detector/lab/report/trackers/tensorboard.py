@@ -40,8 +40,8 @@ def log(session: SavedSession, entries: Entries) -> str:
         writer.add_event(Event(wall_time=when, step=0, summary=Summary(value=values)))
     finally:
         writer.close()
-    made = [f"{FOLDER}/{path.name}" for path in folder.iterdir() if path.name not in before]
-    list_in_session(session.folder, made)
+    new_files = [f"{FOLDER}/{path.name}" for path in folder.iterdir() if path.name not in before]
+    list_in_session(session.folder, new_files)
     add_to_session(session.folder, f"{FOLDER}/report.html", entries.report)
     return f"tensorboard: {folder} (tensorboard --logdir {session.folder.parent})"
 
