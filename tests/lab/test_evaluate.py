@@ -126,7 +126,7 @@ def test_frames_of_a_video_find_their_labels():
     study = Study(there, None)
     for index in range(7):
         study.collect(frame(index), Detections.empty())
-    assert sorted(study.found) == [0, 1]
+    assert sorted(study.detections) == [0, 1]
 
 
 def test_a_session_for_each_engine():

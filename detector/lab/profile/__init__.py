@@ -96,7 +96,7 @@ def profile(
         opened.append(machine)
         if recorder is not None:
             recorder.begin()
-        say("the plain run ... ", False)  # printed only now, after the warnings of loading
+        say("the plain run ... ", False)  # after loading, so that its errors start a line
 
     hooks = Hooks(timed=True, loaded=note, detected=recorder)
     with recorder or nullcontext():

@@ -28,7 +28,7 @@ POWERCAP = Path("/sys/class/powercap")
 IDLE_S = 2.0
 # RAPL updates every millisecond and takes minutes to wrap; NVML updates every 20 to 100 ms.
 EVERY_S = 0.1
-TAGS = ("package", "core", "dram")  # domains whose names start so
+TAGS = ("package", "core", "dram")  # prefixes of the names of RAPL's domains
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ from detector.lab.profile.batches import open_with_batches
 from detector.lab.session.network import LayerRow, LayersFacts, Peaks
 
 ALONE = Varies((), "one request alone")
-RUNS, BUDGET_S = 100, 6.0  # runs with and as many without the profiler; seconds for both together
+RUNS, BUDGET_S = 100, 6.0  # runs each with and without the profiler; seconds for both together
 FEW_ABOVE = 0.02  # this share of the layers may be above the roofline by chance
-MORE = 3  # times that the peaks are measured again, at most, if more layers are above it
+MAX_REPEATS = 3  # if more layers are above it, measure the peaks again, up to this many times
 NO_GRAPH = "a TensorRT plan contains no graph: MACs, FLOPs and bytes of its layers are unknown"
 
 
@@ -100,7 +100,7 @@ def _compare_with_peaks(
     peaks_of = PeaksOf(engine.name, engine.precision, engine.threads, options.own)
     peaks = find_peaks(peaks_of, occasion.config)
     rows = layer_rows(layers, peaks)
-    for _ in range(MORE):
+    for _ in range(MAX_REPEATS):
         placed = sum(row.utilisation is not None for row in rows)
         if len(above_roof(rows)) <= FEW_ABOVE * placed:
             break

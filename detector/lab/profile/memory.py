@@ -23,7 +23,7 @@ from detector.lab.session.passes import GpuMemory, MemoryFacts, MemorySample
 EVERY_S = 0.02
 GPU_EVERY_S = 0.05  # NVML is slower than /proc
 PARTS_FRAMES = 100  # frames of the runs that measure parts; enough to reach the peak
-KEPT = 2000  # samples in the session; of a longer run only every second, third, ... is kept
+MAX_SAMPLES = 2000  # samples in the session; of a longer run only every second, third, ... is kept
 SETTLED = 0.5  # growth is measured after this share of the frames, when pools and caches are full
 
 
@@ -51,23 +51,23 @@ def sample_memory(occasion: Occasion) -> MemoryFacts:
 
 
 def fit_growth(
-    times: NDArray[np.int64], rss: NDArray[np.int64], done: NDArray[np.int64]
+    times: NDArray[np.int64], rss: NDArray[np.int64], frame_ends: NDArray[np.int64]
 ) -> tuple[float | None, str | None]:
     """Return the least-squares growth in MB per 1000 frames over the second half, or None and the
-    reason. ``done``: end times of the frames [F]."""
-    if len(done) < 100:
-        return None, f"{counted(len(done), 'frame', 'is')} too few, 100 are needed"
-    settled = done[int(len(done) * SETTLED)]
-    inside = (times >= settled) & (times <= done[-1])
+    reason. ``frame_ends``: end times of the frames [F]."""
+    if len(frame_ends) < 100:
+        return None, f"{counted(len(frame_ends), 'frame', 'is')} too few, 100 are needed"
+    settled = frame_ends[int(len(frame_ends) * SETTLED)]
+    inside = (times >= settled) & (times <= frame_ends[-1])
     if inside.sum() < 5:
         return None, "the run was too short for five samples"
-    frames = np.searchsorted(done, times[inside])
+    frames = np.searchsorted(frame_ends, times[inside])
     slope = float(np.polyfit(frames, rss[inside] / MB, 1)[0]) if np.ptp(frames) else 0.0
     return slope * 1000, None
 
 
 def find_parts(occasion: Occasion) -> dict[str, float]:
-    """Return the MB that each part alone adds to the peak of a run."""
+    """Return the MB that each part adds to the peak of a run."""
     config, document = occasion.config, occasion.plain.document
     assert document.video, "one source was opened"
     assert document.video.pixels
@@ -84,14 +84,12 @@ def find_parts(occasion: Occasion) -> dict[str, float]:
 
 def add_encoder(without_video: dict[str, float], with_video: dict[str, float]) -> dict[str, float]:
     """Return the parts of the run without video, plus what the run with video takes beyond them."""
-    return {
-        **without_video,
-        "drawing and encoder": sum(with_video.values()) - sum(without_video.values()),
-    }
+    encoder_mb = sum(with_video.values()) - sum(without_video.values())
+    return {**without_video, "drawing and encoder": encoder_mb}
 
 
 def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, int]]:
-    step = -(-len(times) // KEPT)
+    step = -(-len(times) // MAX_SAMPLES)
     return list(zip(times[::step].tolist(), values[::step].tolist(), strict=True))
 
 

@@ -23,7 +23,7 @@ from detector.lab.analysis.loop.why import LIBRARY
 from detector.lab.session.passes import Collection, MomentsFacts, ThreadMoments
 
 MAIN = "main"
-LOOK_AGAIN = 16  # frames until threads are listed again
+RELIST_EVERY = 16  # frames until threads are listed again
 CLOCKS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"
 
 
@@ -66,7 +66,7 @@ class Recorder:
 
     def __call__(self, frame: Frame, detections: Detections) -> None:
         start = time.perf_counter_ns()
-        if len(self.frames) % LOOK_AGAIN == 0:
+        if len(self.frames) % RELIST_EVERY == 0:
             self._names = _name_threads()
         self._spent.append(self._spend())
         self._faults.append(_page_faults())

@@ -25,8 +25,8 @@ from detector.core.types import (
     SourceInfo,
 )
 
-KEPT = 48  # pictures that are recorded, with the results of each stage
-KEPT_BYTES = 512 << 20
+MAX_PICTURES = 48  # pictures that are recorded, with the results of each stage
+MAX_BYTES = 512 << 20
 
 HOW = {
     READ: "pre-decoded pictures in rotation; each is still copied if boxes are drawn into it",
@@ -56,11 +56,11 @@ class RecordedRows:
 
 
 def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
-    """Run the stages on pictures of ``source``, up to ``KEPT`` or ``KEPT_BYTES``. Random pictures
-    would have other detections, which change the cost of head, NMS and drawing."""
+    """Run the stages on the first pictures of ``source``. Random pictures would have other
+    detections, which change the cost of head, NMS and drawing."""
     recorded, held_bytes = RecordedRows(), 0
     request, size = parts.requests[0], len(parts.requests[0].slot)
-    while len(recorded.frames) < KEPT and held_bytes < KEPT_BYTES:
+    while len(recorded.frames) < MAX_PICTURES and held_bytes < MAX_BYTES:
         batch = [frame for _ in range(size) if (frame := source.read()) is not None]
         for frame, row in zip(batch, request.slot, strict=False):
             fit = parts.preprocess(frame.decoded, row)
@@ -153,8 +153,8 @@ def _copy_rows(recorded: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, I
 
 
 class CachedSource:
-    """Returns decoded frames in rotation, as far apart as the first two. Each picture is a copy, so
-    that drawing does not change the next round's."""
+    """Returns decoded frames in rotation, at the interval of the first two. Each picture is a copy,
+    so that drawing does not change the next round's."""
 
     def __init__(self, info: SourceInfo, recorded: Sequence[Frame], count: int) -> None:
         self.info = info

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 ROUNDS, MAX_ROUNDS = 3, 10  # a gain must show in all rounds, so too many would hide it
 USUAL_ROUNDS = 5  # the runs have as many frames as these rounds allow within the budget
-LEAST_FRAMES = 24  # of a run, even if the budget allows fewer
+MIN_FRAMES = 24  # of a run, even if the budget allows fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _choose_frames(occasion: Occasion, changes: int) -> int:
     def fitting(rounds: int) -> int:
         return int(1e3 * occasion.seconds / ((2 * changes * rounds + 2) * occasion.period_ms))
 
-    enough = max(fitting(USUAL_ROUNDS), min(fitting(ROUNDS), FEW), LEAST_FRAMES)
+    enough = max(fitting(USUAL_ROUNDS), min(fitting(ROUNDS), FEW), MIN_FRAMES)
     return min(occasion.frames, enough)
 
 

@@ -37,7 +37,7 @@ class Part:
     """
 
     name: str
-    title: str | Callable[[SavedSession], str]
+    title: str
     place: int
     page: Callable[..., str] | None = None
     _: KW_ONLY
@@ -61,9 +61,8 @@ class Part:
             if inside and record.ran is not None:
                 ran = f"Measured with {record.ran.text}."
                 inside = text(ran).replace("<p>", '<p class="note">', 1) + inside
-        title = self.title if isinstance(self.title, str) else self.title(session)
         how = self.how.name if self.how else ""
-        return section(self.name, title, inside, how=how) if inside else ""
+        return section(self.name, self.title, inside, how=how) if inside else ""
 
 
 def list_stages(session: SavedSession) -> list[str]:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from detector.core.timeline.spans import INFER, READ
 from detector.lab.analysis.loop.activities import (
     Activity,
     Batches,
@@ -18,7 +19,6 @@ from detector.lab.analysis.loop.activities import (
 from detector.lab.session.read import SavedSession
 
 Event = dict[str, Any]
-INFER, READ = "infer", "read"  # calls of infer are numbered by batch, others by frame
 
 
 def trace(session: SavedSession, compressed: bool = True) -> bytes:
@@ -82,7 +82,7 @@ def _flows(
     """Yield an arrow through all calls of each frame, with a point in the middle of each slice."""
     frames: dict[int, list[Activity]] = {}
     batches = Batches(activities, shape)
-    infers = {one.number: one for one in activities if one.stage == INFER}
+    infers = {one.number: one for one in activities if one.stage == INFER}  # by batch, not frame
     for one in activities:
         if one.stage != INFER:
             frames.setdefault(one.number, []).append(one)

@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -59,7 +59,7 @@ PROCESS = 0x1000000  # globalTid = process id * PROCESS + thread id
 REPORT = ".nsys-rep"
 RUN = "run"
 CAMERA = "camera"
-UNKNOWN = -1  # process of GPU work whose row does not name one
+UNKNOWN_PROCESS = -1  # process of GPU work whose row does not name one
 LOOP_THREADS = ("reader", "worker-")  # thread names that detector/core/loop sets
 LOOP = re.compile(r"loop( \w{1,30}=\d{1,9}){1,20}")
 SIZE = re.compile(r"(\w+)=(\d+)")
@@ -249,31 +249,25 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
     device = _group_by_process(
         export.device_work(), itemgetter(0), lambda one: one[1].start, _Runs([])
     )
-    return [
-        _build_run(
-            window,
-            ranges,
+    found: list[NsysRun] = []
+    for window, ranges in ranges_by_run:
+        own_kernels = [*kernels(window), *kernels(window._replace(process=UNKNOWN_PROCESS))]
+        program = programs.get(window.process)
+        run = _build_run(window, ranges, names, calls(window), own_kernels, program)
+        if not window.outside:
             # A run's mark precedes its range "run", so the last mark before it belongs to the run.
-            loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))[-1:]
-            if not window.outside
-            else (),
-            names,
-            calls(window),
-            [*kernels(window), *kernels(window._replace(process=UNKNOWN))],
-            programs.get(window.process),
-            [] if window.outside else cuda(_extend_to_neighbours(window, windows)),
-            []
-            if window.outside
-            else [
-                work
-                for process in (window.process, UNKNOWN)
-                for _, work in device(
-                    _extend_to_neighbours(window, windows)._replace(process=process)
-                )
-            ],
-        )
-        for window, ranges in ranges_by_run
-    ]
+            marks = loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))
+            extended = _extend_to_neighbours(window, windows)
+            gpu = extended._replace(process=UNKNOWN_PROCESS)
+            run = replace(
+                run,
+                loop=marks[-1][2] if marks else run.loop,
+                loop_is_known=bool(marks),
+                cuda=cuda(extended),
+                device=[work for _, work in (*device(extended), *device(gpu))],
+            )
+        found.append(run)
+    return found
 
 
 def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
@@ -298,13 +292,13 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """The times of the runs, which may overlap, by process; UNKNOWN stands for all processes."""
+    """The times of the runs, which may overlap, by process; UNKNOWN_PROCESS stands for all."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
         self._ends: dict[int, list[int]] = defaultdict(list)  # the latest end up to each run
         for window in sorted(windows, key=lambda one: one.start_ns):
-            for process in (window.process, UNKNOWN):
+            for process in (window.process, UNKNOWN_PROCESS):
                 ends = self._ends[process]
                 ends.append(max([window.end_ns, *ends[-1:]]))
                 self._starts[process].append(window.start_ns)
@@ -379,13 +373,10 @@ def _group_by_process(
 def _build_run(
     window: Window,
     ranges: Sequence[Row],
-    stated: Sequence[tuple[int, int, LoopSizes]],
     thread_names: Mapping[int, str],
     calls: Sequence[tuple[int, str, int, int]],
     kernels: Sequence[tuple[int, int, int]],
     program: str | None,
-    cuda: Sequence[CudaCall],
-    device: Sequence[DeviceWork],
 ) -> NsysRun:
     closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
     names = _name_threads(closed, thread_names)
@@ -400,14 +391,12 @@ def _build_run(
         window.start_ns,
         min(window.end_ns, max((row[5] for row in closed), default=window.start_ns)),
         columns,
-        stated[0][2] if stated else _guess_loop(columns),
-        bool(stated),
+        _guess_loop(columns),
+        False,
         [(names[tid], call, start, end) for tid, call, start, end in calls if tid in names],
         [(start, end) for _, start, end in kernels],
-        len(ranges) - len(closed),
-        window.outside,
-        cuda,
-        device,
+        open=len(ranges) - len(closed),
+        outside=window.outside,
     )
 
 
@@ -508,12 +497,12 @@ class _Export:
                 yield tid, call, *self._check_span("OSRT_API", start, end)
 
     def kernels(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (process or UNKNOWN, start, end)."""
+        """Yield (process or UNKNOWN_PROCESS, start, end)."""
         for table in KERNELS:
             if table in self._tables:
                 owner = "globalPid" if "globalPid" in self._tables[table] else "null"
                 for pid, start, end in self._rows(f"select {owner}, start, end from {table}"):
-                    process = pid // PROCESS if isinstance(pid, int) else UNKNOWN
+                    process = pid // PROCESS if isinstance(pid, int) else UNKNOWN_PROCESS
                     yield process, *self._check_span(table, start, end)
 
     def cuda_calls(self) -> Iterator[CudaCall]:
@@ -535,7 +524,7 @@ class _Export:
             yield CudaCall(thread, VERSION.sub("", name), *span, number)
 
     def device_work(self) -> Iterator[tuple[int, DeviceWork]]:
-        """Yield (process or UNKNOWN, the kernel, copy or memset)."""
+        """Yield (process or UNKNOWN_PROCESS, the kernel, copy or memset)."""
         for table in (*KERNELS, *MEMORY):
             columns = self._tables.get(table, set())
             if not {"start", "end"} <= columns:
@@ -551,7 +540,7 @@ class _Export:
                 + ("left join StringIds s on s.id = w.shortName" if named else "")
             )
             for pid, text, start, end, line, number in self._rows(query):
-                process = pid // PROCESS if isinstance(pid, int) else UNKNOWN
+                process = pid // PROCESS if isinstance(pid, int) else UNKNOWN_PROCESS
                 span = self._check_span(table, start, end)
                 ids = [self._check_number(one or 0, table) for one in (line, number)]
                 yield process, DeviceWork(ids[0], _name_work(table, text), *span, ids[1])

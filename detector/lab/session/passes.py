@@ -70,15 +70,10 @@ class Execution:
 
     def differs_in(self, other: Execution) -> list[str]:
         """Return the fields that both know, with different values."""
-        mine_and_theirs = {
-            one.name: (getattr(self, one.name), getattr(other, one.name))
-            for one in fields(Execution)
+        pairs = {
+            one.name: (getattr(self, one.name), getattr(other, one.name)) for one in fields(self)
         }
-        return [
-            name
-            for name, (mine, theirs) in mine_and_theirs.items()
-            if mine != theirs and mine is not None and theirs is not None
-        ]
+        return [name for name, (a, b) in pairs.items() if None not in (a, b) and a != b]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,8 +320,8 @@ class MomentsFacts:
     since ``began_ns``. ``threads``: by their names in the spans; ``library`` sums all libraries'.
     ``faults``, ``disk_faults``: the process's page faults since the previous row, all and those
     with a disk read. ``mhz``: mean clock of the cores; empty if unknown. ``keys``: the source's key
-    frames; null if unknown. ``cost_us``: median cost of a row; ``slowdown``: of the run by all
-    rows, 1 if none."""
+    frames; null if unknown. ``cost_us``: median cost of a row; ``slowdown``: time of the run with
+    the rows / without them."""
 
     began_ns: int
     frames: Sequence[int]

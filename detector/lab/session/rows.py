@@ -15,9 +15,9 @@ from detector.core.errors import UsageError
 from detector.core.errors.reading import check_regular
 from detector.core.session.store import ROWS
 
-MOST_BYTES = 64 << 20  # about 100,000 frames of a busy street
-MOST_ROWS = 200_000  # two hours of video
-LONGEST_ROW = 16 << 20  # bytes; enough for a frame with --max-det 100000
+MAX_BYTES = 64 << 20  # about 100,000 frames of a busy street
+MAX_ROWS = 200_000  # two hours of video
+MAX_ROW_BYTES = 16 << 20  # bytes; enough for a frame with --max-det 100000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _CountedRow(msgspec.Struct):
     detections: list[_DetectionClass]
 
 
-def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
+def read_rows(folder: Path) -> SessionRows:
     """Return the counts of each frame up to any damage; none if the file is absent."""
     path, rows = folder / ROWS, SessionRows()
     decode = msgspec.json.Decoder(_CountedRow).decode
@@ -55,9 +55,9 @@ def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
         check_regular(path, "rows of detections", UsageError)
         with path.open("rb") as file:
             read = 0
-            while line := file.readline(LONGEST_ROW):
+            while line := file.readline(MAX_ROW_BYTES):
                 read += len(line)
-                if read > most_bytes or len(rows.frames) >= MOST_ROWS:
+                if read > MAX_BYTES or len(rows.frames) >= MAX_ROWS:
                     return SessionRows(rows.frames, f"{ROWS} is too large for the report")
                 row = decode(line)
                 counts = Counter(one.name for one in row.detections)

@@ -15,7 +15,7 @@ from detector.core.session.codec import decode, read_file
 from detector.core.session.document import Count, Size
 
 FOLDER = "tracks"
-MOST_BYTES = 16 << 20  # the 120 small pictures of a source take about 2 MB
+MAX_BYTES = 16 << 20  # the 120 small pictures of a source take about 2 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +50,5 @@ def read_tracks(folder: Path, source: int) -> list[TrackRow]:
     path = folder / FOLDER / f"{source}.jsonl"
     if not path.exists():
         return []
-    lines = read_file(path, MOST_BYTES).splitlines()
+    lines = read_file(path, MAX_BYTES).splitlines()
     return [decode(line, TrackRow, f"{path}, line {at}") for at, line in enumerate(lines, 1)]

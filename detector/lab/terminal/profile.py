@@ -20,9 +20,9 @@ from detector.lab.session.profile import NsysDocument
 from detector.lab.session.read import SavedSession
 
 ALIKE = ", like the run, "  # in Ran.text, before the differences
-MOST_NAMES = 10  # rows of the dependency table on the path, and as many off it
-MOST_ROWS = 50  # stages and threads of a recording, which other programs may have in thousands
-MOST_CALLS = 15  # CUDA calls in each phase
+MAX_NAMES = 10  # rows of the dependency table on the path, and as many off it
+MAX_ROWS = 50  # stages and threads of a recording, which other programs may have in thousands
+MAX_CALLS = 15  # CUDA calls in each phase
 FEW_CALLS = 3  # system calls of a stage
 
 
@@ -115,8 +115,8 @@ def _list_runs(document: NsysDocument) -> Iterator[Table | str]:
 
 def _dependency_table(document: NsysDocument) -> Table:
     # The longest on the path, then the longest that only waited.
-    on_path = [row for row in document.dependency if row.critical_path_s][:MOST_NAMES]
-    waiting = [row for row in document.dependency if not row.critical_path_s][:MOST_NAMES]
+    on_path = [row for row in document.dependency if row.critical_path_s][:MAX_NAMES]
+    waiting = [row for row in document.dependency if not row.critical_path_s][:MAX_NAMES]
     rows, left = [*on_path, *waiting], len(document.dependency) - len(on_path) - len(waiting)
     more = _left_out(left, "row")
     title = "dependency analysis of the whole run, in nvprof's format"
@@ -126,10 +126,10 @@ def _dependency_table(document: NsysDocument) -> Table:
 def _call_tables(document: NsysDocument) -> Iterator[Table]:
     for phase in dict.fromkeys(row.phase for row in document.calls):
         rows = [row for row in document.calls if row.phase == phase]
-        left = len(rows) - MOST_CALLS
+        left = len(rows) - MAX_CALLS
         more = _left_out(left, "row")
         title = f"dependency analysis by CUDA call: {phase}"
-        yield Table("calls", DEPENDENCY, rows[:MOST_CALLS], title, more)
+        yield Table("calls", DEPENDENCY, rows[:MAX_CALLS], title, more)
 
 
 def _seconds_table(
@@ -152,7 +152,7 @@ def _seconds_table(
 
 
 def _longest(seconds: Mapping[str, float]) -> set[str]:
-    return set(sorted(seconds, key=lambda name: -seconds[name])[:MOST_ROWS])
+    return set(sorted(seconds, key=lambda name: -seconds[name])[:MAX_ROWS])
 
 
 def _left_out(count: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Tables, figures and SVG drawings of the HTML report. Elements hold their numbers unrounded."""
+"""Tables, figures and SVG drawings of the HTML report. Elements carry their unrounded numbers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 from detector.core.tables import Column, Table, plain
 
 LONG = 36  # characters of a cell that wraps
-MOST_POINTS = 600  # in a drawn series
+MAX_POINTS = 600  # in a drawn series
 
 
 Item = TypeVar("Item")
 
 
 def thin_out(items: Sequence[Item]) -> Sequence[Item]:
-    return items[:: max(1, -(-len(items) // MOST_POINTS))]
+    return items[:: max(1, -(-len(items) // MAX_POINTS))]
 
 
 def section(name: str, title: str, *content: str, how: str = "") -> str:
@@ -112,7 +112,7 @@ Series = Sequence[tuple[float, float]]
 WIDTH, LEFT, RIGHT = 960, 84, 14
 HALF = 760  # width of a drawing next to a table
 SERIES = 6  # number of colours for curves
-FEW = 30  # most points of a curve for which each gets a mark
+FEW = 30  # points; a curve with more gets no marks
 
 
 def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True) -> str:
@@ -324,7 +324,7 @@ def scatter(dots: Sequence[tuple[str, float, float]], x_unit: str, y_unit: str) 
 @dataclass(slots=True)
 class Axes:
     """The axes of a plot, with margins for labels at the left and below. Data in ``x0`` to ``x1``
-    and ``y0`` to ``y1`` are converted to pixels. ``whole``: label only integers of y."""
+    and ``y0`` to ``y1`` are converted to pixels. ``whole``: y has labels only at integers."""
 
     x0: float
     x1: float

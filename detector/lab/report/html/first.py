@@ -26,7 +26,7 @@ from detector.lab.session.rows import read_rows
 LINKS = 3
 LONG_COMMAND = 60  # characters; a longer one is printed once, above the options to add to it
 ELLIPSIS = "…"
-MOST_CLASSES = 6  # rows; 80 classes would push everything else off the screen
+MAX_CLASSES = 6  # rows; 80 classes would push everything else off the screen
 
 
 def first_screen(session: SavedSession) -> str:
@@ -89,8 +89,8 @@ def _links(document: SessionDocument) -> str:
 
 
 def _path_from_session(document: SessionDocument, path: str) -> str | None:
-    """Return ``path`` relative to the session, or None if only one of both is absolute. Use names
-    only, since the report may be rendered on another machine."""
+    """Return ``path`` relative to the session's folder, or None if only one of them is absolute.
+    Compare names only, since the report may be rendered on another machine."""
     session = document.session
     if not isinstance(session, str) or os.path.isabs(session) != os.path.isabs(path):
         return None
@@ -128,7 +128,7 @@ def _detections(session: SavedSession) -> str:
     classes = count_classes(session.document)
     if not classes:
         return '<section id="found-part"><h2>Detections</h2><p>Nothing was found.</p></section>'
-    counts = table(Table("found", FOUND, classes, most=MOST_CLASSES, rest="classes"))
+    counts = table(Table("found", FOUND, classes, most=MAX_CLASSES, rest="classes"))
     return section(
         "found",
         "Detections",

@@ -40,15 +40,11 @@ def timeline(session: SavedSession) -> str:
         for one in shown
     ]
     drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
-    note = "Gaps are waits. Ctrl or Shift with the mouse wheel also zooms; drag to move."
-    return key(list_stages(session)) + figure(drawn) + zoom_buttons(note)
-
-
-def _title(session: SavedSession) -> str:
-    shown = _steady_part(activities_of(session.spans))
     frames = len({one.number for one in shown if one.stage == "nms"})
-    whole = f"the whole run: {counted(frames, 'frame')}"
-    return f"Timeline of {f'{SHOWN_FRAMES} steady frames' if frames >= SHOWN_FRAMES else whole}"
+    whole_run = f"the whole run: {counted(frames, 'frame')}"
+    caption = f"{SHOWN_FRAMES} steady frames" if frames >= SHOWN_FRAMES else whole_run
+    note = "Gaps are waits. Ctrl or Shift with the mouse wheel also zooms; drag to move."
+    return key(list_stages(session)) + figure(drawn, caption) + zoom_buttons(note)
 
 
 def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
@@ -135,7 +131,7 @@ PERCENTILES = How(
     "docs/measurement.md",
 )
 PARTS = (
-    Part("timeline", _title, 30, timeline, how=SPANS),
+    Part("timeline", "Timeline", 30, timeline, how=SPANS),
     Part("queues", "Queues", 40, queues, how=SPANS),
     Part("latency", "Latency", 50, latency, how=PERCENTILES),
 )

@@ -37,8 +37,8 @@ from detector.lab.session.network import (
 )
 from detector.lab.session.read import SavedSession
 
-MOST_LAYERS, FEW_LAYERS = 15, 5  # rows shown by default, and in short output
-MOST_OPERATORS = 15  # on a terminal
+MAX_LAYERS, FEW_LAYERS = 15, 5  # rows shown by default, and in short output
+MAX_OPERATORS = 15  # on a terminal
 OF_THE_ROOF = 3  # layers closest to the roofline, and as many farthest from it
 
 
@@ -95,7 +95,7 @@ BLOCKS = (
 
 def blocks_table(facts: LayersFacts) -> Table:
     title = "layers by block of the model, in model order"
-    return Table("blocks", BLOCKS, facts.by_block, title, most=MOST_LAYERS, rest="blocks")
+    return Table("blocks", BLOCKS, facts.by_block, title, most=MAX_LAYERS, rest="blocks")
 
 
 def roof_table(facts: LayersFacts) -> Table:
@@ -118,7 +118,7 @@ def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
         title += f"; figures of a batch of {facts.batch}"
     unknown = any(row.utilisation is None for row in rows)
     note = "-: no FLOPs, or no peak measured for the precision it runs in" if unknown else ""
-    return Table("layers", LAYERS, rows, title, note, most=MOST_LAYERS, rest="layers")
+    return Table("layers", LAYERS, rows, title, note, most=MAX_LAYERS, rest="layers")
 
 
 def longest_layers(facts: LayersFacts) -> Iterator[Table | str]:
@@ -128,7 +128,7 @@ def longest_layers(facts: LayersFacts) -> Iterator[Table | str]:
 
 
 def describe_layers(facts: LayersFacts) -> Iterator[Table | str]:
-    yield layers_table(facts, MOST_LAYERS).without("flag")
+    yield layers_table(facts, MAX_LAYERS).without("flag")
     if facts.by_type:
         yield Table("types", TYPES, facts.by_type, "layers by type")
     if facts.by_block:
@@ -283,8 +283,8 @@ def _operators_sum(facts: TorchFacts) -> str:
 
 
 def describe_torch(facts: TorchFacts) -> Iterator[Table | str]:
-    yield operators_table(facts).first(MOST_OPERATORS)
-    yield shapes_table(facts).first(MOST_OPERATORS)
+    yield operators_table(facts).first(MAX_OPERATORS)
+    yield shapes_table(facts).first(MAX_OPERATORS)
     yield _operators_sum(facts)
     if facts.flag:
         yield f"note: {facts.flag}"

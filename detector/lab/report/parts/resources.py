@@ -27,7 +27,7 @@ from detector.lab.session.passes import (
 )
 from detector.lab.session.read import SavedSession
 
-LEAST = 0.005  # packages and libraries with a smaller share of Python's time are not listed
+MIN_SHARE = 0.005  # packages and libraries with a smaller share of Python's time are not listed
 LONGEST_FUNCTIONS = 10  # on a terminal
 
 
@@ -38,8 +38,8 @@ def memory_text(facts: MemoryFacts) -> str:
         if slope is None
         else f"{slope:+.2f} MB per 1000 frames in the second half"
     )
-    at = f"{facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak"
-    return f"{at}; growth: {growth}"
+    resident = f"{facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak"
+    return f"{resident}; growth: {growth}"
 
 
 def describe_memory(facts: MemoryFacts) -> Iterator[Table | str]:
@@ -68,7 +68,7 @@ def parts_table(facts: MemoryFacts) -> Table:
     """Return the parts and their sum, which is the peak of a run in a separate process."""
     parts = sorted(facts.parts_mb.items(), key=lambda one: -one[1])
     rows = [*parts, ("peak", sum(facts.parts_mb.values()))]
-    return Table("memory", PARTS_OF_MEMORY, rows, "memory (of a run by itself)")
+    return Table("memory", PARTS_OF_MEMORY, rows, "memory of a run in its own process")
 
 
 def memory(session: SavedSession, facts: MemoryFacts) -> str:
@@ -177,7 +177,7 @@ def owners_table(facts: PythonFacts) -> Table:
     rows = [
         (name, seconds, seconds / whole)
         for name, seconds in facts.folded.items()
-        if seconds >= LEAST * whole
+        if seconds >= MIN_SHARE * whole
     ]
     return Table("owners", OWNERS, rows, "Python: self time under cProfile, one plain loop")
 

@@ -18,7 +18,7 @@ from detector.lab.session.why import Why, WhyFrame, WhyPart
 from detector.lab.why import explain
 
 SHOWN = 10
-FEWEST = 20  # frames; the median of fewer is not representative
+MIN_FRAMES = 20  # frames; the median of fewer is not representative
 
 PIECES = (
     Column("part", value=lambda one: part_text(one)),
@@ -84,7 +84,7 @@ def draw_slow_frames(session: SavedSession) -> str:
         why = explain(session, None, SHOWN, clip=False)
     except UsageError:
         return ""
-    if why.recorded < FEWEST and facts is None:
+    if why.recorded < MIN_FRAMES and facts is None:
         return ""
     files = {} if facts is None else {row.frame: row.file for row in facts.rows}
     shown = [

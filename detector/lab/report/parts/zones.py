@@ -28,9 +28,10 @@ def zones(session: SavedSession) -> str:
     parts = [table(Table("zones", _columns(rows), rows))] if rows else []
     several = len(scenes) > 1
     for number, scene in enumerate(scenes):
-        whose = scene.camera or (_name_source(document, number) if several else "")
-        parts += _draw_over_time(scene, whose)
-        parts.append(_draw_heat(scene, whose, _find_shape(document, number)))
+        source = scene.camera or (_name_source(document, number) if several else "")
+        prefix = f"{source}: " if source else ""
+        parts += _draw_over_time(scene, prefix)
+        parts.append(_draw_heat(scene, prefix, _find_shape(document, number)))
     return "".join(parts)
 
 
@@ -38,9 +39,9 @@ def _rows(document: SessionDocument) -> Iterator[tuple[str, ZoneTotals, str]]:
     several = len(document.each) > 1
     for source in document.each:
         for zone in source.zones or []:
-            whose = zone.camera or (source.video.path if several else "")
-            for name in zone.counts or [""]:
-                yield whose, zone, name
+            source_name = zone.camera or (source.video.path if several else "")
+            for class_name in zone.counts or [""]:
+                yield source_name, zone, class_name
 
 
 def _count_of(kind: str) -> Any:
@@ -50,9 +51,9 @@ def _count_of(kind: str) -> Any:
 
 
 def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
-    whose = [Column("source", value=lambda row: row[0])] if any(row[0] for row in rows) else []
+    source = [Column("source", value=lambda row: row[0])] if any(row[0] for row in rows) else []
     return (
-        *whose,
+        *source,
         Column("zone", "line or zone", value=lambda row: row[1].name),
         Column("class", value=lambda row: row[2]),
         *(Column(kind, value=_count_of(kind)) for kind in KINDS),
@@ -63,11 +64,11 @@ def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
     )
 
 
-def _draw_over_time(scene: SceneHistory, whose: str) -> list[str]:
+def _draw_over_time(scene: SceneHistory, prefix: str) -> list[str]:
     lengths = [len(counts) for one in scene.series for counts in one.counts.values()]
     if max([*lengths, *(len(one.mean) for one in scene.series)], default=0) < 2:
         return []
-    interval, prefix = f"{scene.every_s:g} s", f"{whose}: " if whose else ""
+    interval = f"{scene.every_s:g} s"
     drawn = []
     flows = {
         f"{one.zone} {kind}, {one.class_name}": counts
@@ -113,25 +114,25 @@ def _label_clock(scene: SceneHistory, end_s: float) -> dict[float, str]:
     return labels
 
 
-def _draw_heat(scene: SceneHistory, whose: str, shape: tuple[float, float]) -> str:
+def _draw_heat(scene: SceneHistory, prefix: str, shape: tuple[float, float]) -> str:
     most = max(scene.heat_s, default=0.0)
     if most <= 0:
         return ""
     columns, rows = scene.heat_columns, scene.heat_rows
-    wide, high = HEAT_WIDTH / columns, HEAT_WIDTH * shape[1] / shape[0] / rows
+    cell_width, cell_height = HEAT_WIDTH / columns, HEAT_WIDTH * shape[1] / shape[0] / rows
     cells = "".join(
-        f'<rect x="{i % columns * wide:.1f}" y="{i // columns * high:.1f}" width="{wide:.2f}" '
-        f'height="{high:.2f}" fill="#e8590c" fill-opacity="{(seconds / most) ** 0.5:.2f}">'
+        f'<rect x="{i % columns * cell_width:.1f}" y="{i // columns * cell_height:.1f}" '
+        f'width="{cell_width:.2f}" height="{cell_height:.2f}" fill="#e8590c" '
+        f'fill-opacity="{(seconds / most) ** 0.5:.2f}">'
         f"<title>{seconds:.1f} s</title></rect>"
         for i, seconds in enumerate(scene.heat_s)
         if seconds > 0
     )
     drawn = (
-        f'<svg class="map" viewBox="0 0 {HEAT_WIDTH} {high * rows:.0f}" role="img">'
-        f'<rect width="{HEAT_WIDTH}" height="{high * rows:.1f}" fill="none" '
+        f'<svg class="map" viewBox="0 0 {HEAT_WIDTH} {cell_height * rows:.0f}" role="img">'
+        f'<rect width="{HEAT_WIDTH}" height="{cell_height * rows:.1f}" fill="none" '
         f'stroke="currentColor"/>{cells}</svg>'
     )
-    prefix = f"{whose}: " if whose else ""
     return figure(drawn, f"{prefix}positions of objects; at most {most:.1f} s in a cell")
 
 
