@@ -138,7 +138,7 @@ def test_a_session_for_each_engine():
         ("null", "r/null"),
     ]
     assert evaluation.list_configs(config, []) == [config]
-    with pytest.raises(UsageError, match="twice"):
+    with pytest.raises(UsageError, match="duplicate"):
         evaluation.list_configs(config, ["ort", "ort"])
 
 

@@ -176,7 +176,8 @@ def command(
             dataset=dataset,
         )
     would_take = preview_choice(document, config)
-    asks_user = use is None and would_take is not None and not (quiet or as_json) and _can_answer()
+    can_ask = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    asks_user = use is None and would_take is not None and not (quiet or as_json) and can_ask
     if not as_json:
         print_comparison(terminal(piped_width=100), document, would_take)
     if asks_user:
@@ -230,7 +231,3 @@ def _where(
     else:
         print_where(terminal(piped_width=100), document)
     return code
-
-
-def _can_answer() -> bool:
-    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

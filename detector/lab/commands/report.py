@@ -97,7 +97,7 @@ def _write(folder: Path, name: str, content: bytes, output: str | None, many: bo
     if output is None:
         target = add_to_session(folder, name, content)
     else:
-        nowhere = is_null_device(output)
-        target = Path(output) / name if many and not nowhere else Path(output)
+        is_folder = many and not is_null_device(output)
+        target = Path(output) / name if is_folder else Path(output)
         write_whole(target, content)
     echo(str(target))

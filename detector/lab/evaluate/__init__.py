@@ -123,7 +123,7 @@ def list_configs(config: Config, engines: Sequence[str], tiles: Sequence[str] = 
     Raises UsageError."""
     for flag, names in (("--engine", engines), ("--tiles", tiles)):
         if len(set(names)) != len(names):
-            raise UsageError(f"{flag} {','.join(names)}: lists one twice; give each once")
+            raise UsageError(f"{flag} {','.join(names)}: has a duplicate; list each once")
     for text in tiles:
         Tiling.parse(text)
     folder, configs = config.output.run_dir, []
@@ -169,7 +169,7 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
         dataset.pictures = [one for one in dataset.pictures if one.subset == options.subset]
         if not dataset.pictures:
             raise UsageError(
-                f"--subset {options.subset}: no picture is in it; {options.dataset} has "
+                f"--subset {options.subset}: it contains no picture; {options.dataset} has "
                 f"{', '.join(known) or 'no subsets'}"
             )
     return dataset, mapping

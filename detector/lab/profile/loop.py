@@ -34,7 +34,7 @@ def _frame_ms(session: SavedSession) -> float:
 
 PASS = Pass(
     order=0,
-    what=f"what the timers themselves cost: {2 * ROUNDS} more runs",
+    what=f"the cost of the timers, in {2 * ROUNDS} more runs",
     facts=LoopFacts,
     run=measure_instruments,
 )

@@ -19,7 +19,7 @@ def place_on_roofline(occasion: Occasion) -> RooflineFacts:
     if peaks is None:
         raise NotHereError(
             f"peaks are measured on the CPU, but the network ran on {layers.device}; give "
-            "its data sheet's with --peak and --bandwidth"
+            "those of its data sheet with --peak and --bandwidth"
         )
     facts = place_model(layers.rows, peaks, layers.forward_ms, layers.batch)
     return replace(

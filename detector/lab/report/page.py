@@ -8,7 +8,6 @@ from pathlib import Path
 
 from detector.core import wings
 from detector.core.errors.text import printable_page
-from detector.core.session.document import SessionDocument
 from detector.core.tables import Column, Curve, Section, Table, TextTable
 from detector.lab.report.html.drawings import curve, figure, section, table, text
 from detector.lab.report.html.first import first_screen
@@ -28,7 +27,9 @@ AGES = How(  # for the sections that the wing of cameras adds
 
 def page(session: SavedSession) -> bytes:
     document = session.document
-    title = escape(f"{document.model} on {document.engine}: {_name_source(document)}")
+    first, *others = document.each
+    source = f"{len(document.each)} sources" if others else Path(first.video.path).name
+    title = escape(f"{document.model} on {document.engine}: {source}")
     parts = [first_screen(session), *map(_draw_section, wings.sections(document))]
     body = "".join([*parts, *(part.draw(session) for part in list_parts())])
     return html_page(title, body + _explain_numbers(body))
@@ -43,11 +44,6 @@ def html_page(title: str, body: str) -> bytes:
         f'href="data:,"><style>{style}</style></head><body><h1>{title}</h1>{body}<script>{script}</script></body></html>\n'
     )
     return printable_page(html).encode()
-
-
-def _name_source(document: SessionDocument) -> str:
-    first, *others = document.each
-    return f"{1 + len(others)} sources" if others else Path(first.video.path).name
 
 
 def _draw_section(part: Section) -> str:

@@ -242,14 +242,14 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
     calls = _group_by_process(
         export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2), runs
     )
-    kernels = _group_by_process(export.kernels(), itemgetter(0), itemgetter(1), runs)
+    kernel_work = list(export.device_work(KERNELS))
+    kernels = _group_by_process(kernel_work, itemgetter(0), lambda one: one[1].start, runs)
     cuda = _group_by_process(
-        export.cuda_calls(), lambda call: call.thread // PROCESS, attrgetter("start"), _Runs([])
+        export.calls(CALLS), lambda call: call.thread // PROCESS, attrgetter("start"), _Runs([])
     )
-    device = _group_by_process(
-        export.device_work(), itemgetter(0), lambda one: one[1].start, _Runs([])
-    )
-    found: list[NsysRun] = []
+    work = [*kernel_work, *export.device_work(MEMORY)]
+    device = _group_by_process(work, itemgetter(0), lambda one: one[1].start, _Runs([]))
+    recorded: list[NsysRun] = []
     for window, ranges in ranges_by_run:
         own_kernels = [*kernels(window), *kernels(window._replace(process=UNKNOWN_PROCESS))]
         program = programs.get(window.process)
@@ -266,8 +266,8 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
                 cuda=cuda(extended),
                 device=[work for _, work in (*device(extended), *device(gpu))],
             )
-        found.append(run)
-    return found
+        recorded.append(run)
+    return recorded
 
 
 def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
@@ -375,7 +375,7 @@ def _build_run(
     ranges: Sequence[Row],
     thread_names: Mapping[int, str],
     calls: Sequence[tuple[int, str, int, int]],
-    kernels: Sequence[tuple[int, int, int]],
+    kernels: Sequence[tuple[int, DeviceWork]],
     program: str | None,
 ) -> NsysRun:
     closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
@@ -394,7 +394,7 @@ def _build_run(
         _guess_loop(columns),
         False,
         [(names[tid], call, start, end) for tid, call, start, end in calls if tid in names],
-        [(start, end) for _, start, end in kernels],
+        [(kernel.start, kernel.end) for _, kernel in kernels],
         open=len(ranges) - len(closed),
         outside=window.outside,
     )
@@ -460,7 +460,10 @@ class _Export:
                 sizes = {name: int(value) for name, value in SIZE.findall(text)}
                 if sizes.keys() >= SIZES:
                     when = self._check_number(start, "NVTX_EVENTS.start")
-                    yield process, when, self._check_loop(sizes)
+                    known: dict[str, Any] = {name: sizes[name] for name in SIZES}
+                    known["sync"] = bool(known["sync"])
+                    origin = f"{self._path}: the mark 'loop ...'"
+                    yield process, when, from_builtins(known, LoopSizes, origin)
 
     def programs(self) -> Iterator[tuple[int, str]]:
         if {"globalPid", "name"} <= self._tables.get("PROCESSES", set()):
@@ -477,55 +480,32 @@ class _Export:
                 if tid in tids and isinstance(name, str):
                     yield tid, name
 
-    def _check_loop(self, sizes: dict[str, int]) -> LoopSizes:
-        known: dict[str, Any] = {name: sizes[name] for name in SIZES}
-        known["sync"] = bool(known["sync"])
-        return from_builtins(known, LoopSizes, f"{self._path}: the mark 'loop ...'")
-
     def blocked(self, tids: Container[int]) -> Iterator[tuple[int, str, int, int]]:
         """Yield the system calls of these threads: globalTid, name, start, end."""
-        if not {"OSRT_API", "StringIds"} <= self._tables.keys():
+        return (call[:4] for call in self.calls("OSRT_API") if call.thread in tids)
+
+    def calls(self, table: str) -> Iterator[CudaCall]:
+        """Yield the calls in a table. ``correlation`` is 0 if it has no such column."""
+        columns = self._tables.get(table, set())
+        if not {"globalTid", "nameId"} <= columns or "StringIds" not in self._tables:
             return
         query = (
-            "select o.globalTid, s.value, o.start, o.end "
-            "from OSRT_API o join StringIds s on s.id = o.nameId where o.end is not null"
-        )
-        for tid, call, start, end in self._rows(query):
-            if tid in tids:
-                if not isinstance(call, str):
-                    raise self._damage_error("StringIds.value", call)
-                yield tid, call, *self._check_span("OSRT_API", start, end)
-
-    def kernels(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (process or UNKNOWN_PROCESS, start, end)."""
-        for table in KERNELS:
-            if table in self._tables:
-                owner = "globalPid" if "globalPid" in self._tables[table] else "null"
-                for pid, start, end in self._rows(f"select {owner}, start, end from {table}"):
-                    process = pid // PROCESS if isinstance(pid, int) else UNKNOWN_PROCESS
-                    yield process, *self._check_span(table, start, end)
-
-    def cuda_calls(self) -> Iterator[CudaCall]:
-        needed = {"globalTid", "nameId", "correlationId"}
-        if not needed <= self._tables.get(CALLS, set()) or "StringIds" not in self._tables:
-            return
-        query = (
-            "select c.globalTid, s.value, c.start, c.end, c.correlationId "
-            f"from {CALLS} c join StringIds s on s.id = c.nameId where c.end is not null"
+            "select c.globalTid, s.value, c.start, c.end, "
+            f"{'c.correlationId' if 'correlationId' in columns else '0'} "
+            f"from {table} c join StringIds s on s.id = c.nameId where c.end is not null"
         )
         for tid, name, start, end, correlation in self._rows(query):
             if not isinstance(name, str):
                 raise self._damage_error("StringIds.value", name)
-            thread, span = (
-                self._check_number(tid, f"{CALLS}.globalTid"),
-                self._check_span(CALLS, start, end),
+            thread = self._check_number(tid, f"{table}.globalTid")
+            number = self._check_number(correlation or 0, f"{table}.correlationId")
+            yield CudaCall(
+                thread, VERSION.sub("", name), *self._check_span(table, start, end), number
             )
-            number = self._check_number(correlation or 0, f"{CALLS}.correlationId")
-            yield CudaCall(thread, VERSION.sub("", name), *span, number)
 
-    def device_work(self) -> Iterator[tuple[int, DeviceWork]]:
+    def device_work(self, tables: Iterable[str]) -> Iterator[tuple[int, DeviceWork]]:
         """Yield (process or UNKNOWN_PROCESS, the kernel, copy or memset)."""
-        for table in (*KERNELS, *MEMORY):
+        for table in tables:
             columns = self._tables.get(table, set())
             if not {"start", "end"} <= columns:
                 continue

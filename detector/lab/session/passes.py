@@ -407,7 +407,7 @@ def read_pass(path: Path) -> PassRecord:
     try:
         return parse_pass(parse_json(read_file(path), path), path)
     except UsageError as error:
-        raise _damage_error(str(error)) from error
+        raise UsageError(f"{error}; run that pass again, or delete the file") from error
 
 
 def parse_pass(content: Any, path: Path) -> PassRecord:
@@ -438,7 +438,3 @@ def pass_schema(name: str) -> dict[str, Any]:
         "allOf": [{"$ref": header["$ref"]}, {"if": ran, "then": {"$ref": facts["$ref"]}}],
         "$defs": header["$defs"] | facts["$defs"],
     }
-
-
-def _damage_error(message: str) -> UsageError:
-    return UsageError(f"{message}; run that pass again, or delete the file")

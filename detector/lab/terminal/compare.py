@@ -26,12 +26,13 @@ def print_comparison(
 ) -> None:
     """``would_take``: the choice of ``--engine auto`` if the result were kept."""
     bounds = table_fits(console, _speeds(document, bounds=True).without("batch"))
-    pieces: list[Table | str] = [_speeds(document, bounds), _costs(document)]
+    costs = Table("costs", (*_named(document), *COSTS), document.rows)
+    pieces: list[Table | str] = [_speeds(document, bounds), costs]
     if document.models:
         pieces[0] = side_by_side(document)
     if document.labels is not None and any(row.ap for row in document.rows):
         pieces.append(_accuracies(document, document.labels))
-    pieces += _failures(document)
+    pieces += [f"{row.name}: {row.error}" for row in document.rows if row.error is not None]
     pieces += _notes(document)
     console.print(Text(_title(document), style="bold"))
     print_pieces(console, pieces)
@@ -105,10 +106,6 @@ def _named(document: Comparison) -> tuple[Column, ...]:
     return (MODEL,) if document.models else ()
 
 
-def _costs(document: Comparison) -> Table:
-    return Table("costs", (*_named(document), *COSTS), document.rows)
-
-
 def _accuracies(document: Comparison, labels: ComparedLabels) -> Table:
     classes = labels.classes or ()
     columns = [
@@ -150,10 +147,6 @@ def _executed_text(row: Row) -> str:
     if row.precision_effect:
         return f"changed nothing: {row.precision_text}"
     return row.precision_text or "unknown"
-
-
-def _failures(document: Comparison) -> list[str]:
-    return [f"{row.name}: {row.error}" for row in document.rows if row.error is not None]
 
 
 def _notes(document: Comparison) -> list[str]:

@@ -17,7 +17,6 @@ from detector.lab.session.evaluation import (
     FileResult,
     MeanAccuracy,
     Thresholds,
-    TrackAccuracy,
 )
 
 MANY = 20  # of more classes, only the best and worst are printed; the session has all
@@ -115,26 +114,18 @@ def _means(results: list[Scored]) -> Table:
     return Table("means", columns, rows, dim=changes)
 
 
+SHARES = ("hota", "detection", "association", "idf1", "mota")
+COUNTS = ("switches", "fragmentations", "objects", "tracks")
 TRACKING = (
-    *(Column(key, form=".3f") for key in ("hota", "detection", "association", "idf1", "mota")),
-    *(Column(key) for key in ("switches", "fragmentations", "objects", "tracks")),
+    Column("engine", value=_who),
+    *(Column(f"tracking.{name}", name, ".3f") for name in SHARES),
+    *(Column(f"tracking.{name}", name) for name in COUNTS),
 )
 
 
 def _tracks(results: list[Scored]) -> Table | None:
-    followed = [
-        (_who(row), row.tracking)
-        for row in results
-        if isinstance(row, EngineResult) and isinstance(row.tracking, TrackAccuracy)
-    ]
-    if not followed:
-        return None
-    rows = [
-        {"engine": engine} | {one.key: one.of(figures) for one in TRACKING}
-        for engine, figures in followed
-    ]
-    columns = (Column("engine"), *(replace(one, value=None) for one in TRACKING))
-    return Table("tracks", columns, rows)
+    rows = [row for row in results if isinstance(row, EngineResult) and row.tracking]
+    return Table("tracks", TRACKING, rows) if rows else None
 
 
 def _classes(row: Scored, several: bool) -> Table:

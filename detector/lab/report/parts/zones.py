@@ -26,12 +26,15 @@ def zones(session: SavedSession) -> str:
     if not rows and not scenes:
         return ""
     parts = [table(Table("zones", _columns(rows), rows))] if rows else []
-    several = len(scenes) > 1
+    videos = [source.video for source in document.each if source.zones]
     for number, scene in enumerate(scenes):
-        source = scene.camera or (_name_source(document, number) if several else "")
+        # Cameras have a scene each, but only one video between them.
+        video = videos[min(number, len(videos) - 1)] if videos else None
+        source = scene.camera or (video.path if video and len(scenes) > 1 else "")
         prefix = f"{source}: " if source else ""
         parts += _draw_over_time(scene, prefix)
-        parts.append(_draw_heat(scene, prefix, _find_shape(document, number)))
+        shape = (video.width, video.height) if video and video.width and video.height else SHAPE
+        parts.append(_draw_heat(scene, prefix, shape))
     return "".join(parts)
 
 
@@ -136,21 +139,10 @@ def _draw_heat(scene: SceneHistory, prefix: str, shape: tuple[float, float]) -> 
     return figure(drawn, f"{prefix}positions of objects; at most {most:.1f} s in a cell")
 
 
-def _name_source(document: SessionDocument, number: int) -> str:
-    counted = [source for source in document.each if source.zones]
-    return counted[number].video.path if number < len(counted) else ""
-
-
-def _find_shape(document: SessionDocument, number: int) -> tuple[float, float]:
-    counted = [source.video for source in document.each if source.zones]
-    video = counted[min(number, len(counted) - 1)] if counted else None
-    return (video.width, video.height) if video and video.width and video.height else SHAPE
-
-
 HOW = How(
     "zones",
     "lines and zones",
-    "Of each box one point counts: by default the middle of its lower edge. It changes side only "
+    "One point of each box counts: by default the middle of its lower edge. It changes side only "
     "once it is well past the line. Objects not seen leaving count as ended in the zone.",
     "What is counted",
     "docs/counting.md",
