@@ -181,18 +181,15 @@ def queue(
     top = f"{axes.y(capacity):.1f}"
     shapes = (
         f'<polygon class="band" points="{axes.place(upper + lower)}"/>'
-        f'<polyline class="curve" points="{axes.place(points)}"/>'
         f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{top}" y2="{top}"/>'
-        f'<text class="halo" x="{WIDTH - RIGHT}" y="{axes.y(capacity) - 5:.1f}" text-anchor="end">'
-        f"room for {plain(capacity)}</text>"
     )
-    return _svg(height, axes.draw(x_unit, y_unit) + shapes)
+    label = _label(WIDTH - RIGHT, axes.y(capacity) - 5, f"room for {plain(capacity)}", at_end=True)
+    return _svg(height, axes.draw(x_unit, y_unit) + shapes + axes.curve(points) + label)
 
 
 def curve(points: Series, x_unit: str, y_unit: str) -> str:
     axes = Axes.around(points, 180)
-    line = f'<polyline class="curve" points="{axes.place(points)}"/>'
-    return _svg(180, axes.draw(x_unit, y_unit) + line)
+    return _svg(180, axes.draw(x_unit, y_unit) + axes.curve(points))
 
 
 def lines(
@@ -214,23 +211,15 @@ def lines(
     shapes = [axes.draw(x_unit, y_unit, x_labels or (places if marked else None))]
     where = "" if x_labels else f" at {{}} {x_unit}"
     for number, (name, points) in enumerate(series.items()):
-        line = axes.place(points)
         kind = f"series-{number % SERIES}"
-        shapes.append(f'<polyline class="curve {kind}" points="{line}">{_title(name)}</polyline>')
+        shapes.append(axes.curve(points, f"curve {kind}", name))
         if marked:
             shapes += [
-                f'<circle class="{kind}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
-                f"{_title(f'{name}: {_short(y)} {y_unit}{where.format(_short(x))}')}</circle>"
+                axes.dot(x, y, f"{name}: {_short(y)} {y_unit}{where.format(_short(x))}", kind)
                 for x, y in points
             ]
     for word, x in (marks or {}).items():
-        shapes.append(
-            f'<line class="mark" x1="{axes.x(x):.1f}" x2="{axes.x(x):.1f}" y1="16" '
-            f'y2="{height - 24}"/>'
-        )
-        shapes.append(
-            f'<text class="halo" x="{axes.x(x) + 4:.1f}" y="{height - 32}">{escape(word)}</text>'
-        )
+        shapes += [axes.mark(x), _label(axes.x(x) + 4, height - 32, word)]
     return _svg(height, "".join(shapes), width)
 
 
@@ -251,12 +240,10 @@ def histogram(values: Sequence[float], marks: Mapping[str, float], unit: str) ->
     ]
     for number, (name, value) in enumerate(marks.items()):
         x = axes.x(min(value, top))
-        place = f'x="{x - 4:.1f}" text-anchor="end"' if x > WIDTH - 160 else f'x="{x + 4:.1f}"'
-        shapes.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="22" y2="{height - 24}"/>')
-        shapes.append(
-            f'<text class="halo" {place} y="{34 + 18 * number}">{escape(name)} {plain(value)} '
-            f"{unit}</text>"
-        )
+        at_end = x > WIDTH - 160
+        text = f"{name} {plain(value)} {unit}"
+        shapes.append(axes.mark(min(value, top)))
+        shapes.append(_label(x - 4 if at_end else x + 4, 34 + 18 * number, text, at_end))
     return _svg(height, axes.draw(unit, "calls") + "".join(shapes))
 
 
@@ -277,30 +264,22 @@ def roofline(
     label_ys: list[float] = []  # of the labels so far, so that none overlap
     for name, rate in sorted(slopes.items(), key=lambda one: -one[1]):
         left = max(axes.x0, axes.y0 / rate)
-        start = f"{axes.x(left):.1f},{axes.y(left * rate):.1f}"
-        end = f"{axes.x(highest / rate):.1f},{axes.y(highest):.1f}"
-        title = _title(f"{name}: {rate:.1f} GB/s")
-        shapes.append(f'<polyline class="curve" points="{start} {end}">{title}</polyline>')
+        slope = [(left, left * rate), (highest / rate, highest)]
+        shapes.append(axes.curve(slope, title=f"{name}: {rate:.1f} GB/s"))
         y = axes.y(left * rate) - 8
         while any(abs(y - other) < 15 for other in label_ys):
             y += 15
         label_ys.append(y)
-        word = f"{escape(name)} {rate:.0f} GB/s"
-        shapes.append(f'<text class="halo" x="{axes.x(left) + 8:.1f}" y="{y:.1f}">{word}</text>')
+        shapes.append(_label(axes.x(left) + 8, y, f"{name} {rate:.0f} GB/s"))
     for name, peak in roofs.items():
-        x, y = axes.x(axes.x1), axes.y(peak)
-        ridge = f"{axes.x(peak / fastest):.1f},{y:.1f}"
-        shapes.append(f'<polyline class="curve" points="{ridge} {x:.1f},{y:.1f}"/>')
-        label = f"{escape(name)} {peak:.0f} GFLOP/s"
-        shapes.append(
-            f'<text class="halo" x="{x - 4:.1f}" y="{y - 5:.1f}" text-anchor="end">{label}</text>'
-        )
-    for name, x, y in dots:
-        if x > 0 and y > 0:
-            shapes.append(
-                f'<circle class="dot" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
-                f"{_title(f'{name}: {x:.2f} FLOP/byte, {y:.1f} GFLOP/s')}</circle>"
-            )
+        shapes.append(axes.curve([(peak / fastest, peak), (axes.x1, peak)]))
+        label = f"{name} {peak:.0f} GFLOP/s"
+        shapes.append(_label(axes.x(axes.x1) - 4, axes.y(peak) - 5, label, at_end=True))
+    shapes += [
+        axes.dot(x, y, f"{name}: {x:.2f} FLOP/byte, {y:.1f} GFLOP/s")
+        for name, x, y in dots
+        if x > 0 and y > 0
+    ]
     return _svg(height, axes.draw("FLOP/byte", "GFLOP/s") + "".join(shapes))
 
 
@@ -308,17 +287,12 @@ def scatter(dots: Sequence[tuple[str, float, float]], x_unit: str, y_unit: str) 
     """Draw ``dots``: (name, x, y), labelled with their names. Both axes begin at 0."""
     most_x = max(x for _, x, _ in dots) * 1.15 or 1.0
     most_y = max(y for _, _, y in dots) * 1.15 or 1.0
-    height = 300
-    axes = Axes(0.0, most_x, 0.0, most_y, height)
-    shapes = []
+    axes = Axes(0.0, most_x, 0.0, most_y, 300)
+    shapes = [axes.draw(x_unit, y_unit)]
     for name, x, y in dots:
-        at = f'x="{axes.x(x) + 8:.1f}" y="{axes.y(y) - 6:.1f}"'
-        shapes.append(
-            f'<circle class="dot" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
-            f"{_title(f'{name}: {x:.3g} {x_unit}, {y:.4g} {y_unit}')}</circle>"
-            f'<text class="halo" {at}>{escape(name)}</text>'
-        )
-    return _svg(height, axes.draw(x_unit, y_unit) + "".join(shapes))
+        shapes.append(axes.dot(x, y, f"{name}: {x:.3g} {x_unit}, {y:.4g} {y_unit}"))
+        shapes.append(_label(axes.x(x) + 8, axes.y(y) - 6, name))
+    return _svg(300, "".join(shapes))
 
 
 @dataclass(slots=True)
@@ -354,6 +328,18 @@ class Axes:
     def place(self, points: Series) -> str:
         """Return points as the attribute of an SVG polyline."""
         return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+
+    def curve(self, points: Series, kind: str = "curve", title: str = "") -> str:
+        inside = _title(title) if title else ""
+        return f'<polyline class="{kind}" points="{self.place(points)}">{inside}</polyline>'
+
+    def dot(self, x: float, y: float, title: str, kind: str = "dot") -> str:
+        place = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}"'
+        return f'<circle class="{kind}" {place} r="4">{_title(title)}</circle>'
+
+    def mark(self, x: float) -> str:
+        place = f'x1="{self.x(x):.1f}" x2="{self.x(x):.1f}"'
+        return f'<line class="mark" {place} y1="20" y2="{self.height - 24}"/>'
 
     def _share(self, value: float, low: float, high: float) -> float:
         if self.log:
@@ -419,6 +405,11 @@ def _svg(height: int, shapes: str, width: int = WIDTH) -> str:
 
 def _title(text: str) -> str:
     return f"<title>{escape(text)}</title>"
+
+
+def _label(x: float, y: float, text: str, at_end: bool = False) -> str:
+    anchor = ' text-anchor="end"' if at_end else ""
+    return f'<text class="halo" x="{x:.1f}" y="{y:.1f}"{anchor}>{escape(text)}</text>'
 
 
 def _tick(x: float, y: float, text: str) -> str:
