@@ -86,25 +86,25 @@ def _read_array(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]
     member = _find_member(archive, name, path)
     with archive.open(member) as file:
         data = file.read(member.file_size)
-    start, shape, kind = _read_header(data, name, path)
+    start, shape, dtype = _read_header(data, name, path)
     allowed = "U" if name in NAMES else "iu"
-    if len(shape) != 1 or kind.kind not in allowed or not kind.itemsize:
+    if len(shape) != 1 or dtype.kind not in allowed or not dtype.itemsize:
         raise _damage_error(
-            path, f"column {name!r} is {kind.str} of shape {shape}: not a row of values"
+            path, f"column {name!r} is {dtype.str} of shape {shape}, which no run writes"
         )
-    if shape[0] * kind.itemsize != len(data) - start:
+    if shape[0] * dtype.itemsize != len(data) - start:
         raise _damage_error(
             path, f"column {name!r} has {len(data) - start} bytes for {shape[0]} values"
         )
-    values = np.frombuffer(data, kind, shape[0], start)
-    values = values if kind.isnative else values.astype(kind.newbyteorder("="))
-    if kind.kind == "U" and not _are_characters(values.view(np.uint32)):
+    values = np.frombuffer(data, dtype, shape[0], start)
+    values = values if dtype.isnative else values.astype(dtype.newbyteorder("="))
+    if dtype.kind == "U" and not _are_characters(values.view(np.uint32)):
         raise _damage_error(path, f"column {name!r} has invalid characters")
     return values
 
 
 def _are_characters(codes: NDArray[np.uint32]) -> bool:
-    """Return whether all are Unicode code points and no surrogates, since numpy does not check."""
+    """Return whether all are Unicode characters and not surrogates, which numpy does not check."""
     return not ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any()
 
 
@@ -116,10 +116,10 @@ def _read_header(data: bytes, name: str, path: Path) -> tuple[int, tuple[int, ..
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
-        shape, _, kind = read(file, max_header_size=1000)
+        shape, _, dtype = read(file, max_header_size=1000)
     except Exception as error:  # numpy evaluates the header as a Python literal
         raise _damage_error(path, f"column {name!r} has no array header") from error
-    return file.tell(), shape, kind
+    return file.tell(), shape, dtype
 
 
 def _find_faults(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:

@@ -77,7 +77,7 @@ class Decision:
 class Noise:
     """The effect of chance. ``floor``: the relative difference of two processes of the baseline, or
     a general value (``measured`` false). ``smallest``: the least difference that the rounds can
-    detect. ``stopped``: why the rounds ended: rounds (all done), decided, most (rounds) or time.
+    detect. ``stopped``: why the rounds ended: "rounds" (all done), "decided", "most" or "time".
     ``alpha``: the rate of false alarms; ``share``: the part of it left for the last look."""
 
     floor: dict[Metric, float]

@@ -58,8 +58,8 @@ class Peaks:
         return None if peak is None else peak / self.bandwidth_gbytes_s
 
     def bandwidth_at(self, working_set: int) -> float:
-        """Return the GB/s for a working set of this many bytes: the highest measured with at least
-        as many, so that one disturbed measurement does not lower the roof."""
+        """Return the GB/s for a working set of this many bytes: the highest rate of sets that are
+        not smaller, so that one disturbed measurement does not lower the roof."""
         larger = [
             one.gbytes_s
             for one in self.bandwidths

@@ -6,7 +6,7 @@
 We read exports of nsys 2026.4 (schema 3.28), 2022.4.2, 2023.4.4 and 2024.2.3. An export lacks empty
 tables, so every table is optional here. Times are nanoseconds from the recording's start. A
 recording may contain several runs, each with a range "run" around it and a mark with its queue
-lengths. The ranges of a process outside all of its runs are returned after the runs, as another.
+lengths. Ranges of a process outside all of its runs are returned last, as one more run.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """The time of a run in a process; with ``outside``, the time in it that belongs to no run."""
+    """The period of a run in a process. ``outside``: only the parts that belong to no run."""
 
     process: int
     start_ns: int
@@ -306,14 +306,14 @@ class _Runs:
     def __contains__(self, process: int) -> bool:
         return process in self._starts
 
-    def contain(self, process: int, when: int) -> bool:
+    def is_running(self, process: int, when: int) -> bool:
         started = bisect_right(self._starts.get(process, []), when)
         return started > 0 and self._ends[process][started - 1] >= when
 
     def move_into_run(self, process: int, when: int) -> int:
         """Return ``when`` if it is in a run, else the next run's start or the last run's end."""
         later = bisect_right(self._starts[process], when)
-        if self.contain(process, when):
+        if self.is_running(process, when):
             return when
         return (self._starts[process][later:] or self._ends[process][-1:])[0]
 
@@ -321,7 +321,7 @@ class _Runs:
 def _group_by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """Return the ranges of each run, then those outside. A process without "run" is one run."""
+    """Return the ranges of each run, then those outside. A process without runs counts as one."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
@@ -329,7 +329,8 @@ def _group_by_run(
     others = {tid for tid, stage, *_ in ranges if stage != READ}
 
     def start(row: Row) -> int:
-        """Move a camera's reads before the loop, and other read-only threads', into the run."""
+        """Return when a range starts. Threads that only read are cameras, which may start before
+        the run; their ranges are moved into it."""
         tid, *_, began, _ = row
         process = tid // PROCESS
         return began if tid in others or process not in runs else runs.move_into_run(process, began)
@@ -364,7 +365,7 @@ def _group_by_process(
         first = bisect_left(each, window.start_ns, key=start)
         inside = each[first : bisect_right(each, window.end_ns, key=start)]
         if window.outside:
-            inside = [row for row in inside if not runs.contain(window.process, start(row))]
+            inside = [row for row in inside if not runs.is_running(window.process, start(row))]
         return inside
 
     return within
@@ -577,7 +578,7 @@ def _name_work(table: str, text: object) -> str:
 
 
 def _name_threads(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:
-    """Name threads as a session does: by the name of the system, or else by their stages."""
+    """Name threads like a session: by their names in the system, or else by their stages."""
     doing: dict[int, set[str]] = defaultdict(set)
     for tid, stage, *_ in ranges:
         doing[tid].add(stage)

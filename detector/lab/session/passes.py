@@ -365,7 +365,7 @@ FACTS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """One file. ``facts``: of the type in FACTS; None if ``available`` is False for the ``reason``.
+    """A file. ``facts``: of the type in FACTS; None if ``available`` is False for the ``reason``.
     ``undisturbed``: why the pass slowed nothing down, if it ran nothing under a profiler.
     ``seconds``: duration of the pass. ``ran``: the executions that it measured."""
 

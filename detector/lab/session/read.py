@@ -19,9 +19,8 @@ from detector.core.timeline.order import NAME
 from detector.lab.session.columns import Columns, read_columns
 from detector.lab.session.passes import Facts, PassRecord, read_pass
 
-LOOP_THREAD = re.compile(
-    r"main|reader|writer|worker(-\d{1,6})?"
-)  # the loop's names for its threads
+# The names that the loop gives its threads.
+LOOP_THREAD = re.compile(r"main|reader|writer|worker(-\d{1,6})?")
 MAX_PICTURE_BYTES = 8 << 20
 ROUNDING_S = 1e-9  # tolerance for sums of seconds
 
