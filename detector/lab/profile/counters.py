@@ -72,16 +72,8 @@ def _command(occasion: Occasion, folder: Path) -> list[str]:
     options = json.loads(json.dumps(replace(config, output=output).as_dict()))  # tuples as lists
     file = Path(folder, "options.yaml")
     file.write_text(yaml.safe_dump(options), encoding="utf-8")
-    return [
-        sys.executable,
-        "-m",
-        "detector",
-        "detect",
-        occasion.source,
-        "--config",
-        str(file),
-        "--quiet",
-    ]
+    command = [sys.executable, "-m", "detector", "detect", occasion.source]
+    return [*command, "--config", str(file), "--quiet"]
 
 
 def read_perf(text: str) -> dict[str, float]:

@@ -97,14 +97,8 @@ def confusion(title: str, matrix: ConfusionMatrix) -> str:
     ]
     for row, name in enumerate(names):
         total = sum(counts[row]) or 1
-        parts.append(
-            _text(
-                left - 8,
-                top + cell * (row + 0.5) + 4,
-                name if row < len(names) - 1 else "(no label)",
-                "end",
-            )
-        )
+        row_title = name if row < len(names) - 1 else "(no label)"
+        parts.append(_text(left - 8, top + cell * (row + 0.5) + 4, row_title, "end"))
         column_title = name if row < len(names) - 1 else "(not found)"
         parts.append(
             _text(left + cell * (row + 0.5) + 4, top - 8, column_title, "start", turn=True)

@@ -68,30 +68,30 @@ class Peaks:
         return max(larger, default=self.bandwidth_gbytes_s)
 
 
-def keep_higher_peaks(one: Peaks, other: Peaks) -> Peaks:
+def keep_higher_peaks(first: Peaks, second: Peaks) -> Peaks:
     """Return the higher of each peak in two measurements, since disturbances only lower peaks."""
     best = {
         name: max(
-            (peaks for peaks in (one, other) if name in peaks.gflops_s),
+            (peaks for peaks in (first, second) if name in peaks.gflops_s),
             key=lambda peaks: peaks.gflops_s[name],
         )
-        for name in {**one.gflops_s, **other.gflops_s}
+        for name in {**first.gflops_s, **second.gflops_s}
     }
-    sets = {(each.threads, each.bytes): each for each in one.bandwidths}
-    for each in other.bandwidths:
-        known = sets.get((each.threads, each.bytes), each)
-        sets[each.threads, each.bytes] = max(known, each, key=lambda it: it.gbytes_s)
-    levels = {level.name: level for level in one.levels}
-    for level in other.levels:
+    sets = {(row.threads, row.bytes): row for row in first.bandwidths}
+    for row in second.bandwidths:
+        known = sets.get((row.threads, row.bytes), row)
+        sets[row.threads, row.bytes] = max(known, row, key=lambda rate: rate.gbytes_s)
+    levels = {level.name: level for level in first.levels}
+    for level in second.levels:
         known_level = levels.get(level.name, level)
-        levels[level.name] = max(known_level, level, key=lambda it: it.gbytes_s)
+        levels[level.name] = max(known_level, level, key=lambda rate: rate.gbytes_s)
     return replace(
-        other,
+        second,
         gflops_s={name: peaks.gflops_s[name] for name, peaks in best.items()},
         by={name: peaks.by.get(name, "") for name, peaks in best.items()},
         spread={name: peaks.spread.get(name, 0.0) for name, peaks in best.items()},
-        instructions={**one.instructions, **other.instructions},
-        bandwidth_gbytes_s=max(one.bandwidth_gbytes_s, other.bandwidth_gbytes_s),
+        instructions={**first.instructions, **second.instructions},
+        bandwidth_gbytes_s=max(first.bandwidth_gbytes_s, second.bandwidth_gbytes_s),
         bandwidths=list(sets.values()),
         levels=list(levels.values()),
     )

@@ -97,10 +97,8 @@ def _means(results: list[Scored]) -> Table:
         named = {"engine": row.engine, "precision": row.precision, "tiles": row.tiles}
         rows.append({**named, **figures, **rates})
         if row.difference and isinstance(first, EngineResult):
-            signed = {one.key: getattr(row.difference, one.key) for one in PRECISION}
-            texts = {
-                key: None if value is None else f"{value:+.4f}" for key, value in signed.items()
-            }
+            signed = ((one.key, getattr(row.difference, one.key)) for one in PRECISION)
+            texts = {key: None if value is None else f"{value:+.4f}" for key, value in signed}
             ratios = {name: _ratio(rates[name], getattr(first.fps, name)) for name in FPS}
             changes.append(len(rows))
             rows.append({"engine": "  change", "precision": "", "tiles": "", **texts, **ratios})

@@ -363,15 +363,9 @@ class Axes:
             shapes.append(
                 f'<line x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             )
-            shapes.append(
-                f'<text class="dim" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
-                f"{_short(value)}</text>"
-            )
-        unit = (
-            f'<text class="dim" x="{self.width - RIGHT}" y="{low}" text-anchor="end">'
-            f"{escape(x_unit)}</text>"
-        )
-        return "".join([*shapes, unit, f'<text class="dim" x="4" y="14">{escape(y_unit)}</text>'])
+            shapes.append(_tick(LEFT - 6, y + 4, _short(value), "end"))
+        shapes.append(_tick(self.width - RIGHT, low, x_unit, "end"))
+        return "".join([*shapes, _tick(4, 14, y_unit, "start")])
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
@@ -412,8 +406,9 @@ def _label(x: float, y: float, text: str, at_end: bool = False) -> str:
     return f'<text class="halo" x="{x:.1f}" y="{y:.1f}"{anchor}>{escape(text)}</text>'
 
 
-def _tick(x: float, y: float, text: str) -> str:
-    return f'<text class="dim" x="{x:.1f}" y="{y}" text-anchor="middle">{escape(text)}</text>'
+def _tick(x: float, y: float, text: str, anchor: str = "middle") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="dim" {place}>{escape(text)}</text>'
 
 
 def _short(value: float) -> str:

@@ -73,23 +73,16 @@ def latency(session: SavedSession) -> str:
     infer = durations_ms(session.spans, "infer")
     parts = []
     for name, values in (("from reading a frame to writing it", times), ("one inference", infer)):
-        if len(values) >= 5:
-            ordered = sorted(values.tolist())
-            marks = {
-                name: value for name, value in percentiles(values).items() if value is not None
-            }
-            drawn = drawings.histogram(ordered, marks, "ms")
-            beyond = sum(
-                1
-                for value in ordered
-                if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))]
-            )
-            note = (
-                f"; the last bin also holds {beyond} above the axis, up to {ordered[-1]:.1f} ms"
-                if beyond
-                else ""
-            )
-            parts.append(figure(drawn, f"{name}, {counted(len(ordered), 'sample')}{note}"))
+        if len(values) < 5:
+            continue
+        ordered = sorted(values.tolist())
+        marks = {mark: value for mark, value in percentiles(values).items() if value is not None}
+        top = ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))]
+        caption = f"{name}, {counted(len(ordered), 'sample')}"
+        if beyond := sum(value > top for value in ordered):
+            most = f"{ordered[-1]:.1f} ms"
+            caption += f"; the last bin also holds {beyond} above the axis, up to {most}"
+        parts.append(figure(drawings.histogram(ordered, marks, "ms"), caption))
     return "".join(parts)
 
 
