@@ -18,7 +18,7 @@ from detector.lab import evaluate as evaluation
 from detector.lab.datasets.base import Dataset, picture
 from detector.lab.datasets.classmap import ClassPairs
 from detector.lab.evaluate.scoring import map_labels
-from detector.lab.evaluate.study import Study, decided_tiles
+from detector.lab.evaluate.study import Study, describe_tiles
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
 BOUND = ClassPairs(
@@ -144,7 +144,7 @@ def test_a_session_for_each_engine():
 
 def test_auto_is_called_what_it_took():
     for asked, inputs, told in (("auto", 1, "none"), ("auto", 10, "3x3"), ("3x2", 7, "3x2")):
-        assert decided_tiles(merge_levels((COMMAND_LINE, {"tiles": asked})), inputs) == told
+        assert describe_tiles(merge_levels((COMMAND_LINE, {"tiles": asked})), inputs) == told
 
 
 def test_a_session_for_each_number_of_tiles():

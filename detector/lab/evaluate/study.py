@@ -61,7 +61,7 @@ def run_study(
         precision=summary.precision,
         batch=summary.batch,
         model_input=summary.model_input,
-        tiles=decided_tiles(config, summary.tiles),
+        tiles=describe_tiles(config, summary.tiles),
         fps=summary.fps,
         frames=summary.frames,
         **vars(scored),
@@ -75,7 +75,7 @@ def run_study(
     return run, row
 
 
-def decided_tiles(config: Config, inputs: int) -> str:
+def describe_tiles(config: Config, inputs: int) -> str:
     """Return --tiles as text; for auto, the chosen grid, which has this many ``inputs``."""
     requested = Tiling.parse(config.input.tiles)
     grids = (Tiling(), *map(Tiling, GRIDS)) if requested.auto else (requested,)
@@ -98,7 +98,7 @@ class Study:
         """Give the network a head that returns the scored classes."""
         bound = self.bound = bind(self.mapping, machine.network.names, self.dataset.classes)
         refuse_unlabelled(self.dataset, bound)
-        machine.change_network(partial(with_mapped_head, bound=bound))
+        machine.change_network(partial(map_head, bound=bound))
 
     def open_source(self, config: Config, spec: str) -> Source:
         from detector.core import sources
@@ -148,7 +148,7 @@ class Study:
         return notes
 
 
-def with_mapped_head(network: Network, bound: ClassPairs) -> Network:
+def map_head(network: Network, bound: ClassPairs) -> Network:
     """Return a network that detects each class of a box separately, in ``bound.targets``."""
     from detector.core.stages.doubt import watched
     from detector.core.stages.nms import map_classes

@@ -27,7 +27,7 @@ def section(name: str, title: str, *content: str, how: str = "") -> str:
     return f'<section id="{name}-part"><h2>{escape(title)}{link}</h2>{"".join(content)}</section>'
 
 
-def key(names: Sequence[str]) -> str:
+def stage_key(names: Sequence[str]) -> str:
     return colour_key([(name, name) for name in names])
 
 
@@ -55,7 +55,7 @@ def zoom_buttons(note: str) -> str:
     return f'<p class="screen zooming">{buttons} {note}</p>'
 
 
-def folded(summary: str, *content: str) -> str:
+def details(summary: str, *content: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{''.join(content)}</details>"
 
 
@@ -136,6 +136,7 @@ def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True)
 def lanes(
     threads: Sequence[str], slices: Iterable[tuple[int, str, str, float, float]], span_ms: float
 ) -> str:
+    """Draw a lane for each thread. ``slices``: (lane, CSS class, text, start, end), in ms."""
     height, scale = 26 * len(threads) + 22, (WIDTH - LEFT) / span_ms if span_ms else 0.0
     names = [
         f'<text x="4" y="{26 * at + 17}">{escape(name)}</text>' for at, name in enumerate(threads)

@@ -15,7 +15,7 @@ from detector.lab.analysis.loop.activities import (
     queue_curves,
 )
 from detector.lab.report.html import drawings
-from detector.lab.report.html.drawings import figure, key, zoom_buttons
+from detector.lab.report.html.drawings import figure, stage_key, zoom_buttons
 from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.read import SavedSession
 
@@ -24,11 +24,11 @@ SHOWN_FRAMES = 20  # frames of the steady state in the timeline
 
 def timeline(session: SavedSession) -> str:
     activities = activities_of(session.spans)
-    shown = _steady_part(activities)
+    shown = _select_steady(activities)
     if not shown:
         return ""
     start, end = min(one.start_ns for one in shown), max(one.end_ns for one in shown)
-    threads = list(dict.fromkeys(one.thread for one in sorted(activities, key=_reader_first)))
+    threads = list(dict.fromkeys(one.thread for one in sorted(activities, key=_thread_order)))
     slices = [
         (
             threads.index(one.thread),
@@ -44,10 +44,10 @@ def timeline(session: SavedSession) -> str:
     whole_run = f"the whole run: {counted(frames, 'frame')}"
     caption = f"{SHOWN_FRAMES} steady frames" if frames >= SHOWN_FRAMES else whole_run
     note = "Gaps are waits. Ctrl or Shift with the mouse wheel also zooms; drag to move."
-    return key(list_stages(session)) + figure(drawn, caption) + zoom_buttons(note)
+    return stage_key(list_stages(session)) + figure(drawn, caption) + zoom_buttons(note)
 
 
-def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
+def _select_steady(activities: Sequence[Activity]) -> list[Activity]:
     frames = [one.number for one in activities if one.stage == "nms"]
     if len(frames) < SHOWN_FRAMES:  # too short for a steady part, so show the whole run
         return list(activities) if frames else []
@@ -63,7 +63,7 @@ def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
     return [one for one in activities if one.end_ns > start and one.start_ns < end]
 
 
-def _reader_first(one: Activity) -> tuple[int, str]:
+def _thread_order(one: Activity) -> tuple[int, str]:
     order = ("main", "reader", "worker", "writer")
     return order.index(one.thread.split("-")[0]), one.thread
 

@@ -11,7 +11,7 @@ from detector.lab.analysis.loop.activities import SHOWN
 from detector.lab.analysis.noise import decimals_of
 from detector.lab.analysis.profile import describe_cost
 from detector.lab.report.html import drawings
-from detector.lab.report.html.drawings import figure, key, table
+from detector.lab.report.html.drawings import figure, stage_key, table
 from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.passes import (
     CriticalPathFacts,
@@ -24,7 +24,7 @@ from detector.lab.session.passes import (
 from detector.lab.session.read import SavedSession
 
 
-def _causes(row: PathStage) -> str:
+def _list_causes(row: PathStage) -> str:
     causes = {name: seconds for name, seconds in row.wait_causes.items() if seconds >= 0.0005}
     return ", ".join(f"{SHOWN.get(name, name)} {seconds:.3f}" for name, seconds in causes.items())
 
@@ -35,7 +35,7 @@ PATH = (
     Column("self_s", "self", ".3f", "s"),
     Column("wait_s", "wait", ".3f", "s"),
     Column("calls", out=2),
-    Column("wait_causes", "waits for", value=_causes, out=1),
+    Column("wait_causes", "waits for", value=_list_causes, out=1),
 )
 
 
@@ -55,7 +55,7 @@ def path(session: SavedSession, facts: CriticalPathFacts) -> str:
         f"{facts.startup_s:.2f} s of start-up and {facts.teardown_s:.2f} s of teardown."
     )
     names = {kind for kind, *_ in parts}
-    shown = key([name for name in (*list_stages(session), "wait") if name in names])
+    shown = stage_key([name for name in (*list_stages(session), "wait") if name in names])
     return shown + figure(drawings.bar(parts, "s"), note) + table(path_table(facts))
 
 

@@ -17,9 +17,9 @@ from detector.lab.analysis.layers import (
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import (
     colour_key,
+    details,
     figure,
     filter_box,
-    folded,
     table,
     text,
     zoom_buttons,
@@ -298,7 +298,7 @@ def torch(session: SavedSession, facts: TorchFacts) -> str:
         f"{facts.slowdown:.2f} times as long under the profiler, so trust the shares but not "
         f"the rates. The session contains the trace: {facts.trace}."
     )
-    by_shape = folded(
+    by_shape = details(
         f"by shape: the {len(facts.by_shape)} longest",
         filter_box("shapes", "operators and shapes"),
         table(shapes_table(facts)),
@@ -341,7 +341,7 @@ def device(session: SavedSession, facts: DeviceFacts) -> str:
     drawn += figure(drawings.bar(parts, "ms"), "busy and idle time of the window") + _lanes(facts)
     if facts.longest_gaps:
         gaps = Table("gaps", GAPS, list(enumerate(facts.longest_gaps, 1)))
-        drawn += folded(f"the {len(gaps.rows)} longest gaps", table(gaps))
+        drawn += details(f"the {len(gaps.rows)} longest gaps", table(gaps))
     if facts.rows:
         sides = Table("host-device", SIDES, facts.rows)
         drawn += filter_box("host-device", "operators") + table(sides)

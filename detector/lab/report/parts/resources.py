@@ -8,9 +8,9 @@ from html import escape
 from detector.core.tables import Column, Share, Table
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import (
+    details,
     figure,
     filter_box,
-    folded,
     legend,
     table,
     text,
@@ -193,10 +193,10 @@ def describe_python(facts: PythonFacts) -> Sequence[Table]:
 def python(session: SavedSession, facts: PythonFacts) -> str:
     functions, owners = functions_table(facts), owners_table(facts)
     title = f"{len(functions.rows)} functions with the longest self time"
-    inside = folded(title, filter_box("python", "functions"), table(functions))
+    inside = details(title, filter_box("python", "functions"), table(functions))
     if facts.tree:
         tree = f'<div class="scroll"><pre class="tree">{escape(facts.tree)}</pre></div>'
-        inside += folded("call tree by pyinstrument, from a separate run", tree)
+        inside += details("call tree by pyinstrument, from a separate run", tree)
     return (table(owners) if owners.rows else "") + inside
 
 

@@ -21,7 +21,7 @@ from detector.core.session.document import SessionDocument
 from detector.core.tables import Column, Rounded, Table
 from detector.lab.analysis.noise import decimals_of_rate
 from detector.lab.report.html import drawings
-from detector.lab.report.html.drawings import figure, folded, key, table, text
+from detector.lab.report.html.drawings import details, figure, stage_key, table, text
 from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.read import SavedSession
 
@@ -44,7 +44,7 @@ STATISTICS = (
 def statistics(session: SavedSession) -> str:
     rows = [(one, one.of(session.document)) for one in list_statistics()]
     known = Table("statistics", STATISTICS, [row for row in rows if row[1] is not None])
-    return folded(f"all {len(known.rows)} statistics of summary.json", table(known))
+    return details(f"all {len(known.rows)} statistics of summary.json", table(known))
 
 
 def ledger(session: SavedSession) -> str:
@@ -67,7 +67,7 @@ def ledger(session: SavedSession) -> str:
         f"{_outside_threads(document, frames)}</p>"
     )
     tables = table(ledger_table(document, frames)), table(threads_table(document, frames))
-    return key([*list_stages(session), "wait", "other"]) + shapes + note + "".join(tables)
+    return stage_key([*list_stages(session), "wait", "other"]) + shapes + note + "".join(tables)
 
 
 def _outside_threads(document: SessionDocument, frames: int) -> str:

@@ -10,7 +10,7 @@ from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.lab.analysis.loop.activities import SHOWN as CAUSES_SHOWN
 from detector.lab.report.html import drawings
-from detector.lab.report.html.drawings import folded, key
+from detector.lab.report.html.drawings import details, stage_key
 from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.passes import FramesFacts, MomentsFacts
 from detector.lab.session.read import SavedSession, read_picture
@@ -97,7 +97,7 @@ def draw_slow_frames(session: SavedSession) -> str:
         f"<p>Median time from read to write over {counted(why.recorded, 'frame')}: "
         f"{why.median_ms:.1f} ms.</p>"
     )
-    return note + key([*list_stages(session), "wait"]) + "".join(shown)
+    return note + stage_key([*list_stages(session), "wait"]) + "".join(shown)
 
 
 def _picture(session: SavedSession, file: str) -> str:
@@ -118,7 +118,7 @@ def _draw_slow_frame(why: Why, one: WhyFrame, picture: str) -> str:
     inside = f"<p>{escape(cause_text(one))}</p>" + (f"<p>{escape(known)}</p>" if known else "")
     described = Table(f"why-{one.frame}", PIECES, list_long_parts(one))
     head = f"frame {one.frame}: {one.ms:.1f} ms ({name_call(one)}: {one.cause.text})"
-    return folded(head, inside, picture, bar, drawings.table(described))
+    return details(head, inside, picture, bar, drawings.table(described))
 
 
 def describe_pictures(facts: FramesFacts) -> list[str]:
