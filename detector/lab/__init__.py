@@ -1,1 +1,1 @@
-"""Where the milliseconds go: profiles, comparisons, accuracy, and the reports of them."""
+"""Measure runs: profiles, comparisons and accuracy, and reports of them."""

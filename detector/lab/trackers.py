@@ -1,4 +1,4 @@
-"""``--log-to``: a session's figures, tables and report with a run tracker, too."""
+"""The option ``--log-to``, which also logs a session to an experiment tracker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from detector.core.cli.help import HelpfulCommand
 from detector.core.cli.printing import echo
 
-TRACKERS = ("mlflow", "tensorboard")  # of report/trackers, which --help must not import
+TRACKERS = ("mlflow", "tensorboard")  # files of report/trackers, which --help must not import
 LOG_TO = click.Option(
     ["--log-to", "trackers"],
     type=click.Choice(TRACKERS),
@@ -21,15 +21,15 @@ LOG_TO = click.Option(
 
 
 class LogsRuns(HelpfulCommand):
-    """A command with ``LOG_TO``, which once was called --track. That follows objects."""
+    """A command with ``LOG_TO``. Reports uses of its old name --track, which now tracks objects."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for one, behind in zip(args, [*args, ""][1:], strict=True):
-            option, _, value = one.partition("=")
-            name = value or behind
+        for word, next_word in zip(args, [*args, ""][1:], strict=True):
+            option, _, value = word.partition("=")
+            name = value or next_word
             if option == "--track" and name in TRACKERS:
                 raise click.UsageError(
-                    (f"--track {name}: experiment trackers have their own option: --log-to {name}"),
+                    f"--track {name}: experiment trackers have their own option: --log-to {name}",
                     ctx,
                 )
         return super().parse_args(ctx, args)
@@ -37,17 +37,17 @@ class LogsRuns(HelpfulCommand):
 
 def require_trackers(trackers: Sequence[str]) -> None:
     if trackers:
-        from detector.lab.report.trackers import ready
+        from detector.lab.report.trackers import check_installed
 
         for name in trackers:
-            ready(name)
+            check_installed(name)
 
 
 def log_to_trackers(trackers: Sequence[str], session: Any) -> None:
-    """Logs a session. Says where on stderr, because stdout may be a document."""
-    require_trackers(trackers)
+    """Log a session, and print to stderr where, since stdout may be a document."""
+    require_trackers(trackers)  # before anything is logged
     if trackers:
-        from detector.lab.report.trackers import track
+        from detector.lab.report.trackers import log_session
 
         for name in trackers:
-            echo(track(name, session), err=True)
+            echo(log_session(name, session), err=True)

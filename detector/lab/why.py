@@ -1,4 +1,4 @@
-"""``why``: what a session, its rows and its clip tell of single frames."""
+"""Explain slow frames of a saved session from its spans, its rows and its video (``why``)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from detector.lab.session.read import SavedSession
 from detector.lab.session.rows import read_rows
 from detector.lab.session.why import Why
 
-REORDERED = 64  # pictures that may be stored before one that is shown earlier
+REORDERED = 64  # at most this many pictures are stored before one that is shown earlier
 NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
 def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: bool = True) -> Why:
-    """``frame`` alone, or so many of the slowest. Raises UsageError for an unrecorded frame."""
+    """Explain ``frame``, or this many of the ``slowest``. Raises UsageError for unknown frames."""
     known, absent = gather(session, clip)
     sizes = session.document.loop[0] if session.document.loop else None
-    found = Explanation(activities_of(session.spans), LoopShape.of(sizes), known) if sizes else None
-    if found is None or not found.frames:
+    spans = activities_of(session.spans)
+    explanation = Explanation(spans, LoopShape.of(sizes), known) if sizes else None
+    if explanation is None or not explanation.frames:
         raise UsageError(f"{session.folder}: it recorded no frame from read to write")
-    recorded = found.frames
+    recorded = explanation.frames
     if frame is not None and frame not in recorded:
         raise UsageError(
             f"--frame {frame}: not among the {len(recorded)} recorded frames of "
             f"{session.folder} ({recorded[0]} to {recorded[-1]})"
         )
-    frames = found.slowest(slowest) if frame is None else [frame]
+    frames = explanation.slowest(slowest) if frame is None else [frame]
     return Why(
         run=str(session.folder),
-        frames=[found.explain(one) for one in frames],
-        median_ms=found.median_ms(),
+        frames=[explanation.explain(one) for one in frames],
+        median_ms=explanation.median_ms(),
         median_boxes=median(known.boxes.values()) if known.boxes else None,
         median_mhz=median(known.moments.mhz) if known.moments and known.moments.mhz else None,
         recorded=len(recorded),
@@ -47,7 +48,8 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, str]]:
-    """Gather other facts, and what is missing, with cures. ``clip`` opens the source."""
+    """Return the facts besides spans, and missing facts -> how to get them. ``clip``: allow to read
+    the video for key frames."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:
@@ -74,21 +76,21 @@ def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, s
 
 
 def find_key_frames(document: SessionDocument) -> set[int]:
-    """The run's key frames by its first source's packets. Raises UsageError with the reason."""
-    taken = document.config.get("input", {})
-    if taken.get("stride", 1) != 1 or taken.get("start") is not None:
+    """Return the key frames, read from the video's packets. Raises UsageError if it cannot."""
+    settings = document.config.get("input", {})
+    if settings.get("stride", 1) != 1 or settings.get("start") is not None:
         raise UsageError("unknown for a run with --stride or --start")
     path = document.each[0].video.path
-    wanted = document.clip_sha256.get(path)
-    if wanted is None or not Path(path).is_file():
+    sha256 = document.clip_sha256.get(path)
+    if sha256 is None or not Path(path).is_file():
         raise UsageError("the video file is missing")
     with open(path, "rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise UsageError("the video file has changed since the run")
-    return _keys_of(path, document.each[0].frames.read)
+    return _read_keys(path, document.each[0].frames.read)
 
 
-def _keys_of(path: str, frames: int) -> set[int]:
+def _read_keys(path: str, frames: int) -> set[int]:
     import av
 
     try:

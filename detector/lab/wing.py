@@ -1,4 +1,4 @@
-"""What measuring adds to the program: its commands, in commands/, and a look at finished runs."""
+"""The wing for measuring. Adds the commands in commands/, and an audit of finished runs."""
 
 from __future__ import annotations
 

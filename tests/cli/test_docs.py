@@ -4,7 +4,7 @@ every link of any page works, and numbers match the code.
 A number in a page that the code decides is followed by a comment that names it, which readers do
 not see: ``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may come in between, an
 attribute or a key after the name, and a factor at the end:
-``512 MB <!-- = detector.lab.profile.stand_ins:KEPT_BYTES / 2**20 -->``.
+``512 MB <!-- = detector.lab.profile.stand_ins:MAX_BYTES / 2**20 -->``.
 """
 
 import importlib

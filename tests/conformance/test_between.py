@@ -27,7 +27,7 @@ from detector.core.timeline.spans import STAGES
 from detector.core.types import Detections, Frame, SourceInfo
 from detector.lab.analysis.loop.activities import LoopShape, activities_of, activity_graph
 from detector.lab.analysis.loop.critical_path import critical_path
-from detector.lab.profile.stand_ins import record_stages, replace_stage, what_replaces
+from detector.lab.profile.stand_ins import describe_replacement, record_stages, replace_stage
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
 
@@ -168,7 +168,7 @@ def test_what_if_puts_a_stand_in_for_it(best: type[BestStage]) -> None:
     assert [len(one) for one in found] == [1] * FRAMES
     assert len(best.made[-1].seen) == before, "the stand-in took its place"
     assert timeline.tracks["writer"].spans["best", "work"].calls == FRAMES
-    assert "earlier detections" in what_replaces("best")
+    assert "earlier detections" in describe_replacement("best")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from detector.core.analysis.statistics import Statistic, list_statistics
 from detector.core.session.codec import json_schema
 from detector.core.session.document import Count, Summary, statistic
 from detector.lab.report.page import page
-from detector.lab.report.trackers import entries_of
+from detector.lab.report.trackers import collect_entries
 from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran
 
@@ -98,7 +98,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> SavedSession:
 
 @pytest.fixture(scope="module")
 def told(session: SavedSession) -> tuple[dict[str, Any], str, set[str]]:
-    return json_schema(Summary), page(session).decode(), set(entries_of(session).figures)
+    return json_schema(Summary), page(session).decode(), set(collect_entries(session).figures)
 
 
 @pytest.mark.parametrize("one", list_statistics(), ids=lambda one: one.name)

@@ -18,7 +18,7 @@ from detector.lab import evaluate as evaluation
 from detector.lab.datasets.base import Dataset, picture
 from detector.lab.datasets.classmap import ClassPairs
 from detector.lab.evaluate.scoring import map_labels
-from detector.lab.evaluate.study import Study, decided_tiles
+from detector.lab.evaluate.study import Study, describe_tiles
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
 BOUND = ClassPairs(
@@ -121,35 +121,35 @@ def frame(index):
 
 def test_frames_of_a_video_find_their_labels():
     there = dataset(*(labels(frame=index) for index in (0, 3, 5, 10)), video="in.mp4")
-    evaluation.keep_reached(there, stride=5, frames=2)
+    evaluation.select_frames(there, stride=5, frames=2)
     assert [one.frame for one in there.pictures] == [0, 5]
     study = Study(there, None)
     for index in range(7):
         study.collect(frame(index), Detections.empty())
-    assert sorted(study.found) == [0, 1]
+    assert sorted(study.detections) == [0, 1]
 
 
 def test_a_session_for_each_engine():
     config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
-    assert [one.output.run_dir for one in evaluation.configs_of_rows(config, ["ort"])] == ["r"]
-    several = evaluation.configs_of_rows(config, ["ort", "null"])
+    assert [one.output.run_dir for one in evaluation.list_configs(config, ["ort"])] == ["r"]
+    several = evaluation.list_configs(config, ["ort", "null"])
     assert [(one.runtime.engine, one.output.run_dir) for one in several] == [
         ("ort", "r/ort"),
         ("null", "r/null"),
     ]
-    assert evaluation.configs_of_rows(config, []) == [config]
-    with pytest.raises(UsageError, match="twice"):
-        evaluation.configs_of_rows(config, ["ort", "ort"])
+    assert evaluation.list_configs(config, []) == [config]
+    with pytest.raises(UsageError, match="duplicate"):
+        evaluation.list_configs(config, ["ort", "ort"])
 
 
 def test_auto_is_called_what_it_took():
     for asked, inputs, told in (("auto", 1, "none"), ("auto", 10, "3x3"), ("3x2", 7, "3x2")):
-        assert decided_tiles(merge_levels((COMMAND_LINE, {"tiles": asked})), inputs) == told
+        assert describe_tiles(merge_levels((COMMAND_LINE, {"tiles": asked})), inputs) == told
 
 
 def test_a_session_for_each_number_of_tiles():
     config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
-    rows = evaluation.configs_of_rows(config, ["ort", "null"], ["none", "2x2"])
+    rows = evaluation.list_configs(config, ["ort", "null"], ["none", "2x2"])
     assert [(one.runtime.engine, one.input.tiles, one.output.run_dir) for one in rows] == [
         ("ort", "none", "r/ort/none"),
         ("ort", "2x2", "r/ort/2x2"),
@@ -158,7 +158,7 @@ def test_a_session_for_each_number_of_tiles():
     ]
     for wrong in (["2x2", "2x2"], ["0x2"]):
         with pytest.raises(UsageError):
-            evaluation.configs_of_rows(config, [], wrong)
+            evaluation.list_configs(config, [], wrong)
 
 
 def test_what_a_run_takes_is_judged_too(monkeypatch):
@@ -170,7 +170,7 @@ def test_what_a_run_takes_is_judged_too(monkeypatch):
         config = Config().with_options({"engine": engine, "precision": precision})
         chosen = EngineChoice(config, None)
         monkeypatch.setattr(loading, "choose_as_a_run", lambda config: chosen)
-        made = evaluation.with_usual(Config())
+        made = evaluation.add_usual_engine(Config())
         return [(one.runtime.engine, one.runtime.precision) for one in made]
 
     by_rank = engines.choose_by_rank("fp32", "auto")[0]
@@ -178,7 +178,7 @@ def test_what_a_run_takes_is_judged_too(monkeypatch):
     assert usual("other", "int8") == [("auto", "auto"), ("other", "int8")]
     for given in ({"engine": "ort"}, {"precision": "fp32"}, {"run_dir": "r"}):
         config = Config().with_options(given)
-        assert evaluation.with_usual(config) == [config]
+        assert evaluation.add_usual_engine(config) == [config]
 
 
 def test_missing_engine_raises_before_any_run(monkeypatch):
@@ -189,9 +189,9 @@ def test_missing_engine_raises_before_any_run(monkeypatch):
 
     monkeypatch.setattr(engines, "usable", lambda *_: {"ort": None, "other": "not installed"})
     monkeypatch.setattr(engines, "load_library", load)
-    evaluation._check_engines(evaluation.configs_of_rows(Config(), ["ort"]))
+    evaluation._check_engines(evaluation.list_configs(Config(), ["ort"]))
     with pytest.raises(EngineError, match="engine other"):
-        evaluation._check_engines(evaluation.configs_of_rows(Config(), ["ort", "other"]))
+        evaluation._check_engines(evaluation.list_configs(Config(), ["ort", "other"]))
 
 
 def test_own_defaults_lie_below_a_file_and_above_the_package(tmp_path):

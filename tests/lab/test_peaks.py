@@ -17,7 +17,7 @@ from detector.core.models.graph.qdq import original_names
 from detector.core.session.codec import to_json
 from detector.lab import peaks
 from detector.lab.peaks import PeaksOf, caches, kept, kernels
-from detector.lab.session.network import Bandwidth, Peaks, higher_of
+from detector.lab.session.network import Bandwidth, Peaks, keep_higher_peaks
 
 ORT = PeaksOf("ort", "fp32", 1, {})
 CURVE = tuple(
@@ -59,7 +59,7 @@ def test_threads_of_more_than_the_run_has_do_not_count():
 def test_of_two_measurements_the_higher_peaks_stay():
     slow = replace(CURVE[0], gbytes_s=1.0)
     other = replace(SOME, gflops_s={"fp32": 4.0, "int8": 9.0}, bandwidths=(slow, *CURVE[1:]))
-    for both in (higher_of(SOME, other), higher_of(other, SOME)):
+    for both in (keep_higher_peaks(SOME, other), keep_higher_peaks(other, SOME)):
         assert both.gflops_s == {"fp32": 5.0, "int8": 9.0}
         assert both.bandwidths[0].gbytes_s == 80.0
 

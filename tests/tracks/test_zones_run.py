@@ -123,13 +123,13 @@ def test_session_and_report_have_them(run: Path) -> None:
     assert len(scene.heat_s) == scene.heat_columns * scene.heat_rows
     assert sum(scene.heat_s) > 10
     (part,) = PARTS
-    drawn = part.drawn(session)
+    drawn = part.draw(session)
     assert "mid" in drawn
     assert "<svg" in drawn
     assert scene.clock == [], "nobody knows when street.mp4 began"
     local_s = datetime(2026, 10, 25, 2, 59, 58, tzinfo=UTC).timestamp()
     dated = replace(scene, clock=[(0.0, local_s), (2.0, local_s + 2 - 3600)])
-    drawn = part.drawn(replace(session, document=replace(session.document, scenes=[dated])))
+    drawn = part.draw(replace(session, document=replace(session.document, scenes=[dated])))
     clock = re.findall(r">(\d\d:\d\d:\d\d)<", drawn)
     assert clock[:3] == ["02:59:58", "02:59:59", "02:00:00"], "as summer time ends"
 

@@ -1,1 +1,1 @@
-"""The commands of the lab, one file each."""
+"""The commands of the lab. Each file adds the command of its name."""

@@ -1,4 +1,4 @@
-"""``detect-video audit``: what is wrong with a benchmark, ours or anybody's."""
+"""``detect-video audit``: find mistakes in a benchmark, which may be of another program."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def command(
         print_audit(terminal(piped_width=80), document)
     if fail_on == NEVER:
         return
-    counted_as = SEVERITIES[: [*SEVERITIES].index(fail_on) + 1]  # type: ignore[arg-type]
-    counts = [counted(n, one) for one in counted_as if (n := document.counts[one])]
+    failing = SEVERITIES[: [*SEVERITIES].index(fail_on) + 1]  # type: ignore[arg-type]
+    counts = [counted(n, one) for one in failing if (n := document.counts[one])]
     if counts:
         raise GateError(f"audit: {', '.join(counts)} (--fail-on {fail_on})")

@@ -1,4 +1,4 @@
-"""``detect-video compare SOURCE``: engines, precisions and batches on the same frames, in turns."""
+"""``detect-video compare SOURCE``: compare engines, precisions and batches on the same frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detector.core.config.schema import CAMERA_GROUPS
 
 WITHOUT = (
     *("engine", "precision", "batch", "output", "run_dir", "self_timing"),
-    *("skip_still", "infer_every", "smooth"),  # engines are compared on frames that they see
+    *("skip_still", "infer_every", "smooth"),  # every frame of a comparison needs inference
 )
 
 
@@ -150,7 +150,7 @@ def command(
             "labels": labels,
         }
         others |= {"mapping": mapping, "use": use, "batch": None if batch == "1" else batch}
-        _refuse_beside_where(others | {"precision": None if precision == "fp32" else precision})
+        _refuse_with_where(others | {"precision": None if precision == "fp32" else precision})
         return _where(source, where, picture, config_file, flags, as_json, quiet)
     models = flags["model"]
     if several := parse_models(models):
@@ -176,16 +176,17 @@ def command(
             dataset=dataset,
         )
     would_take = preview_choice(document, config)
-    asked = use is None and would_take is not None and not (quiet or as_json) and _can_answer()
+    can_ask = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    asks_user = use is None and would_take is not None and not (quiet or as_json) and can_ask
     if not as_json:
         print_comparison(terminal(piped_width=100), document, would_take)
-    if asked:
+    if asks_user:
         use = click.confirm("Use it for later runs of this model?", default=False, err=True)
     if use:
         document = record_comparison(document, config)
         if not as_json:
             echo(f"recorded: {document.recorded}")
-    elif would_take is not None and not (asked or as_json):
+    elif would_take is not None and not (asks_user or as_json):
         echo("Later runs do not change; `compare --use` keeps the result for them.")
     if as_json:
         print_json(document)
@@ -197,7 +198,7 @@ def command(
     return code
 
 
-def _refuse_beside_where(others: dict[str, Any]) -> None:
+def _refuse_with_where(others: dict[str, Any]) -> None:
     from detector.core.errors import UsageError
 
     for name, value in others.items():
@@ -209,7 +210,7 @@ def _refuse_beside_where(others: dict[str, Any]) -> None:
 
 def _where(
     source: str,
-    given: tuple[str, str],
+    variants: tuple[str, str],
     picture: str,
     config_file: str | None,
     flags: dict[str, Any],
@@ -223,14 +224,10 @@ def _where(
     errors = error_terminal()
     with progress_bar(errors, not quiet and errors.is_terminal) as watch:
         document, code = where_command(
-            source, given, config_file, flags, picture, lambda doing: watch(doing, 0, 1)
+            source, variants, config_file, flags, picture, lambda doing: watch(doing, 0, 1)
         )
     if as_json:
         print_json(document)
     else:
         print_where(terminal(piped_width=100), document)
     return code
-
-
-def _can_answer() -> bool:
-    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

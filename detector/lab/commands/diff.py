@@ -1,4 +1,4 @@
-"""``detect-video diff RUN_A RUN_B``: what became slower, beyond the noise."""
+"""``detect-video diff RUN_A RUN_B``: report what became slower by more than the noise."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def command(
         echo(f"before: {run_a}, after: {run_b}", err=True)
     before, after = read_session(run_a), read_session(run_b)
     changes, differing = diff(before, after), what_differs(before, after)
-    whole = next((change for change in changes if change.what == END_TO_END), None)
-    if not changes or (whole is None and limit is not None):
+    end_to_end = next((change for change in changes if change.what == END_TO_END), None)
+    if not changes or (end_to_end is None and limit is not None):
         raise UsageError(
             f"{run_a} and {run_b} have too few frames to compare: each needs six; run more frames"
         )
@@ -52,28 +52,29 @@ def command(
     cpu = compare_cpu(before.document, after.document)
     if as_json:
         rows = [change.as_json() for change in changes]
-        found = {"schema": 1, "changes": rows, "not_the_same": differing}
-        beside = {"others": None if load is None else load.as_json()}
-        print_json(found | beside | {"cpu": [change.as_json() for change in cpu]})
+        others = None if load is None else load.as_json()
+        document = {"schema": 1, "changes": rows, "not_the_same": differing, "others": others}
+        print_json(document | {"cpu": [change.as_json() for change in cpu]})
     else:
         print_diff(terminal(piped_width=120), changes, differing, load, cpu)
     if load is not None and load.differs:
         if limit is not None and (worst := most_grown(cpu, limit)) is not None:
             raise GateError(
                 f"{run_b}: CPU time of {worst.what} is {worst.before:.2f} -> {worst.after:.2f} "
-                f"ms a frame, {worst.ratio - 1:.0%} more than in {run_a}: more than the "
-                f"{limit:.1%} allowed, and than other programs explain"
+                f"ms per frame, {worst.ratio - 1:.0%} more than in {run_a}: more than the "
+                f"{limit:.1%} allowed, and more than other programs explain"
             )
         return
-    if limit is not None and whole is not None and whole.regresses(limit):
+    if limit is not None and end_to_end is not None and end_to_end.regresses(limit):
         raise GateError(
-            f"{run_b}: a frame takes {whole.ratio - 1:.1%} longer than in {run_a} "
-            f"[{whole.low - 1:+.1%} .. {whole.high - 1:+.1%}], more than the {limit:.1%} allowed"
+            f"{run_b}: a frame takes {end_to_end.ratio - 1:.1%} longer than in {run_a} "
+            f"[{end_to_end.low - 1:+.1%} .. {end_to_end.high - 1:+.1%}], more than the "
+            f"{limit:.1%} allowed"
         )
 
 
 def _share(text: str | None) -> float | None:
-    """5% or 0.05 -> 0.05. A bare 5 is refused: as a share it is 500%, a gate that never closes."""
+    """Convert 5% or 0.05 to 0.05. Raises UsageError for 5, which as a share would be 500%."""
     from detector.core.errors import UsageError
 
     if text is None:

@@ -1,4 +1,4 @@
-"""``detect-video eval DATASET``: how right a model is, and how fast it was in the same run."""
+"""``detect-video eval DATASET``: measure a model's accuracy, and its speed in the same run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
 from detector.core.config.schema import CAMERA_GROUPS, EVAL_DEFAULTS, DrawingConfig
 
-# They say where a run's results go and how pictures look, which has no meaning here.
+# Options for the outputs and pictures of a run, which eval does not write.
 DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
 OUTPUTS = (
     "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf", "encoder",
@@ -68,36 +68,36 @@ def command(
     quiet: bool,
     engine: str | None,
     tiles: str | None,
-    **given: Any,
+    **flags: Any,
 ) -> int:
     """Measure average precision on DATASET, and speed.
 
     DATASET is a COCO JSON, a YOLO data.yaml or folder (images/, labels/), or a MOT sequence; its
     images can be frames of a video. --engine (ort,torch) and --tiles (none,2x2) accept several
     values and show how each differs from the first. Without --engine, --precision and --min-ap50
-    the first row is fp32; a second one has the engine and precision of a plain run, if others.
+    the first row is fp32; a second has the engine and precision of a plain run, if they differ.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.progress import LiveLine
-    from detector.lab.evaluate import EvalOptions, configs_of_rows, evaluate, with_usual
+    from detector.lab.evaluate import EvalOptions, add_usual_engine, evaluate, list_configs
     from detector.lab.report.plots import plots
     from detector.lab.terminal.evaluate import print_evaluation
 
-    asked = EvalOptions(**{name: given.pop(name) for name in EvalOptions.__dataclass_fields__})
+    options = EvalOptions(**{name: flags.pop(name) for name in EvalOptions.__dataclass_fields__})
     engines, grids = (
-        [name.strip() for name in (given_text or "").split(",") if name.strip()]
-        for given_text in (engine, tiles)
+        [name.strip() for name in (values or "").split(",") if name.strip()]
+        for values in (engine, tiles)
     )
     console = terminal(piped_width=140)
     watched = console.is_terminal and not (as_json or quiet)
     live = (lambda: LiveLine(console)) if watched else None
     with errors_as_documents(as_json):
-        # A tracker has to know what an object is: then the thresholds are those of a run.
-        defaults = EVAL_DEFAULTS if given["track"] is None else {}
-        configs = configs_of_rows(resolve_config(config_file, given, defaults), engines, grids)
-        if len(configs) == 1 and asked.min_ap50 is None and asked.detections is None:
-            configs = with_usual(*configs)
-        document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
+        # A tracker needs the thresholds of a run; average precision needs all scores.
+        defaults = EVAL_DEFAULTS if flags["track"] is None else {}
+        configs = list_configs(resolve_config(config_file, flags, defaults), engines, grids)
+        if len(configs) == 1 and options.min_ap50 is None and options.detections is None:
+            configs = add_usual_engine(*configs)
+        document = evaluate(options, configs, command=sys.argv, live=live, plots=plots)
     if as_json:
         print_json(document)
     elif not quiet:

@@ -1,8 +1,8 @@
-"""``detect-video metrics``: nvprof's metric and event names in today's words."""
+"""``detect-video metrics``: translate nvprof's metrics and events to Nsight Compute's names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import click
 
@@ -40,11 +40,16 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
         }
         for kind in ("metrics", "events")
     }
-    wanted = [word.strip() for given in words for word in given.split(",") if word.strip()]
-    if wanted:
-        _refuse_unknown(wanted, every)
+    terms = [word.strip() for argument in words for word in argument.split(",") if word.strip()]
+    names = {name for rows in every.values() for name in rows}
+    if terms:
+        _refuse_unknown(terms, every, names)
     picked = {
-        kind: {name: row for name, row in rows.items() if _is_meant(name, row, wanted, every)}
+        kind: {
+            name: row
+            for name, row in rows.items()
+            if not terms or any(_matches(word, name, row, names) for word in terms)
+        }
         for kind, rows in every.items()
     }
     if as_json:
@@ -53,48 +58,35 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
         print_metrics(terminal(piped_width=160), picked["metrics"], picked["events"])
 
 
-def _is_meant(
-    name: str, row: Mapping[str, str | None], words: Sequence[str], every: Mapping[str, Rows]
-) -> bool:
+def _matches(word: str, name: str, row: Mapping[str, str | None], names: Collection[str]) -> bool:
+    normalized = _normalize(word)
+    if normalized in names:
+        return name == normalized
     text = " ".join([name, *(value for value in row.values() if value)]).lower()
-    return not words or any(
-        name == plain if (plain := _plain(word)) in _names(every) else _holds(text, word)
-        for word in words
-    )
+    return word.lower() in text or normalized in text
 
 
-def _holds(text: str, word: str) -> bool:
-    return word.lower() in text or _plain(word) in text
-
-
-def _plain(word: str) -> str:
-    """``Achieved Occupancy`` as nvprof writes it: ``achieved_occupancy``."""
+def _normalize(word: str) -> str:
+    """Write ``Achieved Occupancy`` like nvprof: ``achieved_occupancy``."""
     return "_".join(word.lower().replace("-", " ").split())
 
 
-def _names(every: Mapping[str, Rows]) -> set[str]:
-    return {name for rows in every.values() for name in rows}
-
-
-def _refuse_unknown(words: Sequence[str], every: Mapping[str, Rows]) -> None:
-    """Raises UsageError for words that pick nothing: of several, none is left out in silence."""
+def _refuse_unknown(
+    words: Sequence[str], every: Mapping[str, Rows], names: Collection[str]
+) -> None:
+    """Raise UsageError for words that select nothing, even if others select something."""
     from detector.core.errors import UsageError
 
-    missing = [word for word in words if not any(_found(word, every))]
+    known = [row for rows in every.values() for row in rows.items()]
+    missing = [one for one in words if not any(_matches(one, *row, names) for row in known)]
     if not missing:
         return
     import difflib
 
-    near = difflib.get_close_matches(_plain(missing[0]), sorted(_names(every)), 3, 0.4)
+    near = difflib.get_close_matches(_normalize(missing[0]), sorted(names), 3, 0.4)
     hint = f"similar names: {', '.join(near)}" if near else "run without WORD to list all"
     counts = " and ".join(f"{len(rows)} {kind}" for kind, rows in every.items())
     raise UsageError(
         f"none of the {counts} of nvprof listed here has {' or '.join(missing)} in its name "
         f"or meaning; {hint}"
     )
-
-
-def _found(word: str, every: Mapping[str, Rows]) -> Iterator[bool]:
-    for rows in every.values():
-        for name, row in rows.items():
-            yield _is_meant(name, row, [word], every)

@@ -1,4 +1,4 @@
-"""``detect-video profile SOURCE``: where the time goes, in separate passes, in one session."""
+"""``detect-video profile SOURCE``: measure where the time goes, in separate passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detector.lab.trackers import LOG_TO, LogsRuns, log_to_trackers, require_tra
 
 
 class _ListsPasses(LogsRuns):
-    """A command whose help ends with the passes, which are imported only for that."""
+    """A command whose help lists the passes, which are imported only then."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from detector.lab.profile import list_passes, open_pass
@@ -136,8 +136,8 @@ def command(
         words = ["detect-video", "tune", source or "SOURCE", "--target", target or "60fps"]
         words += ["--seconds", target_seconds] if target_seconds else []
         raise UsageError(f"--target is an option of another command: {shlex.join(words)}")
-    wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
-    if sweep or "sweep" in (wanted or ()):
+    passes = [name.strip() for name in only.split(",") if name.strip()] if only else None
+    if sweep or "sweep" in (passes or ()):
         words = ["detect-video", "compare", source or "SOURCE"]
         words += ["--engine", flags["engine"]] if flags["engine"] else []
         words += ["--batch", "1,2,4,8"]
@@ -160,14 +160,14 @@ def command(
     refuse_rect(config)
     sheet = parse_sheet(peak, bandwidth)
 
-    def say(text: str, whole: bool) -> None:
+    def say(text: str, ends_line: bool) -> None:
         if not as_json:
-            echo(text, nl=whole, err=True)
+            echo(text, nl=ends_line, err=True)
 
     session = profile(
         source,
         config,
-        only=wanted,
+        only=passes,
         more=["moments"] * moments,
         seconds=what_if_seconds,
         sheet=sheet,
@@ -178,13 +178,11 @@ def command(
     if as_json:
         print_json(profile_document(session).as_builtins())
     else:
-        # Whoever names passes wants to read them.
-        whole = verbose or only is not None
-        # What the run itself would suggest, print_profile has measured; it names the session too.
-        shown = replace(session.document, session=UNSET)
+        print_all = verbose or only is not None
+        shown = replace(session.document, session=UNSET)  # print_profile prints its folder
         faster = list_faster(session)
-        print_run(terminal(piped_width=140), shown, verbose=whole, faster=faster)
-        print_profile(terminal(piped_width=140), session, short=not whole)
+        print_run(terminal(piped_width=140), shown, verbose=print_all, faster=faster)
+        print_profile(terminal(piped_width=140), session, short=not print_all)
         echo(f"report: {report}")
     for name, text in csv_files(session).items() if as_csv else ():
         add_to_session(session.folder, name, utf8(text))

@@ -1,4 +1,4 @@
-"""``detect-video report RUN``: a saved session as HTML, table, JSON, CSV or trace; anywhere."""
+"""``detect-video report RUN``: render a saved session as HTML, tables, JSON, CSV or a trace."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _render(session: SavedSession, kind: str, output: str | None) -> dict[str, b
     if kind == "trace":
         from detector.lab.report.trace import trace
 
-        # What is called .json, or is piped on, is read as JSON.
+        # A .json file or a pipe gets plain JSON.
         return {"trace.json.gz": trace(session, output is None or output.endswith(".gz"))}
     from detector.core.session.codec import to_json
     from detector.lab.analysis.profile import profile_document
@@ -93,11 +93,11 @@ def _write(folder: Path, name: str, content: bytes, output: str | None, many: bo
     if output == "-":
         check_standard_output({"--output -": True})
         sys.stdout.buffer.write(content)
-        return  # main flushes it, and says so where that fails
+        return  # main flushes it and reports errors
     if output is None:
         target = add_to_session(folder, name, content)
     else:
-        nowhere = is_null_device(output)
-        target = Path(output) / name if many and not nowhere else Path(output)
+        is_folder = many and not is_null_device(output)
+        target = Path(output) / name if is_folder else Path(output)
         write_whole(target, content)
     echo(str(target))

@@ -1,4 +1,4 @@
-"""``detect-video tune SOURCE``: the fastest settings here, or the cheapest for a frame rate."""
+"""``detect-video tune SOURCE``: find the fastest settings, or the cheapest for a frame rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from detector.core.config.schema import Config
 
 WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth")
-# Options of this command alone, with a value and without.
+# Options that only this command has: with a value, and without.
 OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--json", "-q", "--quiet")
 
 
@@ -81,11 +81,11 @@ def command(
     """Find the settings that run SOURCE fastest, or reach --target.
 
     tune runs the real job, with all its outputs, on the first frames: each engine and precision
-    takes turns with the defaults, then numbers of requests at once and of threads, and batch sizes,
-    then queue sizes and encoder settings. The faster half goes on, until one setting is left; that
+    takes turns with the defaults, then numbers of parallel requests and of threads, batch sizes,
+    queue sizes and encoder settings. The faster half goes on, until one setting is left; that
     one alternates with the defaults. The outputs are deleted. Without --use or -o, nothing is kept.
 
-    With --target it then adds what costs accuracy or video: precisions, smaller inputs, fewer
+    With --target it then tries what costs accuracy or video: precisions, smaller inputs, fewer
     frames, faster encoding or no video; the cheapest set that reaches the rate in every round wins.
 
     A later run uses the kept settings, and prints a note, if the model, size and codec are the same
@@ -108,49 +108,49 @@ def command(
         return
     if source is None:
         raise UsageError("SOURCE is missing: give the video to tune for")
-    wanted = None if target is None else parse_target(target)
-    if use and wanted is not None:
+    target_fps = None if target is None else parse_target(target)
+    if use and target_fps is not None:
         raise UsageError(
             "--use keeps what costs nothing; with --target, save settings with -o FILE"
         )
     if output is not None:
         keep("the source", source)
-        refuse_kept(Path(output), "choose another with -o")  # before a minute has passed
+        refuse_kept(Path(output), "choose another with -o")  # fail now, not after a minute
     if floor is None:
-        floor = FLOOR if wanted is None else 0.0
+        floor = FLOOR if target_fps is None else 0.0
     if seconds is None:
-        seconds = SECONDS if wanted is None else SECONDS_OF_TARGET
+        seconds = SECONDS if target_fps is None else SECONDS_OF_TARGET
     errors = error_terminal()
     with progress_bar(errors, not quiet and errors.is_terminal, one_line=True) as progress:
-        found = tune(
+        result = tune(
             source,
             config,
             floor=floor,
             seconds=seconds,
             watch=lambda doing, done, of: progress(doing, round(done), round(of)),
-            target=wanted,
+            target=target_fps,
             use=use,
         )
     typed = sys.argv[sys.argv.index("tune") + 1 :]
-    new = {name: one for name, one in found.settings.items() if config.value(name) != one}
+    new = {name: one for name, one in result.settings.items() if config.value(name) != one}
     words = [PROGRAM, *drop_options(typed, OWN, OWN_FLAGS), *as_options(new)]
-    found = replace(found, command=() if wanted is None else tuple(words))
-    if output is not None and found.settings and found.reached is not False:
+    result = replace(result, command=() if target_fps is None else tuple(words))
+    if output is not None and result.settings and result.reached is not False:
         calibrate = config.calibration.calibrate
-        write_whole(Path(output), as_config(found, calibrate).encode())
-        found = replace(found, file=output)
+        write_whole(Path(output), as_config(result, calibrate).encode())
+        result = replace(result, file=output)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        print_tuning(terminal(piped_width=100), found)
-        if output is not None and found.file is None:
+        print_tuning(terminal(piped_width=100), result)
+        if output is not None and result.file is None:
             echo(f"{output} was not written.")
-    if found.reached is False:
+    if result.reached is False:
         raise GateError(f"--target {target}: no settings that were tried reach it in every round")
 
 
 def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:
-    """Raises UsageError for what --undo does not go with, and OutputError."""
+    """Forget what --use kept. Raises UsageError for other arguments (``more``), and OutputError."""
     from detector.core.run import measurements
     from detector.core.run.choose import describe
 

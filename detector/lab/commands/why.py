@@ -1,4 +1,4 @@
-"""``detect-video why RUN``: what made single frames of a saved run slow."""
+"""``detect-video why RUN``: explain why single frames of a saved run were slow."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def command(run: str | None, frame: int | None, slowest: int | None, as_json: bo
 
     if frame is not None and slowest is not None:
         raise UsageError("--frame and --slowest exclude each other; give one of them")
-    told = explain(read_session(run or newest_runs()[0]), frame, slowest or 10)
+    document = explain(read_session(run or newest_runs()[0]), frame, slowest or 10)
     if as_json:
-        print_json(told)
+        print_json(document)
     else:
-        print_why(terminal(piped_width=100), told)
+        print_why(terminal(piped_width=100), document)

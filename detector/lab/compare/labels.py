@@ -15,7 +15,7 @@ from detector.core.types import Detections, LabelledPicture
 from detector.lab.compare.worker import SeenFrame
 from detector.lab.datasets.base import Dataset, Lookup
 from detector.lab.datasets.classmap import ClassMap, ClassPairs, bind
-from detector.lab.evaluate import EvalOptions, keep_reached, open_labels, refuse_window
+from detector.lab.evaluate import EvalOptions, open_labels, refuse_window, select_frames
 from detector.lab.evaluate.scoring import refuse_unlabelled, score
 from detector.lab.evaluate.study import find_size_mismatch, note_size_mismatches
 from detector.lab.session.comparison import ComparedLabels
@@ -116,7 +116,7 @@ def open_labels_of(
     refuse_window(config)
     if paths is None:
         _refuse_beyond_the_end(dataset, opened)
-        keep_reached(dataset, config.input.stride, config.input.frames)
+        select_frames(dataset, config.input.stride, config.input.frames)
     else:
         _refuse_other_pictures(
             dataset, source, paths[:: config.input.stride][: config.input.frames]

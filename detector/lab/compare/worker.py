@@ -280,13 +280,13 @@ class _OpenVariant:
         from detector.core.config.schema import EVAL_DEFAULTS
         from detector.core.run.plan import Asked
         from detector.lab.datasets.classmap import ClassPairs
-        from detector.lab.evaluate.study import with_mapped_head
+        from detector.lab.evaluate.study import map_head
 
         bound = ClassPairs(mapping.targets, mapping.groups, {}, {})
         options: dict[str, Any] = {"classes": None, **EVAL_DEFAULTS}
         config = replace(self.config, selection=replace(self.config.selection, **options))
         machine = replace(self.machine)
-        machine.change_network(partial(with_mapped_head, bound=bound))
+        machine.change_network(partial(map_head, bound=bound))
         plan = Asked.of(config).on(machine)
         seen: list[SeenFrame] = []
         found: list[Detections] = []

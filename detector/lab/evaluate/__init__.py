@@ -1,4 +1,4 @@
-"""``eval``: a dataset goes through the loop of ``detect``; labels judge its detections."""
+"""Run a dataset through the loop of ``detect`` and score the detections against its labels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from detector.core.analysis.matching import MAX_DETECTIONS
 from detector.core.config.schema import Config
 from detector.core.errors import EXIT_DONE, EXIT_GATE, UsageError
 from detector.core.errors.guard import keep
-from detector.core.run.detect import Live
-from detector.core.run.detect import RunResult as RunResult
+from detector.core.run.detect import Live, RunResult
 from detector.core.run.tiling import Tiling
 from detector.core.session.document import Exit
 from detector.lab.datasets.classmap import ClassMap, read_mapping
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """``images``: pictures or video, if the labels do not tell. ``detections``: a file to score."""
+    """``images``: pictures or a video, if the labels name none. ``detections``: a file to score."""
 
     dataset: str
     format: str = "auto"
@@ -58,7 +57,7 @@ def evaluate(
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """One row for each engine and number of tiles, or for a detections file."""
+    """Return a row for each engine and number of tiles, or for a file of detections."""
     from detector.lab.analysis.accuracy.average_precision import check_installed
 
     check_installed()
@@ -98,36 +97,36 @@ def _check_engines(configs: Sequence[Config]) -> None:
     for config in configs:
         name = config.runtime.engine
         if name != "auto" and usable.get(name, "unknown") is not None:
-            engines.load_library(
-                name
-            )  # raises with the reason, and with the command that installs it
+            engines.load_library(name)  # raises an error that says how to install it
 
 
-def with_usual(config: Config) -> list[Config]:
+def add_usual_engine(config: Config) -> list[Config]:
     from detector.core import engines
     from detector.core.run.loading import choose_as_a_run
 
-    asked = config.runtime
-    if config.output.run_dir is not None or (asked.engine, asked.precision) != ("auto", "auto"):
+    requested = config.runtime
+    if config.output.run_dir is not None or (requested.engine, requested.precision) != (
+        "auto",
+        "auto",
+    ):
         return [config]
     usual = choose_as_a_run(config).config
-    taken = usual.runtime.engine, usual.runtime.precision
-    if taken == (engines.choose_by_rank("fp32", asked.device)[0], "fp32"):
+    chosen = usual.runtime.engine, usual.runtime.precision
+    if chosen == (engines.choose_by_rank("fp32", requested.device)[0], "fp32"):
         return [config]
-    runtime = replace(asked, engine=taken[0], precision=taken[1])
+    runtime = replace(requested, engine=chosen[0], precision=chosen[1])
     return [config, replace(config, runtime=runtime, calibration=usual.calibration)]
 
 
-def configs_of_rows(
-    config: Config, engines: Sequence[str], tiles: Sequence[str] = ()
-) -> list[Config]:
-    """Each engine and number of tiles, each of several with its own session. Raises UsageError."""
+def list_configs(config: Config, engines: Sequence[str], tiles: Sequence[str] = ()) -> list[Config]:
+    """Return the config of each engine and number of tiles; if several, each with its own session.
+    Raises UsageError."""
     for flag, names in (("--engine", engines), ("--tiles", tiles)):
         if len(set(names)) != len(names):
-            raise UsageError(f"{flag} {','.join(names)}: lists one twice; give each once")
+            raise UsageError(f"{flag} {','.join(names)}: has a duplicate; list each once")
     for text in tiles:
         Tiling.parse(text)
-    folder, made = config.output.run_dir, []
+    folder, configs = config.output.run_dir, []
     rows = [(name, text) for name in engines or [""] for text in tiles or [""]]
     for row in rows:
         name, text = row
@@ -135,8 +134,8 @@ def configs_of_rows(
         given |= {"tiles": text} if text else {}
         if folder and len(rows) > 1:
             given["run_dir"] = str(Path(folder, *filter(None, row)))
-        made.append(config.with_options(given))
-    return made
+        configs.append(config.with_options(given))
+    return configs
 
 
 def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassMap | None]:
@@ -146,7 +145,7 @@ def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassM
     if dataset.video is None:
         dataset.pictures = dataset.pictures[::stride][:frames]
     else:
-        keep_reached(dataset, stride, frames)
+        select_frames(dataset, stride, frames)
     return dataset, mapping
 
 
@@ -170,19 +169,19 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
         dataset.pictures = [one for one in dataset.pictures if one.subset == options.subset]
         if not dataset.pictures:
             raise UsageError(
-                f"--subset {options.subset}: no picture is in it; {options.dataset} has "
+                f"--subset {options.subset}: it contains no picture; {options.dataset} has "
                 f"{', '.join(known) or 'no subsets'}"
             )
     return dataset, mapping
 
 
 def refuse_window(config: Config) -> None:
-    """Raise UsageError for --start and --duration: what they leave out would count as missed."""
+    """Raise UsageError for --start and --duration, since omitted frames would count as missed."""
     if config.input.start is not None or config.input.duration is not None:
         raise UsageError("--start and --duration do not work with labels; use --frames, --stride")
 
 
-def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
+def select_frames(dataset: Dataset, stride: int, frames: int | None) -> None:
     end = math.inf if frames is None else frames * stride
     dataset.pictures = [
         one
@@ -227,7 +226,9 @@ def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | N
         if isinstance(row, InterruptedResult):
             return replace(row.exit, reason=f"{row.exit.reason}; nothing was scored")
     for row in results:
-        if isinstance(row, EngineResult | FileResult) and _is_below(row.ap50, least):
+        if not isinstance(row, EngineResult | FileResult) or least is None:
+            continue
+        if row.ap50 is None or row.ap50 < least:
             who = row.engine if isinstance(row, EngineResult) else row.detections
             reached = "it has no AP50" if row.ap50 is None else f"AP50 is {row.ap50:.4f}"
             return Exit(
@@ -238,7 +239,3 @@ def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | N
         if run.exit_code != EXIT_DONE:
             return run.summary.exit
     return Exit(code=EXIT_DONE, reason="done")
-
-
-def _is_below(ap50: float | None, least: float | None) -> bool:
-    return least is not None and (ap50 is None or ap50 < least)

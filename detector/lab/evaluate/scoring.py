@@ -1,4 +1,4 @@
-"""Scoring: detections of a run or of a file are mapped, held against labels, and kept."""
+"""Map the classes of detections, compare them with labels, and save the scores."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ Plots = Callable[[EngineResult | FileResult], dict[str, str]]
 
 
 def score(
-    dataset: Dataset, bound: ClassPairs, seen: Sequence[int], found: Sequence[Detections]
+    dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
 ) -> Accuracy:
-    """``seen``: indices of the pictures; ``found``: their detections in ``bound.targets``."""
+    """Score the pictures at ``indices`` by their ``detections`` in ``bound.targets``."""
     from detector.lab.analysis.accuracy.average_precision import accuracy
 
-    pictures = [map_labels(dataset.pictures[at], bound) for at in seen]
-    return accuracy(pictures, found, bound.targets)
+    pictures = [map_labels(dataset.pictures[at], bound) for at in indices]
+    return accuracy(pictures, detections, bound.targets)
 
 
 def score_tracks(
-    dataset: Dataset, bound: ClassPairs, seen: Sequence[int], found: Sequence[Detections]
+    dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
 ) -> TrackAccuracy | UnsetType:
     from detector.lab.analysis.accuracy.tracking import track_accuracy
 
-    if not found or found[0].track_ids is None:
+    if not detections or detections[0].track_ids is None:
         return UNSET
-    return track_accuracy([map_labels(dataset.pictures[at], bound) for at in seen], found)
+    return track_accuracy([map_labels(dataset.pictures[at], bound) for at in indices], detections)
 
 
 def refuse_untracked(dataset: Dataset) -> None:
-    """Raise UsageError for --track with labels that do not tell which boxes are one object."""
+    """Raise UsageError for --track if the labels have no track ids, or are of several sequences."""
     sequences = sorted({one.subset for one in dataset.pictures})
     if dataset.pictures and dataset.pictures[0].track_ids is None:
         raise UsageError(
@@ -62,12 +62,12 @@ def refuse_untracked(dataset: Dataset) -> None:
 
 def map_labels(one: LabelledPicture, bound: ClassPairs) -> LabelledPicture:
     target_of = {**bound.label_ids, **bound.ignored_ids}
-    looked_for = None
+    scored_ids = None
     if one.labelled is not None:
-        looked_for = frozenset(
+        scored_ids = frozenset(
             bound.label_ids[class_id] for class_id in one.labelled if class_id in bound.label_ids
         )
-        target_of = {label: target for label, target in target_of.items() if target in looked_for}
+        target_of = {label: target for label, target in target_of.items() if target in scored_ids}
     keep = np.array([class_id in target_of for class_id in one.class_ids.tolist()], bool)
     ids = one.class_ids[keep].tolist()
     excused = np.array([class_id in bound.ignored_ids for class_id in ids], bool)
@@ -78,17 +78,17 @@ def map_labels(one: LabelledPicture, bound: ClassPairs) -> LabelledPicture:
         ignored=(one.ignored[keep] | excused) & ~one.crowd[keep],
         crowd=one.crowd[keep],
         areas=one.areas[keep],
-        labelled=looked_for,
+        labelled=scored_ids,
         track_ids=None if one.track_ids is None else one.track_ids[keep],
     )
 
 
 def refuse_unlabelled(dataset: Dataset, bound: ClassPairs) -> None:
-    """Raise SourceError if there is no box to find, before hours of inference."""
+    """Raise SourceError before hours of inference if no label counts."""
     targets = list(bound.label_ids)
     for one in dataset.pictures:
-        looked_for = np.isin(one.class_ids, targets) & ~(one.ignored | one.crowd)
-        if looked_for.any():
+        scored = np.isin(one.class_ids, targets) & ~(one.ignored | one.crowd)
+        if scored.any():
             return
     raise SourceError(
         f"{dataset.path}: no box of {', '.join(bound.targets)} in its "
@@ -104,7 +104,7 @@ def score_file(
     from detector.lab import datasets
 
     if dataset.format == "yolo":
-        dataset.check_readable()  # its labels are relative to the pictures
+        dataset.check_readable()  # its boxes are relative to the sizes of the pictures
     stored = datasets.open_detections(path, dataset, names=_read_names(config))
     bound = bind(mapping, stored.names, dataset.classes)
     refuse_unlabelled(dataset, bound)

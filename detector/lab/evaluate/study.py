@@ -1,7 +1,7 @@
-"""Study: a dataset on its way through one engine.
+"""Run a dataset through one engine.
 
-A frame goes through what every run has (``run.detect``), but the head gives every class of a box as
-a detection of its own, mapped to the classes that are scored, and nothing is drawn.
+A frame takes the same path as in every run (``run.detect``), but the head returns each class of a
+box as a separate detection, mapped to the scored classes, and nothing is drawn.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from detector.core.stages.heads import Floats
     from detector.lab.datasets.base import Dataset
 
-SURE = 0.25  # the score of what a detection run would show, and be ended by
-TOLERANCE = 2  # pixels that a picture's size may differ from the labelled size
+SURE = 0.25  # the default --conf, at which a run checks for impossible detections
+TOLERANCE = 2  # pixels by which a picture's size may differ from the labelled size
 
 
 def run_study(
@@ -50,24 +50,24 @@ def run_study(
     summary = run.summary
     if run.exit_code not in (EXIT_DONE, EXIT_DAMAGED):
         return run, InterruptedResult(summary.engine, summary.exit)
-    study.check_seen(whole=run.exit_code == EXIT_DONE)
+    study.check_seen(complete=run.exit_code == EXIT_DONE)
     assert study.bound is not None
-    seen = sorted(study.found)
-    found = [study.found[at] for at in seen]
-    scored = score(dataset, study.bound, seen, found)
+    indices = sorted(study.detections)
+    detections = [study.detections[at] for at in indices]
+    scored = score(dataset, study.bound, indices, detections)
     row = EngineResult(
         engine=summary.engine,
         model=summary.model,
         precision=summary.precision,
         batch=summary.batch,
         model_input=summary.model_input,
-        tiles=decided_tiles(config, summary.tiles),
+        tiles=describe_tiles(config, summary.tiles),
         fps=summary.fps,
         frames=summary.frames,
         **vars(scored),
         notes=(*study.bound.notes, *summary.notes, *study.notes()),
         session=summary.session or None,
-        tracking=score_tracks(dataset, study.bound, seen, found),
+        tracking=score_tracks(dataset, study.bound, indices, detections),
     )
     if run.session is not None:
         with Session.reopened(run.session) as session:
@@ -75,11 +75,11 @@ def run_study(
     return run, row
 
 
-def decided_tiles(config: Config, inputs: int) -> str:
-    """As they are typed; of --tiles auto what the run took, by the inputs of its frames."""
-    asked = Tiling.parse(config.input.tiles)
-    taken = (Tiling(), *map(Tiling, GRIDS)) if asked.auto else (asked,)
-    return next(one.text for one in taken if one.inputs == inputs)
+def describe_tiles(config: Config, inputs: int) -> str:
+    """Return --tiles as text; for auto, the chosen grid, which has this many ``inputs``."""
+    requested = Tiling.parse(config.input.tiles)
+    grids = (Tiling(), *map(Tiling, GRIDS)) if requested.auto else (requested,)
+    return next(one.text for one in grids if one.inputs == inputs)
 
 
 class Study:
@@ -87,7 +87,7 @@ class Study:
         self.dataset = dataset
         self.mapping = mapping
         self.bound: ClassPairs | None = None
-        self.found: dict[int, Detections] = {}  # by place in the dataset
+        self.detections: dict[int, Detections] = {}  # by index in the dataset
         self._mismatches: list[str] = []
         self._places = {one.frame: at for at, one in enumerate(dataset.pictures)}
 
@@ -95,10 +95,10 @@ class Study:
         return Hooks(self.remap, partial(self.open_source, config), self.collect, measured=False)
 
     def remap(self, machine: LoadedModel) -> None:
-        """Put the mapped head on the network. Its classes are then the scored ones."""
+        """Give the network a head that returns the scored classes."""
         bound = self.bound = bind(self.mapping, machine.network.names, self.dataset.classes)
         refuse_unlabelled(self.dataset, bound)
-        machine.change_network(partial(with_mapped_head, bound=bound))
+        machine.change_network(partial(map_head, bound=bound))
 
     def open_source(self, config: Config, spec: str) -> Source:
         from detector.core import sources
@@ -116,7 +116,7 @@ class Study:
             stride=options.stride,
             frames=frames,
             choice=choice,
-            pixels="yuv420p",  # as a run reads it, whose rows must have the same figures
+            pixels="yuv420p",  # as in a run, so that scoring its rows gives the same figures
         )
 
     def collect(self, frame: Frame, detections: Detections) -> None:
@@ -127,13 +127,13 @@ class Study:
         mismatch = find_size_mismatch(self.dataset.pictures[at], width, height)
         if mismatch is not None:
             self._mismatches.append(mismatch)
-        self.found[at] = detections
+        self.detections[at] = detections
 
-    def check_seen(self, whole: bool) -> None:
-        """Raise SourceError for a missing frame (if ``whole``), or if no labelled one came."""
+    def check_seen(self, complete: bool) -> None:
+        """Raise SourceError if all labelled frames are missing or, if ``complete``, any."""
         dataset = self.dataset
-        if not self.found or (dataset.video is not None and whole):
-            missing = [one for at, one in enumerate(dataset.pictures) if at not in self.found]
+        if not self.detections or (dataset.video is not None and complete):
+            missing = [one for at, one in enumerate(dataset.pictures) if at not in self.detections]
             if missing:
                 raise SourceError(
                     f"{dataset.path}: {len(missing)} of its frames are not in "
@@ -143,13 +143,13 @@ class Study:
 
     def notes(self) -> list[str]:
         notes = note_size_mismatches(self._mismatches)
-        if unread := len(self.dataset.pictures) - len(self.found):
+        if unread := len(self.dataset.pictures) - len(self.detections):
             notes.append(f"{counted(unread, 'picture')} could not be read and cannot be scored")
         return notes
 
 
-def with_mapped_head(network: Network, bound: ClassPairs) -> Network:
-    """The network with each class of a box as a detection of its own, in ``bound.targets``."""
+def map_head(network: Network, bound: ClassPairs) -> Network:
+    """Return a network that detects each class of a box separately, in ``bound.targets``."""
     from detector.core.stages.doubt import watched
     from detector.core.stages.nms import map_classes
 
@@ -162,7 +162,7 @@ def with_mapped_head(network: Network, bound: ClassPairs) -> Network:
             guard(outputs, SURE)
         return map_classes(network.dense(outputs), conf, bound.groups)
 
-    # An NMS-free network leaves one box a class; merged classes may then hold an object twice.
+    # An NMS-free network may return an object once per class: twice if these classes are merged.
     final = not getattr(network, "needs_nms", True)
     more: dict[str, Any] = {"needs_nms": True} if final and bound.merges else {}
     return replace(network, names=bound.targets, head=mapped, watched="", **more)

@@ -13,7 +13,7 @@ from datetime import date
 
 from detector.core.config.schema import Config
 from detector.lab.peaks import caches, kept, kernels
-from detector.lab.session.network import Bandwidth, Peaks, higher_of
+from detector.lab.session.network import Bandwidth, Peaks, keep_higher_peaks
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ def find_peaks(wanted: PeaksOf, config: Config) -> Peaks:
         peaks = measure_peaks(wanted, kept.find_curve(config, key))
         kept.keep(config, key, peaks)
     for other in kept.find_alike(config, key, peaks.gflops_s):
-        peaks = higher_of(other, peaks)
+        peaks = keep_higher_peaks(other, peaks)
     return peaks
 
 
 def measure_again(wanted: PeaksOf, config: Config, before: Peaks) -> Peaks:
     key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
-    peaks = higher_of(before, measure_peaks(wanted))
+    peaks = keep_higher_peaks(before, measure_peaks(wanted))
     kept.keep(config, key, peaks)
     return peaks
 

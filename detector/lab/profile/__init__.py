@@ -1,12 +1,12 @@
-"""The passes of ``detect-video profile``: one module of this folder each, run one after the other.
+"""The passes of ``detect-video profile``. Each is a module of this folder; they run in turn.
 
-A module ``NAME.py`` holds ``PASS``, a ``base.Pass``; ``--only NAME``, the help and passes/NAME.json
-follow from it. ``critical_path.py`` is the shortest example. A pass imports its profiler inside its
-function; the types of facts stand in detector/lab/session/passes.py.
+A module ``NAME.py`` defines ``PASS``, a ``base.Pass``, from which ``--only NAME``, the help and
+passes/NAME.json follow. ``critical_path.py`` is the shortest example. A pass imports its profiler
+inside its function. The types of facts are in detector/lab/session/passes.py.
 
-A pass measures what the run was: ``Occasion.config`` holds what ``auto`` decided. It declares in
-``varies`` what it changes on purpose; anything else is refused. If it slows the run down, its facts
-have ``slowdown``; otherwise ``undisturbed`` gives the reason.
+A pass measures the same execution as the run, whose choices ``Occasion.config`` contains. It
+declares intended differences in ``varies``; its facts are rejected if others occur. They have
+``slowdown`` if the pass slows the run down; otherwise ``undisturbed`` says why it does not.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from detector.core.run.signals import raise_if_stopped
 from detector.core.session.codec import parse_json, to_json
 from detector.core.session.store import Session
 from detector.lab.profile.base import WHAT_IF_S, Occasion, Pass, pin_choices
-from detector.lab.session.passes import PassRecord, pass_record
+from detector.lab.session.passes import PassRecord, parse_pass
 from detector.lab.session.read import SavedSession, read_session
 
 Say = Callable[[str, bool], None]
-"""Told of the progress: a text, and whether its line ends with it."""
+"""Prints progress: a text, and whether a line break follows."""
 
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
-# Modules of this folder that are not passes.
-BESIDE = ("batches", "memory_parts", "nvml", "recorder", "stand_ins")
+NOT_PASSES = ("batches", "memory_parts", "recorder", "stand_ins")  # modules of this folder
 
 
 def list_passes() -> list[str]:
@@ -46,22 +45,22 @@ def list_passes() -> list[str]:
 
 
 def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
-    """Return the passes asked for, in order, and ``more``; by default all but those on request."""
+    """Return the requested passes (default: all but those on request) and ``more``, in order."""
     files = _list_files()
     for name in only or ():
         if name not in files:
             raise UsageError(f"--only {name}: no such pass; passes are {', '.join(list_passes())}")
-    wanted = only or [name for name in files if open_pass(name).on_request is None]
-    return _in_order({*wanted, *more})
+    names = only or [name for name in files if open_pass(name).on_request is None]
+    return _in_order({*names, *more})
 
 
 def open_pass(name: str) -> Pass[Any]:
-    found: Pass[Any] = wings.load(f"{__name__}.{name}:PASS")
-    return found
+    loaded: Pass[Any] = wings.load(f"{__name__}.{name}:PASS")
+    return loaded
 
 
 def _list_files() -> set[str]:
-    return {name for name in wings.list_files(*__path__) if name not in BESIDE}
+    return {name for name in wings.list_files(*__path__) if name not in NOT_PASSES}
 
 
 def _in_order(names: set[str]) -> list[str]:
@@ -77,17 +76,18 @@ def profile(
     seconds: float = WHAT_IF_S,
     sheet: tuple[float, float] | None = None,
     command: Sequence[str] = (),
-    say: Say = lambda text, whole: None,
+    say: Say = lambda text, ends_line: None,
 ) -> SavedSession:
     """Measure the plain run, then every pass, in one session with the plain run's outputs.
-    ``seconds``: for what-if. ``sheet``: GFLOP/s and GB/s. Raises UsageError for an unknown pass."""
-    wanted = choose_passes(only, more)
+    ``seconds``: budget of what-if. ``sheet``: GFLOP/s and GB/s of a data sheet. Raises UsageError
+    for an unknown pass."""
+    names = choose_passes(only, more)
     if config.output.only_detections:
         raise UsageError("--only-detections: profile needs every frame of the video; omit it")
     sources.refuse_pipe(source, "each pass reads the source again")
     opened: list[LoadedModel] = []
     recorder = None
-    if "moments" in wanted:
+    if "moments" in names:
         from detector.lab.profile.recorder import Recorder
 
         recorder = Recorder()
@@ -96,7 +96,7 @@ def profile(
         opened.append(machine)
         if recorder is not None:
             recorder.begin()
-        say("the plain run ... ", False)  # earlier refusals have lines of their own
+        say("the plain run ... ", False)  # after loading, so that its errors start a line
 
     hooks = Hooks(timed=True, loaded=note, detected=recorder)
     with recorder or nullcontext():
@@ -104,7 +104,7 @@ def profile(
     for error in result.errors:
         say("failed", True)
         raise error
-    raise_if_stopped(result.exit_code)  # no whole run to compare the passes with
+    raise_if_stopped(result.exit_code)  # passes are compared with complete runs only
     assert result.session is not None
     plain = read_session(result.session)
     say(f"{plain.document.seconds['run']:.1f} s", True)
@@ -112,33 +112,35 @@ def profile(
     pinned = pin_choices(decided, plain.document, opened[0].engine.device)
     with Session.reopened(result.session) as session:
         occasion = Occasion(source, pinned, session, plain, seconds, sheet=sheet, recorder=recorder)
-        run_passes(occasion, wanted, say)
+        run_passes(occasion, names, say)
     return read_session(result.session)
 
 
 def _keep_video_in_session(config: Config) -> Config:
-    """Put the annotated video, which the report shows, in the session unless the user placed it."""
+    """Write the annotated video, which the report links to, into the session by default."""
     if config.output.output is not None or config.output.run_dir is None:
         return config
     return replace(config, output=replace(config.output, output=f"{config.output.run_dir}/"))
 
 
-def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
-    for number, name in enumerate(wanted, 1):
+def run_passes(occasion: Occasion, names: Sequence[str], say: Say) -> None:
+    for number, name in enumerate(names, 1):
         one = open_pass(name)
-        say(f"pass {number} of {len(wanted)}, {name}: {one.what} ... ", False)
+        say(f"pass {number} of {len(names)}, {name}: {one.what} ... ", False)
         start = time.perf_counter()
-        record = _check_record(name, _run_pass(name, one, occasion))
-        record = _say_what_ran(record, one, occasion)
+        record = _replace_unreadable(name, _run_pass(name, one, occasion))
+        record = _add_executions(record, one, occasion)
         record = replace(record, seconds=round(time.perf_counter() - start, 3))
         occasion.records[name] = record
         occasion.session.write_pass(name, record.as_builtins())
-        went = f"{record.seconds:.1f} s" if record.available else f"not available: {record.reason}"
-        say(went, True)
+        say(
+            f"{record.seconds:.1f} s" if record.available else f"not available: {record.reason}",
+            True,
+        )
 
 
-def _say_what_ran(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
-    """The record with what the network ran on; without figures if that differed from the run."""
+def _add_executions(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
+    """Add the executions to the record. Discard its facts if they differed from the run's."""
     if not record.available:
         return record
     try:
@@ -147,17 +149,17 @@ def _say_what_ran(record: PassRecord, one: Pass[Any], occasion: Occasion) -> Pas
         return PassRecord(available=False, reason=str(error))
 
 
-def _check_record(name: str, record: PassRecord) -> PassRecord:
-    """Return the record if it can be read back: one bad figure must not cost the session."""
+def _replace_unreadable(name: str, record: PassRecord) -> PassRecord:
+    """Replace a record that cannot be read back, so that a wrong figure spoils only its pass."""
     try:
-        pass_record(parse_json(to_json(record.as_builtins()), name), Path(f"{name}.json"))
+        parse_pass(parse_json(to_json(record.as_builtins()), name), Path(f"{name}.json"))
     except UsageError as error:
         return PassRecord(available=False, reason=f"internal error: {error}")
     return record
 
 
 def _run_pass(name: str, one: Pass[Any], occasion: Occasion) -> PassRecord:
-    occasion.seen.clear()
+    occasion.executions.clear()
     try:
         return PassRecord(available=True, facts=one.run(occasion), undisturbed=one.undisturbed)
     except NotHereError as error:
@@ -165,7 +167,7 @@ def _run_pass(name: str, one: Pass[Any], occasion: Occasion) -> PassRecord:
     except DetectVideoError as error:
         reason = f"failed: {' '.join(str(error).split())}"
     except Exception as error:
-        # A bug of ours must not cost the other passes; its traceback stays in the session.
+        # A bug must not prevent the other passes. The session keeps its traceback.
         occasion.session.log_error(f"pass {name}\n{traceback.format_exc()}\n")
         reason = f"internal error, see error.log: {type(error).__name__}: {error}"
     return PassRecord(available=False, reason=reason)

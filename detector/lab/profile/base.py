@@ -1,4 +1,4 @@
-"""What a pass is, what it is handed, and how it runs the pipeline once more without a trace."""
+"""The description of a pass, the input that passes get, and runs whose outputs are deleted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from detector.core.run.signals import raise_if_stopped
 from detector.core.session.document import SessionDocument
 from detector.core.session.store import Session
 from detector.lab.analysis.layers import SHEET
-from detector.lab.session.columns import when_frames_were
+from detector.lab.session.columns import find_frame_times
 from detector.lab.session.network import Peaks
 from detector.lab.session.passes import PINNED, Execution, Facts, PassRecord, Ran
 from detector.lab.session.read import SavedSession, read_session
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 Sample = TypeVar("Sample")
 
-WHAT_IF_S = 60.0  # default of what-if
+WHAT_IF_S = 60.0  # default time budget of what-if
 
 
 class Varies(NamedTuple):
-    """Fields of ``Execution`` that a pass changes on purpose, and that in words."""
+    """Fields of ``Execution`` that a pass changes on purpose; ``words`` describe the change."""
 
     fields: tuple[str, ...]
     words: str
@@ -48,13 +48,12 @@ NOTHING = Varies((), "")
 
 @dataclass(frozen=True, slots=True)
 class Pass(Generic[Facts]):
-    """One way to look at a run.
+    """One measurement of a run.
 
-    ``order``: when its turn is, lowest first; ``loop`` is 0, since others compare themselves with
-    it. ``what``: a few words for the user who waits for it. ``run``: measures and returns facts of
-    the type ``facts``, or raises NotHereError. ``undisturbed``: why it slows nothing down; without
-    it the facts have a ``slowdown``. ``on_request``: the option that asks for a pass which takes
-    too long for users who did not ask. ``varies``: what it runs in another way than the run did.
+    ``order``: the lowest runs first. ``what``: a few words that are printed while it runs. ``run``:
+    returns facts of the type ``facts``, or raises NotHereError. ``undisturbed``: why it slows
+    nothing down; if None, the facts have a ``slowdown``. ``on_request``: the option that turns on a
+    pass that is off by default. ``varies``: how its execution differs from the run's.
     """
 
     order: int
@@ -68,12 +67,11 @@ class Pass(Generic[Facts]):
 
 @dataclass(slots=True)
 class Occasion:
-    """One ``profile`` of one source. ``plain``: the run without any profiler, which all others are
-    compared with. ``config``: of that run, with everything that ``auto`` decided there
-    (``pin_choices``), so that a pass cannot run anything else. ``records``: of the passes before
-    this one. ``seconds``: how long what-if may take for more rounds. ``seen``: what ran the network
-    in the pass that is on. ``sheet``: GFLOP/s and GB/s that a data sheet promises. ``recorder``:
-    what listened to the plain run, where that was asked for."""
+    """The input of the passes. ``plain``: the run without a profiler, with which passes are
+    compared. ``config``: of that run, with the choices that ``auto`` made (``pin_choices``), so
+    that a pass makes the same. ``records``: of the previous passes. ``seconds``: time budget of
+    what-if. ``executions``: those of the current pass. ``sheet``: GFLOP/s and GB/s of a data
+    sheet. ``recorder``: recorded the plain run, if requested."""
 
     source: str
     config: Config
@@ -81,12 +79,12 @@ class Occasion:
     plain: SavedSession
     seconds: float = WHAT_IF_S
     records: dict[str, PassRecord] = field(default_factory=dict)
-    seen: list[Execution] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
     sheet: tuple[float, float] | None = None
     recorder: Recorder | None = None
 
     def __post_init__(self) -> None:
-        if self.plain:  # so that passes never get an open choice
+        if self.plain:
             self.config = pin_choices(self.config, self.plain.document)
 
     @property
@@ -97,7 +95,7 @@ class Occasion:
     def period_ms(self) -> float:
         return 1e3 * self.plain.document.fps.frame_s
 
-    def sheet_of(self, precision: str) -> Peaks | None:
+    def sheet_peaks(self, precision: str) -> Peaks | None:
         if self.sheet is None:
             return None
         peak, bandwidth = self.sheet
@@ -105,39 +103,40 @@ class Occasion:
             gflops_s={precision: peak}, by={precision: SHEET}, bandwidth_gbytes_s=bandwidth
         )
 
-    def again(self, **loop: Any) -> SavedSession:
-        """The same run once more, with other settings of the loop. Its outputs are thrown away."""
+    def rerun(self, **loop: Any) -> SavedSession:
+        """Repeat the run with other settings of the ``loop``. Its outputs are deleted."""
         config = replace(self.config, loop=replace(self.config.loop, **loop))
         session = run_again(self.source, config)
-        self.seen.append(Execution.of(session.document))
+        self.executions.append(Execution.of(session.document))
         return session
 
     def describe_ran(self, varies: Varies) -> Ran:
-        """Describe what ran since ``seen`` was emptied. Raises NotHereError beyond ``varies``."""
+        """Describe the ``executions``. Raises NotHereError for differences beyond ``varies``."""
         run = Execution.of(self.plain.document)
-        # The engine null has no precision.
-        what = f"{run.engine} {run.precision}".removesuffix(" none")
-        differing = dict.fromkeys(name for one in self.seen for name in run.differs_in(one))
+        what = f"{run.engine} {run.precision}".removesuffix(" none")  # the engine null has none
+        differing = dict.fromkeys(name for one in self.executions for name in run.differs_in(one))
         for name in set(PINNED) & {*differing} - {*varies.fields}:
-            found = next(getattr(one, name) for one in self.seen if name in run.differs_in(one))
+            other = next(
+                getattr(one, name) for one in self.executions if name in run.differs_in(one)
+            )
             raise NotHereError(
-                f"it ran with {name} {found}, but the run used {getattr(run, name)}: its "
+                f"it ran with {name} {other}, but the run used {getattr(run, name)}: its "
                 "figures do not apply to this run"
             )
-        said = [f"{what}, like the run" if self.seen else f"{what}, in the run itself"]
-        said += [varies.words] if varies.words and self.seen else []
-        said += [
+        words = [f"{what}, like the run" if self.executions else f"{what}, in the run itself"]
+        words += [varies.words] if varies.words and self.executions else []
+        words += [
             f"but with {name} {getattr(one, name)}"
             for name in differing
             if name not in varies.fields
-            for one in self.seen[-1:]
+            for one in self.executions[-1:]
         ]
         return Ran(
             execution=run,
-            measured=tuple(dict.fromkeys(self.seen)),
+            measured=tuple(dict.fromkeys(self.executions)),
             on_purpose=varies.fields,
             differs_in=tuple(differing),
-            text=", ".join(said),
+            text=", ".join(words),
         )
 
     def slowdown(self, session: SavedSession) -> float:
@@ -145,19 +144,19 @@ class Occasion:
 
 
 def pin_choices(config: Config, document: SessionDocument, device: str | None = None) -> Config:
-    """``config`` with everything that the run chose, so that a pass changes one thing only.
-    ``config``: best as ``LoadedModel.config``, since a document lacks int8's calibration."""
+    """Return ``config`` with everything that the run chose, so that a pass changes one thing only.
+    Pass ``LoadedModel.config`` if possible, since a document lacks the calibration of int8."""
     runtime = config.runtime
     if runtime.engine == "auto":
         runtime = replace(runtime, engine=document.engine, precision=document.precision)
-    # One request alone would get all cores; here it keeps the threads that it had.
+    # A single request would get all cores; it must keep the threads that it had in the run.
     runtime = replace(runtime, threads=document.engine_threads, concurrency=document.concurrency)
     if runtime.device == "auto" and device is not None:
         runtime = replace(runtime, device=device)
     if follows_source(config) or (runtime.size or "").isdecimal():
         height, width = document.model_input
         runtime = replace(runtime, size=f"{width}x{height}")
-    tiles = document.config.get("input", {}).get("tiles", config.input.tiles)  # auto is decided
+    tiles = document.config.get("input", {}).get("tiles", config.input.tiles)  # what auto chose
     return replace(config, runtime=runtime, input=replace(config.input, tiles=tiles))
 
 
@@ -174,8 +173,8 @@ def execution_of(machine: LoadedModel) -> Execution:
 
 
 def output_within(folder: Path, output: OutputConfig) -> OutputConfig:
-    """Return outputs in ``folder`` of the kinds that the run had: a .webm stays one, since its
-    encoder is part of the run. Discarded output (``-o /dev/null``) stays discarded."""
+    """Return the run's outputs, moved to ``folder``. A .webm stays a .webm, since its encoder is
+    part of the run. Discarded output (``-o /dev/null``) stays discarded."""
     given, place = output.output, folder / "outputs"
     target = f"{place}{os.sep}"
     if given is not None and is_null_device(given):
@@ -197,7 +196,7 @@ def run_again(source: str, config: Config, hooks: Hooks | None = None) -> SavedS
 
 
 class PassSampler(Generic[Sample]):
-    """Takes a sample every so many seconds in a thread of its own, and at both ends of ``with``."""
+    """Takes samples every ``every_s`` in a separate thread, and at both ends of ``with``."""
 
     def __init__(self, take: Callable[[], Sample], every_s: float, what: str) -> None:
         self._take, self._every_s = take, every_s
@@ -215,7 +214,7 @@ class PassSampler(Generic[Sample]):
         try:
             when = time.perf_counter_ns()
             self._samples.append((when, self._take()))
-        except Exception as error:  # a permission was withdrawn, or a driver was unloaded
+        except Exception as error:  # such as a withdrawn permission or an unloaded driver
             self._failure = error
 
     def __enter__(self) -> Self:
@@ -235,7 +234,7 @@ class PassSampler(Generic[Sample]):
         return self._samples
 
 
-def done_ns(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """[F] int64: when each frame was done, in order: its last stage, whichever that is."""
-    ends: NDArray[np.int64] = np.sort(when_frames_were(spans)[:, 3])
+def find_frame_ends(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """Return the sorted times [F] at which the frames' last stages ended."""
+    ends: NDArray[np.int64] = np.sort(find_frame_times(spans)[:, 3])
     return ends

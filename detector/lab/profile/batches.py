@@ -1,4 +1,4 @@
-"""The network alone: opened as in the plain run, with batches of the source's first frames."""
+"""Open the network alone as in the plain run, with batches of the source's first frames."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from detector.core.run.plan import resolve
 from detector.core.run.tiling import Tiling
 from detector.lab.profile.base import Occasion, execution_of
 
-PICTURES = 8  # of the source, in turn
+PICTURES = 8  # at least this many are read and used in rotation
 
 Batch = NDArray[np.uint8]
-"""[B,H,W,3], as a request's slot."""
+"""[B,H,W,3], like a request's slot."""
 
 
 def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     """Return the run's engine and network, closed again, and batches of its first frames. The
-    options name that run's threads: a request opened alone would get all cores."""
+    options state the run's threads, since a single request would get all cores."""
     plan = resolve(occasion.config, specs=[occasion.source])
     machine = plan.loaded
-    occasion.seen.append(execution_of(machine))
+    occasion.executions.append(execution_of(machine))
     with machine.engine:
-        preprocess, _, _ = replace(plan, tiling=Tiling()).stages()  # layers know no frames
+        preprocess, _, _ = replace(plan, tiling=Tiling()).stages()  # one input per frame
         shape = machine.network.input_shape
-        wanted = -(-PICTURES // shape[0]) * shape[0]
+        count = -(-PICTURES // shape[0]) * shape[0]
         pictures: list[Batch] = []
-        with plan.reading.open(occasion.source) as source:  # from --start on, as the run
-            while len(pictures) < wanted and (frame := source.read()) is not None:
+        with plan.reading.open(occasion.source) as source:  # starts at --start, like the run
+            while len(pictures) < count and (frame := source.read()) is not None:
                 pictures.append(np.zeros(shape[1:], np.uint8))
                 preprocess(frame.image, pictures[-1])
     pictures += [pictures[at % len(pictures)] for at in range(-len(pictures) % shape[0])]

@@ -1,13 +1,13 @@
-"""The processor's own counters, by ``perf stat`` around one more run of the command."""
+"""Read the processor's counters with ``perf stat`` around one more run of the command."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
 from detector.core.errors.machine import NotHereError
@@ -34,11 +34,11 @@ def count_events(occasion: Occasion) -> CountersFacts:
     if perf is None:
         raise NotHereError("perf is not installed; on Debian: apt install linux-perf")
     with temporary_folder("detect-video-pass-") as folder:
-        # Try a command that does nothing first: most virtual machines count no cycles.
+        # First try a command that does nothing, since most virtual machines count no cycles.
         refuse_no_cycles(_count(perf, NOTHING, Path(folder, "trial.csv")))
         counts = _count(perf, _command(occasion, folder), Path(folder, "perf.csv"))
         session = read_session(Path(folder, "run"))
-        occasion.seen.append(Execution.of(session.document))
+        occasion.executions.append(Execution.of(session.document))
         return compute_rates(counts, occasion.frames, occasion.slowdown(session))
 
 
@@ -57,12 +57,10 @@ def _count(perf: str, command: list[str], report: Path) -> dict[str, float]:
             f"the run under perf stat took more than {TIMEOUT_S} s; use fewer --frames"
         ) from None
     if done.returncode not in (EXIT_DONE, EXIT_DAMAGED) or not report.is_file():
-        said = (
-            " ".join((done.stderr or done.stdout).split())[:200]
-            or f"its run ended with exit code {done.returncode}"
-        )
-        cure = "; as root: sysctl kernel.perf_event_paranoid=1" if "ermission" in said else ""
-        raise NotHereError(f"perf stat failed: {said}{cure}")
+        output = " ".join((done.stderr or done.stdout).split())[:200]
+        reason = output or f"its run ended with exit code {done.returncode}"
+        cure = "; as root: sysctl kernel.perf_event_paranoid=1" if "ermission" in reason else ""
+        raise NotHereError(f"perf stat failed: {reason}{cure}")
     return read_perf(report.read_text(encoding="utf-8"))
 
 
@@ -71,29 +69,15 @@ def _command(occasion: Occasion, folder: Path) -> list[str]:
 
     config = occasion.config
     output = output_within(folder, config.output)
-    options = replace(config, output=output).as_dict()
+    options = json.loads(json.dumps(replace(config, output=output).as_dict()))  # tuples as lists
     file = Path(folder, "options.yaml")
-    file.write_text(yaml.safe_dump(_as_yaml(options)), encoding="utf-8")
-    return [
-        sys.executable,
-        "-m",
-        "detector",
-        "detect",
-        occasion.source,
-        "--config",
-        str(file),
-        "--quiet",
-    ]
-
-
-def _as_yaml(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _as_yaml(item) for key, item in value.items()}
-    return [_as_yaml(item) for item in value] if isinstance(value, tuple) else value
+    file.write_text(yaml.safe_dump(options), encoding="utf-8")
+    command = [sys.executable, "-m", "detector", "detect", occasion.source]
+    return [*command, "--config", str(file), "--quiet"]
 
 
 def read_perf(text: str) -> dict[str, float]:
-    """Event -> count, from perf's ``-x ;`` lines, without events that are not counted here."""
+    """Return event -> count from the lines of ``perf stat -x ;``. Omit unsupported events."""
     counts = {}
     for line in text.splitlines():
         fields = line.split(";")

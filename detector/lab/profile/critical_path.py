@@ -1,4 +1,4 @@
-"""The chain of calls that the wall time of the plain run consists of. Nothing is run again."""
+"""Find the chain of calls that makes up the wall time of the plain run. Nothing is run again."""
 
 from __future__ import annotations
 

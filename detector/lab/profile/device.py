@@ -1,4 +1,4 @@
-"""How long a GPU is busy while the network runs (by Kineto), and what it is idle for."""
+"""Measure how long a GPU is busy while the network runs (with Kineto), and why it is idle."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def watch_gpu(occasion: Occasion) -> DeviceFacts:
     waits: list[Interval] = []
     for event in profiler.events():
         on_gpu = event.device_type != torch.autograd.DeviceType.CPU
-        where = kernels if on_gpu else waits if WAITS.search(event.name) else host
-        where.append((event.time_range.start / 1e3, event.time_range.end / 1e3))
+        intervals = kernels if on_gpu else waits if WAITS.search(event.name) else host
+        intervals.append((event.time_range.start / 1e3, event.time_range.end / 1e3))
     if not kernels:
         raise NotHereError(
             "torch.profiler recorded no kernels (CUPTI may need permission to read counters)"

@@ -1,4 +1,4 @@
-"""Joules of a run by the computer's own counters, never estimated: RAPL and NVML."""
+"""Measure the joules of a run with the counters of RAPL and NVML. Nothing is estimated."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from detector.lab.analysis.energy import (
     subtract_idle,
     sum_joules,
 )
-from detector.lab.profile.base import Occasion, Pass, PassSampler, done_ns
+from detector.lab.profile.base import Occasion, Pass, PassSampler, find_frame_ends
 from detector.lab.session.passes import EnergyFacts
 from detector.lab.session.read import SavedSession
 
 POWERCAP = Path("/sys/class/powercap")
 IDLE_S = 2.0
-# RAPL steps every millisecond and wraps once in minutes at most; NVML steps every 20 to 100 ms.
+# RAPL updates every millisecond and takes minutes to wrap; NVML updates every 20 to 100 ms.
 EVERY_S = 0.1
-TAGS = {"package": "package", "core": "core", "dram": "dram"}
+TAGS = ("package", "core", "dram")  # prefixes of the names of RAPL's domains
 
 
 @dataclass(frozen=True, slots=True)
 class RaplCounter:
-    """One RAPL domain: microjoules that count up to ``range_uj`` and start again at 0."""
+    """The counter of a RAPL domain, in microjoules. It wraps around to 0 at ``range_uj``."""
 
     tag: str
     path: Path
@@ -51,10 +51,10 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
     with EnergyMeter(counters, gpu) as idling:
         time.sleep(IDLE_S)
     with EnergyMeter(counters, gpu) as running:
-        session = occasion.again()
+        session = occasion.rerun()
     idle, busy = idling.metered(), running.metered()
     frames = session.document.frames.written
-    # The row "run" is the loop without the idle power: loading is not in it. The samples hold both.
+    # The row "run" excludes loading and idle power; the samples include both.
     start, end = _loop_ns(session, busy)
     used = subtract_idle(busy.between(start, end), (end - start) / 1e9, idle)
     total = sum_joules(used)
@@ -66,7 +66,7 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
         ],
         samples=[
             *energy_samples(idle, "idle sample"),
-            *energy_samples(busy, "run sample", done_ns(session.spans)),
+            *energy_samples(busy, "run sample", find_frame_ends(session.spans)),
         ],
         joules_per_frame=total / frames if frames else None,
         frames_per_joule=frames / total if total > 0 else None,
@@ -77,7 +77,7 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
 
 
 def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
-    """Return when recorded calls began and ended; for the whole run if there are none."""
+    """Return the start and end of the recorded calls, or of all samples if there are none."""
     spans = session.spans
     if not len(spans["start_ns"]):
         return int(busy.times_ns[0]), int(busy.times_ns[-1])
@@ -85,12 +85,12 @@ def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
 
 
 def rapl_counters(root: Path) -> list[RaplCounter]:
-    """Every RAPL domain that this user may read, once, though it may appear twice (mmio)."""
+    """Return every RAPL domain that this user may read, without duplicates (mmio)."""
     counters: dict[str, RaplCounter] = {}
     for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
         try:
             name = (folder / "name").read_text().strip()
-            tag = next((tag for start, tag in TAGS.items() if name.startswith(start)), None)
+            tag = next((tag for tag in TAGS if name.startswith(tag)), None)
             if tag is None:
                 continue
             counter = RaplCounter(
@@ -104,7 +104,7 @@ def rapl_counters(root: Path) -> list[RaplCounter]:
 
 
 def _domain_name(folder: Path, name: str) -> str:
-    """``package-0/dram`` for intel-rapl:0:2: one name for both ways to one counter."""
+    """Return a name such as ``package-0/dram``, which is the same in both interfaces of RAPL."""
     above = folder.with_name(folder.name.rpartition(":")[0]) / "name"
     return f"{above.read_text().strip()}/{name}" if above.is_file() else name
 
@@ -123,13 +123,13 @@ def open_gpu(device: str) -> NvmlGpu | None:
     try:
         gpu = NvmlGpu(device)
         gpu.joules()
-    except Exception:  # no GPU, or an NVML error: no counter
+    except Exception:  # no GPU, or NVML does not report its energy
         return None
     return gpu
 
 
 class EnergyMeter(PassSampler[tuple[list[int], float]]):
-    """Read all counters every 100 ms, during which one may wrap around at most once."""
+    """Reads all counters every 100 ms, in which a counter wraps around at most once."""
 
     def __init__(self, counters: Sequence[RaplCounter], gpu: NvmlGpu | None) -> None:
         super().__init__(self._read, EVERY_S, "energy")
@@ -139,10 +139,6 @@ class EnergyMeter(PassSampler[tuple[list[int], float]]):
     def _read(self) -> tuple[list[int], float]:
         counts = [counter.read() for counter in self._counters]
         return counts, self._gpu.joules() if self._gpu else 0.0
-
-    def __enter__(self) -> EnergyMeter:
-        self._at = time.time()
-        return super().__enter__()
 
     def metered(self) -> Metered:
         samples = self.samples()

@@ -1,4 +1,4 @@
-"""Pictures of the slowest frames for the report, taken from the annotated video of the run."""
+"""Take pictures of the slowest frames from the annotated video of the run, for the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 480  # pixels of a picture in the report
 FOLDER = "frames"
 
 
-def picture_slowest(occasion: Occasion) -> FramesFacts:
+def save_slowest(occasion: Occasion) -> FramesFacts:
     video = occasion.plain.document.each[0].outputs.get("video")
     if video is None:
         raise NotHereError("the run wrote no annotated video")
@@ -31,7 +31,7 @@ def picture_slowest(occasion: Occasion) -> FramesFacts:
     return FramesFacts(sorted(rows, key=lambda row: -row.ms))
 
 
-def _read_pictures(video: str, wanted: list[int]) -> dict[int, Image]:
+def _read_pictures(video: str, numbers: list[int]) -> dict[int, Image]:
     import cv2
 
     from detector.core import sources
@@ -39,11 +39,11 @@ def _read_pictures(video: str, wanted: list[int]) -> dict[int, Image]:
     pictures: dict[int, Image] = {}
     with sources.open(video, decoder="av") as source:
         for number, frame in enumerate(source):
-            if number in wanted:
+            if number in numbers:
                 size = WIDTH, round(frame.image.shape[0] * WIDTH / frame.image.shape[1])
                 small = cv2.resize(frame.image, size, interpolation=cv2.INTER_AREA)
                 pictures[number] = np.asarray(small, np.uint8)
-            if number >= max(wanted):
+            if number >= max(numbers):
                 break
     return pictures
 
@@ -60,6 +60,6 @@ PASS = Pass(
     order=3,
     what="images of the slowest frames",
     facts=FramesFacts,
-    run=picture_slowest,
+    run=save_slowest,
     undisturbed="uses the plain run",
 )

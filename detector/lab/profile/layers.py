@@ -1,4 +1,4 @@
-"""Every layer's time by the engine's own profiler, beside its cost and this computer's peaks."""
+"""Time every layer with the engine's profiler; add its cost and compare with measured peaks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from detector.lab.profile.batches import open_with_batches
 from detector.lab.session.network import LayerRow, LayersFacts, Peaks
 
 ALONE = Varies((), "one request alone")
-RUNS, BUDGET_S = 100, 6.0  # of each kind; seconds for both kinds together
-FEW_ABOVE = 0.02  # of the layers that have a roof: so many may be above it by chance
-MORE = 3  # measurements of the peaks at most, where more are
+RUNS, BUDGET_S = 100, 6.0  # runs each with and without the profiler; seconds for both together
+FEW_ABOVE = 0.02  # this share of the layers may be above the roofline by chance
+MAX_REPEATS = 3  # if more layers are above it, measure the peaks again, up to this many times
 NO_GRAPH = "a TensorRT plan contains no graph: MACs, FLOPs and bytes of its layers are unknown"
 
 
@@ -43,23 +43,23 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
     engine = machine.engine
     assert machine.options is not None
     try:
-        told = engines.time_layers(
+        timed = engines.time_layers(
             engine.name, machine.network, machine.options, batches, RUNS, BUDGET_S
         )
     except EngineError as error:
         raise NotHereError(str(error)) from None
-    layers, macs, parameters, left_out = _with_costs(occasion, machine, told)
+    layers, macs, parameters, uncounted_nodes = _add_costs(occasion, machine, timed)
     if engine.device == "cpu":
-        peaks, rows = _below_peaks(occasion, machine, layers)
+        peaks, rows = _compare_with_peaks(occasion, machine, layers)
     else:
-        peaks, rows = None, layer_rows(layers, occasion.sheet_of(engine.precision))
+        peaks, rows = None, layer_rows(layers, occasion.sheet_peaks(engine.precision))
     sum_ms = sum(row.ms for row in rows)
     off, flag = explain_sum(
         sum_ms,
-        told.run_sum_ms,
-        told.forward_ms,
-        told.profiled_ms,
-        told.outside_ms,
+        timed.run_sum_ms,
+        timed.forward_ms,
+        timed.profiled_ms,
+        timed.outside_ms,
         on_gpu=engine.device != "cpu",
     )
     return LayersFacts(
@@ -68,61 +68,62 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
         threads=engine.threads,
         device=engine.device,
         batch=machine.network.batch,
-        runs=told.counted,
-        forward_ms=told.forward_ms,
-        profiled_ms=told.profiled_ms,
+        runs=timed.counted,
+        forward_ms=timed.forward_ms,
+        profiled_ms=timed.profiled_ms,
         sum_ms=sum_ms,
-        run_sum_ms=told.run_sum_ms,
-        outside_ms=told.outside_ms,
+        run_sum_ms=timed.run_sum_ms,
+        outside_ms=timed.outside_ms,
         off_by=off,
         flag=flag,
         notes=[
-            *told.notes,
+            *timed.notes,
             *([NO_GRAPH] if machine.network.plan is not None else []),
-            *([describe_uncounted(left_out)] if left_out else []),
+            *([describe_uncounted(uncounted_nodes)] if uncounted_nodes else []),
         ],
         macs=macs,
         parameters=parameters,
-        uncounted=left_out,
+        uncounted=uncounted_nodes,
         peaks=peaks,
         rows=rows,
         by_type=sum_by_type(rows),
         by_block=sum_by_block(rows),
-        slowdown=told.profiled_ms / told.forward_ms,
+        slowdown=timed.profiled_ms / timed.forward_ms,
     )
 
 
-def _below_peaks(
+def _compare_with_peaks(
     occasion: Occasion, machine: LoadedModel, layers: list[TimedLayer]
 ) -> tuple[Peaks, list[LayerRow]]:
     engine, options = machine.engine, machine.options
     assert options is not None
-    wanted = PeaksOf(engine.name, engine.precision, engine.threads, options.own)
-    peaks = find_peaks(wanted, occasion.config)
+    peaks_of = PeaksOf(engine.name, engine.precision, engine.threads, options.own)
+    peaks = find_peaks(peaks_of, occasion.config)
     rows = layer_rows(layers, peaks)
-    for _ in range(MORE):
+    for _ in range(MAX_REPEATS):
         placed = sum(row.utilisation is not None for row in rows)
         if len(above_roof(rows)) <= FEW_ABOVE * placed:
             break
-        peaks = measure_again(wanted, occasion.config, peaks)
+        peaks = measure_again(peaks_of, occasion.config, peaks)
         rows = layer_rows(layers, peaks)
     return peaks, rows
 
 
-def _with_costs(
-    occasion: Occasion, machine: LoadedModel, told: LayerTimes
+def _add_costs(
+    occasion: Occasion, machine: LoadedModel, timed: LayerTimes
 ) -> tuple[list[TimedLayer], int | None, int | None, int]:
-    """The layers with costs, the graph's MACs a picture, parameters, and uncountable nodes."""
-    groups = [list(layer.nodes or (layer.name,)) for layer in told.layers]
+    """Return the layers with costs, the graph's MACs per picture, its parameters, and the number of
+    nodes that could not be counted."""
+    groups = [list(layer.nodes or (layer.name,)) for layer in timed.layers]
     costs = [NodeCost(0, 0)] * len(groups)
-    macs, parameters, left_out = None, None, 0
+    macs, parameters, uncounted_nodes = None, None, 0
     if machine.network.plan is None:
         picture = SourceReading.of(occasion.config).picture_size([occasion.source])
         graph = open_network(occasion.config, picture).graph
         renamed = original_names(machine.network.graph)
         groups = [[renamed.get(name, name) for name in group] for group in groups]
-        costs, left_out = joint_cost(graph, groups), len(uncounted(graph))
-        macs = None if left_out else count_macs(graph)
+        costs, uncounted_nodes = joint_cost(graph, groups), len(uncounted(graph))
+        macs = None if uncounted_nodes else count_macs(graph)
         parameters = sum(parameters_of(graph).values())
     layers = [
         TimedLayer(
@@ -137,9 +138,9 @@ def _with_costs(
             cost.shape,
             layer.view,
         )
-        for layer, cost in zip(told.layers, costs, strict=True)
+        for layer, cost in zip(timed.layers, costs, strict=True)
     ]
-    return layers, macs, parameters, left_out
+    return layers, macs, parameters, uncounted_nodes
 
 
 PASS = Pass(

@@ -1,4 +1,4 @@
-"""What the instruments of the loop cost: runs with and without them, in turn."""
+"""Measure the cost of the loop's instruments by alternating runs with and without them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from detector.lab.session.passes import Interval, LoopFacts
 from detector.lab.session.read import SavedSession
 
 ROUNDS = 3
-TOO_MUCH = 0.02  # of a frame's time; above it a warning names the instruments
+TOO_MUCH = 0.02  # share of a frame's time above which the user is warned
 
 
 def measure_instruments(occasion: Occasion) -> LoopFacts:
     off, on = [], []
-    for _ in range(ROUNDS):  # in turn, so that a slow minute falls on both
-        off.append(_frame_ms(occasion.again(instruments=False, nvtx=False)))
-        on.append(_frame_ms(occasion.again()))
+    for _ in range(ROUNDS):  # alternating, so that a slow minute affects both
+        off.append(_frame_ms(occasion.rerun(instruments=False, nvtx=False)))
+        on.append(_frame_ms(occasion.rerun()))
     shares = [with_them / without - 1 for with_them, without in zip(on, off, strict=True)]
     cost = Interval.over(shares)
-    # The warning must stand above the noise: the cost shows in every round, not in the middle one.
+    # Warn only if every round exceeds the limit, so that noise causes no warning.
     costly = cost.low > TOO_MUCH
     return LoopFacts(
         off_ms=off,
@@ -34,7 +34,7 @@ def _frame_ms(session: SavedSession) -> float:
 
 PASS = Pass(
     order=0,
-    what=f"what the timers themselves cost: {2 * ROUNDS} more runs",
+    what=f"the cost of the timers, in {2 * ROUNDS} more runs",
     facts=LoopFacts,
     run=measure_instruments,
 )

@@ -1,4 +1,4 @@
-"""What each part of a run adds to its resident memory, measured in a process of its own."""
+"""Measure in a separate process what each part of a run adds to its resident memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from detector.core.errors.machine import peak_memory_mb, resident_bytes
 from detector.core.run.loading import PhaseTimer
 from detector.core.sources.base import Source
 
-MB = 10**6  # bytes, as compare counts them
+MB = 10**6  # bytes, as in compare
 PARTS = {"import": "interpreter and imports", "load": "model", "warmup": "workspace of the engine"}
 
 
 def measure_parts(spec: str, pixels: str, filled: int, config: Config) -> dict[str, float]:
-    """MB of each part, whose sum is the peak. ``pixels``: of the source, as the run had them.
-    ``filled``: frames after which the pools are in use."""
+    """Return the MB of each part; the sum is the peak. ``pixels``: pixel format of the run.
+    ``filled``: number of frames after which all pools are in use."""
     from detector.core.run.detect import Hooks, detect
     from detector.core.run.reading import SourceReading
 

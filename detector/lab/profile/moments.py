@@ -1,4 +1,4 @@
-"""What the computer did at each frame of the plain run, for ``why``; a recorder listened to it."""
+"""Return what a recorder measured at each frame of the plain run, such as page faults."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from detector.lab.session.passes import MomentsFacts
 from detector.lab.why import find_key_frames
 
 
-def tell_moments(occasion: Occasion) -> MomentsFacts:
+def read_moments(occasion: Occasion) -> MomentsFacts:
     if occasion.recorder is None or not occasion.recorder.frames:
         raise NotHereError("the plain run was not recorded, or wrote no frame")
     if not os.path.exists("/proc/self/schedstat"):
         raise NotHereError("this system does not report thread times (/proc/self/schedstat)")
     document = occasion.plain.document
-    found = occasion.recorder.facts(document.seconds["run"], document.sync)
+    facts = occasion.recorder.facts(document.seconds["run"], document.sync)
     with suppress(UsageError):
-        found = replace(found, keys=sorted(find_key_frames(document)))
-    return found
+        facts = replace(facts, keys=sorted(find_key_frames(document)))
+    return facts
 
 
 PASS = Pass(
     order=1,
     what="clock speed and faults per frame",
     facts=MomentsFacts,
-    run=tell_moments,
+    run=read_moments,
     on_request="--moments",
 )

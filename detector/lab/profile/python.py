@@ -1,6 +1,6 @@
-"""Where the interpreter spends its time: cProfile's functions, and pyinstrument's call tree.
+"""Profile the interpreter: functions with cProfile, and the call tree with pyinstrument.
 
-In one plain loop, since cProfile sees one thread. Read shares off them, never a rate.
+The loop runs in one thread, since cProfile profiles one. The shares of time are valid, rates not.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PACKAGE = Path(__file__).parents[2]
 
 
 def profile_python(occasion: Occasion) -> PythonFacts:
-    plain = occasion.again(sync=True)
+    plain = occasion.rerun(sync=True)
     profile = cProfile.Profile()
     profile.enable()
     try:
-        session = occasion.again(sync=True)
+        session = occasion.rerun(sync=True)
     finally:
         profile.disable()
     stats: Mapping[tuple[str, int, str], Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
@@ -49,9 +49,10 @@ def fold_by_owner(stats: Mapping[tuple[str, int, str], Any]) -> dict[str, float]
 
 
 def owner(file: str, name: str) -> str:
-    """Whose function it is: ``detector.core.stages``, ``numpy``, ``built-in: NAME``, ``python``."""
+    """Return the function's package: ``detector.core.stages``, ``numpy``, ``python`` (the standard
+    library), or ``built-in: NAME``."""
     path = Path(file)
-    if file == "~":  # written in C: pstats knows only the name
+    if file == "~":  # pstats knows only the names of functions in C
         return (
             "built-in: "
             + name.strip("<>")
@@ -69,12 +70,12 @@ def owner(file: str, name: str) -> str:
 
 
 def label(file: str, line: int, name: str) -> str:
-    """``detector/core/run/detect.py:12(detect)``; the name alone of what is written in C."""
+    """Return a text such as ``detector/core/run/detect.py:12(detect)``; only the name if in C."""
     return name.strip("<>") if file == "~" else f"{shorten_path(file)}:{line}({name})"
 
 
 def shorten_path(file: str) -> str:
-    """Return the path within this package or its library; elsewhere the file's name."""
+    """Return the path within this package or its library; otherwise the file's name."""
     path = Path(file)
     if path.is_relative_to(PACKAGE):
         return str(Path("detector") / path.relative_to(PACKAGE))
@@ -92,7 +93,7 @@ def _call_tree(occasion: Occasion) -> str | None:
     except ImportError:
         return None
     with Profiler(interval=0.001) as profiler:
-        occasion.again(sync=True)
+        occasion.rerun(sync=True)
     text: str = profiler.output_text(unicode=True, color=False)
     return text
 

@@ -1,7 +1,7 @@
-"""Listens to a run: what the computer did at each frame.
+"""Record CPU times, page faults and clock speeds at each frame of a run.
 
-A row is taken in the writer's thread after each frame, between two spans: a small file of /proc a
-thread and of /sys a core, and getrusage. Its cost is measured and part of the facts.
+After each frame the writer's thread records a row, between two spans: it reads a small file of
+/proc per thread and of /sys per core, and calls getrusage. The facts state the cost of the rows.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from detector.lab.analysis.loop.why import LIBRARY
 from detector.lab.session.passes import Collection, MomentsFacts, ThreadMoments
 
 MAIN = "main"
-LOOK_AGAIN = 16  # frames until threads are listed again
+RELIST_EVERY = 16  # frames until threads are listed again
 CLOCKS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"
 
 
 class Recorder:
-    """``with`` it around the run, from whose ``begin`` on it is called after each frame."""
+    """Use it in a ``with`` around the run. Call ``begin`` first, then the recorder per frame."""
 
     def __init__(self) -> None:
         self.frames: list[int] = []
         self.at_ns: list[int] = []
         self.costs_ns: list[int] = []
         self._began_ns = 0
-        self._spent: list[dict[str, Times]] = []  # since the row before, by thread
-        self._faults: list[tuple[int, int]] = []  # so far, all and from a disk
+        self._spent: list[dict[str, Times]] = []  # by thread, since the previous row
+        self._faults: list[tuple[int, int]] = []  # totals: all, and those read from disk
         self._mhz: list[float] = []
         self._collections: list[Collection] = []
         self._collecting = 0
@@ -66,7 +66,7 @@ class Recorder:
 
     def __call__(self, frame: Frame, detections: Detections) -> None:
         start = time.perf_counter_ns()
-        if len(self.frames) % LOOK_AGAIN == 0:
+        if len(self.frames) % RELIST_EVERY == 0:
             self._names = _name_threads()
         self._spent.append(self._spend())
         self._faults.append(_page_faults())
@@ -77,7 +77,7 @@ class Recorder:
         self.costs_ns.append(time.perf_counter_ns() - start)
 
     def _spend(self) -> dict[str, Times]:
-        """Return what the threads used since the last call; a new thread, since it was made."""
+        """Return the threads' times since the last call; for a new thread, since it started."""
         spent: dict[str, Times] = defaultdict(lambda: Times(0, 0))
         for task, name in self._names.items():
             if (times := times_of(task)) is not None:
@@ -90,14 +90,14 @@ class Recorder:
         return spent
 
     def _clock_mhz(self) -> float | None:
-        found = []
+        clocks = []
         for path in self._clocks:
             with suppress(OSError, ValueError), open(path, "rb") as file:
-                found.append(int(file.read()) / 1e3)
-        return sum(found) / len(found) if found else None
+                clocks.append(int(file.read()) / 1e3)
+        return sum(clocks) / len(clocks) if clocks else None
 
     def facts(self, run_s: float, sync: bool) -> MomentsFacts:
-        """``sync``: in the plain loop the main thread does all; else it is the writer."""
+        """Return the facts. Without ``sync``, the main thread is the loop's writer."""
         names = dict.fromkeys(name for row in self._spent for name in row)
         steps = [
             (after[0] - before[0], after[1] - before[1]) for before, after in pairwise(self._faults)
@@ -124,7 +124,7 @@ class Recorder:
 
 
 def _name_threads() -> dict[int, str]:
-    """Thread -> its name in the spans, else "library"; the caller's own thread also writes."""
+    """Return thread id -> its name in the spans, or "library". Call it in the main thread."""
     main = threading.get_native_id()
     python = {one.native_id for one in threading.enumerate()}
     return {
@@ -134,6 +134,6 @@ def _name_threads() -> dict[int, str]:
 
 
 def _page_faults() -> tuple[int, int]:
-    """Return this process's page faults so far: all, and those that read from a disk."""
+    """Return the number of page faults of this process: all, and those that read from disk."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_minflt + used.ru_majflt, used.ru_majflt

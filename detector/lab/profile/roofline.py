@@ -1,4 +1,4 @@
-"""The whole model on this computer's roofline, by the peaks that were measured with its layers."""
+"""Place the whole model on the roofline, with the peaks that the layers pass measured."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from detector.lab.session.passes import PassRecord
 
 def place_on_roofline(occasion: Occasion) -> RooflineFacts:
     layers = _layers_of(occasion)
-    sheet = occasion.sheet_of(layers.precision)
+    sheet = occasion.sheet_peaks(layers.precision)
     peaks = layers.peaks or sheet
     if peaks is None:
         raise NotHereError(
             f"peaks are measured on the CPU, but the network ran on {layers.device}; give "
-            "its data sheet's with --peak and --bandwidth"
+            "those of its data sheet with --peak and --bandwidth"
         )
     facts = place_model(layers.rows, peaks, layers.forward_ms, layers.batch)
     return replace(
@@ -36,7 +36,7 @@ def _layers_of(occasion: Occasion) -> LayersFacts:
         available=True, facts=measure_layers(occasion)
     )
     if record.ran is not None:
-        occasion.seen += record.ran.measured or [record.ran.execution]
+        occasion.executions += record.ran.measured or [record.ran.execution]
     if not isinstance(record.facts, LayersFacts):
         raise NotHereError(f"it needs the layers pass: {record.reason}")
     return record.facts

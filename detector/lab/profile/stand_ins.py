@@ -1,6 +1,6 @@
-"""Stand-ins for the stages of a loop, to measure what the others do when one costs nothing.
+"""Stand-ins for the stages of a loop, to measure the loop as if one stage cost nothing.
 
-A stand-in hands out, in turn, what its stage gave for the first pictures of the source.
+A stand-in returns, in rotation, what its stage returned for the first pictures of the source.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from detector.core.types import (
     SourceInfo,
 )
 
-KEPT = 48  # pictures, and what each stage made of them
-KEPT_BYTES = 512 << 20
+MAX_PICTURES = 48  # pictures that are recorded, with the results of each stage
+MAX_BYTES = 512 << 20
 
 HOW = {
     READ: "pre-decoded pictures in rotation; each is still copied if boxes are drawn into it",
@@ -39,53 +39,55 @@ HOW = {
 }
 
 
-def what_replaces(stage: str) -> str:
+def describe_replacement(stage: str) -> str:
     return HOW.get(stage, "its earlier detections in rotation")
 
 
 @dataclass(slots=True)
 class RecordedRows:
-    """Records of a source's first pictures, a row each; ``outputs`` of whole batches."""
+    """The recorded results: an item per picture; in ``outputs``, per batch."""
 
     frames: list[Frame] = field(default_factory=list)
     rows: list[tuple[Image, Fit]] = field(default_factory=list)
     outputs: list[Outputs] = field(default_factory=list)
     candidates: list[Candidates] = field(default_factory=list)
     detections: list[Detections] = field(default_factory=list)
-    between: dict[str, list[Detections]] = field(default_factory=dict)  # stage -> what it gave
+    between: dict[str, list[Detections]] = field(default_factory=dict)  # stage -> its results
 
 
 def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
-    """Take pictures of ``source`` through the stages, up to ``KEPT`` or ``KEPT_BYTES``. Noise would
-    change detections, and with them the costs of head, NMS and drawing."""
-    kept, held = RecordedRows(), 0
+    """Run the stages on the first pictures of ``source``. Random pictures would have other
+    detections, which change the cost of head, NMS and drawing."""
+    recorded, held_bytes = RecordedRows(), 0
     request, size = parts.requests[0], len(parts.requests[0].slot)
-    while len(kept.frames) < KEPT and held < KEPT_BYTES:
+    while len(recorded.frames) < MAX_PICTURES and held_bytes < MAX_BYTES:
         batch = [frame for _ in range(size) if (frame := source.read()) is not None]
         for frame, row in zip(batch, request.slot, strict=False):
             fit = parts.preprocess(frame.decoded, row)
-            kept.frames.append(replace(frame, picture=frame.picture.copy()))
-            kept.rows.append((row.copy(), fit))
-            held += frame.picture.nbytes + row.nbytes
+            recorded.frames.append(replace(frame, picture=frame.picture.copy()))
+            recorded.rows.append((row.copy(), fit))
+            held_bytes += frame.picture.nbytes + row.nbytes
         if not batch:
             break
         outputs = [output.copy() for output in request.infer(len(batch))]
-        held += sum(output.nbytes for output in outputs)
+        held_bytes += sum(output.nbytes for output in outputs)
         for at, frame in enumerate(batch):
-            kept.candidates.append(parts.head([output[at : at + 1] for output in outputs]))
-            kept.detections.append(parts.nms(kept.candidates[-1]))
-            found = kept.rows[len(kept.detections) - 1][1].to_source(kept.detections[-1])
+            recorded.candidates.append(parts.head([output[at : at + 1] for output in outputs]))
+            recorded.detections.append(parts.nms(recorded.candidates[-1]))
+            detections = recorded.rows[len(recorded.detections) - 1][1].to_source(
+                recorded.detections[-1]
+            )
             for name, between in parts.between.items():
-                found = between(frame, found)
-                kept.between.setdefault(name, []).append(found)
-        if len(batch) == size or not kept.outputs:  # a batch of fewer serves no whole one
-            kept.outputs.append(outputs)
+                detections = between(frame, detections)
+                recorded.between.setdefault(name, []).append(detections)
+        if len(batch) == size or not recorded.outputs:  # an incomplete batch cannot replace others
+            recorded.outputs.append(outputs)
         if len(batch) < size:
             break
-    return kept
+    return recorded
 
 
-def why_none(parts: Parts, stage: str) -> str | None:
+def why_irreplaceable(parts: Parts, stage: str) -> str | None:
     if parts.source.info.kind != "pictures":
         return None
     return {
@@ -94,37 +96,40 @@ def why_none(parts: Parts, stage: str) -> str | None:
     }.get(stage)
 
 
-def replace_stage(parts: Parts, stage: str | None, kept: RecordedRows, frames: int) -> Parts:
-    """The same parts with a stand-in for ``stage`` (None: none). ``frames``: of the source."""
+def replace_stage(parts: Parts, stage: str | None, recorded: RecordedRows, frames: int) -> Parts:
+    """Return ``parts`` with a stand-in for ``stage``, if given. ``frames``: the source's length."""
     if stage == READ:
-        return replace(parts, source=CachedSource(parts.source.info, kept.frames, frames))
+        return replace(parts, source=CachedSource(parts.source.info, recorded.frames, frames))
     if stage == PREPROCESS:
-        return replace(parts, preprocess=_copy_rows(kept.rows))
+        return replace(parts, preprocess=_copy_rows(recorded.rows))
     if stage == INFER:
         turns = itertools.count()
         requests: list[BatchRequest] = [
-            RecordedRequest(one.slot, kept.outputs, lambda: next(turns)) for one in parts.requests
+            RecordedRequest(one.slot, recorded.outputs, lambda: next(turns))
+            for one in parts.requests
         ]
         return replace(parts, requests=requests)
     if stage == HEAD:
-        return replace(parts, head=_hand_out(kept.candidates))
+        return replace(parts, head=_repeat(recorded.candidates))
     if stage == NMS:
-        return replace(parts, nms=_hand_out(kept.detections))
-    if stage in kept.between:
-        return replace(parts, between={**parts.between, stage: _Recall(kept.between[stage])})
+        return replace(parts, nms=_repeat(recorded.detections))
+    if stage in recorded.between:
+        return replace(
+            parts, between={**parts.between, stage: _RepeatedStage(recorded.between[stage])}
+        )
     if stage == ANNOTATE:
         return replace(parts, annotate=lambda frame, detections: None)
     return replace(parts, sinks=()) if stage == WRITE else parts
 
 
-def _hand_out(kept: Sequence[Any]) -> Callable[[Any], Any]:
-    turns = itertools.cycle(kept)
+def _repeat(recorded: Sequence[Any]) -> Callable[[Any], Any]:
+    turns = itertools.cycle(recorded)
     return lambda given: next(turns)
 
 
-class _Recall:
-    def __init__(self, kept: Sequence[Detections]) -> None:
-        self._turns = itertools.cycle(kept)
+class _RepeatedStage:
+    def __init__(self, recorded: Sequence[Detections]) -> None:
+        self._turns = itertools.cycle(recorded)
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
         return next(self._turns)
@@ -136,8 +141,8 @@ class _Recall:
         return {}
 
 
-def _copy_rows(kept: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, Image], Fit]:
-    turns = itertools.cycle(kept)
+def _copy_rows(recorded: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, Image], Fit]:
+    turns = itertools.cycle(recorded)
 
     def copy(picture: AnyPicture, into: Image) -> Fit:
         row, fit = next(turns)
@@ -148,13 +153,14 @@ def _copy_rows(kept: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, Image
 
 
 class CachedSource:
-    """Frames decoded before, in turn, at the first two's pace; drawing into one spoils no other."""
+    """Returns decoded frames in rotation, at the interval of the first two. Each picture is a copy,
+    so that drawing does not change the next round's."""
 
-    def __init__(self, info: SourceInfo, kept: Sequence[Frame], count: int) -> None:
+    def __init__(self, info: SourceInfo, recorded: Sequence[Frame], count: int) -> None:
         self.info = info
-        self._kept, self._count, self._given = kept, count, 0
-        first, second = kept[0], kept[min(1, len(kept) - 1)]
-        self._ticks = max(1, second.pts - first.pts)  # an encoder refuses times that stand still
+        self._recorded, self._count, self._given = recorded, count, 0
+        first, second = recorded[0], recorded[min(1, len(recorded) - 1)]
+        self._ticks = max(1, second.pts - first.pts)  # encoders require rising times
         self._seconds = second.time_s - first.time_s
 
     def read(self, into: Image | None = None) -> Frame | None:
@@ -162,15 +168,15 @@ class CachedSource:
         if at == self._count:
             return None
         self._given += 1
-        kept, first = self._kept[at % len(self._kept)], self._kept[0]
-        picture = kept.picture  # drawing uses a copy of planes
-        if not isinstance(picture, Planes):
+        recorded, first = self._recorded[at % len(self._recorded)], self._recorded[0]
+        picture = recorded.picture
+        if not isinstance(picture, Planes):  # drawing copies planes itself
             fits = into is not None and into.shape == picture.shape
             own = into if into is not None and fits else np.empty_like(picture)
             np.copyto(own, picture)
             picture = own
         return replace(
-            kept,
+            recorded,
             index=at,
             pts=first.pts + at * self._ticks,
             time_s=first.time_s + at * self._seconds,

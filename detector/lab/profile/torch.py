@@ -1,4 +1,4 @@
-"""torch's own profiler over a few steady frames: operators by name and by shape, and a trace."""
+"""Run torch's profiler over a few steady frames: operators by name and by shape, and a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detector.lab.profile.layers import ALONE
 from detector.lab.session.network import Operator, TorchFacts
 
 WARMUP = 3  # batches before the profiler starts
-BATCHES = 5  # under the profiler: a trace has hundreds of events for each
+BATCHES = 5  # under the profiler; few, since a trace has hundreds of events for each
 TOP = 40
 MB = 10**6  # bytes
 TRACE = "passes/torch_trace.json.gz"
@@ -34,7 +34,7 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
 
     device = machine.engine.device
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
-    # In a CUDA graph no operator shows.
+    # CUDA graphs hide operators from the profiler.
     own = {"graphs": "0"} if device != "cpu" else {}
     profiler, plain, profiled = record_batches(
         machine,
@@ -53,7 +53,7 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
     averages = profiler.key_averages()
     by_name = operator_rows(averages, frames)
     by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), frames)
-    said = (
+    notes = (
         explain_operators(sum(row.self_ms for row in by_name), pass_ms / batch),
         "the run launched CUDA graphs, which hide operators; here each operator ran separately"
         if in_graphs
@@ -62,14 +62,14 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
     return TorchFacts(
         rows=by_name[:TOP],
         by_shape=by_shape[:TOP],
-        self_ms=sum(_own_us(one) for one in averages) / 1e3 / frames,
+        self_ms=sum(_self_us(one) for one in averages) / 1e3 / frames,
         trace=TRACE,
         frames=frames,
         batch=batch,
         device=device,
         forward_ms=mean(plain),
         profiled_ms=pass_ms,
-        flag="; ".join(filter(None, said)) or None,
+        flag="; ".join(filter(None, notes)) or None,
         slowdown=min(profiled) / min(plain),
     )
 
@@ -79,12 +79,13 @@ def record_batches(
     batches: Sequence[Batch],
     count: int,
     own: Mapping[str, str] = NONE,
-    **what: Any,
+    **options: Any,
 ) -> tuple[Any, list[float], list[float]]:
-    """torch.profiler over ``count`` batches; milliseconds of each pass without and with it."""
+    """Return torch.profiler after ``count`` batches, and their milliseconds without and with it.
+    ``own``: further options of the engine. ``options``: of the profiler."""
     from torch.profiler import profile
 
-    # torch 2.13's profiler writes two lines to stderr each time. Errors are raised anyway.
+    # Keep torch 2.13's profiler from printing two lines each time. Errors are still raised.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     assert machine.options is not None
     own = {**machine.options.own, **own}
@@ -93,16 +94,16 @@ def record_batches(
         request = engine.requests[0]
         list(time_batches(request, batches, WARMUP))
         plain = list(time_batches(request, batches, count))
-        with profile(acc_events=True, **what) as profiler:
+        with profile(acc_events=True, **options) as profiler:
             profiled = list(time_batches(request, batches, count))
-        # Plain passes before and after: a slow second falls on one of the two.
+        # Time plain passes before and after, so that a slow second affects half of them.
         plain += time_batches(request, batches, count)
     return profiler, plain, profiled
 
 
 def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
-    """torch's averages in ms a frame, by own time; called operators have their own rows."""
-    own_ms = [_own_us(one) / 1e3 / frames for one in events]
+    """Convert torch's averages to rows in ms per frame, the longest self time first."""
+    own_ms = [_self_us(one) / 1e3 / frames for one in events]
     total = sum(own_ms)
     rows = [
         Operator(
@@ -125,7 +126,7 @@ def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
 
 
 def explain_operators(self_ms: float, pass_ms: float) -> str | None:
-    """Why the operators' own CPU times differ from the pass by more than a tenth, or None."""
+    """Explain why the operators' self CPU times differ from the pass; None if they hardly do."""
     off = self_ms / pass_ms - 1 if pass_ms else 0.0
     if abs(off) <= ALIKE:
         return None
@@ -140,11 +141,12 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
     )
 
 
-def _own_us(event: Any) -> float:
-    """Microseconds that a row adds to the sum: kernels have own rows, marked ranges cover them."""
+def _self_us(event: Any) -> float:
+    """Return a row's part of the sum in microseconds. Kernels have rows, so a marked range around
+    them counts nothing."""
     if event.device_type.name == "CPU":
         return float(event.self_cpu_time_total)
-    marked = getattr(event, "is_user_annotation", False)  # the first versions of torch lack it
+    marked = getattr(event, "is_user_annotation", False)  # missing in old versions of torch
     return 0.0 if marked else _device_us(event)
 
 

@@ -1,7 +1,8 @@
-"""Measures the gain of a run if a stage costs nothing, or with another loop, in turns. Each change
-runs between two unchanged runs, on the same first frames of the source. A run has all outputs of
-the plain run and no instruments; its time goes from opening the source to closing the outputs.
-stand_ins.py replaces stages.
+"""Measure the speed of a run with a stage that costs nothing, or with another loop.
+
+Each change runs between two unchanged runs, on the same first frames of the source. A run has all
+outputs of the plain run and no instruments, and is timed from opening the source to closing the
+outputs. stand_ins.py replaces stages.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from detector.lab.analysis.loop.what_if import (
     LEAST,
     Turns,
     compare_turns,
-    interval,
     list_candidates,
     list_doubts,
     stage_share,
@@ -39,26 +39,25 @@ from detector.lab.analysis.loop.what_if import (
 from detector.lab.profile.base import Occasion, Pass, Varies, execution_of, output_within
 from detector.lab.profile.stand_ins import (
     RecordedRows,
+    describe_replacement,
     record_stages,
     replace_stage,
-    what_replaces,
-    why_none,
+    why_irreplaceable,
 )
-from detector.lab.session.passes import WhatIfFacts
+from detector.lab.session.passes import Interval, WhatIfFacts
 
 if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
 
-ROUNDS, MOST_ROUNDS = 3, 10  # of very many, one is always the odd one
-USUAL_ROUNDS = 5  # a run has as many frames as let these fit the budget
-BUDGET_S = 60.0
-LEAST_FRAMES = 24  # in any case, however long they take
+ROUNDS, MAX_ROUNDS = 3, 10  # a gain must show in all rounds, so too many would hide it
+USUAL_ROUNDS = 5  # the runs have as many frames as these rounds allow within the budget
+MIN_FRAMES = 24  # of a run, even if the budget allows fewer
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """A change. ``stage``: to replace; None: a new ``config``. ``how``: the replacement."""
+class TriedChange:
+    """A change: ``how`` replaces ``stage`` or, if that is None, ``config`` differs."""
 
     name: str
     stage: str | None
@@ -70,11 +69,11 @@ class Tried:
 class Bench:
     source: str
     frames: int
-    kept: RecordedRows
+    recorded: RecordedRows
 
 
 Run = Callable[[], float]
-"""Returns its seconds a frame."""
+"""Runs the loop once and returns its seconds per frame."""
 
 
 def measure_changes(occasion: Occasion) -> WhatIfFacts:
@@ -83,9 +82,8 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
         raise NotHereError("the run wrote no frame")
     if document.streams is not UNSET:
         raise NotHereError("cameras set the pace, whatever a stage costs")
-    not_measured = _list_small(occasion)
-    tried = _list_changes(occasion.config, document, not_measured)
-    frames = _choose_frames(occasion, len(tried))
+    not_measured = _list_unmeasured(occasion)
+    frames = _choose_frames(occasion, len(_list_changes(occasion.config, document, not_measured)))
     config = replace(occasion.config, input=replace(occasion.config.input, frames=frames))
     with ExitStack() as opened:
         plain = _open_plan(occasion, config, opened)
@@ -96,7 +94,7 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
             try:
                 plan = _plan_for(one, parts, plain, occasion, opened, frames)
             except (DetectVideoError, NotHereError) as error:
-                not_measured[one.name] = _in_a_line(error)
+                not_measured[one.name] = _as_one_line(error)
             else:
                 runs[one.name] = partial(run_once, bench, plan, one.stage)
         turns = take_turns(lambda: run_once(bench, plain, None), runs, occasion.seconds)
@@ -106,8 +104,8 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
     return WhatIfFacts(
         frames=frames,
         rounds=min(map(len, turns.changed.values())),
-        fps=interval([1 / one for one in turns.plain]),
-        frame_ms=interval([1e3 * one for one in turns.plain]),
+        fps=Interval.over([1 / one for one in turns.plain]),
+        frame_ms=Interval.over([1e3 * one for one in turns.plain]),
         changes=compare_turns(turns, {one.name: (one.stage, one.how) for one in changes}),
         not_measured=not_measured,
         doubts=list_doubts(frames, turns.plain, document),
@@ -120,15 +118,15 @@ def take_turns(
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Turns:
-    """Plain, A, plain, B, plain ... for ``ROUNDS``, and for up to ``MOST_ROUNDS`` while another one
-    fits into ``budget_s``. The first run of all warms up and does not count."""
+    """Run plain, A, plain, B, plain ... for ``ROUNDS``, or up to ``MAX_ROUNDS`` while they fit into
+    ``budget_s``. A first plain run, for warm-up, does not count."""
     turns, began = Turns(), clock()
     plain()
     before, rounds = plain(), 0
     turns.plain.append(before)
     started = clock()
     while rounds < ROUNDS or (
-        rounds < MOST_ROUNDS and clock() - began + (clock() - started) / rounds <= budget_s
+        rounds < MAX_ROUNDS and clock() - began + (clock() - started) / rounds <= budget_s
     ):
         for name, run in changes.items():
             if name in turns.failed:
@@ -136,7 +134,7 @@ def take_turns(
             try:
                 with_it = run()
             except DetectVideoError as error:  # a larger batch may not fit a device's memory
-                turns.drop(name, _in_a_line(error))
+                turns.drop(name, _as_one_line(error))
                 continue
             after = plain()
             turns.add(name, before, with_it, after)
@@ -146,57 +144,69 @@ def take_turns(
     return turns
 
 
-def _in_a_line(error: Exception) -> str:
+def _as_one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-# Which changes, and on what
+# The choice of changes and frames
 
 
-def _list_small(occasion: Occasion) -> dict[str, str]:
-    document, small = occasion.plain.document, {}
+def _list_unmeasured(occasion: Occasion) -> dict[str, str]:
+    document, unmeasured = occasion.plain.document, {}
     for stage, figures in document.stages.items():
         if not figures.calls:
-            small[f"{stage} free"] = "this stage did not run"
+            unmeasured[f"{stage} free"] = "this stage did not run"
         elif (share := stage_share(document, stage)) < LEAST:
-            small[f"{stage} free"] = f"it takes {share:.1%} of a frame's time; runs vary by more"
-    return small
+            unmeasured[f"{stage} free"] = (
+                f"it takes {share:.1%} of a frame's time; runs vary by more"
+            )
+    return unmeasured
 
 
 def _choose_frames(occasion: Occasion, changes: int) -> int:
     def fitting(rounds: int) -> int:
         return int(1e3 * occasion.seconds / ((2 * changes * rounds + 2) * occasion.period_ms))
 
-    enough = max(fitting(USUAL_ROUNDS), min(fitting(ROUNDS), FEW), LEAST_FRAMES)
+    enough = max(fitting(USUAL_ROUNDS), min(fitting(ROUNDS), FEW), MIN_FRAMES)
     return min(occasion.frames, enough)
 
 
 def _list_changes(
-    config: Config, document: SessionDocument, small: Mapping[str, str]
-) -> list[Tried]:
-    free = (Tried(f"{one} free", one, config, what_replaces(one)) for one in document.stages)
+    config: Config, document: SessionDocument, unmeasured: Mapping[str, str]
+) -> list[TriedChange]:
+    free = (
+        TriedChange(f"{one} free", one, config, describe_replacement(one))
+        for one in document.stages
+    )
     other = (
-        Tried(one.change, None, config.with_options(one.options), one.how or " ".join(one.words))
+        TriedChange(
+            one.change, None, config.with_options(one.options), one.how or " ".join(one.words)
+        )
         for one in list_candidates(document)
         if one.options is not None
     )
-    return [*(one for one in free if one.name not in small), *other]
+    return [*(one for one in free if one.name not in unmeasured), *other]
 
 
 def _plan_for(
-    one: Tried, parts: Parts, plain: RunPlan, occasion: Occasion, opened: ExitStack, frames: int
+    one: TriedChange,
+    parts: Parts,
+    plain: RunPlan,
+    occasion: Occasion,
+    opened: ExitStack,
+    frames: int,
 ) -> RunPlan:
     if one.stage is not None:
         if one.stage == "annotate" and parts.annotate is None:
             raise NotHereError("nothing is drawn")
-        if (reason := why_none(parts, one.stage)) is not None:
+        if (reason := why_irreplaceable(parts, one.stage)) is not None:
             raise NotHereError(reason)
         return plain
     batch = one.config.runtime.batch
     if batch == plain.network.batch:
         if one.config.loop.sync != occasion.config.loop.sync:
             execution = execution_of(plain.loaded)
-            occasion.seen.append(replace(execution, sync=one.config.loop.sync))
+            occasion.executions.append(replace(execution, sync=one.config.loop.sync))
         return Asked.of(one.config).on(plain.loaded)
     if frames < LARGER * batch:
         raise NotHereError("too few frames")
@@ -206,7 +216,7 @@ def _plan_for(
 def _open_plan(occasion: Occasion, config: Config, opened: ExitStack) -> RunPlan:
     plan = resolve(config, specs=[occasion.source])
     opened.enter_context(plan.loaded.engine)
-    occasion.seen.append(execution_of(plan.loaded))
+    occasion.executions.append(execution_of(plan.loaded))
     return plan
 
 
@@ -217,19 +227,20 @@ def _make_bench(occasion: Occasion, plan: RunPlan) -> tuple[Bench, Parts]:
             sinks = _open_outputs(folder, occasion.source, outputs, source, plan)
             try:
                 parts = plan.parts(source, sinks)
-                kept = record_stages(parts, source)
+                recorded = record_stages(parts, source)
             finally:
                 _abort(sinks)
-    if not kept.frames:
+    if not recorded.frames:
         raise NotHereError("no frame could be read again")
-    return Bench(occasion.source, plan.reading.frames or len(kept.frames), kept), parts
+    return Bench(occasion.source, plan.reading.frames or len(recorded.frames), recorded), parts
 
 
 # One run
 
 
 def run_once(bench: Bench, plan: RunPlan, stage: str | None) -> float:
-    """Seconds a frame, from opening the source to closing outputs. ``stage``: replaced."""
+    """Return the seconds per frame, from opening the source to closing the outputs. ``stage``: the
+    one to replace, if any."""
     with temporary_folder("detect-video-what-if-") as folder:
         outputs = _plan_outputs(folder, plan, bench.source)
         sinks: list[Sink] = []
@@ -240,7 +251,7 @@ def run_once(bench: Bench, plan: RunPlan, stage: str | None) -> float:
                 sinks = _open_outputs(folder, bench.source, outputs, source, plan)
                 opening = time.perf_counter() - before
                 parts = plan.parts(source, sinks)
-                parts = replace_stage(parts, stage, bench.kept, bench.frames)
+                parts = replace_stage(parts, stage, bench.recorded, bench.frames)
                 written = _drive(parts, plan)
                 if parts.sinks:
                     opening = 0.0
@@ -257,7 +268,7 @@ def run_once(bench: Bench, plan: RunPlan, stage: str | None) -> float:
 
 def _drive(parts: Parts, plan: RunPlan) -> int:
     progress = Progress()
-    with plan.loop.library_threads():  # as the run has them
+    with plan.loop.library_threads():  # as in the plain run
         for _ in plan.loop.frames(parts, OffTimeline(), progress):
             pass
     return progress.written

@@ -1,1 +1,1 @@
-"""Facts -> text. Computes nothing."""
+"""Render facts as text, tables and HTML. Nothing is computed here."""

@@ -1,4 +1,4 @@
-"""A session as one HTML file. It loads nothing, and reads well in light, in dark and on paper."""
+"""Render a session as one HTML file, for light and dark screens and paper, that loads nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from detector.core import wings
 from detector.core.errors.text import printable_page
-from detector.core.session.document import SessionDocument
 from detector.core.tables import Column, Curve, Section, Table, TextTable
 from detector.lab.report.html.drawings import curve, figure, section, table, text
 from detector.lab.report.html.first import first_screen
@@ -16,7 +15,7 @@ from detector.lab.report.part import How, list_parts
 from detector.lab.session.read import SavedSession
 
 FILES = Path(__file__).parent / "html/page"
-AGES = How(  # of the cameras, which a wing shows
+AGES = How(  # for the sections that the wing of cameras adds
     "ages",
     "age of a frame",
     "Time from a frame's arrival to its detections (the end of nms) and to each output. By "
@@ -28,33 +27,30 @@ AGES = How(  # of the cameras, which a wing shows
 
 def page(session: SavedSession) -> bytes:
     document = session.document
-    title = escape(f"{document.model} on {document.engine}: {_video(document)}")
-    parts = [first_screen(session), *map(_drawn, wings.sections(document))]
-    body = "".join([*parts, *(part.drawn(session) for part in list_parts())])
-    return html_page(title, body + _how(body))
+    first, *others = document.each
+    source = f"{len(document.each)} sources" if others else Path(first.video.path).name
+    title = escape(f"{document.model} on {document.engine}: {source}")
+    parts = [first_screen(session), *map(_draw_section, wings.sections(document))]
+    body = "".join([*parts, *(part.draw(session) for part in list_parts())])
+    return html_page(title, body + _explain_numbers(body))
 
 
 def html_page(title: str, body: str) -> bytes:
     style = (FILES / "style.css").read_text(encoding="utf-8")
     script = (FILES / "script.js").read_text(encoding="utf-8")
-    whole = (
+    html = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><meta '
         'name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" '
         f'href="data:,"><style>{style}</style></head><body><h1>{title}</h1>{body}<script>{script}</script></body></html>\n'
     )
-    return printable_page(whole).encode()
+    return printable_page(html).encode()
 
 
-def _video(document: SessionDocument) -> str:
-    first, *others = document.each
-    return f"{1 + len(others)} sources" if others else Path(first.video.path).name
-
-
-def _drawn(part: Section) -> str:
+def _draw_section(part: Section) -> str:
     inside = []
     for piece in part.pieces:
         if isinstance(piece, TextTable):
-            drawn = table(_described(piece))
+            drawn = table(_to_table(piece))
         elif isinstance(piece, Curve):
             drawn = figure(curve(piece.points, piece.x_unit, piece.y_unit), piece.caption)
         else:
@@ -63,7 +59,7 @@ def _drawn(part: Section) -> str:
     return section(part.name, part.title, *inside, how=part.how)
 
 
-def _described(rows: TextTable) -> Table:
+def _to_table(rows: TextTable) -> Table:
     columns = [Column(name, value=itemgetter(at)) for at, name in enumerate(rows.columns)]
     return Table(rows.name, columns, rows.rows, most=rows.most, rest=rows.rest)
 
@@ -72,7 +68,7 @@ def list_hows() -> list[How]:
     return list(dict.fromkeys([*(part.how for part in list_parts() if part.how), AGES]))
 
 
-def _how(body: str) -> str:
+def _explain_numbers(body: str) -> str:
     rows = "".join(
         f'<dt id="how-{one.name}">{escape(one.what)}</dt><dd>{escape(one.text)} '
         f"<cite>documentation, {Path(one.file).stem}: {escape(one.heading)}</cite></dd>"

@@ -1,4 +1,4 @@
-"""A part of a report: a section of the page, and its terminal form. Found in a list ``PARTS``."""
+"""A part of a report: a section of the page and its form on a terminal. parts/ lists all parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).with_name("parts")
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How numbers are taken, in a line. ``heading`` and ``file``: where the docs say more."""
+    """A short explanation of how numbers are measured. ``heading``, ``file``: more in the docs."""
 
     name: str
     what: str
@@ -30,13 +30,14 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``name``: its anchor. ``place``: its order. ``facts``: of the pass that the part requires.
-    ``page``: HTML below the heading; "" if there is nothing to show. ``says``: tables and lines for
-    a terminal; ``brief``: the same in short.
+    """``name``: the anchor. ``place``: sort key. ``page``: returns HTML for below the heading, or
+    "" to omit the part; with ``facts``, it also gets the facts of that type. ``says``: returns
+    tables and lines for a terminal; ``brief``: returns fewer. ``detail``: in short output only the
+    name of the pass is printed.
     """
 
     name: str
-    title: str | Callable[[SavedSession], str]
+    title: str
     place: int
     page: Callable[..., str] | None = None
     _: KW_ONLY
@@ -46,32 +47,25 @@ class Part:
     brief: Callable[[Any], Iterable[Table | str]] | None = None
     detail: bool = False
 
-    def drawn(self, session: SavedSession) -> str:
+    def draw(self, session: SavedSession) -> str:
         if self.page is None:
             return ""
         if self.facts is None:
             inside = self.page(session)
         else:
-            record = self.record(session)
+            records, kind = session.passes.values(), self.facts
+            record = next((one for one in records if isinstance(one.facts, kind)), None)
             if record is None:
                 return ""
             inside = self.page(session, record.facts)
             if inside and record.ran is not None:
                 ran = f"Measured with {record.ran.text}."
                 inside = text(ran).replace("<p>", '<p class="note">', 1) + inside
-        title = self.title if isinstance(self.title, str) else self.title(session)
         how = self.how.name if self.how else ""
-        return section(self.name, title, inside, how=how) if inside else ""
-
-    def record(self, session: SavedSession) -> PassRecord | None:
-        kind = self.facts
-        if kind is None:
-            return None
-        each = session.passes.values()
-        return next((record for record in each if isinstance(record.facts, kind)), None)
+        return section(self.name, self.title, inside, how=how) if inside else ""
 
 
-def stages_of(session: SavedSession) -> list[str]:
+def list_stages(session: SavedSession) -> list[str]:
     return [name for name, stage in session.document.stages.items() if stage.calls]
 
 

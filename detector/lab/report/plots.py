@@ -1,4 +1,4 @@
-"""Precision-recall curves and a confusion matrix as SVG, which needs no library."""
+"""Draw precision-recall curves and a confusion matrix as SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detector.lab.session.evaluation import ConfusionMatrix, EngineResult, FileR
 COLOURS = ("#1f5fa8", "#c8501e", "#2c8a4b", "#8a3f9c", "#b08a00", "#0f8f96", "#a52a44", "#5a5a5a")
 SIDE = 400  # pixels of the drawing's square
 LEFT, TOP, RIGHT, BOTTOM = 60, 40, 220, 50
-FEW = 12  # up to so many classes have a line in the legend, and numbers in the matrix's cells
+FEW = 12  # of more classes, the legend omits some and the matrix shows no numbers
 
 
 def plots(result: EngineResult | FileResult) -> dict[str, str]:
@@ -33,7 +33,7 @@ def precision_recall(title: str, result: EngineResult | FileResult) -> str:
     for at, name in enumerate(ranked):
         curve = [value for value in result.curves[name] if value is not None]
         if not curve:
-            continue  # no box to find
+            continue  # the class has no labelled box
         colour = COLOURS[at % len(COLOURS)]
         points = " ".join(
             f"{_x(recall / 100):.1f},{_y(value):.1f}" for recall, value in enumerate(curve)
@@ -82,7 +82,7 @@ def _y(value: float) -> float:
 
 
 def confusion(title: str, matrix: ConfusionMatrix) -> str:
-    """Rows are labels, columns detections; a cell's darkness is its share of the row."""
+    """Draw the matrix: rows are labels, columns detections; darker cells are larger shares."""
     names, counts = matrix.names, matrix.counts
     cell = max(12, min(70, SIDE // len(names)))
     left, top = 130, 130
@@ -96,20 +96,16 @@ def confusion(title: str, matrix: ConfusionMatrix) -> str:
         ),
     ]
     for row, name in enumerate(names):
-        whole = sum(counts[row]) or 1
+        total = sum(counts[row]) or 1
+        row_title = name if row < len(names) - 1 else "(no label)"
+        parts.append(_text(left - 8, top + cell * (row + 0.5) + 4, row_title, "end"))
+        column_title = name if row < len(names) - 1 else "(not found)"
         parts.append(
-            _text(
-                left - 8,
-                top + cell * (row + 0.5) + 4,
-                name if row < len(names) - 1 else "(no label)",
-                "end",
-            )
+            _text(left + cell * (row + 0.5) + 4, top - 8, column_title, "start", turn=True)
         )
-        found = name if row < len(names) - 1 else "(not found)"
-        parts.append(_text(left + cell * (row + 0.5) + 4, top - 8, found, "start", turn=True))
         for column, count in enumerate(counts[row]):
             x, y = left + cell * column, top + cell * row
-            share = count / whole
+            share = count / total
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="#1f5fa8" '
                 f'fill-opacity="{share:.3f}" stroke="#ccc"/>'
@@ -118,17 +114,17 @@ def confusion(title: str, matrix: ConfusionMatrix) -> str:
                 colour = "#fff" if share > 0.5 else "#222"
                 parts.append(_text(x + cell / 2, y + cell / 2 + 4, str(count), colour=colour))
     side = cell * len(names)
-    said = [
+    legend = [
         "The shade of a cell is its share of its row, 0 to 1: of all boxes",
         "with that label; in the last row, of all detections",
         "that match no label.",
     ]
     if len(names) <= FEW + 1:
-        said.append("The numbers are counts, not normalized.")
+        legend.append("The numbers are counts, not normalized.")
     parts += [
-        _text(10, top + side + 20 + 18 * line, text, "start") for line, text in enumerate(said)
+        _text(10, top + side + 20 + 18 * line, text, "start") for line, text in enumerate(legend)
     ]
-    height = top + side + 20 + 18 * len(said)
+    height = top + side + 20 + 18 * len(legend)
     return _document(max(left + side + 40, 420), height, parts)
 
 

@@ -1,4 +1,4 @@
-"""Models side by side: one table of a comparison, as text for papers and pages, and a plot."""
+"""Compare models in one table, written as CSV, Markdown, LaTeX, or HTML with plots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.lab.report.html.drawings import figure, scatter, section, table, t
 from detector.lab.report.page import html_page
 from detector.lab.session.comparison import Comparison, Row
 
-WORD: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
+METRIC_TITLES: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
 
 
 def _count(name: str, unit: float) -> Callable[[Row], float | None]:
@@ -33,15 +33,15 @@ def _input_text(row: Row) -> str | None:
 
 def _rounded(of: Callable[[Row], Interval | None], which: str) -> Callable[[Row], Any]:
     def value(row: Row) -> Rounded | None:
-        found = of(row)
-        return None if found is None else Rounded(getattr(found, which), decimals_of(found))
+        rate = of(row)
+        return None if rate is None else Rounded(getattr(rate, which), decimals_of(rate))
 
     return value
 
 
 def _rates(metric: Metric, out: int) -> Iterator[Column]:
     for which, title, place in (
-        ("median", WORD[metric], 0),
+        ("median", METRIC_TITLES[metric], 0),
         ("low", "lowest", out),
         ("high", "highest", out),
     ):
@@ -54,7 +54,7 @@ def _latency(name: str) -> Callable[[Row], Interval | None]:
 
 
 def _p90(row: Row) -> Rounded | None:
-    """With the decimals of p50: rounds that are too short for a p90 do not say how noisy it is."""
+    """Round p90 to the decimals of p50: its own noise is unknown, as short rounds have no p90."""
     p50, p90 = _latency("p50")(row), _latency("p90")(row)
     return None if p50 is None or p90 is None else Rounded(p90.median, decimals_of(p50))
 
@@ -85,7 +85,7 @@ COLUMNS = (
     Column("ap", "AP", ".3f", value=lambda row: row.ap and row.ap.ap, out=18),
     Column("error", value=lambda row: row.error),
 )
-# May be missing: peaks of a GPU, agreement of a single row, p90 of fewer than 20 calls.
+# Columns that are omitted if no row has a value.
 OPTIONAL = (
     *("latency_p50_ms", "latency_p90_ms"),
     *("agreement", "ap50", "ap", "share_of_roof", "bound", "error"),
@@ -98,19 +98,21 @@ def side_by_side(document: Comparison) -> Table:
         "size: the graph that the engine received; p50, p90: one network call with a whole "
         f"batch, over all rounds ({_calls(document)}); agreement: with {document.reference}"
     )
-    made = Table("models", COLUMNS, document.rows, caption=caption)
+    models = Table("models", COLUMNS, document.rows, caption=caption)
     empty = [one.key for one in COLUMNS if all(one.of(row) is None for row in document.rows)]
-    return made.without(*(key for key in empty if key in OPTIONAL))
+    return models.without(*(key for key in empty if key in OPTIONAL))
 
 
 def _calls(document: Comparison) -> str:
-    found = sorted({row.latency_calls for row in document.rows if row.latency_calls})
-    return " to ".join(map(str, found[:1] + found[1:][-1:])) + " calls"
+    counts = sorted({row.latency_calls for row in document.rows if row.latency_calls})
+    return " to ".join(map(str, counts[:1] + counts[1:][-1:])) + " calls"
 
 
 def _page_text(document: Comparison) -> str:
-    made = side_by_side(document)
-    body = section("models", "Models side by side", table(made), text(made.caption.capitalize()))
+    models = side_by_side(document)
+    body = section(
+        "models", "Models side by side", table(models), text(models.caption.capitalize())
+    )
     plots = {
         "size": ("MB", _count("size_bytes", 1e6)),
         "average precision": ("AP50", lambda row: row.ap and row.ap.ap50),
@@ -122,7 +124,7 @@ def _page_text(document: Comparison) -> str:
             if (x := of(row)) is not None and (rates := row.fps["inference"]) is not None
         ]
         if dots:
-            drawn = scatter(dots, unit, WORD["inference"])
+            drawn = scatter(dots, unit, METRIC_TITLES["inference"])
             body += section(f"speed-{unit.lower()}", f"Speed against {title}", figure(drawn))
     return html_page("Models side by side", body).decode()
 
@@ -136,7 +138,7 @@ WRITERS: dict[str, Callable[[Comparison], str]] = {
 
 
 def check_tables(paths: Sequence[str]) -> None:
-    """Raise UsageError for a suffix that no writer has, before minutes of measuring."""
+    """Raise UsageError for an unknown suffix before minutes of measuring."""
     for path in paths:
         if Path(path).suffix.lower() not in WRITERS:
             raise UsageError(f"--table {path}: the file name must end with {', '.join(WRITERS)}")

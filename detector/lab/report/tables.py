@@ -1,4 +1,4 @@
-"""Facts of a session as CSV files, with the columns of the lab's tools."""
+"""Write facts of a session as CSV files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = (
     Column("share", form=".1%"),
     *(Column(name, form=".2f") for name in ("p50", "p90", "p99")),
 )
-JOULES = ("timestamp", "tag", "duration", "package", "core", "dram", "gpu", "joules_per_frame")
+
 TIMES = ("total", "avg", "std", "min", "max", "p50", "p90", "p99")
 
 LAYER_TIMER = (
@@ -36,15 +36,14 @@ LAYER_TIMER = (
 
 
 def csv_files(session: SavedSession) -> dict[str, str]:
-    """File name -> text, times in ms, energy in joules and seconds; only of passes that ran."""
+    """Return file name -> CSV of the passes that ran. Times of stages and layers are in ms."""
     named = [
         replace(one, key=f"{one.key}_ms", value=one.of) if one.key in TIMES else one
         for one in STEPS
     ]
-    found = {"steps_timer.csv": Table("steps", named, step_rows(session.spans))}
+    tables = {"steps_timer.csv": Table("steps", named, step_rows(session.spans))}
     if (layers := session.facts(LayersFacts)) is not None:
-        found["layer_timer.csv"] = Table("layers", LAYER_TIMER, layers.rows)
+        tables["layer_timer.csv"] = Table("layers", LAYER_TIMER, layers.rows)
     if (energy := session.facts(EnergyFacts)) is not None:
-        readings = Table("energy", ENERGY, [*energy.rows, *energy.samples])
-        found["energy.csv"] = readings.pick(*JOULES)
-    return {name: csv_text(table) for name, table in found.items()}
+        tables["energy.csv"] = Table("energy", ENERGY, [*energy.rows, *energy.samples])
+    return {name: csv_text(table) for name, table in tables.items()}

@@ -1,5 +1,5 @@
-"""A session as a trace for Perfetto ("Trace Event Format", Google, 2016): a track per thread, a
-flow per frame, queue counters. Times are microseconds of the unix epoch."""
+"""Write a session as a trace for Perfetto ("Trace Event Format", Google, 2016): a track per thread,
+a flow per frame, queue counters. Times are microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from detector.core.timeline.spans import INFER, READ
 from detector.lab.analysis.loop.activities import (
     Activity,
     Batches,
@@ -18,13 +19,12 @@ from detector.lab.analysis.loop.activities import (
 from detector.lab.session.read import SavedSession
 
 Event = dict[str, Any]
-INFER, READ = "infer", "read"  # infer is numbered by batch
 
 
 def trace(session: SavedSession, compressed: bool = True) -> bytes:
-    """JSON, gzipped where ``compressed``. The same session gives the same bytes."""
+    """Return JSON, gzipped if ``compressed``. The same session always gives the same bytes."""
     document = {
-        "traceEvents": list(events(session)),
+        "traceEvents": [one | {"pid": session.document.pid} for one in events(session)],
         "displayTimeUnit": "ms",
         "otherData": {
             "model": session.document.model,
@@ -37,59 +37,59 @@ def trace(session: SavedSession, compressed: bool = True) -> bytes:
 
 
 def events(session: SavedSession) -> Iterator[Event]:
-    pid, clocks = session.document.pid, session.document.clocks
-    shift = clocks.unix_ns - clocks.perf_counter_ns
-    us = lambda ns: (ns + shift) / 1e3  # noqa: E731
+    clocks = session.document.clocks
+
+    def to_us(ns: int) -> float:
+        return (ns + clocks.unix_ns - clocks.perf_counter_ns) / 1e3
+
     threads = {
         name: number + 1 for number, name in enumerate(session.spans["thread_names"].tolist())
     }
-    yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": "detect-video"}}
+    yield {"ph": "M", "name": "process_name", "args": {"name": "detect-video"}}
     for name, tid in threads.items():
-        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
-    yield from (one | {"pid": pid} for one in _slices(session, us))
+        yield {"ph": "M", "tid": tid, "name": "thread_name", "args": {"name": name}}
+    yield from _slices(session, to_us)
     for source, loop in enumerate(session.document.loop):
         if loop:
             activities, shape = activities_of(session.spans, source), LoopShape.of(loop)
-            yield from (
-                one | {"pid": pid} for one in _flows(activities, shape, source, threads, us)
-            )
-            yield from (one | {"pid": pid} for one in _counters(activities, shape, us))
+            yield from _flows(activities, shape, source, threads, to_us)
+            yield from _counters(activities, shape, to_us)
 
 
-def _slices(session: SavedSession, us: Any) -> Iterator[Event]:
+def _slices(session: SavedSession, to_us: Any) -> Iterator[Event]:
     columns = session.spans
     stages, kinds = columns["stage_names"].tolist(), columns["kind_names"].tolist()
-    wanted = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
-    rows = zip(*(columns[name].tolist() for name in wanted), strict=True)
+    names = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
+    rows = zip(*(columns[name].tolist() for name in names), strict=True)
     for thread, stage, kind, source, index, start, end in rows:
         if kinds[kind] == "other":
-            continue  # time between slices shows as a gap
+            continue  # the trace shows it as a gap between slices
         name = stages[stage] if kinds[kind] == "work" else f"wait for {stages[stage]}"
         yield {
             "ph": "X",
             "tid": thread + 1,
             "name": name,
             "cat": kinds[kind],
-            "ts": us(start),
+            "ts": to_us(start),
             "dur": (end - start) / 1e3,
             "args": {"batch" if stages[stage] == INFER else "number": index, "source": source},
         }
 
 
 def _flows(
-    activities: list[Activity], shape: LoopShape, source: int, threads: dict[str, int], us: Any
+    activities: list[Activity], shape: LoopShape, source: int, threads: dict[str, int], to_us: Any
 ) -> Iterator[Event]:
-    """An arrow through all stages of each frame; its points lie inside the slices that it joins."""
+    """Yield an arrow through all calls of each frame, with a point in the middle of each slice."""
     frames: dict[int, list[Activity]] = {}
     batches = Batches(activities, shape)
-    infers = {one.number: one for one in activities if one.stage == INFER}
+    infers = {one.number: one for one in activities if one.stage == INFER}  # by batch, not frame
     for one in activities:
         if one.stage != INFER:
             frames.setdefault(one.number, []).append(one)
     for frame, calls in frames.items():
         batch = infers.get(batches.of(frame))
         if batch is None or all(one.stage == READ for one in calls):
-            continue  # the read call that found the end
+            continue  # a read at the end of the source, which returned no frame
         chain = sorted([*calls, batch], key=lambda one: one.start_ns)
         for at, one in enumerate(chain):
             phase = "s" if at == 0 else "f" if at == len(chain) - 1 else "t"
@@ -100,12 +100,12 @@ def _flows(
                 "name": "frame",
                 "cat": "frame",
                 "id": f"{source}.{frame}",
-                "ts": us(middle),
+                "ts": to_us(middle),
             }
             yield event | ({"bp": "e"} if phase == "f" else {})
 
 
-def _counters(activities: list[Activity], shape: LoopShape, us: Any) -> Iterator[Event]:
+def _counters(activities: list[Activity], shape: LoopShape, to_us: Any) -> Iterator[Event]:
     for name, (times, levels) in depths(activities, shape).items():
         for when, level in zip(times.tolist(), levels.tolist(), strict=True):
-            yield {"ph": "C", "tid": 0, "name": name, "ts": us(when), "args": {"depth": level}}
+            yield {"ph": "C", "tid": 0, "name": name, "ts": to_us(when), "args": {"depth": level}}

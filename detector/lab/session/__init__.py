@@ -1,1 +1,1 @@
-"""The lab's own documents, in addition to those of a run."""
+"""Types, readers and writers of the documents that the lab adds to those of a run."""

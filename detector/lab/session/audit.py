@@ -12,7 +12,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # the worst fir
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``rule``: its id. ``where``: the tables or runs that show it; ``rows``: their rows.
+    """A mistake. ``rule``: the id of its rule. ``where``: tables or runs; ``rows``: rows in them.
     ``evidence``: the numbers and the arithmetic. ``cure``: what to do."""
 
     rule: str
@@ -25,8 +25,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """One table or document that was looked at. ``read``: title of a column -> what it was read
-    as. ``unread``: what was left out because it is ambiguous, and why."""
+    """An audited table or document. ``read``: column title -> the meaning that was assigned to it.
+    ``unread``: columns that were skipped as ambiguous, and why."""
 
     name: str
     rows: int
@@ -36,7 +36,8 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditDocument:
-    """``runs``: of ``audited``. ``machine``: the facts given. ``counts``: findings by severity."""
+    """``runs``: how many of ``audited`` are runs. ``machine``: the facts that the user gave.
+    ``rules``: how many were checked. ``counts``: number of findings by severity."""
 
     schema: int = SCHEMA
     audited: tuple[Audited, ...]

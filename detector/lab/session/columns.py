@@ -1,8 +1,8 @@
-"""The columns of spans.npz, read from a file that may be damaged or made to do harm.
+"""Read the columns of spans.npz from a file that may be damaged or malicious.
 
-An .npz is a zip archive with one array file a column. Before we take memory we check the sizes in
-the archive's directory, then the shape and type in each array's header against its bytes. Nothing
-is unpickled. Then we check the values: a code is one of a name, no span ends before it starts.
+An .npz is a zip archive with one array file per column. Before allocating memory we check the sizes
+in the archive's directory, then each array's shape and type against its length. Nothing is
+unpickled. Then we check the values: each code has a name, and no span ends before it starts.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from detector.core.timeline.spans import READ
 
 NAMES = ("thread_names", "stage_names", "kind_names")
 NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
-# Its thread's time off a core, of that ready for one, and what the engine's threads used for it;
-# NOT_KNOWN if unknown.
-TOLD = ("off_cpu_ns", "ready_ns", "library_ns")
-COLUMNS = (*NUMBERS, *TOLD, *NAMES)
+# The time that a span's thread was off a core, the part of it spent waiting for a core, and the CPU
+# time of the engine's threads for the span; NOT_KNOWN if unknown.
+THREAD_TIMES = ("off_cpu_ns", "ready_ns", "library_ns")
+COLUMNS = (*NUMBERS, *THREAD_TIMES, *NAMES)
 
-# About 10 of a span's 51 bytes remain; a large file that shrinks more is not a recording.
-MOST_BYTES = 1 << 30
-SHRINKS = 40  # times
+# Compression leaves about 10 of a span's 51 bytes. We reject large files with a far higher ratio.
+MAX_BYTES = 1 << 30
+MAX_RATIO = 40
 SMALL_BYTES = 16 << 20
-MOST_NAMES, LONGEST_NAME = 10_000, 200
+MAX_NAMES, MAX_NAME_LENGTH = 10_000, 200
 LATEST_NS = 1 << 62
 
 Columns = dict[str, NDArray[Any]]
 
 
 def read_columns(path: Path, sources: int) -> Columns:
-    """``sources``: of the run. Raises UsageError that names the file and the column."""
+    """Read and check all columns of a run with this many ``sources``. Raises UsageError."""
     try:
         if not path.is_file():
             raise UsageError(f"{path}: damaged or missing; the session's spans cannot be read")
@@ -49,13 +49,13 @@ def read_columns(path: Path, sources: int) -> Columns:
             columns = {name: _read_array(archive, name, path) for name in COLUMNS}
     except UsageError:
         raise
-    except Exception as error:  # zipfile lets through whatever its parsing of damaged bytes raises
+    except Exception as error:  # zipfile raises any exception on damaged bytes
         raise _damage_error(path, " ".join(str(error).split())[:120] or "not an archive") from error
-    lengths = {len(columns[name]) for name in (*NUMBERS, *TOLD)}
+    lengths = {len(columns[name]) for name in (*NUMBERS, *THREAD_TIMES)}
     if len(lengths) != 1:
         raise UsageError(f"{path}: damaged: its columns differ in length: {sorted(lengths)} rows")
-    for name, wrong in _impossible(columns, sources):
-        raise _damage_error(path, f"column {name!r}: {wrong}")
+    for name, fault in _find_faults(columns, sources):
+        raise _damage_error(path, f"column {name!r}: {fault}")
     return columns
 
 
@@ -63,7 +63,7 @@ def _damage_error(path: Path, reason: str) -> UsageError:
     return UsageError(f"{path}: damaged or missing ({reason}); the session's spans cannot be read")
 
 
-def _member(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
+def _find_member(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
     try:
         return archive.getinfo(f"{name}.npy")
     except KeyError:
@@ -71,40 +71,40 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
 
 
 def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
-    members = [_member(archive, name, path) for name in COLUMNS]
+    members = [_find_member(archive, name, path) for name in COLUMNS]
     for member in members:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _damage_error(path, f"{member.filename} has an unknown compression")
-    whole, packed = sum(one.file_size for one in members), path.stat().st_size
-    if whole > MOST_BYTES or whole > max(SMALL_BYTES, SHRINKS * packed):
+    expanded, packed = sum(one.file_size for one in members), path.stat().st_size
+    if expanded > MAX_BYTES or expanded > max(SMALL_BYTES, MAX_RATIO * packed):
         raise _damage_error(
-            path, f"its {packed} bytes claim to expand to {whole}, which no run writes"
+            path, f"its {packed} bytes claim to expand to {expanded}, which no run writes"
         )
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]:
-    member = _member(archive, name, path)
+    member = _find_member(archive, name, path)
     with archive.open(member) as file:
         data = file.read(member.file_size)
-    start, shape, kind = _read_header(data, name, path)
-    wanted = "U" if name in NAMES else "iu"
-    if len(shape) != 1 or kind.kind not in wanted or not kind.itemsize:
+    start, shape, dtype = _read_header(data, name, path)
+    allowed = "U" if name in NAMES else "iu"
+    if len(shape) != 1 or dtype.kind not in allowed or not dtype.itemsize:
         raise _damage_error(
-            path, f"column {name!r} is {kind.str} of shape {shape}: not a row of values"
+            path, f"column {name!r} is {dtype.str} of shape {shape}, which no run writes"
         )
-    if shape[0] * kind.itemsize != len(data) - start:
+    if shape[0] * dtype.itemsize != len(data) - start:
         raise _damage_error(
             path, f"column {name!r} has {len(data) - start} bytes for {shape[0]} values"
         )
-    values = np.frombuffer(data, kind, shape[0], start)
-    values = values if kind.isnative else values.astype(kind.newbyteorder("="))
-    if kind.kind == "U" and not _are_letters(values.view(np.uint32)):
-        raise _damage_error(path, f"column {name!r} holds numbers that are not letters")
+    values = np.frombuffer(data, dtype, shape[0], start)
+    values = values if dtype.isnative else values.astype(dtype.newbyteorder("="))
+    if dtype.kind == "U" and not _are_characters(values.view(np.uint32)):
+        raise _damage_error(path, f"column {name!r} has invalid characters")
     return values
 
 
-def _are_letters(codes: NDArray[np.uint32]) -> bool:
-    """Whether all are code points of Unicode, halves of pairs apart: numpy's text takes any."""
+def _are_characters(codes: NDArray[np.uint32]) -> bool:
+    """Return whether all are Unicode characters and not surrogates, which numpy does not check."""
     return not ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any()
 
 
@@ -116,33 +116,33 @@ def _read_header(data: bytes, name: str, path: Path) -> tuple[int, tuple[int, ..
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
-        shape, _, kind = read(file, max_header_size=1000)
-    except Exception as error:  # the header is a Python expression, and anything can be in it
+        shape, _, dtype = read(file, max_header_size=1000)
+    except Exception as error:  # numpy evaluates the header as a Python literal
         raise _damage_error(path, f"column {name!r} has no array header") from error
-    return file.tell(), shape, kind
+    return file.tell(), shape, dtype
 
 
-def _impossible(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:
-    """(column, what is wrong) of columns of the right types that no run writes."""
-    yield from _odd_names(columns)
+def _find_faults(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:
+    """Yield (column, fault) for values that no run writes."""
+    yield from _find_wrong_names(columns)
     if len(columns["kind"]):
-        yield from _odd_codes(columns, sources)
-        yield from _odd_times(columns)
-        yield from _odd_frames(columns)
+        yield from _find_wrong_codes(columns, sources)
+        yield from _find_wrong_times(columns)
+        yield from _find_wrong_frames(columns)
 
 
-def _odd_names(columns: Columns) -> Iterator[tuple[str, str]]:
+def _find_wrong_names(columns: Columns) -> Iterator[tuple[str, str]]:
     for name in NAMES:
         names = columns[name].tolist()
-        if len(set(names)) != len(names) or len(names) > MOST_NAMES:
+        if len(set(names)) != len(names) or len(names) > MAX_NAMES:
             yield name, "duplicate names"
-        if max(map(len, names), default=0) > LONGEST_NAME:
-            yield name, f"a name of more than {LONGEST_NAME} letters"
+        if max(map(len, names), default=0) > MAX_NAME_LENGTH:
+            yield name, f"a name of more than {MAX_NAME_LENGTH} letters"
     if tuple(columns["kind_names"].tolist()) != KINDS:
         yield "kind_names", f"not {', '.join(KINDS)}"
 
 
-def _odd_codes(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:
+def _find_wrong_codes(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:
     for name in ("thread", "kind", "stage"):
         codes, known = columns[name], len(columns[f"{name}_names"])
         if name == "stage":  # time between spans has no stage
@@ -157,29 +157,28 @@ def _odd_codes(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:
         yield "index", "an invalid frame number"
 
 
-def _odd_times(columns: Columns) -> Iterator[tuple[str, str]]:
+def _find_wrong_times(columns: Columns) -> Iterator[tuple[str, str]]:
     for name in ("start_ns", "end_ns"):
         if not -LATEST_NS < columns[name].min() <= columns[name].max() < LATEST_NS:
             yield name, "an invalid time"
         columns[name] = columns[name].astype(np.int64, copy=False)
     if (columns["end_ns"] < columns["start_ns"]).any():
         yield "end_ns", "a span that ends before it starts"
-    for name in TOLD:
+    for name in THREAD_TIMES:
         if not NOT_KNOWN <= columns[name].min() <= columns[name].max() < LATEST_NS:
             yield name, "an invalid time"
 
 
-def _odd_frames(columns: Columns) -> Iterator[tuple[str, str]]:
-    """A frame that is done before it is read: its rows are not where the run put them."""
-    frames = when_frames_were(columns)
+def _find_wrong_frames(columns: Columns) -> Iterator[tuple[str, str]]:
+    frames = find_frame_times(columns)
     for frame in frames[frames[:, 3] < frames[:, 2], 1][:1].tolist():
         yield "index", f"frame {frame} ends before it is read"
 
 
-def when_frames_were(columns: Columns) -> NDArray[np.int64]:
-    """[F, 4] int64: source, frame, and its start and end in ns; complete frames only."""
+def find_frame_times(columns: Columns) -> NDArray[np.int64]:
+    """Return source, frame, start and end in ns of each complete frame, as [F, 4]."""
     ends = ends_of_frames(columns["stage_names"].tolist())
-    read, done = _work_of(columns, (READ,)), _work_of(columns, ends)
+    read, done = _find_work(columns, (READ,)), _find_work(columns, ends)
     source, frame = (
         np.concatenate([columns[name][read], columns[name][done]]).astype(np.int64)
         for name in ("source", "index")
@@ -194,11 +193,11 @@ def when_frames_were(columns: Columns) -> NDArray[np.int64]:
     ended = np.full(first.sum(), -LATEST_NS)
     np.minimum.at(began, group[: len(read)], columns["start_ns"][read])
     np.maximum.at(ended, group[len(read) :], columns["end_ns"][done])
-    found = np.stack([source[first], frame[first], began, ended], axis=1)
-    return found[(began < LATEST_NS) & (ended > -LATEST_NS)]
+    frames = np.stack([source[first], frame[first], began, ended], axis=1)
+    return frames[(began < LATEST_NS) & (ended > -LATEST_NS)]
 
 
-def _work_of(columns: Columns, names: Sequence[str]) -> NDArray[np.intp]:
+def _find_work(columns: Columns, names: Sequence[str]) -> NDArray[np.intp]:
     stages = columns["stage_names"].tolist()
     codes = [stages.index(name) for name in names if name in stages]
     return np.flatnonzero((columns["kind"] == KINDS.index(WORK)) & np.isin(columns["stage"], codes))

@@ -1,4 +1,4 @@
-"""What ``compare`` prints with --json; what it keeps of that is in ``measured``."""
+"""The document of ``compare --json``; core/session/measured.py holds what later runs use of it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Shares = dict[str, PrecisionShare]
 @dataclass(frozen=True)
 class RowAgreement:
     """The agreement of a row's detections with the reference's, on the same pictures. ``matched``:
-    2 x pairs / (detections of both), at IoU 0.5; null if neither side has any. The means are over
-    pairs; null without one.
+    2 x pairs / (detections of both), at IoU 0.5; null if neither has detections. The means are over
+    the pairs; null if there are none.
     """
 
     matched: float | None
@@ -36,8 +36,8 @@ class RowAgreement:
 
 @dataclass(frozen=True)
 class ModelCounts:
-    """A variant's network. ``input``: height, width. ``size_bytes``: of the graph that the engine
-    was given, in its precision. ``macs``: a picture. None where no graph is left to count."""
+    """A variant's network. ``input``: height, width. ``size_bytes``: size of the graph that the
+    engine received, in its precision. ``macs``: per picture. Null if the file contains no graph."""
 
     name: str
     sha256: str | None
@@ -49,8 +49,8 @@ class ModelCounts:
 
 @dataclass(frozen=True)
 class RowRoof:
-    """How near to this computer's roof inference was: ``share`` of it, and what ``bound`` it; the
-    peaks are measured once, with all cores of the variant."""
+    """Inference compared with this computer's roofline: the ``share`` that it reached, and the
+    limit (``bound``). The peaks are measured once, with all cores of the variant."""
 
     share: float
     bound: str
@@ -58,11 +58,11 @@ class RowRoof:
 
 @dataclass(frozen=True)
 class Decision:
-    """A row beside the baseline, beyond the noise or not. ``outcome``: faster, slower, same (a
-    difference that matters is ruled out) or open. ``ratio`` with ``low`` and ``high``: of FPS, for
-    all rows and looks together; null where so few rounds bound nothing. ``p``: corrected by Holm.
-    ``largest``: no larger difference fits the rounds. ``smallest``: the least effect that this many
-    rounds find in nine of ten cases. Both as shares."""
+    """A row compared with the baseline. ``outcome``: faster, slower, same (a relevant difference is
+    ruled out) or open. ``ratio``: of FPS; its interval from ``low`` to ``high`` holds for all rows
+    and interim looks together, and is null after too few rounds. ``p``: corrected by Holm.
+    ``largest`` and ``smallest``, as shares: larger differences are ruled out, and smaller ones are
+    detected by this many rounds in fewer than nine of ten cases."""
 
     outcome: str
     ratio: float
@@ -75,10 +75,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Noise:
-    """The effect of chance. ``floor``: the share that two processes of the baseline were apart, or
-    the general value for two processes (``measured`` false). ``smallest``: the least effect that
-    the rows' rounds can show. ``stopped``: rounds (as asked), decided, most (rounds) or time.
-    ``alpha``: the rate of false alarms, and ``share``: what the last look could spend of it."""
+    """The effect of chance. ``floor``: the relative difference of two processes of the baseline, or
+    a general value (``measured`` false). ``smallest``: the least difference that the rounds can
+    detect. ``stopped``: why the rounds ended: "rounds" (all done), "decided", "most" or "time".
+    ``alpha``: the rate of false alarms; ``share``: the part of it left for the last look."""
 
     floor: dict[Metric, float]
     measured: bool
@@ -91,14 +91,14 @@ class Noise:
 
 @dataclass(frozen=True)
 class Row:
-    """One variant. Speeds, ratios and CPU are null where ``error`` says why.
+    """One variant. Speeds, ratios and CPU times are null if it failed; ``error`` says why.
 
-    ``ratio``: the median of the rounds' own ratios to the baseline, ``ratio_interval`` the lowest
-    and the highest. ``stage_cpu_ms``: milliseconds a frame. ``memory_mb``: peak, in 10^6 bytes.
-    ``precision_effect``: a sentence where the requested precision changed nothing. ``reference``:
-    the row whose detections ``agreement`` is with. ``latency_ms``: p50 and p90 of one call of the
-    network, which holds a whole batch: of the ``latency_calls`` of all rounds, with the lowest and
-    the highest of the rounds that are long enough for one.
+    ``ratio``: the median over rounds of the ratio to the baseline; ``ratio_interval``: the lowest
+    and highest. ``stage_cpu_ms``: milliseconds per frame. ``memory_mb``: peak, in 10^6 bytes.
+    ``precision_effect``: a sentence if the requested precision changed nothing. ``reference``: the
+    row that ``agreement`` compares with. ``latency_ms``: p50 and p90 of a network call with a whole
+    batch, over the ``latency_calls`` of all rounds; the interval is the lowest and highest of
+    rounds with enough calls.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ComparedLabels:
-    """The labels of the frames. ``conf``, ``iou`` and ``max_det``: of the pass that was scored."""
+    """The labels of the frames. ``conf``, ``iou``, ``max_det``: thresholds of the scored pass."""
 
     path: str
     format: str
@@ -159,9 +159,9 @@ class ComparedVideo:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What is the same for all rows; of several ``models``, the first is ``model``. ``budget``: the
-    least agreement that ``auto`` accepts. ``usual``: the row that a run uses by default, if asked
-    for, and ``why_usual``."""
+    """The facts that all rows share. ``model``: the first of several ``models``. ``budget``: the
+    minimum agreement for ``auto``. ``usual``: the row that a run uses by default, if known, and
+    ``why_usual``."""
 
     schema: int = SCHEMA
     source: str
@@ -182,8 +182,8 @@ class About:
 @dataclass(frozen=True, kw_only=True)
 class Comparison(About):
     """``comparable``: null with one round or no row. ``fastest``: the row that wins beyond the
-    noise; ``contenders``: rows within the noise of the highest median, that one first.
-    ``recorded``: the file that keeps the result, or why none does."""
+    noise; ``contenders``: the row with the highest median, then those within its noise.
+    ``recorded``: the file that keeps the result, or why it was not kept."""
 
     rows: tuple[Row, ...]
     comparable: bool | None
@@ -197,12 +197,12 @@ class Comparison(About):
     recorded: str | UnsetType = UNSET
 
 
-# What one process of a comparison tells
+# Messages from the process of a variant
 
 
 @dataclass(frozen=True)
 class CountedLayer:
-    """The work and traffic of a layer for a whole batch, in the type that it ran in."""
+    """A layer's MACs and memory traffic for a whole batch, in the ``precision`` that it ran in."""
 
     precision: str
     macs: int
@@ -211,9 +211,8 @@ class CountedLayer:
 
 @dataclass(frozen=True)
 class VariantFacts:
-    """The message of a variant once it is open. ``computes``: false for an engine without a
-    network. ``model_input``: height, width. ``random_weights``: the seed, if weights are random.
-    """
+    """Sent when the variant's engine is open. ``computes``: false for an engine without a network.
+    ``model_input``: height, width. ``random_weights``: the seed, if weights are random."""
 
     load_s: float | None = None
     build_s: float | None = None
@@ -234,12 +233,12 @@ class VariantFacts:
 
 @dataclass(frozen=True)
 class Round:
-    """One turn of a variant. ``cpu_ms``: CPU of each stage's own thread, milliseconds a frame.
-    ``calls_ms``: of the network: how long, within 1%, and how many of them.
+    """A variant's turn in a round. ``cpu_ms``: CPU time of each stage's thread per frame.
+    ``calls_ms``: (duration to within 1%, number) of the network calls.
 
-    ``idle_cpu``: cores that the variant kept busy while the others had their turn. ``others``:
-    cores that other programs used meanwhile; None where the system does not tell. ``detections``:
-    the file that keeps them, where that was asked for.
+    ``idle_cpu``: cores that the variant kept busy during the other variants' turns. ``others``:
+    cores that other programs used during this turn; None if unknown. ``detections``: the file with
+    the detections, if requested.
     """
 
     fps: dict[Metric, float | None]

@@ -1,6 +1,6 @@
 """The types of ``eval --json`` and of the evaluation.json that it writes to a session. A figure is
-a number, or null if there was nothing to count: no labelled box of a class, say. If a class has two
-bases, the fields of the second come first; that is their order in the JSON.
+a number, or null if there was nothing to count, such as no labelled box of a class. If a dataclass
+has two bases, the fields of the second come first in the JSON.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Interval = tuple[Figure, Figure]  # 95 %, by resampling pictures
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """COCO's six figures, 0 to 1. ``ap`` is the mean over IoU 0.50 to 0.95; the last three are by
-    the size of the labelled box: below 32 x 32 pixels, below 96 x 96, above."""
+    """COCO's six figures, 0 to 1. ``ap``: the mean over IoU 0.50 to 0.95. ``small``, ``medium`` and
+    ``large`` boxes: areas below 32 x 32 pixels, below 96 x 96, and above."""
 
     ap: Figure
     ap50: Figure
@@ -41,8 +41,8 @@ class _Counts:
 class ClassAccuracy(AveragePrecision, _Counts):
     """One class, labelled in ``pictures``, which contain ``boxes`` to find.
 
-    Recall and precision are at IoU 0.5: of all detections, and of those that score 0.25 or more.
-    ``ignored_boxes`` are labelled, and neither have to be found nor count as a mistake.
+    Recall and precision are at IoU 0.5; ``conf25``: only of detections that score 0.25 or more.
+    ``ignored_boxes``: labelled boxes that count neither as missed nor as false.
     """
 
     ap50_interval: Interval
@@ -62,8 +62,8 @@ class MeanAccuracy(AveragePrecision):
 
 @dataclass(frozen=True)
 class ConfusionMatrix:
-    """``counts``: a row for each labelled class, a column for each detected one. The last row is
-    what was detected where nothing is labelled, the last column what was labelled and missed."""
+    """``counts``: a row per labelled class and a column per detected class. The last row counts
+    detections without a label, the last column missed labels."""
 
     conf: float
     iou: float
@@ -73,7 +73,7 @@ class ConfusionMatrix:
 
 @dataclass(frozen=True)
 class Accuracy(MeanAccuracy):
-    """``curves``: class -> precision at IoU 0.5 and at the recalls 0, 0.01 .. 1."""
+    """``curves``: class -> precision at IoU 0.5 for each recall of 0, 0.01 .. 1."""
 
     curves: dict[str, tuple[Figure, ...]]
     confusion: ConfusionMatrix
@@ -114,10 +114,8 @@ class _Run:
 
 @dataclass(frozen=True)
 class EngineResult(Accuracy, _Run, Result):
-    """``plots``: name -> file. ``difference``: these figures minus the first row's.
-
-    evaluation.json has neither: it holds one engine, and the plots are next to it.
-    """
+    """``plots``: name -> file. ``difference``: these figures minus the first row's. Neither is in
+    evaluation.json, which holds one engine and has the plots next to it."""
 
     notes: tuple[str, ...]
     session: str | None
@@ -133,7 +131,7 @@ class _File:
 
 @dataclass(frozen=True)
 class FileResult(Accuracy, _File, Result):
-    """The result of a file of detections. It has no speed, since no engine ran."""
+    """The result of scoring a file of detections. There is no speed, since no engine ran."""
 
     notes: tuple[str, ...]
     session: str
@@ -150,8 +148,8 @@ class InterruptedResult(Result):
 
 @dataclass(frozen=True)
 class EvaluatedData:
-    """``subset``: the part that --subset chose. ``video``: the one whose frames are labelled;
-    null if the labels are of picture files."""
+    """``subset``: chosen with --subset. ``video``: the video whose frames are labelled; null if
+    the labels belong to picture files."""
 
     path: str
     format: str
@@ -183,7 +181,7 @@ class GivenDetections(Settings):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``mapping``: the file of classes that count as the same."""
+    """The whole document. ``mapping``: the file that maps the model's classes to the labels'."""
 
     schema: int
     dataset: EvaluatedData

@@ -1,5 +1,5 @@
-"""The facts of the passes ``layers``, ``roofline``, ``torch`` and ``device``: the network on its
-engine, as ``passes`` says.
+"""The facts of the passes ``layers``, ``roofline``, ``torch`` and ``device``, which measure the
+network alone. passes.py explains the types and reads the files.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from msgspec import Meta
 
 from detector.core.session.document import Count, Duration, Size
 
-Peak = Annotated[float, Meta(ge=1e-6)]  # what a computer reaches at most; a tiny one is none
+Peak = Annotated[float, Meta(ge=1e-6)]  # above 0, since it is a divisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandwidth:
-    """Of a working set of so many bytes, of all threads together, that is read or copied again and
-    again. ``spread``: how far the best pass is above the median one (0.1: 10%)."""
+    """The bandwidth of reading and copying a working set of ``bytes``, for all threads together.
+    ``spread``: how far the best pass is above the median (0.1: 10%)."""
 
     bytes: Count
     threads: Count
@@ -28,7 +28,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheLevel:
-    """``name``: L1, L2, L3 or memory. ``bytes``: what it holds for all threads of the run."""
+    """``name``: L1, L2, L3 or memory. ``bytes``: its capacity for all threads of the run."""
 
     name: str
     bytes: Count
@@ -37,10 +37,10 @@ class CacheLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """The highest rates that this computer reaches. ``gflops_s``: by precision (int8: GOP/s).
-    ``by``: the library that reached it; ``instructions``: what it can use for that; ``spread``: how
-    far the median try is from the best. ``bandwidth_gbytes_s``: of the memory; ``bandwidths``: over
-    working sets; ``levels``: of the caches. ``measured``: the day."""
+    """The highest rates that this computer reaches. By precision: ``gflops_s`` (int8: GOP/s),
+    ``by`` (the library that reached it), ``instructions`` (those that it can use) and ``spread``
+    (how far the median is from the best). ``bandwidth_gbytes_s``: main memory; ``bandwidths``: by
+    working set; ``levels``: by cache. ``measured``: the date."""
 
     gflops_s: Mapping[str, Peak]
     by: Mapping[str, str] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class Peaks:
     measured: str | None = None
 
     def ridge(self, precision: str) -> float | None:
-        """Return the FLOPs a byte where arithmetic and memory are equally fast; None if unknown."""
+        """Return the FLOPs per byte at which compute and memory limit equally; None if unknown."""
         peak = self.gflops_s.get(precision)
         return None if peak is None else peak / self.bandwidth_gbytes_s
 
     def bandwidth_at(self, working_set: int) -> float:
-        """GB/s of what touches so many bytes. A smaller set is at least as fast as a larger one, so
-        that a disturbed measurement does not lower the roof below its neighbours'."""
+        """Return the GB/s for a working set of this many bytes: the highest rate of sets that are
+        not smaller, so that one disturbed measurement does not lower the roof."""
         larger = [
             one.gbytes_s
             for one in self.bandwidths
@@ -68,30 +68,30 @@ class Peaks:
         return max(larger, default=self.bandwidth_gbytes_s)
 
 
-def higher_of(one: Peaks, other: Peaks) -> Peaks:
-    """Return the higher of each peak in two measurements: any disturbance lowers one."""
-    of_kernels = {
+def keep_higher_peaks(first: Peaks, second: Peaks) -> Peaks:
+    """Return the higher of each peak in two measurements, since disturbances only lower peaks."""
+    best = {
         name: max(
-            (peaks for peaks in (one, other) if name in peaks.gflops_s),
+            (peaks for peaks in (first, second) if name in peaks.gflops_s),
             key=lambda peaks: peaks.gflops_s[name],
         )
-        for name in {**one.gflops_s, **other.gflops_s}
+        for name in {**first.gflops_s, **second.gflops_s}
     }
-    sets = {(each.threads, each.bytes): each for each in one.bandwidths}
-    for each in other.bandwidths:
-        known = sets.get((each.threads, each.bytes), each)
-        sets[each.threads, each.bytes] = max(known, each, key=lambda it: it.gbytes_s)
-    levels = {level.name: level for level in one.levels}
-    for level in other.levels:
+    sets = {(row.threads, row.bytes): row for row in first.bandwidths}
+    for row in second.bandwidths:
+        known = sets.get((row.threads, row.bytes), row)
+        sets[row.threads, row.bytes] = max(known, row, key=lambda rate: rate.gbytes_s)
+    levels = {level.name: level for level in first.levels}
+    for level in second.levels:
         known_level = levels.get(level.name, level)
-        levels[level.name] = max(known_level, level, key=lambda it: it.gbytes_s)
+        levels[level.name] = max(known_level, level, key=lambda rate: rate.gbytes_s)
     return replace(
-        other,
-        gflops_s={name: peaks.gflops_s[name] for name, peaks in of_kernels.items()},
-        by={name: peaks.by.get(name, "") for name, peaks in of_kernels.items()},
-        spread={name: peaks.spread.get(name, 0.0) for name, peaks in of_kernels.items()},
-        instructions={**one.instructions, **other.instructions},
-        bandwidth_gbytes_s=max(one.bandwidth_gbytes_s, other.bandwidth_gbytes_s),
+        second,
+        gflops_s={name: peaks.gflops_s[name] for name, peaks in best.items()},
+        by={name: peaks.by.get(name, "") for name, peaks in best.items()},
+        spread={name: peaks.spread.get(name, 0.0) for name, peaks in best.items()},
+        instructions={**first.instructions, **second.instructions},
+        bandwidth_gbytes_s=max(first.bandwidth_gbytes_s, second.bandwidth_gbytes_s),
         bandwidths=list(sets.values()),
         levels=list(levels.values()),
     )
@@ -99,11 +99,11 @@ def higher_of(one: Peaks, other: Peaks) -> Peaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
-    """A layer as the engine ran it; ``macs``, ``flops`` and ``bytes`` are of a whole batch.
-    ``order``: its place in a pass, from 1. ``block``: the part of the model that it belongs to.
-    ``parameters``: its weights; ``shape``: of what it writes.
-    ``fused_from``: the nodes of the graph that it stands for. ``intensity``: FLOPs a byte.
-    ``utilisation``: of its roof. ``bound``: what limits it. ``flag``: what is odd about the row."""
+    """A layer as the engine ran it; ``macs``, ``flops`` and ``bytes`` are for a whole batch.
+    ``order``: its position in a forward pass, from 1. ``block``: its part of the model.
+    ``parameters``: number of weights. ``shape``: shape of the output. ``fused_from``: the graph's
+    nodes that it computes. ``intensity``: FLOPs per byte. ``utilisation``: share of its roofline.
+    ``bound``: what limits it. ``flag``: a warning about the row."""
 
     name: str
     type: str
@@ -129,7 +129,7 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """All layers of one type together."""
+    """The sums over all layers of one type."""
 
     type: str
     layers: Count
@@ -140,8 +140,7 @@ class TypeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRow:
-    """All layers of one block of the model together, as ``model.6``: each layer is in one block, so
-    that the blocks' times add up."""
+    """The sums over one block of the model, such as ``model.6``. Each layer is in one block."""
 
     block: str
     layers: Count
@@ -155,13 +154,12 @@ class BlockRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayersFacts:
-    """``forward_ms``: a forward pass without the profiler; ``profiled_ms``: under it;
-    ``outside_ms``: the part of that in no layer. ``sum_ms``: of the layers' medians;
-    ``run_sum_ms``: the median of the sums of single runs. ``off_by``: sum_ms / forward_ms - 1, and
-    ``flag`` the reason where that is much. ``macs``: of the graph, a picture; ``parameters``: its
-    weights. ``by_block``: in the model's order.
-    ``uncounted``: nodes whose costs are in no row, since the picture decides how many rows they
-    compute; then ``macs`` is None."""
+    """``forward_ms``, ``profiled_ms``: a forward pass without and with the profiler;
+    ``outside_ms``: the part of ``profiled_ms`` outside all layers. ``sum_ms``: the sum of the
+    layers' medians; ``run_sum_ms``: the median of the runs' sums. ``off_by``: sum_ms / forward_ms
+    - 1; if it is large, ``flag`` is the reason. ``macs``: the graph's, per picture. ``by_block``:
+    in model order. ``uncounted``: number of nodes whose cost depends on the picture and is in no
+    row; ``macs`` is then None."""
 
     engine: str
     precision: str
@@ -189,9 +187,9 @@ class LayersFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheetRoof:
-    """The model below the roof that a data sheet promises (``--peak``, ``--bandwidth``).
-    ``of_peak``, ``of_bandwidth``: shares that the forward pass reaches of either; ``bound``: by the
-    larger one, unless both are small."""
+    """The model on the roofline of a data sheet (``--peak``, ``--bandwidth``). ``of_peak``,
+    ``of_bandwidth``: shares that the forward pass reaches; ``bound``: the limit with the larger
+    share, unless both are small."""
 
     precision: str
     peak_gflops_s: Peak
@@ -204,10 +202,10 @@ class SheetRoof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineFacts:
-    """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` a picture. ``ridge``: by
-    precision. ``peaks``: measured here; of a GPU, of its data sheet (``sheet``).
-    ``peak_under_measured``: the names of layers above their roof. ``uncounted``: as in
-    ``LayersFacts``; the sums are then less than the whole."""
+    """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
+    ``ridge``: by precision. ``peaks``: measured here, or a GPU's from its data sheet (``sheet``).
+    ``peak_under_measured``: names of layers above their roofline. ``uncounted``: as in
+    ``LayersFacts``; the sums are then too low."""
 
     macs: Count
     flops: Count
@@ -227,10 +225,10 @@ class RooflineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One of torch's operators, as torch.profiler tells it: ``TorchFacts`` per frame,
-    ``DeviceFacts`` per batch. ``self_...``: without what it calls. ``total_ms``: on the CPU, with
-    what it calls; ``device_ms``: on the GPU, without, ``device_total_ms``: with what it calls.
-    ``..._mb``: memory taken less memory given back, so it may be below 0."""
+    """One of torch's operators as torch.profiler reports it, per frame in ``TorchFacts`` and per
+    batch in ``DeviceFacts``. ``self_ms``, ``total_ms``: CPU time without and with its callees;
+    ``device_ms``, ``device_total_ms``: the same on the GPU. ``..._mb``: memory allocated minus
+    memory freed, which may be negative."""
 
     name: str
     shapes: str
@@ -257,11 +255,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFacts:
-    """``rows``: operators by name; ``by_shape``: by name and shapes of their inputs, both with the
-    longest first; ``self_ms``: all of them, listed or not. ``trace``: a file of the session.
-    ``frames``: under the profiler, in batches of ``batch``. ``forward_ms``, ``profiled_ms``: of a
-    batch, as the mean over its passes without and under the profiler; ``slowdown``: of the fastest
-    pass. ``flag``: the reason where the operators' own times are far from the pass."""
+    """``rows``: operators by name; ``by_shape``: by name and input shapes; both longest first.
+    ``self_ms``: sum over all operators, listed or not. ``trace``: a file in the session.
+    ``frames``: number under the profiler, in batches of ``batch``. ``forward_ms``,
+    ``profiled_ms``: mean time of a batch without and with the profiler; ``slowdown``: ratio of the
+    fastest batches. ``flag``: why the operators' self times do not add up to the pass."""
 
     rows: Sequence[Operator]
     by_shape: Sequence[Operator]
@@ -278,7 +276,7 @@ class TorchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A stretch of GPU idle time, from ``at_ms`` in the window."""
+    """A period of GPU idle time, ``at_ms`` after the window's start."""
 
     at_ms: float
     ms: Duration
@@ -287,7 +285,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The beginning of the window for a drawing: intervals (begin, end) of work, in ms."""
+    """The start of the window, to be drawn: intervals (begin, end) of work, in ms."""
 
     host: Sequence[tuple[float, float]]
     device: Sequence[tuple[float, float]]
@@ -296,8 +294,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """A GPU over a window of some batches. ``idle_ms``: by cause; with ``busy_ms`` it adds up to
-    ``window_ms``. ``longest_gaps``: longest first."""
+    """A GPU's work during some batches. ``idle_ms``: by cause; adds up to ``window_ms`` with
+    ``busy_ms``. ``longest_gaps``: longest first."""
 
     device: str
     batches: Count

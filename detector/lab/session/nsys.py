@@ -1,12 +1,12 @@
-"""A recording of a run by Nsight Systems, read as if it were a session.
+"""Read a recording of a run by Nsight Systems as if it were a session.
 
     nsys profile -t nvtx,osrt,cuda -o run detect-video in.mp4
     nsys export --type sqlite run.nsys-rep
 
 We read exports of nsys 2026.4 (schema 3.28), 2022.4.2, 2023.4.4 and 2024.2.3. An export lacks empty
 tables, so every table is optional here. Times are nanoseconds from the recording's start. A
-recording may hold several runs, each with a range "run" around it and a mark with the lengths of
-its queues. Ranges outside of every run of their process follow the runs, as one more.
+recording may contain several runs, each with a range "run" around it and a mark with its queue
+lengths. Ranges of a process outside all of its runs are returned last, as one more run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -41,7 +41,7 @@ from detector.lab.session.columns import LATEST_NS
 
 PUSH_POP, START_END, DOMAIN_CREATE, CATEGORY, MARK = 59, 60, 75, 33, 34  # NVTX_EVENTS.eventType
 KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
-CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # of the runtime and of the driver
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # contains calls of the driver, too
 MEMORY = {"CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "memset"}
 TABLES = (
     "NVTX_EVENTS",
@@ -55,24 +55,24 @@ TABLES = (
 )
 COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
 VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000
-PROCESS = 0x1000000  # a globalTid is the process's number times this, and the thread's
+PROCESS = 0x1000000  # globalTid = process id * PROCESS + thread id
 REPORT = ".nsys-rep"
 RUN = "run"
 CAMERA = "camera"
-UNKNOWN = -1  # a process
-OWN_THREADS = ("reader", "worker-")  # as detector/core/loop names them for the system
+UNKNOWN_PROCESS = -1  # process of GPU work whose row does not name one
+LOOP_THREADS = ("reader", "worker-")  # thread names that detector/core/loop sets
 LOOP = re.compile(r"loop( \w{1,30}=\d{1,9}){1,20}")
 SIZE = re.compile(r"(\w+)=(\d+)")
 SIZES = LoopSizes.__annotations__.keys()
-# A run of an hour at 30 FPS has a million ranges. SQLite reads a million rows in a second or two.
-MOST_ROWS = 4_000_000
-MOST_TEXT = 1 << 20  # bytes of one value
-LONGEST_S = 120.0
+# An hour at 30 FPS has a million ranges, which SQLite reads in a second or two.
+MAX_ROWS = 4_000_000
+MAX_TEXT = 1 << 20  # bytes of one value
+TIMEOUT_S = 120.0
 IN_USE = "another program has it open; close that program first"
 
 
 class CudaCall(NamedTuple):
-    """A call of CUDA on the host. ``correlation``: of the work that it asked for, 0 for none."""
+    """A call of CUDA on the host. ``correlation``: the id that its GPU work has, too; 0: none."""
 
     thread: int
     name: str
@@ -91,13 +91,13 @@ class DeviceWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NsysRun:
-    """One run. ``process``: the number that the system gave it. ``columns``: as of spans.npz.
-    ``loop``: the sizes that bound the loop, guessed where the recording does not hold them
-    (``loop_is_known`` is then False). ``blocked``: (thread, name of the system call, start, end).
-    ``kernels``: (start, end) on the GPU. ``cuda``, ``device``: calls of CUDA and the GPU's work, of
-    the whole process from the run before to the run after: loading is among them. ``open``: ranges
-    without an end, which are left out: the recording ended before they did. ``outside``: no run,
-    but what of a process lies outside of its runs, as single pictures of the Python API do."""
+    """One run. ``process``: its process id. ``columns``: like those of spans.npz. ``loop``: the
+    loop's queue sizes, guessed if the recording lacks them (``loop_is_known`` is then False).
+    ``blocked``: (thread, system call, start, end). ``kernels``: (start, end) on the GPU. ``cuda``,
+    ``device``: CUDA calls and GPU work of the process between the previous and the next run, with
+    loading. ``open``: number of ranges that the recording's end cut off; they are omitted.
+    ``outside``: True for the ranges of a process outside its runs, such as pictures given to the
+    Python API."""
 
     process: int
     program: str | None
@@ -115,7 +115,7 @@ class NsysRun:
 
     @property
     def frames(self) -> int:
-        return _count(self.columns, PREPROCESS)
+        return _count_calls(self.columns, PREPROCESS)
 
     @property
     def ranges(self) -> int:
@@ -123,19 +123,19 @@ class NsysRun:
 
 
 def read_nsys(path: str | Path) -> list[NsysRun]:
-    """The runs of a recording by start, then what lies outside. Raises UsageError for none."""
+    """Return the runs by start, then ranges outside them. Raises UsageError if there are none."""
     if not Path(path).is_file():
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
         )
     if Path(path).suffix.lower() == REPORT:
-        with _exported(Path(path)) as export:
+        with _export_report(Path(path)) as export:
             return _read_export(export, path)
     return _read_export(path, path)
 
 
 @contextmanager
-def _exported(report: Path) -> Iterator[Path]:
+def _export_report(report: Path) -> Iterator[Path]:
     nsys = shutil.which("nsys")
     by_hand = f"nsys export --type sqlite {report}"
     if nsys is None:
@@ -150,16 +150,21 @@ def _exported(report: Path) -> Iterator[Path]:
             [*command, "--output", str(export), str(report)], capture_output=True, check=False
         )
         if run.returncode or not export.is_file():
-            said = (run.stderr + b"\n" + run.stdout).decode(errors="replace").split("\n")
-            why = next((line.strip() for line in said if line.strip()), f"exit {run.returncode}")
+            lines = (run.stderr + b"\n" + run.stdout).decode(errors="replace").split("\n")
+            why = next((line.strip() for line in lines if line.strip()), f"exit {run.returncode}")
             raise UsageError(f"{report}: nsys failed to export it ({why}); try: {by_hand}")
         yield export
 
 
 def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
-    clock, place = _Deadline(LONGEST_S), Path(export).resolve()
+    place, deadline = Path(export).resolve(), time.monotonic() + TIMEOUT_S
+
+    def is_late() -> bool:
+        return time.monotonic() > deadline
+
     try:
-        with place.open("rb") as file:  # SQLite would leave two files beside a write-ahead log
+        with place.open("rb") as file:
+            # A database in write-ahead mode is opened as immutable, or SQLite would create files.
             has_log = file.read(20)[18:] == b"\2\2"
         if has_log and Path(f"{place}-wal").exists():
             raise UsageError(f"{path}: {IN_USE}")
@@ -167,16 +172,19 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
         with closing(
             sqlite3.connect(f"file:{quote(os.fsencode(place))}?{mode}", uri=True)
         ) as database:
-            _bound(database, clock)
-            tables = _plain_tables(database)
+            database.execute("pragma trusted_schema = off")
+            database.execute("pragma cell_size_check = on")
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
+            database.set_progress_handler(is_late, 100_000)
+            tables = _list_plain_tables(database)
             database.set_authorizer(_permit_plain_reading)
             return _read(database, tables, str(path))
-    # If a name is damaged, sqlite3 cannot decode its own message.
+    # sqlite3 raises UnicodeDecodeError if its message contains a damaged name.
     except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
-        if clock.is_over():
+        if is_late():
             raise UsageError(
-                f"{path}: reading it takes more than {LONGEST_S:g} s; it is damaged, or of a run "
-                "that is too long: record a shorter one"
+                f"{path}: reading it takes more than {TIMEOUT_S:g} s; it is damaged, or the run "
+                "is too long: record a shorter one"
             ) from error
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY:
             raise UsageError(f"{path}: {IN_USE}") from error
@@ -186,44 +194,29 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
         ) from error
 
 
-class _Deadline:
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def is_over(self) -> bool:
-        return time.monotonic() > self._end
-
-
-def _bound(database: sqlite3.Connection, clock: _Deadline) -> None:
-    database.execute("pragma trusted_schema = off")
-    database.execute("pragma cell_size_check = on")
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_TEXT)
-    database.set_progress_handler(clock.is_over, 100_000)
-
-
-def _plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
-    """Return the stored tables with all their columns. A database from anywhere may hold programs:
-    views, triggers, virtual tables, computed columns."""
-    # A view can call itself a table in this list, but not in its own statement.
+def _list_plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
+    """Return plain tables and their columns; not views, virtual tables and computed columns, with
+    which a malicious database could run code."""
+    # The column "type" can claim that a view is a table, but the statement cannot.
     stated = {
         name
         for name, statement in database.execute("select name, sql from sqlite_master")
         if name in TABLES and re.match(r"create table\b", str(statement), re.IGNORECASE)
     }
-    found = {}
+    tables = {}
     for table in stated:
         columns = list(
             database.execute("select name, hidden from pragma_table_xinfo(?) limit 1000", (table,))
         )
         if not any(hidden for _, hidden in columns):
-            found[table] = {name for name, _ in columns}
-    return found
+            tables[table] = {name for name, _ in columns}
+    return tables
 
 
 def _permit_plain_reading(
     action: int, first: str | None, second: str | None, _: str | None, via: str | None
 ) -> int:
-    """Permit statements only to read columns of tables, and not through a view."""
+    """Permit only to read columns of tables, and not through a view."""
     function = action == sqlite3.SQLITE_FUNCTION and second == "coalesce"
     plain = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ) and via is None
     return sqlite3.SQLITE_OK if plain or function else sqlite3.SQLITE_DENY
@@ -237,47 +230,47 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
     export = _Export(database, tables, path)
     windows = list(export.windows())
     runs = _Runs(windows)
-    found = _by_run(list(export.ranges()), windows, runs)
-    if not found:
+    ranges_by_run = _group_by_run(list(export.ranges()), windows, runs)
+    if not ranges_by_run:
         raise UsageError(
             f"{path}: no ranges of the domain {DOMAIN}; record a run of this program with nvtx on"
         )
-    loops = _by_process(export.stated_loops(), itemgetter(0), itemgetter(1), runs)
+    loops = _group_by_process(export.stated_loops(), itemgetter(0), itemgetter(1), runs)
     programs = dict(export.programs())
-    tids = {tid for _, ranges in found for tid, *_ in ranges}
+    tids = {tid for _, ranges in ranges_by_run for tid, *_ in ranges}
     names = dict(export.thread_names(tids))
-    calls = _by_process(export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2), runs)
-    kernels = _by_process(export.kernels(), itemgetter(0), itemgetter(1), runs)
-    cuda = _by_process(
-        export.cuda_calls(), lambda call: call.thread // PROCESS, attrgetter("start"), _Runs([])
+    calls = _group_by_process(
+        export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2), runs
     )
-    device = _by_process(export.device_work(), itemgetter(0), lambda one: one[1].start, _Runs([]))
-    return [
-        _recorded(
-            window,
-            ranges,
-            # A run's mark stands just before its range "run"; the last one until then is its own.
-            loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))[-1:]
-            if not window.outside
-            else (),
-            names,
-            calls(window),
-            [*kernels(window), *kernels(window._replace(process=UNKNOWN))],
-            programs.get(window.process),
-            [] if window.outside else cuda(_around(window, windows)),
-            []
-            if window.outside
-            else [
-                work
-                for process in (window.process, UNKNOWN)
-                for _, work in device(_around(window, windows)._replace(process=process))
-            ],
-        )
-        for window, ranges in found
-    ]
+    kernel_work = list(export.device_work(KERNELS))
+    kernels = _group_by_process(kernel_work, itemgetter(0), lambda one: one[1].start, runs)
+    cuda = _group_by_process(
+        export.calls(CALLS), lambda call: call.thread // PROCESS, attrgetter("start"), _Runs([])
+    )
+    work = [*kernel_work, *export.device_work(MEMORY)]
+    device = _group_by_process(work, itemgetter(0), lambda one: one[1].start, _Runs([]))
+    recorded: list[NsysRun] = []
+    for window, ranges in ranges_by_run:
+        own_kernels = [*kernels(window), *kernels(window._replace(process=UNKNOWN_PROCESS))]
+        program = programs.get(window.process)
+        run = _build_run(window, ranges, names, calls(window), own_kernels, program)
+        if not window.outside:
+            # A run's mark precedes its range "run", so the last mark before it belongs to the run.
+            marks = loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))
+            extended = _extend_to_neighbours(window, windows)
+            gpu = extended._replace(process=UNKNOWN_PROCESS)
+            run = replace(
+                run,
+                loop=marks[-1][2] if marks else run.loop,
+                loop_is_known=bool(marks),
+                cuda=cuda(extended),
+                device=[work for _, work in (*device(extended), *device(gpu))],
+            )
+        recorded.append(run)
+    return recorded
 
 
-def _around(window: Window, windows: Sequence[Window]) -> Window:
+def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
     own = [one for one in windows if one.process == window.process and one != window]
     before = [one.end_ns for one in own if one.end_ns <= window.start_ns]
     after = [one.start_ns for one in own if one.start_ns >= window.end_ns]
@@ -285,7 +278,7 @@ def _around(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """When a run lasted in a process. ``outside``: the part of this time that is of no run."""
+    """The period of a run in a process. ``outside``: only the parts that belong to no run."""
 
     process: int
     start_ns: int
@@ -299,13 +292,13 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """The times of the runs of each process, and of all (UNKNOWN). They may overlap."""
+    """The times of the runs, which may overlap, by process; UNKNOWN_PROCESS stands for all."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
-        self._ends: dict[int, list[int]] = defaultdict(list)  # the latest of the runs until then
+        self._ends: dict[int, list[int]] = defaultdict(list)  # the latest end up to each run
         for window in sorted(windows, key=lambda one: one.start_ns):
-            for process in (window.process, UNKNOWN):
+            for process in (window.process, UNKNOWN_PROCESS):
                 ends = self._ends[process]
                 ends.append(max([window.end_ns, *ends[-1:]]))
                 self._starts[process].append(window.start_ns)
@@ -313,163 +306,165 @@ class _Runs:
     def __contains__(self, process: int) -> bool:
         return process in self._starts
 
-    def hold(self, process: int, when: int) -> bool:
+    def is_running(self, process: int, when: int) -> bool:
         started = bisect_right(self._starts.get(process, []), when)
         return started > 0 and self._ends[process][started - 1] >= when
 
-    def nearest(self, process: int, when: int) -> int:
-        """``when`` itself if in a run, else the next run's start or the last one's end."""
+    def move_into_run(self, process: int, when: int) -> int:
+        """Return ``when`` if it is in a run, else the next run's start or the last run's end."""
         later = bisect_right(self._starts[process], when)
-        if self.hold(process, when):
+        if self.is_running(process, when):
             return when
         return (self._starts[process][later:] or self._ends[process][-1:])[0]
 
 
-def _by_run(
+def _group_by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """Ranges by run, then those outside; a process without a range "run" is one run."""
+    """Return the ranges of each run, then those outside. A process without runs counts as one."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
-    whole = [Window(process, first, last) for process in processes if process not in runs]
+    single_runs = [Window(process, first, last) for process in processes if process not in runs]
     others = {tid for tid, stage, *_ in ranges if stage != READ}
 
     def start(row: Row) -> int:
-        """What a camera's thread reads before the loop begins is the run's: it only reads."""
+        """Return when a range starts. Threads that only read are cameras, which may start before
+        the run; their ranges are moved into it."""
         tid, *_, began, _ = row
         process = tid // PROCESS
-        return began if tid in others or process not in runs else runs.nearest(process, began)
+        return began if tid in others or process not in runs else runs.move_into_run(process, began)
 
-    by_process = _by_process(ranges, lambda row: row[0] // PROCESS, start, runs)
-    ordered = sorted([*windows, *whole], key=lambda one: (one.start_ns, one.process))
-    found = [(window, own) for window in ordered if (own := by_process(window))]
+    by_process = _group_by_process(ranges, lambda row: row[0] // PROCESS, start, runs)
+    ordered = sorted([*windows, *single_runs], key=lambda one: (one.start_ns, one.process))
+    ranges_of_runs = [(window, own) for window in ordered if (own := by_process(window))]
     for process in processes:
         if process in runs and (own := by_process(Window(process, first, last, outside=True))):
             until = max(end or start for *_, start, end in own)
-            found.append((Window(process, own[0][4], until, outside=True), own))
-    return found
+            ranges_of_runs.append((Window(process, own[0][4], until, outside=True), own))
+    return ranges_of_runs
 
 
-Kept = TypeVar("Kept")
+Record = TypeVar("Record")
 
 
-def _by_process(
-    rows: Iterable[Kept], process: Callable[[Kept], int], start: Callable[[Kept], int], runs: _Runs
-) -> Callable[[Window], list[Kept]]:
-    own: dict[int, list[Kept]] = defaultdict(list)
+def _group_by_process(
+    rows: Iterable[Record],
+    process: Callable[[Record], int],
+    start: Callable[[Record], int],
+    runs: _Runs,
+) -> Callable[[Window], list[Record]]:
+    own: dict[int, list[Record]] = defaultdict(list)
     for row in rows:
         own[process(row)].append(row)
     for each in own.values():
         each.sort(key=start)
 
-    def within(window: Window) -> list[Kept]:
+    def within(window: Window) -> list[Record]:
         each = own.get(window.process, [])
         first = bisect_left(each, window.start_ns, key=start)
-        found = each[first : bisect_right(each, window.end_ns, key=start)]
+        inside = each[first : bisect_right(each, window.end_ns, key=start)]
         if window.outside:
-            found = [row for row in found if not runs.hold(window.process, start(row))]
-        return found
+            inside = [row for row in inside if not runs.is_running(window.process, start(row))]
+        return inside
 
     return within
 
 
-def _recorded(
+def _build_run(
     window: Window,
     ranges: Sequence[Row],
-    stated: Sequence[tuple[int, int, LoopSizes]],
     thread_names: Mapping[int, str],
     calls: Sequence[tuple[int, str, int, int]],
-    kernels: Sequence[tuple[int, int, int]],
+    kernels: Sequence[tuple[int, DeviceWork]],
     program: str | None,
-    cuda: Sequence[CudaCall],
-    device: Sequence[DeviceWork],
 ) -> NsysRun:
     closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
-    names = _thread_names(closed, thread_names)
-    # A camera decodes in a thread of its own; the loop's read is the wait for its picture.
+    names = _name_threads(closed, thread_names)
+    # A camera decodes in its own thread; the loop's "read" is the wait for a picture.
     closed = [
         (row[0], CAMERA if names[row[0]].startswith(CAMERA) else row[1], *row[2:]) for row in closed
     ]
-    columns = _columns(closed, names)
+    columns = _build_columns(closed, names)
     return NsysRun(
         window.process % PROCESS,
         program,
         window.start_ns,
         min(window.end_ns, max((row[5] for row in closed), default=window.start_ns)),
         columns,
-        stated[0][2] if stated else _guessed_loop(columns),
-        bool(stated),
+        _guess_loop(columns),
+        False,
         [(names[tid], call, start, end) for tid, call, start, end in calls if tid in names],
-        [(start, end) for _, start, end in kernels],
-        len(ranges) - len(closed),
-        window.outside,
-        cuda,
-        device,
+        [(kernel.start, kernel.end) for _, kernel in kernels],
+        open=len(ranges) - len(closed),
+        outside=window.outside,
     )
 
 
 class _Export:
-    """The tables of an export. SQLite keeps any value in any column, so each one is checked."""
+    """The tables of an export. SQLite stores any type in any column, so each value is checked."""
 
     def __init__(
         self, database: sqlite3.Connection, tables: Mapping[str, set[str]], path: str
     ) -> None:
         self._database, self._tables, self._path = database, tables, path
         known = "StringIds" in tables
-        # A registered string is in StringIds, any other in the row itself.
-        self._text = "coalesce(n.text, s.value)" if known else "n.text"
-        self._join = "left join StringIds s on s.id = n.textId" if known else ""
+        # The text of a registered string is in StringIds, otherwise in the row.
+        self._text_column = "coalesce(n.text, s.value)" if known else "n.text"
+        self._text_join = "left join StringIds s on s.id = n.textId" if known else ""
         self._domains = {
-            (domain, self._process(tid))
-            for domain, tid, said in self._events("domainId, n.globalTid", DOMAIN_CREATE)
-            if said == DOMAIN
+            (domain, self._process_of(tid))
+            for domain, tid, text in self._events("domainId, n.globalTid", DOMAIN_CREATE)
+            if text == DOMAIN
         }
 
     def ranges(self) -> Iterator[Row]:
-        """Our ranges by their start. The names of categories are events as well."""
+        """Yield our ranges by start. Their kinds are categories, which events name."""
         kinds = {}
-        for domain, tid, category, said in self._events(
+        for domain, tid, category, text in self._events(
             "domainId, n.globalTid, n.category", CATEGORY
         ):
-            kinds[domain, self._process(tid), category] = said
+            kinds[domain, self._process_of(tid), category] = text
         columns = "domainId, n.globalTid, n.category, n.int64Value, n.start, n.end"
         for domain, tid, category, index, start, end, stage in self._events(
             columns, PUSH_POP, "order by n.start"
         ):
-            thread = self._number(tid, "globalTid")
+            thread = self._check_number(tid, "globalTid")
             if (domain, thread // PROCESS) in self._domains:
                 if not isinstance(stage, str):
-                    raise self._damaged("text", stage)
+                    raise self._damage_error("text", stage)
                 kind = kinds.get((domain, thread // PROCESS, category), KINDS[0])
-                number = -1 if index is None else self._number(index, "int64Value")
+                number = -1 if index is None else self._check_number(index, "int64Value")
                 if number < -1:
-                    raise self._damaged("int64Value", index)
-                first, last = self._open_span("NVTX_EVENTS", start, end)
+                    raise self._damage_error("int64Value", index)
+                first, last = self._check_open_span("NVTX_EVENTS", start, end)
                 yield thread, stage, kind, number, first, last
 
     def windows(self) -> Iterator[Window]:
         columns = "domainId, n.globalTid, n.start, n.end"
-        for domain, tid, start, end, said in self._events(columns, START_END):
-            process = self._process(tid)
-            if said == RUN and (domain, process) in self._domains:
-                first, last = self._open_span("NVTX_EVENTS", start, end)
+        for domain, tid, start, end, text in self._events(columns, START_END):
+            process = self._process_of(tid)
+            if text == RUN and (domain, process) in self._domains:
+                first, last = self._check_open_span("NVTX_EVENTS", start, end)
                 yield Window(process, first, LATEST_NS if last is None else last)
 
     def stated_loops(self) -> Iterator[tuple[int, int, LoopSizes]]:
-        """Yield the sizes from the mark that each run leaves at its start: process, when, sizes."""
+        """Yield (process, time, sizes) from the mark that each run writes at its start."""
         columns = "domainId, n.globalTid, n.start"
-        for domain, tid, start, said in self._events(columns, MARK, "order by n.start"):
-            process = self._process(tid)
+        for domain, tid, start, text in self._events(columns, MARK, "order by n.start"):
+            process = self._process_of(tid)
             if (
                 (domain, process) in self._domains
-                and isinstance(said, str)
-                and LOOP.fullmatch(said)
+                and isinstance(text, str)
+                and LOOP.fullmatch(text)
             ):
-                sizes = {name: int(value) for name, value in SIZE.findall(said)}
+                sizes = {name: int(value) for name, value in SIZE.findall(text)}
                 if sizes.keys() >= SIZES:
-                    when = self._number(start, "NVTX_EVENTS.start")
-                    yield process, when, self._checked_loop(sizes)
+                    when = self._check_number(start, "NVTX_EVENTS.start")
+                    known: dict[str, Any] = {name: sizes[name] for name in SIZES}
+                    known["sync"] = bool(known["sync"])
+                    origin = f"{self._path}: the mark 'loop ...'"
+                    yield process, when, from_builtins(known, LoopSizes, origin)
 
     def programs(self) -> Iterator[tuple[int, str]]:
         if {"globalPid", "name"} <= self._tables.get("PROCESSES", set()):
@@ -486,52 +481,32 @@ class _Export:
                 if tid in tids and isinstance(name, str):
                     yield tid, name
 
-    def _checked_loop(self, sizes: dict[str, int]) -> LoopSizes:
-        known: dict[str, Any] = {name: sizes[name] for name in SIZES}
-        known["sync"] = bool(known["sync"])
-        return from_builtins(known, LoopSizes, f"{self._path}: the mark 'loop ...'")
-
     def blocked(self, tids: Container[int]) -> Iterator[tuple[int, str, int, int]]:
-        """System calls on the threads of the loop: globalTid, name, start, end."""
-        if not {"OSRT_API", "StringIds"} <= self._tables.keys():
+        """Yield the system calls of these threads: globalTid, name, start, end."""
+        return (call[:4] for call in self.calls("OSRT_API") if call.thread in tids)
+
+    def calls(self, table: str) -> Iterator[CudaCall]:
+        """Yield the calls in a table. ``correlation`` is 0 if it has no such column."""
+        columns = self._tables.get(table, set())
+        if not {"globalTid", "nameId"} <= columns or "StringIds" not in self._tables:
             return
         query = (
-            "select o.globalTid, s.value, o.start, o.end "
-            "from OSRT_API o join StringIds s on s.id = o.nameId where o.end is not null"
-        )
-        for tid, call, start, end in self._rows(query):
-            if tid in tids:
-                if not isinstance(call, str):
-                    raise self._damaged("StringIds.value", call)
-                yield tid, call, *self._span("OSRT_API", start, end)
-
-    def kernels(self) -> Iterator[tuple[int, int, int]]:
-        """Process, UNKNOWN where the export does not say it, start, end."""
-        for table in KERNELS:
-            if table in self._tables:
-                owner = "globalPid" if "globalPid" in self._tables[table] else "null"
-                for pid, start, end in self._rows(f"select {owner}, start, end from {table}"):
-                    process = pid // PROCESS if isinstance(pid, int) else UNKNOWN
-                    yield process, *self._span(table, start, end)
-
-    def cuda_calls(self) -> Iterator[CudaCall]:
-        wanted = {"globalTid", "nameId", "correlationId"}
-        if not wanted <= self._tables.get(CALLS, set()) or "StringIds" not in self._tables:
-            return
-        query = (
-            "select c.globalTid, s.value, c.start, c.end, c.correlationId "
-            f"from {CALLS} c join StringIds s on s.id = c.nameId where c.end is not null"
+            "select c.globalTid, s.value, c.start, c.end, "
+            f"{'c.correlationId' if 'correlationId' in columns else '0'} "
+            f"from {table} c join StringIds s on s.id = c.nameId where c.end is not null"
         )
         for tid, name, start, end, correlation in self._rows(query):
             if not isinstance(name, str):
-                raise self._damaged("StringIds.value", name)
-            thread, span = self._number(tid, f"{CALLS}.globalTid"), self._span(CALLS, start, end)
-            number = self._number(correlation or 0, f"{CALLS}.correlationId")
-            yield CudaCall(thread, VERSION.sub("", name), *span, number)
+                raise self._damage_error("StringIds.value", name)
+            thread = self._check_number(tid, f"{table}.globalTid")
+            number = self._check_number(correlation or 0, f"{table}.correlationId")
+            yield CudaCall(
+                thread, VERSION.sub("", name), *self._check_span(table, start, end), number
+            )
 
-    def device_work(self) -> Iterator[tuple[int, DeviceWork]]:
-        """Process, UNKNOWN where the export does not say it, and what its GPU did."""
-        for table in (*KERNELS, *MEMORY):
+    def device_work(self, tables: Iterable[str]) -> Iterator[tuple[int, DeviceWork]]:
+        """Yield (process or UNKNOWN_PROCESS, the kernel, copy or memset)."""
+        for table in tables:
             columns = self._tables.get(table, set())
             if not {"start", "end"} <= columns:
                 continue
@@ -546,68 +521,70 @@ class _Export:
                 + ("left join StringIds s on s.id = w.shortName" if named else "")
             )
             for pid, text, start, end, line, number in self._rows(query):
-                process = pid // PROCESS if isinstance(pid, int) else UNKNOWN
-                span = self._span(table, start, end)
-                ids = (self._number(one or 0, table) for one in (line, number))
-                at, related = ids
-                yield process, DeviceWork(at, _work_name(table, text), *span, related)
+                process = pid // PROCESS if isinstance(pid, int) else UNKNOWN_PROCESS
+                span = self._check_span(table, start, end)
+                ids = [self._check_number(one or 0, table) for one in (line, number)]
+                yield process, DeviceWork(ids[0], _name_work(table, text), *span, ids[1])
 
     def _events(self, columns: str, event: int, more: str = "") -> Iterator[Any]:
         yield from self._rows(
-            f"select n.{columns}, {self._text} from NVTX_EVENTS n {self._join} "
+            f"select n.{columns}, {self._text_column} from NVTX_EVENTS n {self._text_join} "
             f"where n.eventType = {event} {more}"
         )
 
     def _rows(self, query: str) -> Iterator[Any]:
         for number, row in enumerate(self._database.execute(query)):
-            if number == MOST_ROWS:
+            if number == MAX_ROWS:
                 raise UsageError(
-                    f"{self._path}: a table has more than {MOST_ROWS} rows; record a shorter run"
+                    f"{self._path}: a table has more than {MAX_ROWS} rows; record a shorter run"
                 )
             yield row
 
-    def _number(self, value: object, column: str) -> int:
+    def _check_number(self, value: object, column: str) -> int:
         if not isinstance(value, int) or not -LATEST_NS < value < LATEST_NS:
-            raise self._damaged(column, value)
+            raise self._damage_error(column, value)
         return value
 
-    def _process(self, tid: object) -> int:
-        return self._number(tid, "globalTid") // PROCESS
+    def _process_of(self, tid: object) -> int:
+        return self._check_number(tid, "globalTid") // PROCESS
 
-    def _open_span(self, table: str, start: object, end: object) -> tuple[int, int | None]:
+    def _check_open_span(self, table: str, start: object, end: object) -> tuple[int, int | None]:
         if end is None:
-            return self._number(start, f"{table}.start"), None
-        return self._span(table, start, end)
+            return self._check_number(start, f"{table}.start"), None
+        return self._check_span(table, start, end)
 
-    def _span(self, table: str, start: object, end: object) -> tuple[int, int]:
-        first, last = self._number(start, f"{table}.start"), self._number(end, f"{table}.end")
+    def _check_span(self, table: str, start: object, end: object) -> tuple[int, int]:
+        first, last = (
+            self._check_number(start, f"{table}.start"),
+            self._check_number(end, f"{table}.end"),
+        )
         if last < first:
             raise UsageError(
                 f"{self._path}: damaged: {table}.end: {last} is before {first}, its start"
             )
         return first, last
 
-    def _damaged(self, column: str, value: object) -> UsageError:
+    def _damage_error(self, column: str, value: object) -> UsageError:
         return UsageError(
-            f"{self._path}: damaged: {column} holds something else: {repr(value)[:40]}"
+            f"{self._path}: damaged: {column} has an invalid value: {repr(value)[:40]}"
         )
 
 
-def _work_name(table: str, text: object) -> str:
+def _name_work(table: str, text: object) -> str:
     if table in MEMORY:
         kind = COPIES.get(text, "") if isinstance(text, int) else ""
         return f"[{MEMORY[table]}{' ' if kind else ''}{kind}]"
     return text if isinstance(text, str) else "[graph]" if table == KERNELS[1] else "[kernel]"
 
 
-def _thread_names(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:
-    """Each thread's name as in a session: its own (reader, worker-0), else by its stages."""
+def _name_threads(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:
+    """Name threads like a session: by their names in the system, or else by their stages."""
     doing: dict[int, set[str]] = defaultdict(set)
     for tid, stage, *_ in ranges:
         doing[tid].add(stage)
     names, workers, cameras = {}, 0, 0
     for tid, stages in sorted(doing.items()):
-        if by_system.get(tid, "").startswith(OWN_THREADS):
+        if by_system.get(tid, "").startswith(LOOP_THREADS):
             names[tid] = by_system[tid]
         elif INFER in stages and PREPROCESS not in stages:
             names[tid], workers = f"worker-{workers}", workers + 1
@@ -620,7 +597,7 @@ def _thread_names(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dic
     return names
 
 
-def _columns(ranges: Sequence[Closed], names: dict[int, str]) -> dict[str, NDArray[Any]]:
+def _build_columns(ranges: Sequence[Closed], names: dict[int, str]) -> dict[str, NDArray[Any]]:
     threads = _number_names(names.values())
     stages = _number_names(row[1] for row in ranges)
     kinds = _number_names(KINDS)
@@ -647,7 +624,7 @@ def _number_names(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
-def _count(columns: dict[str, NDArray[Any]], stage: str) -> int:
+def _count_calls(columns: dict[str, NDArray[Any]], stage: str) -> int:
     stages = columns["stage_names"].tolist()
     return (
         int(np.sum((columns["stage"] == stages.index(stage)) & (columns["kind"] == 0)))
@@ -656,9 +633,9 @@ def _count(columns: dict[str, NDArray[Any]], stage: str) -> int:
     )
 
 
-def _guessed_loop(columns: dict[str, NDArray[Any]]) -> LoopSizes:
+def _guess_loop(columns: dict[str, NDArray[Any]]) -> LoopSizes:
     threads = columns["thread_names"].tolist()
-    batch = -(-_count(columns, PREPROCESS) // max(1, _count(columns, INFER))) or 1
+    batch = -(-_count_calls(columns, PREPROCESS) // max(1, _count_calls(columns, INFER))) or 1
     workers = max(1, sum(name.startswith("worker") for name in threads))
     requests = workers + 3
     return {

@@ -1,9 +1,8 @@
-"""The facts that each pass of ``profile`` leaves in a session, and the files passes/NAME.json.
+"""The facts that each pass of ``profile`` writes to a session, as passes/NAME.json.
 
-Each type below is the contract between three rooms: a pass measures it, this file writes and reads
-it, analysis and report use its fields. A field is a key of the JSON document of the same name. A
-default means that sessions of earlier versions lack the key. Times end in ``_ms`` or ``_s``,
-shares are fractions of 1.
+Each type below connects three rooms: profile measures it, this room writes and reads it, analysis
+and report use its fields. A field is a JSON key of the same name. If it has a default, sessions of
+earlier versions may lack the key. Times end in ``_ms`` or ``_s``, shares are fractions of 1.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from detector.lab.session.network import DeviceFacts, LayersFacts, RooflineFacts
 
 Facts = TypeVar("Facts")
 
-# Fields that must equal the run's, unless a pass declares them varied. Others are reported.
+# Fields in which a pass may differ from the run only if it declares them as varied.
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
 
 
-# What every pass says: what ran the network while it measured
+# The execution of every pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """What ran the network, and how: figures of two of these are figures of two things.
+    """How the network ran. Figures of different executions cannot be compared.
 
-    ``threads``: of one request. ``model_input``: height, width. None: this one does not tell, as a
-    network that runs without a loop and a source.
+    ``threads``: of one request. ``model_input``: height, width. Fields are None for a network
+    without a loop and a source.
     """
 
     engine: str
@@ -70,24 +69,19 @@ class Execution:
         )
 
     def differs_in(self, other: Execution) -> list[str]:
-        """Return the fields that both tell, and tell differently."""
-        mine_and_theirs = {
-            one.name: (getattr(self, one.name), getattr(other, one.name))
-            for one in fields(Execution)
+        """Return the fields that both know, with different values."""
+        pairs = {
+            one.name: (getattr(self, one.name), getattr(other, one.name)) for one in fields(self)
         }
-        return [
-            name
-            for name, (mine, theirs) in mine_and_theirs.items()
-            if mine != theirs and mine is not None and theirs is not None
-        ]
+        return [name for name, (a, b) in pairs.items() if None not in (a, b) and a != b]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The execution that a pass measured. ``execution``: the run's, to compare with the pass's.
-    ``measured``: what ran the network in the pass, each once; empty if nothing ran again.
-    ``on_purpose``: fields that the pass changes. ``differs_in``: fields that differed in the pass,
-    on purpose or as ``text`` says. ``text``: "openvino int8, as the run"."""
+    """The executions that a pass measured. ``execution``: the plain run's. ``measured``: those of
+    the pass, without duplicates; empty if nothing ran again. ``on_purpose``: fields that the pass
+    varies by design. ``differs_in``: all fields that differed. ``text``: a summary, such as
+    "openvino int8, like the run"."""
 
     execution: Execution
     measured: Sequence[Execution] = ()
@@ -96,14 +90,14 @@ class Ran:
     text: str
 
 
-# loop, critical_path, frames, what_if: the loop as it ran, and as it could run
+# The loop: the passes loop, critical_path, frames and what_if
 
 
 @dataclass(frozen=True, slots=True)
 class LoopFacts:
-    """The cost of the instruments. ``off_ms``, ``on_ms``: milliseconds a frame of each round
-    without and with them. ``instruments``: their share of a frame's time. ``warning``: set if it is
-    too much."""
+    """The cost of the instruments. ``off_ms``, ``on_ms``: milliseconds per frame in each round
+    without and with them. ``instruments``: their share of a frame's time. ``warning``: set if the
+    share is too large."""
 
     off_ms: Sequence[float]
     on_ms: Sequence[float]
@@ -114,7 +108,7 @@ class LoopFacts:
 
 @dataclass(frozen=True, slots=True)
 class PathStage:
-    """A stage's part of the critical path. ``share`` covers its own work and its waits.
+    """A stage's part of the critical path. ``share``: of its own work and its waits together.
     ``wait_causes``: cause -> seconds, longest first."""
 
     name: str
@@ -139,8 +133,8 @@ class CriticalPathFacts:
 
 @dataclass(frozen=True, slots=True)
 class SlowFrame:
-    """One of the slowest frames. ``stage``: the one that took the longest part of it. ``file``: its
-    picture, relative to the session's folder."""
+    """One of the slowest frames. ``stage``: its longest stage. ``file``: its picture, relative to
+    the session's folder."""
 
     frame: Count
     ms: Duration
@@ -158,10 +152,10 @@ class FramesFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change, compared with the unchanged run. ``stage``: the one that a stand-in replaced;
-    None if the loop changed. ``how``: its replacement. Over the rounds: ``fps_ratio`` and
-    ``frame_ratio`` to the unchanged runs just before and just after, above and below 1 if the
-    change helps; ``fps`` and ``frame_ms`` are these times the median of all unchanged runs."""
+    """One change, compared with the unchanged run. ``stage``: the stage that ``how`` replaced; None
+    if the loop changed. ``fps_ratio`` and ``frame_ratio``: to the mean of the unchanged runs just
+    before and after, above and below 1 if the change helps. ``fps`` and ``frame_ms``: these ratios
+    times the median of all unchanged runs."""
 
     change: str
     stage: str | None = None
@@ -173,15 +167,16 @@ class Change:
 
     @property
     def helps(self) -> bool:
-        """Return whether it was faster in every round. Else its gain may be noise."""
+        """Return whether it was faster in every round. Otherwise its gain may be noise."""
         return self.fps_ratio.low > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfFacts:
-    """Changes, the largest median gain first. ``frames``: of each run, the source's first;
-    ``rounds``: of each change. ``fps``, ``frame_ms``: of the unchanged run, over all of its turns.
-    ``not_measured``: change -> why. ``doubts``: reasons not to trust the figures."""
+    """``changes``: the largest median gain first. ``frames``: how many of the source's first frames
+    each run processed. ``rounds``: number for each change. ``fps``, ``frame_ms``: over all turns of
+    the unchanged run. ``not_measured``: change -> why. ``doubts``: why the figures are unreliable.
+    """
 
     frames: Size
     rounds: Size
@@ -196,7 +191,7 @@ class WhatIfFacts:
         return [row for row in self.changes if row.helps]
 
 
-# memory, energy, python, counters: what the run uses
+# The run's resources: memory, energy, python and counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +201,9 @@ class MemorySample:
 
 
 class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The GPU's memory, at its highest while the run was on; without ``available`` there is the
-    ``reason`` alone. ``used_mb``: by all processes, ``process_mb``: by this one, where NVML tells;
-    ``total_mb``: of the GPU."""
+    """The GPU's highest memory use during the run; only the ``reason`` if not ``available``.
+    ``used_mb``: of all processes. ``process_mb``: of this one, if NVML reports it. ``total_mb``:
+    the GPU's memory."""
 
     available: bool
     reason: str | None = None
@@ -221,8 +216,8 @@ class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts:
-    """Resident memory. ``slope_mb_per_1000_frames``: its growth, None for the ``slope_reason``.
-    ``parts_mb``: what each part alone adds to the peak of a run of at most 100 frames."""
+    """Resident memory. ``slope_mb_per_1000_frames``: its growth; if None, ``slope_reason`` says
+    why. ``parts_mb``: MB that each part adds to the peak of a run of at most 100 frames."""
 
     slope_mb_per_1000_frames: float | None
     slope_reason: str | None
@@ -235,8 +230,8 @@ class MemoryFacts:
 
 
 class EnergyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Joules of a stretch of time by counter; a counter that this computer lacks has no key.
-    ``timestamp``: seconds since 1970; ``duration``: seconds."""
+    """Joules by counter over ``duration`` seconds from ``timestamp`` (seconds since 1970). Counters
+    that this computer lacks have no key."""
 
     timestamp: float
     tag: str
@@ -254,8 +249,8 @@ class EnergyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyFacts:
-    """``rows``: the idle seconds as they were, and the run without the idle power. ``samples``: the
-    same over time, idle power included."""
+    """``rows``: the energy of the idle period, and of the run minus idle power. ``samples``: both
+    over time, idle power included."""
 
     rows: Sequence[EnergyRow]
     samples: Sequence[EnergyRow] = ()
@@ -268,7 +263,7 @@ class EnergyFacts:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """A function under cProfile. ``total_s`` includes what it calls."""
+    """A function under cProfile. ``total_s`` includes its callees."""
 
     function: str
     calls: Count
@@ -278,8 +273,8 @@ class FunctionTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonFacts:
-    """``functions``: longest self time first. ``folded``: self seconds by room and library.
-    ``tree``: pyinstrument's text, None where it is not installed."""
+    """``functions``: longest self time first. ``folded``: self seconds by package or library.
+    ``tree``: the text of pyinstrument, None if it is not installed."""
 
     functions: Sequence[FunctionTime]
     folded: Mapping[str, float]
@@ -289,7 +284,7 @@ class PythonFacts:
 
 @dataclass(frozen=True, slots=True)
 class CountersFacts:
-    """The processor's counters by event. ``ipc``: instructions a cycle."""
+    """The processor's counters by event. ``ipc``: instructions per cycle."""
 
     counts: Mapping[str, float]
     ipc: float | None
@@ -299,12 +294,12 @@ class CountersFacts:
     slowdown: float
 
 
-# moments: what the computer did at each frame of the plain run
+# The state of the computer at each frame of the plain run
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadMoments:
-    """Milliseconds on a core, and ready without one, since the moment before."""
+    """Milliseconds on a core, and waiting for one, since the previous row."""
 
     cpu_ms: Sequence[float]
     ready_ms: Sequence[float]
@@ -312,7 +307,7 @@ class ThreadMoments:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A garbage collection of Python, by the clock of the spans."""
+    """A garbage collection of Python, timed by the spans' clock."""
 
     start_ns: int
     end_ns: int
@@ -321,12 +316,12 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class MomentsFacts:
-    """A row for each written frame (at ``at_ns`` of the spans' clock): events since the row before,
-    or ``began_ns``. ``threads``: as the spans name them; all libraries': ``library``. ``faults``,
-    ``disk_faults``: the process's page faults since the row before, all and those with a disk read.
-    ``mhz``: the mean clock of the cores; empty if unknown. ``keys``: the key frames of the source;
-    null if unknown. ``cost_us``: a row's median cost; ``slowdown``: of the run by all rows, from 1
-    on."""
+    """A row for each written frame, at ``at_ns`` on the spans' clock; the first covers the time
+    since ``began_ns``. ``threads``: by their names in the spans; ``library`` sums all libraries'.
+    ``faults``, ``disk_faults``: the process's page faults since the previous row, all and those
+    with a disk read. ``mhz``: mean clock of the cores; empty if unknown. ``keys``: the source's key
+    frames; null if unknown. ``cost_us``: median cost of a row; ``slowdown``: time of the run with
+    the rows / without them."""
 
     began_ns: int
     frames: Sequence[int]
@@ -362,17 +357,17 @@ FACTS: dict[str, type[Any]] = {
     "counters": CountersFacts,
     "moments": MomentsFacts,
 }
-"""Pass -> the type that its file is read as. Facts of any other pass are read as a dict."""
+"""Pass -> the type of its facts. Facts of any other pass are a dict."""
 
 
-# passes/NAME.json: the facts, and how the pass went
+# The file passes/NAME.json: the facts and the result of the pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """One file. ``facts``: as in FACTS, None where ``available`` is False for the ``reason``.
-    ``undisturbed``: why the pass slowed nothing down, of passes that ran nothing under a profiler.
-    ``seconds``: how long the pass took. ``ran``: what ran the network meanwhile."""
+    """A file. ``facts``: of the type in FACTS; None if ``available`` is False for the ``reason``.
+    ``undisturbed``: why the pass slowed nothing down, if it ran nothing under a profiler.
+    ``seconds``: duration of the pass. ``ran``: the executions that it measured."""
 
     available: bool
     reason: str | None = None
@@ -383,27 +378,21 @@ class PassRecord:
 
     @property
     def slowdown(self) -> float | None:
-        """Time under the pass over time without it; None of a pass that disturbs nothing."""
+        """Return time under the pass / time without it; None if the pass disturbs nothing."""
         if isinstance(self.facts, dict):
             return self.facts.get("slowdown")
         return getattr(self.facts, "slowdown", None)
 
     def as_builtins(self) -> dict[str, Any]:
-        document: dict[str, Any] = {"available": self.available, "reason": self.reason}
-        if self.facts is not None:
-            document |= to_builtins(self.facts)
-        if self.undisturbed is not None:
-            document["undisturbed"] = self.undisturbed
-        if self.seconds is not None:
-            document["seconds"] = self.seconds
-        if self.ran is not None:
-            document["ran"] = to_builtins(self.ran)
-        return document
+        header = {"available": self.available, "reason": self.reason}
+        optional = {"undisturbed": self.undisturbed, "seconds": self.seconds, "ran": self.ran}
+        stated = {key: value for key, value in optional.items() if value is not None}
+        return {**header, **to_builtins(self.facts or {}), **to_builtins(stated)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassHeader:
-    """The keys of every file besides the facts; and ``slowdown``, a fact that any pass may have."""
+    """The keys of every file except the facts; and ``slowdown``, a fact that any pass may have."""
 
     available: bool
     reason: str | None = None
@@ -414,14 +403,14 @@ class PassHeader:
 
 
 def read_pass(path: Path) -> PassRecord:
-    """Read a pass. Raises UsageError if the file is not a pass's, or lacks a fact."""
+    """Read a file of passes/. Raises UsageError if it is damaged or lacks a fact."""
     try:
-        return pass_record(parse_json(read_file(path), path), path)
+        return parse_pass(parse_json(read_file(path), path), path)
     except UsageError as error:
-        raise _damage_error(str(error)) from error
+        raise UsageError(f"{error}; run that pass again, or delete the file") from error
 
 
-def pass_record(content: Any, path: Path) -> PassRecord:
+def parse_pass(content: Any, path: Path) -> PassRecord:
     header = from_builtins(content, PassHeader, path)
     if not header.available:
         return PassRecord(available=False, reason=header.reason, seconds=header.seconds)
@@ -442,21 +431,10 @@ def pass_record(content: Any, path: Path) -> PassRecord:
 
 
 def pass_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of passes/NAME.json: the facts are required where the pass was available."""
+    """Return the JSON Schema of passes/NAME.json. If ``available``, the facts are required."""
     header, facts = json_schema(PassHeader), json_schema(FACTS[name])
     ran = {"properties": {"available": {"const": True}}}
     return {
         "allOf": [{"$ref": header["$ref"]}, {"if": ran, "then": {"$ref": facts["$ref"]}}],
         "$defs": header["$defs"] | facts["$defs"],
     }
-
-
-def find_facts(records: Mapping[str, PassRecord], kind: type[Facts]) -> Facts | None:
-    for record in records.values():
-        if isinstance(record.facts, kind):
-            return record.facts
-    return None
-
-
-def _damage_error(said: str) -> UsageError:
-    return UsageError(f"{said}; run that pass again, or delete the file")

@@ -1,4 +1,4 @@
-"""What ``profile --json`` prints: of a run with its passes, and of a recording by nsys."""
+"""The documents of ``profile --json``: a run with its passes, and a recording by nsys."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from detector.core.session.document import (
 )
 from detector.lab.session.passes import FACTS, CriticalPathFacts, PassRecord, pass_schema
 
-PROFILE_SCHEMA = 2  # 1: what_if was a list of predictions, beside three more keys
-OTHER_NAMES = {"frames": "slowest_frames"}  # "frames" are the counts of the run
+PROFILE_SCHEMA = 2  # in version 1, what_if was a list of predictions
+OTHER_NAMES = {"frames": "slowest_frames"}  # since the header's "frames" counts frames
 
 
 # A recording
@@ -29,8 +29,8 @@ OTHER_NAMES = {"frames": "slowest_frames"}  # "frames" are the counts of the run
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """All calls of one stage, milliseconds. ``share``: of all stages' time; shares add up to 1.
-    ``std`` and percentiles are None for too few calls."""
+    """The calls of one stage, in milliseconds. ``share``: of all stages' time. ``std`` and
+    percentiles are None if there are too few calls."""
 
     step: str
     total: Duration
@@ -46,8 +46,8 @@ class StepRow:
 
 
 class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The time with at least one running kernel, and its share of the run; without ``available``
-    there is only the ``reason``."""
+    """The time with at least one running kernel, and its share of the run; only the ``reason`` if
+    not ``available``."""
 
     available: bool
     reason: str | None = None
@@ -58,8 +58,8 @@ class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class DependencyRow:
-    """One name of the dependency table: its share of the run and its seconds on the critical path,
-    and the seconds that it waited off the path."""
+    """A row of the dependency table. ``share``: of the run. ``waiting_s``: seconds of waiting off
+    the critical path."""
 
     name: str
     share: float
@@ -69,9 +69,9 @@ class DependencyRow:
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """A call of CUDA, a kernel or a copy in one ``phase`` (start-up, steady state, tear-down): its
-    share of the phase's critical path and its seconds on it, and the seconds that it waited for the
-    GPU, on the path or off it."""
+    """A CUDA call, a kernel or a copy in one ``phase`` (start-up, steady state, tear-down).
+    ``share``: of the phase's critical path. ``waiting_s``: seconds of waiting for the GPU, on the
+    path or off it."""
 
     phase: str
     name: str
@@ -82,8 +82,9 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run of a recording. ``ranges``: all of them. ``open_ranges``: cut off by the recording's
-    end, and left out. ``outside``: no run, but what lies outside of the runs of a process."""
+    """One run of a recording. ``ranges``: number of all ranges; ``open_ranges``: of those that the
+    recording's end cut off, which are omitted. ``outside``: True for the ranges of a process
+    outside its runs."""
 
     process: Count
     program: str | None
@@ -96,11 +97,11 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsysDocument:
-    """The facts of an nsys recording, under a session's names. ``waits``: thread ->
-    what it waited for -> seconds. ``blocked``: stage -> system call -> seconds inside it, longest
-    first. ``calls``: the dependency table by call of CUDA; empty where the recording has none.
-    ``loop_is_known``: the recording says how large the loop's queues were. ``run``: which of
-    the ``runs`` of the recording this is, counted from 1."""
+    """The facts of an nsys recording, under the names that sessions use. ``waits``: thread ->
+    what it waited for -> seconds. ``blocked``: stage -> system call -> seconds, longest first.
+    ``calls``: the dependency table by CUDA call; empty if none was recorded. ``loop_is_known``:
+    whether the recording states the loop's queue sizes. ``run``: the number of this run among the
+    ``runs`` of the recording, from 1."""
 
     schema: int = SCHEMA
     run: Count
@@ -121,10 +122,10 @@ class NsysDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileHeader:
-    """The part before the passes. ``overhead``: pass -> its time a frame over the plain run's,
-    for passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
-    ``not_available``: pass -> why it could not run. ``ran``: pass -> what it measured, compared
-    with ``engine`` and ``precision`` of the run: "openvino int8, as the run"."""
+    """The part before the passes. ``overhead``: pass -> its time per frame / the plain run's, for
+    passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
+    ``not_available``: pass -> why it could not run. ``ran``: pass -> the execution that it
+    measured, such as "openvino int8, like the run"."""
 
     schema: int = PROFILE_SCHEMA
     session: str
@@ -142,7 +143,7 @@ class ProfileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDocument(ProfileHeader):
-    """``passes``: by name. In the document each is a key of its own, next to the header's."""
+    """``passes``: by name. In the JSON each is a top-level key, next to the header's."""
 
     passes: Mapping[str, PassRecord]
 
@@ -153,7 +154,7 @@ class ProfileDocument(ProfileHeader):
         for name, record in self.passes.items():
             document[OTHER_NAMES.get(name, name)] = record.as_builtins()
         peaks = document.get("roofline", {}).get("peaks", {})
-        peaks |= peaks.get("gflops_s", {})  # by precision too, as the rows name it
+        peaks |= peaks.get("gflops_s", {})  # also as peaks.fp32, peaks.int8, ...
         return document
 
 

@@ -1,4 +1,4 @@
-"""A saved session, read back: here, later, or on another machine. Nothing of the run is needed."""
+"""Read a saved session, also on another machine: only its folder is needed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from detector.core.session.store import PASSES
 from detector.core.timeline import KINDS, OTHER
 from detector.core.timeline.order import NAME
 from detector.lab.session.columns import Columns, read_columns
-from detector.lab.session.passes import Facts, PassRecord, find_facts, read_pass
+from detector.lab.session.passes import Facts, PassRecord, read_pass
 
-THREAD = re.compile(r"main|reader|writer|worker(-\d{1,6})?")  # the loop's names for its threads
-MOST_PICTURE_BYTES = 8 << 20
-ROUNDING_S = 1e-9  # what a sum of seconds may be off
+# The names that the loop gives its threads.
+LOOP_THREAD = re.compile(r"main|reader|writer|worker(-\d{1,6})?")
+MAX_PICTURE_BYTES = 8 << 20
+ROUNDING_S = 1e-9  # tolerance for sums of seconds
 
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
     """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md).
-    ``passes``: what each pass of ``profile`` left, by name."""
+    ``passes``: the passes of ``profile``, by name."""
 
     folder: Path
     document: SessionDocument
@@ -35,11 +36,12 @@ class SavedSession:
     passes: dict[str, PassRecord] = field(default_factory=dict)
 
     def facts(self, kind: type[Facts]) -> Facts | None:
-        return find_facts(self.passes, kind)
+        records = self.passes.values()
+        return next((one.facts for one in records if isinstance(one.facts, kind)), None)
 
 
 def read_session(folder: str | Path) -> SavedSession:
-    """Raises UsageError, with the file and the key, where the folder holds no whole session."""
+    """Read a session. Raises UsageError with the file and the key if it is incomplete."""
     place = Path(folder)
     if not (place / "session.json").is_file():
         days = sorted(place.glob("[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*/session.json"))
@@ -47,30 +49,28 @@ def read_session(folder: str | Path) -> SavedSession:
         raise UsageError(f"{place}: no session.json in it; give the folder of {give}")
     document = _read_document(place / "session.json")
     spans = read_columns(place / "spans.npz", len(document.loop))
-    for wrong in _disagreements(document, spans):
-        raise UsageError(f"{place}: damaged: session.json and spans.npz disagree: {wrong}")
+    for fault in _find_disagreements(document, spans):
+        raise UsageError(f"{place}: damaged: session.json and spans.npz disagree: {fault}")
     passes = {path.stem: read_pass(path) for path in sorted((place / PASSES).glob("*.json"))}
     return SavedSession(place, document, spans, passes)
 
 
 def newest_runs(count: int = 1) -> list[str]:
-    """The folders of the last runs in runs/, the newest last. Raises UsageError."""
-    found = [path for path in Path("runs").glob("*/session.json") if path.is_file()]
-    if len(found) < count:
-        raise UsageError(
-            f"runs/: {len(found)} saved runs found; name the folder of a run: DIR/NAME"
-        )
-    found.sort(key=lambda path: path.stat().st_mtime)
-    return [str(path.parent) for path in found[-count:]]
+    """Return the newest runs in runs/, the newest last. Raises UsageError if there are too few."""
+    runs = [path for path in Path("runs").glob("*/session.json") if path.is_file()]
+    if len(runs) < count:
+        raise UsageError(f"runs/: {len(runs)} saved runs found; name the folder of a run: DIR/NAME")
+    runs.sort(key=lambda path: path.stat().st_mtime)
+    return [str(path.parent) for path in runs[-count:]]
 
 
 def read_picture(folder: Path, name: str) -> bytes:
-    """A JPEG of the session. Raises UsageError, also for a name outside the session."""
+    """Read a JPEG of the session. Raises UsageError if it is damaged or outside the session."""
     path = folder / name
     inside = Path(os.path.realpath(folder))
     if "\0" in name or not Path(os.path.realpath(path)).is_relative_to(inside):
         raise UsageError(f"{folder}: {name[:80]!r} is not a file of this session")
-    data = read_file(path, MOST_PICTURE_BYTES)
+    data = read_file(path, MAX_PICTURE_BYTES)
     if not data.startswith(b"\xff\xd8"):
         raise UsageError(f"{path}: damaged: not a JPEG")
     return data
@@ -80,12 +80,12 @@ def _read_document(path: Path) -> SessionDocument:
     content = parse_json(read_file(path), path)
     check_schema(content, path)
     document = from_builtins(content, SessionDocument, path)
-    for wrong in _contradictions(document):
-        raise UsageError(f"{path}: damaged, or written by another version: {wrong}")
+    for fault in _find_contradictions(document):
+        raise UsageError(f"{path}: damaged, or written by another version: {fault}")
     return document
 
 
-def _contradictions(document: SessionDocument) -> Iterator[str]:
+def _find_contradictions(document: SessionDocument) -> Iterator[str]:
     for source, sizes in enumerate(document.loop):
         missing = LoopSizes.__annotations__.keys() - sizes.keys()
         if sizes and missing:
@@ -97,12 +97,12 @@ def _contradictions(document: SessionDocument) -> Iterator[str]:
         yield "'sources' is empty"
     if len(document.loop) != len(document.each):
         yield f"'loop' has {len(document.loop)} entries for {len(document.each)} sources"
-    yield from _odd_stages(document)
-    yield from _odd_threads(document)
-    yield from _odd_counts(document)
+    yield from _find_wrong_stages(document)
+    yield from _find_wrong_threads(document)
+    yield from _find_wrong_counts(document)
 
 
-def _odd_stages(document: SessionDocument) -> Iterator[str]:
+def _find_wrong_stages(document: SessionDocument) -> Iterator[str]:
     for name, stage in document.stages.items():
         if not NAME.fullmatch(name):
             yield f"'stages' holds {name[:40]!r}, which is not a stage"
@@ -111,16 +111,16 @@ def _odd_stages(document: SessionDocument) -> Iterator[str]:
                 yield f"'threads' lacks {thread[:40]!r}, which ran 'stages.{name}'"
 
 
-def _odd_threads(document: SessionDocument) -> Iterator[str]:
+def _find_wrong_threads(document: SessionDocument) -> Iterator[str]:
     for name, thread in document.threads.items():
-        if not THREAD.fullmatch(name):
+        if not LOOP_THREAD.fullmatch(name):
             yield f"'threads' holds {name[:40]!r}, which is not a thread of the loop"
         parts = thread.busy_s + thread.wait_input_s + thread.wait_output_s + thread.other_s
         if abs(parts - thread.wall_s) > ROUNDING_S * max(1.0, thread.wall_s):
             yield f"the times of 'threads.{name}' do not add up to its 'wall_s'"
 
 
-def _odd_counts(document: SessionDocument) -> Iterator[str]:
+def _find_wrong_counts(document: SessionDocument) -> Iterator[str]:
     frames = document.frames
     if frames.read != frames.written + frames.dropped:
         yield "'frames.read' is not the sum of 'frames.written' and 'frames.dropped'"
@@ -131,9 +131,9 @@ def _odd_counts(document: SessionDocument) -> Iterator[str]:
         yield "'detections.total' is not the sum of 'detections.by_class'"
 
 
-def _disagreements(document: SessionDocument, spans: Columns) -> Iterator[str]:
+def _find_disagreements(document: SessionDocument, spans: Columns) -> Iterator[str]:
     for name in spans["thread_names"].tolist():
-        if len(spans["thread"]) and not THREAD.fullmatch(name):
+        if len(spans["thread"]) and not LOOP_THREAD.fullmatch(name):
             yield f"thread_names holds {name[:40]!r}, which is not a thread of the loop"
     recorded = int((spans["kind"] != KINDS.index(OTHER)).sum())
     kept = document.spans.kept

@@ -1,6 +1,6 @@
-"""The rows of a session's detections.jsonl, as far as counts over time need them.
+"""Count the detections in a session's detections.jsonl by frame and class.
 
-Only the first part of a long file is read (a day leaves gigabytes), and the answer says so.
+Only the first part of a long file is read, since a day takes gigabytes; ``left_out`` says so.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from detector.core.errors import UsageError
 from detector.core.errors.reading import check_regular
 from detector.core.session.store import ROWS
 
-MOST_BYTES = 64 << 20  # of the file; some 100,000 frames of a busy street
-MOST_ROWS = 200_000  # of it; two hours of video
-LONGEST_ROW = 16 << 20  # bytes: --max-det 100000 in one frame
+MAX_BYTES = 64 << 20  # about 100,000 frames of a busy street
+MAX_ROWS = 200_000  # two hours of video
+MAX_ROW_BYTES = 16 << 20  # bytes; enough for a frame with --max-det 100000
 
 
 @dataclass(frozen=True, slots=True)
 class ClassCounts:
-    """How many detections of each class one frame has. ``time_s``: in its source."""
+    """The number of detections of each class in a frame. ``time_s``: position in its source."""
 
     source: str
     time_s: float
@@ -31,8 +31,7 @@ class ClassCounts:
 
 @dataclass(frozen=True, slots=True)
 class SessionRows:
-    """``frames``: in the order of the file. ``left_out``: why there are not more; None where these
-    are all."""
+    """``frames``: in the order of the file. ``left_out``: why frames are missing, or None."""
 
     frames: list[ClassCounts] = field(default_factory=list)
     left_out: str | None = None
@@ -48,7 +47,7 @@ class _CountedRow(msgspec.Struct):
     detections: list[_DetectionClass]
 
 
-def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
+def read_rows(folder: Path) -> SessionRows:
     """Return the counts of each frame up to any damage; none if the file is absent."""
     path, rows = folder / ROWS, SessionRows()
     decode = msgspec.json.Decoder(_CountedRow).decode
@@ -56,9 +55,9 @@ def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
         check_regular(path, "rows of detections", UsageError)
         with path.open("rb") as file:
             read = 0
-            while line := file.readline(LONGEST_ROW):
+            while line := file.readline(MAX_ROW_BYTES):
                 read += len(line)
-                if read > most_bytes or len(rows.frames) >= MOST_ROWS:
+                if read > MAX_BYTES or len(rows.frames) >= MAX_ROWS:
                     return SessionRows(rows.frames, f"{ROWS} is too large for the report")
                 row = decode(line)
                 counts = Counter(one.name for one in row.detections)

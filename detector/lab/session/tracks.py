@@ -1,4 +1,4 @@
-"""What a session keeps of --save tracks: of each source, the tracks that were seen longest."""
+"""Read the tracks that --save tracks stores in a session: the longest of each source."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from detector.core.session.codec import decode, read_file
 from detector.core.session.document import Count, Size
 
 FOLDER = "tracks"
-MOST_BYTES = 16 << 20  # of one source: 120 small pictures are 2 MB
+MAX_BYTES = 16 << 20  # the 120 small pictures of a source take about 2 MB
 
 
 @dataclass(frozen=True, slots=True)
 class TrackRow:
-    """A row of tracks.jsonl, with its small picture. ``at_s``: of the best picture, from the first
-    frame that was written; ``jpeg``: base64. Other times are of the source."""
+    """A track with a small picture. ``at_s``: time of the best picture after the first written
+    frame. Other times are positions in the source. ``jpeg``: base64."""
 
     track: Size
     first_s: float
@@ -50,5 +50,5 @@ def read_tracks(folder: Path, source: int) -> list[TrackRow]:
     path = folder / FOLDER / f"{source}.jsonl"
     if not path.exists():
         return []
-    lines = read_file(path, MOST_BYTES).splitlines()
+    lines = read_file(path, MAX_BYTES).splitlines()
     return [decode(line, TrackRow, f"{path}, line {at}") for at, line in enumerate(lines, 1)]

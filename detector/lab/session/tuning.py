@@ -9,8 +9,8 @@ from typing import Any
 from detector.core.session.measured import Interval
 
 SCHEMA = 1
-Settings = dict[str, Any]  # option -> value, where different from the run's
-# Treatments of the video, the least loss first.
+Settings = dict[str, Any]  # option -> value, if it differs from the run's
+# What happens to the video, the least loss first.
 AS_ASKED, LARGER, SUBTITLES, NO_VIDEO = (
     "as asked",
     "a larger file",
@@ -22,9 +22,9 @@ VIDEO = (AS_ASKED, LARGER, SUBTITLES, NO_VIDEO)
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Some rounds of some settings. ``frames``: of the source, in all rounds. ``fps``: of these
-    frames, end to end, the median; null where ``error`` says why. ``agreement``: with the
-    detections of fp32 on all of them, 0..1; null where nothing tells.
+    """Some rounds with the same settings. ``frames``: number of frames in all rounds. ``fps``: the
+    median, end to end; null if the trial failed (``error``). ``agreement``: of the detections with
+    those of fp32, 0..1; null if unknown.
     """
 
     settings: Settings
@@ -36,16 +36,16 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """``settings``: of the fastest, empty where the defaults stand. ``before`` and ``after``: FPS
-    end to end of the defaults and of ``settings``, in rounds by turns; ``after`` is null where
-    nothing was worth a comparison. ``ratio``: the median over rounds, with the lowest and highest.
-    ``video_bytes_ratio``: of the files that both wrote. ``rounds``: of that comparison. ``file``:
-    what -o wrote; ``kept``: what --use wrote into, for sources of this ``input_kind``.
+    """``settings``: the fastest; empty if these are the defaults. ``before`` and ``after``: FPS end
+    to end of the defaults and of ``settings``, which alternated for ``rounds``; ``after`` is null
+    if nothing was worth a comparison. ``ratio``: the median over rounds, with the lowest and
+    highest. ``video_bytes_ratio``: size of the videos, after / before. ``file``: written by -o.
+    ``kept``: the file that --use wrote to, for sources of this ``input_kind``.
 
-    With --target, ``settings`` are the cheapest that reach ``target_fps`` in every round, or where
-    none do (``reached`` false) the fastest. ``frames_share``: of the frames that have detections.
-    ``video``: what becomes of it. ``ceilings``: FPS where something costs nothing. ``command``:
-    what to type.
+    With --target, ``settings`` are the cheapest that reach ``target_fps`` in every round, or the
+    fastest if none do (``reached`` is false). ``frames_share``: share of frames with detections.
+    ``video``: what happens to it. ``ceilings``: name of a part -> FPS if that part cost nothing.
+    ``command``: what to type.
     """
 
     schema: int = SCHEMA

@@ -11,13 +11,13 @@ Stage = Literal["decode", "letterbox", "input", "graph", "outputs", "candidates"
 
 @dataclass(frozen=True)
 class StageDifference:
-    """One stage, given the same input on both sides: that of A.
+    """One stage. Both sides get the same input, from A.
 
-    ``what``: the tensor or picture that was compared. ``max``, ``rms``: of the difference, in its
-    own unit. ``relative``: rms over the size of A (the rms around its mean). ``beyond``: the share
-    of elements that differ by more than ``tolerance``, in the unit of ``relative`` (of
-    pixels: in levels of 255; of boxes: in pixels). ``kind``: what the difference looks like; null
-    if the stage agrees. ``untold``: why the stage was not compared. ``frame``: its number.
+    ``what``: the tensor or picture that was compared. ``max``, ``rms``: of the difference.
+    ``relative``: its rms / the standard deviation of A. ``beyond``: the share of elements that
+    differ by more than ``tolerance``, which is in the unit of ``relative`` (pictures: levels of
+    255; boxes: pixels). ``kind``: the kind of difference; null if the stage agrees. ``untold``: why
+    the stage was not compared. ``frame``: the compared frame.
     """
 
     stage: Stage
@@ -36,8 +36,8 @@ class StageDifference:
 
 @dataclass(frozen=True)
 class Probe:
-    """A tensor inside the graph that the search looked at. ``how``: "outputs added" to the graph,
-    or a "cut graph", which ends there."""
+    """A tensor inside the graph that the search compared. ``how``: "outputs added" to the graph, or
+    a "cut graph", which ends at the tensor."""
 
     tensor: str
     how: str
@@ -47,8 +47,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class Where:
-    """``first``: the stage that differs first; null where none does. ``probes``: the search in the
-    graph, in its order. ``picture``: the file that shows where."""
+    """``first``: the first stage that differs, or null. ``probes``: tensors in the order of the
+    search. ``picture``: an image file of the difference."""
 
     a: str
     b: str

@@ -1,5 +1,4 @@
-"""What ``why`` prints with --json: single frames beside the median frame, and what made them
-slow."""
+"""The document of ``why --json``: slow frames compared with the median frame, and their causes."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class WhyPart:
-    """A call of ``stage``, or the wait before it (``waits``, with the ``cause`` as the critical
-    path names them, and the call that it ``waited_for``: stage and number). ``median_ms``: of the
-    same part over all frames. ``cpu_ms``, ``ready_ms`` and ``blocked_ms``: on a core, waiting for
-    one, and neither; null where neither the spans nor moments tell. ``library_cpu_ms``: what the
-    engine's own threads used for an inference."""
+    """A call of ``stage``; or, if ``waits``, the wait before it, with its ``cause`` as in the
+    critical path and the call (stage and number) that it ``waited_for``. ``median_ms``: of the same
+    part over all frames. ``cpu_ms``, ``ready_ms`` and ``blocked_ms``: time on a core, waiting for
+    one, and neither; null if unknown. ``library_cpu_ms``: CPU time of the engine's threads for an
+    inference."""
 
     stage: str
     waits: bool
@@ -31,11 +30,11 @@ class WhyPart:
 
 @dataclass(frozen=True)
 class WhyCause:
-    """``name``: gc, core, disk, boxes, key frame, clock, work, others (used most of the cores, and
-    nothing else tells) or unknown. ``stage`` and ``frame``:
-    the call that took longer than its stage does, by ``excess_ms``; the slow frame may have waited
-    for another one's. In the infer stage ``frame`` is the first of the batch. ``explains_ms``: how
-    much of that the cause accounts for."""
+    """``name``: gc, core, disk, boxes, key frame, clock, work, others (other programs used most of
+    the cores and no other cause is known) or unknown. ``stage`` and ``frame``: the call that took
+    ``excess_ms`` longer than its stage's median; the slow frame may have waited for a call of
+    another frame. In the infer stage ``frame`` is the first of the batch. ``explains_ms``: the part
+    of the excess that the cause explains."""
 
     name: str
     stage: str
@@ -47,8 +46,9 @@ class WhyCause:
 
 @dataclass(frozen=True)
 class WhyFrame:
-    """``key``: whether it is a key frame of the source. ``faults``: page faults, and those from
-    the disk, while it was under way; ``mhz``: the cores' mean clock then. Null: not known."""
+    """``key``: whether it is a key frame of the source. While it was processed: ``faults``: page
+    faults; ``disk_faults``: those that read from disk; ``mhz``: mean clock of the cores. Null:
+    unknown."""
 
     frame: int
     ms: float
@@ -63,8 +63,8 @@ class WhyFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class Why:
-    """``median_ms``: of a frame, from the start of its read to the end of its last stage.
-    ``absent``: what this session does not tell, and what to type for it."""
+    """``median_ms``: median time from the start of a frame's read to the end of its last stage.
+    ``absent``: facts that the session lacks -> how to record them."""
 
     schema: int = SCHEMA
     run: str

@@ -1,1 +1,1 @@
-"""Prints the results of the commands."""
+"""Print the results of the lab's commands."""

@@ -1,4 +1,4 @@
-"""What ``audit`` prints: the findings, rule by rule, and what could not be read."""
+"""Print the findings of ``audit`` by rule, and what could not be read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SHOWN_ROWS = 4
 
 
 def print_audit(console: SafeConsole, document: AuditDocument) -> None:
-    for rule, found in groupby(document.findings, key=lambda one: one.rule):
-        _print_rule(console, rule, list(found))
+    for rule, findings in groupby(document.findings, key=lambda one: one.rule):
+        _print_rule(console, rule, list(findings))
     for audited in document.audited:
         for line in audited.unread:
             console.print(Text(f"not read: {audited.name}: {line} (use --columns to name it)"))
@@ -32,17 +32,17 @@ def print_audit(console: SafeConsole, document: AuditDocument) -> None:
     console.print(Text(f"{what}: {', '.join(counts) or 'no finding'}", style="bold"))
 
 
-def _print_rule(console: SafeConsole, rule: str, found: list[Finding]) -> None:
-    first, known = found[0], find_rule(rule)
+def _print_rule(console: SafeConsole, rule: str, findings: list[Finding]) -> None:
+    first, known = findings[0], find_rule(rule)
     head = Text.assemble(
         (first.severity, STYLES[first.severity]), f" {rule}: {known.what if known else ''}"
     )
     console.print(head)
-    for one in found[:SHOWN]:
+    for one in findings[:SHOWN]:
         where = ", ".join(one.where)
         _print_under(console, f"{where}: {one.evidence}{_rows(one)}" if where else one.evidence)
-    if len(found) > SHOWN:
-        _print_under(console, f"and {len(found) - SHOWN} more (--json prints all)")
+    if len(findings) > SHOWN:
+        _print_under(console, f"and {len(findings) - SHOWN} more (--json prints all)")
     _print_under(console, f"-> {first.cure}", "dim")
 
 
@@ -74,7 +74,7 @@ def _explained(rule: Rule) -> Iterator[str]:
     yield f"{rule.severity} {rule.id}: {rule.what}"
     yield f"-> {rule.cure}"
     if rule.machine:
-        yield (f"machine of the examples: {', '.join(f'{k}={v}' for k, v in rule.machine.items())}")
+        yield f"machine of the examples: {', '.join(f'{k}={v}' for k, v in rule.machine.items())}"
     for title, text in (("fires on", rule.bad), ("silent on", rule.clean)):
         if text:
             yield f"{title}:"

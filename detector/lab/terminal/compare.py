@@ -1,5 +1,5 @@
-"""The tables of a comparison: speeds with intervals and agreement, then what each row costs; and
-of ``compare --where``: every stage, and the first that differs."""
+"""Print a comparison: tables of speeds and agreement, of costs and of accuracy, and the winners.
+Print the stages of ``compare --where``, too."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces, table_fits
 from detector.lab.analysis.compare import ROUNDS_FOR_A_WINNER
 from detector.lab.analysis.statistics import fewest_rounds
-from detector.lab.report.side_by_side import side_by_side
+from detector.lab.report.side_by_side import METRIC_TITLES, side_by_side
 from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison, Decision, Row
 from detector.lab.session.evaluation import Figure
 from detector.lab.session.where import StageDifference, Where
 
-WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
-FEW_CLASSES = 4  # up to so many have a column each
+FEW_CLASSES = 4  # most classes that get a column
 MEANINGLESS = "random weights: boxes and agreement are meaningless"
 
 
 def print_comparison(
     console: SafeConsole, document: Comparison, would_take: str | None = None
 ) -> None:
-    """``would_take``: what ``--engine auto`` would take from now on, if the result were kept."""
+    """``would_take``: the choice of ``--engine auto`` if the result were kept."""
     bounds = table_fits(console, _speeds(document, bounds=True).without("batch"))
-    pieces: list[Table | str] = [_speeds(document, bounds), _costs(document)]
+    costs = Table("costs", (*_named(document), *COSTS), document.rows)
+    pieces: list[Table | str] = [_speeds(document, bounds), costs]
     if document.models:
         pieces[0] = side_by_side(document)
     if document.labels is not None and any(row.ap for row in document.rows):
         pieces.append(_accuracies(document, document.labels))
-    pieces += _failures(document)
+    pieces += [f"{row.name}: {row.error}" for row in document.rows if row.error is not None]
     pieces += _notes(document)
     console.print(Text(_title(document), style="bold"))
     print_pieces(console, pieces)
     why = "no winner" if document.comparable is False else "warning"
     last = [f"{why}: {warning}" for warning in document.warnings]
     decisions = _decisions(document)
-    last += _winners(document, told=bool(decisions)) if document.baseline else []
+    last += _winners(document, decided=bool(decisions)) if document.baseline else []
     for line in decisions:
         console.print(Text(line))
     for line in last:
@@ -68,7 +68,7 @@ def _rates(metric: Metric, bounds: bool) -> tuple[Column, Column]:
     return (
         Column(
             metric,
-            WORDS[metric],
+            METRIC_TITLES[metric],
             value=lambda row: _interval(row.fps[metric], bounds),
             right=True,
             whole=True,
@@ -78,7 +78,7 @@ def _rates(metric: Metric, bounds: bool) -> tuple[Column, Column]:
 
 
 def _speeds(document: Comparison, bounds: bool) -> Table:
-    """``bounds``: with the intervals, for which a narrow terminal has no room."""
+    """``bounds``: show intervals, which do not fit on a narrow terminal."""
     columns = [*VARIANT, *(one for metric in METRICS for one in _rates(metric, bounds))]
     agreed = Column("agreement", value=lambda row: _agreement(document, row), right=True, out=9)
     interval = f" [{document.interval}]" if bounds else ""
@@ -104,10 +104,6 @@ MODEL = Column("model", value=lambda row: None if row.model is None else row.mod
 
 def _named(document: Comparison) -> tuple[Column, ...]:
     return (MODEL,) if document.models else ()
-
-
-def _costs(document: Comparison) -> Table:
-    return Table("costs", (*_named(document), *COSTS), document.rows)
 
 
 def _accuracies(document: Comparison, labels: ComparedLabels) -> Table:
@@ -153,27 +149,21 @@ def _executed_text(row: Row) -> str:
     return row.precision_text or "unknown"
 
 
-def _failures(document: Comparison) -> list[str]:
-    return [f"{row.name}: {row.error}" for row in document.rows if row.error is not None]
-
-
 def _notes(document: Comparison) -> list[str]:
     lines = [
         f"agreement: 2 x matched boxes / all boxes of both, at IoU 0.5, with {document.reference}"
     ]
     if document.random_weights is not None:
         lines.append(f"note: {MEANINGLESS}")
-    seen: dict[str, list[str]] = {}
+    rows_by_note: dict[str, list[str]] = {}
     for row in document.rows:
         for note in row.notes:
-            seen.setdefault(note, []).append(row.name)
+            rows_by_note.setdefault(note, []).append(row.name)
     if document.labels is not None:
         lines += [f"note: {note}" for note in document.labels.notes]
-    several = len(document.rows)
-    for note, names in seen.items():
-        lines.append(
-            f"note: {note}" if len(names) == several else f"note ({', '.join(names)}): {note}"
-        )
+    for note, names in rows_by_note.items():
+        of_rows = "" if len(names) == len(document.rows) else f" ({', '.join(names)})"
+        lines.append(f"note{of_rows}: {note}")
     return lines if document.baseline else lines[1:]
 
 
@@ -181,40 +171,39 @@ def _decisions(document: Comparison) -> list[str]:
     noise = document.noise
     if noise is None or document.baseline is None or document.comparable is None:
         return []
-    told = [
+    decided = [
         (metric, row.name, verdict)
         for metric in METRICS
         for row in document.rows
         if (verdict := row.verdict.get(metric)) is not None
     ]
-    if not told:
+    if not decided:
         return []
-    names = list(dict.fromkeys(name for _, name, _ in told))
+    names = list(dict.fromkeys(name for _, name, _ in decided))
     least, rounds = fewest_rounds(len(names), noise.share), counted(noise.rounds, "round")
-    few = list(dict.fromkeys(name for _, name, verdict in told if verdict.low is None))
+    few = list(dict.fromkeys(name for _, name, verdict in decided if verdict.low is None))
     which = "these rows" if few == names else f"{', '.join(few)} from {document.baseline}"
-    few = few if document.comparable else []  # more rounds would not help
+    few = few if document.comparable else []  # otherwise more rounds would not help
     lines = [f"{rounds} cannot separate {which}; use --rounds {least} or more"] if few else []
     lines += [
-        f"{WORDS[metric]}: {name} {_decision(verdict, document.baseline)}"
-        for metric, name, verdict in told
+        f"{METRIC_TITLES[metric]}: {name} {_decision(verdict, document.baseline)}"
+        for metric, name, verdict in decided
         if verdict.low is not None
     ]
-    seen = [noise.smallest[metric] for metric in METRICS if noise.smallest.get(metric) is not None]
-    floors = [noise.floor[metric] for metric in METRICS]
+    smallest = [value for metric in METRICS if (value := noise.smallest.get(metric)) is not None]
     how = "measured: the first row ran twice" if noise.measured else "assumed, not measured"
-    sees = f"; enough to detect a difference of {max(seen):.1%} or more" if seen else ""  # type: ignore[type-var]
+    power = f"; enough to detect a difference of {max(smallest):.1%} or more" if smallest else ""
     why = {
         "rounds": "",
         "decided": ", every row decided",
         "most": ", the maximum of --rounds auto",
         "time": ", until time ran out",
     }[noise.stopped]
-    share = max(floors)
+    share = max(noise.floor[metric] for metric in METRICS)
     rates = [row.fps[metric] for row in document.rows for metric in METRICS]
     wider = any(one and one.high - one.low > share * one.median for one in rates)
     noise_text = f"noise {share:.1%} ({how}); " if noise.measured or not wider else ""
-    lines.append(f"{noise_text}{rounds}{why}{sees}")
+    lines.append(f"{noise_text}{rounds}{why}{power}")
     return lines
 
 
@@ -230,19 +219,21 @@ def _decision(verdict: Decision, baseline: str) -> str:
     return f"may equal {baseline}: no difference larger than {verdict.largest:.1%} {between}"
 
 
-def _winners(document: Comparison, told: bool) -> list[str]:
+def _winners(document: Comparison, decided: bool) -> list[str]:
     if all(document.fastest[metric] is None for metric in METRICS):
         if document.comparable is False:
             return []  # the warnings say why
         if len([row for row in document.rows if row.error is None]) < 2:
             return ["only one row ran, so there is nothing to compare"]
         if document.rounds < ROUNDS_FOR_A_WINNER:
-            return [] if told else [f"too few rounds; use --rounds {ROUNDS_FOR_A_WINNER} or more"]
+            return (
+                [] if decided else [f"too few rounds; use --rounds {ROUNDS_FOR_A_WINNER} or more"]
+            )
     return [_sentence(document, metric) for metric in METRICS]
 
 
 def _sentence(document: Comparison, metric: Metric) -> str:
-    name, what = document.fastest[metric], WORDS[metric]
+    name, what = document.fastest[metric], METRIC_TITLES[metric]
     if name is None:
         near = document.contenders.get(metric, ())
         return f"{what}: no difference beyond the noise: {', '.join(near)}"

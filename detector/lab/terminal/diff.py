@@ -1,4 +1,4 @@
-"""What ``diff`` prints: two sessions side by side."""
+"""Print what ``diff`` found between two sessions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def print_diff(
         print_pieces(console, [Table("diff", CHANGES, changes), *lines])
         return
     cores = counted(load.cores, "core")
-    said = (
+    warning = (
         f"Other programs used {load.after:.1f} of {cores} during the second run and "
         f"{load.before:.1f} during the first, so wall times do not show the effect of a "
         "change. Compare CPU times."
@@ -56,4 +56,4 @@ def print_diff(
     times = Table(
         "diff", [one for one in CHANGES if one.key not in ("verdict", "smallest")], changes
     )
-    print_pieces(console, [said, Table("cpu", CPU, cpu, unit=""), times, *lines])
+    print_pieces(console, [warning, Table("cpu", CPU, cpu), times, *lines])

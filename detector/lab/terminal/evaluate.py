@@ -1,4 +1,4 @@
-"""The figures of ``eval`` on a terminal."""
+"""Print the figures of ``eval``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from detector.lab.session.evaluation import (
     FileResult,
     MeanAccuracy,
     Thresholds,
-    TrackAccuracy,
 )
 
-MANY = 20  # classes; of more only the best and the worst are printed, the session has all
+MANY = 20  # of more classes, only the best and worst are printed; the session has all
 Scored = EngineResult | FileResult
 
 
@@ -98,10 +97,8 @@ def _means(results: list[Scored]) -> Table:
         named = {"engine": row.engine, "precision": row.precision, "tiles": row.tiles}
         rows.append({**named, **figures, **rates})
         if row.difference and isinstance(first, EngineResult):
-            signed = {one.key: getattr(row.difference, one.key) for one in PRECISION}
-            texts = {
-                key: None if value is None else f"{value:+.4f}" for key, value in signed.items()
-            }
+            signed = ((one.key, getattr(row.difference, one.key)) for one in PRECISION)
+            texts = {key: None if value is None else f"{value:+.4f}" for key, value in signed}
             ratios = {name: _ratio(rates[name], getattr(first.fps, name)) for name in FPS}
             changes.append(len(rows))
             rows.append({"engine": "  change", "precision": "", "tiles": "", **texts, **ratios})
@@ -115,26 +112,18 @@ def _means(results: list[Scored]) -> Table:
     return Table("means", columns, rows, dim=changes)
 
 
+SHARES = ("hota", "detection", "association", "idf1", "mota")
+COUNTS = ("switches", "fragmentations", "objects", "tracks")
 TRACKING = (
-    *(Column(key, form=".3f") for key in ("hota", "detection", "association", "idf1", "mota")),
-    *(Column(key) for key in ("switches", "fragmentations", "objects", "tracks")),
+    Column("engine", value=_who),
+    *(Column(f"tracking.{name}", name, ".3f") for name in SHARES),
+    *(Column(f"tracking.{name}", name) for name in COUNTS),
 )
 
 
 def _tracks(results: list[Scored]) -> Table | None:
-    followed = [
-        (_who(row), row.tracking)
-        for row in results
-        if isinstance(row, EngineResult) and isinstance(row.tracking, TrackAccuracy)
-    ]
-    if not followed:
-        return None
-    rows = [
-        {"engine": engine} | {one.key: one.of(figures) for one in TRACKING}
-        for engine, figures in followed
-    ]
-    columns = (Column("engine"), *(replace(one, value=None) for one in TRACKING))
-    return Table("tracks", columns, rows)
+    rows = [row for row in results if isinstance(row, EngineResult) and row.tracking]
+    return Table("tracks", TRACKING, rows) if rows else None
 
 
 def _classes(row: Scored, several: bool) -> Table:

@@ -1,4 +1,4 @@
-"""What ``metrics`` prints: nvprof's names, and what answers them today."""
+"""Print nvprof's names and their counterparts in Nsight Compute, for ``metrics``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces, table_fits
 
-# What nvprof was asked -> what answers it today, besides its metrics.
+# A command of nvprof -> its replacement. Metrics are in cfg/nvprof_metrics.yaml.
 ANSWERS = (
     ("nvprof ./app (time of kernels and calls)", "nsys profile --stats=true; detect-video profile"),
     (
@@ -38,14 +38,14 @@ def print_metrics(
 ) -> None:
     tables: list[Table | str] = []
     for title, rows in (("nvprof metric", metrics), ("nvprof event", events)):
-        if rows and table_fits(console, made := _names_table(title, rows)):
-            tables.append(made)
-        else:  # the names of ncu are long words
+        if rows and table_fits(console, names := _names_table(title, rows)):
+            tables.append(names)
+        else:  # the long names of ncu do not fit into columns
             tables += [line for one in rows.items() for line in _lines(title, *one)]
-    asked = Column("asked", "nvprof command", value=lambda one: one[0])
+    command = Column("command", "nvprof command", value=lambda one: one[0])
     answer = Column("answer", "replacement today", value=lambda one: one[1])
-    tables.append(Table("today", (asked, answer), ANSWERS))
-    said = (
+    tables.append(Table("today", (command, answer), ANSWERS))
+    source = (
         "Source: NVIDIA, Nsight Compute CLI, nvprof Transition Guide (compute capability "
         "7.0 and later). For a metric without a counterpart, this program names the "
         "nearest. A metric is computed from counters; an event is one hardware counter."
@@ -54,7 +54,7 @@ def print_metrics(
         "nvprof does not support GPUs of compute capability 8.0 and later; Volta is the "
         "last architecture that it fully supports."
     )
-    print_pieces(console, [*tables, said, support])
+    print_pieces(console, [*tables, source, support])
 
 
 def _names_table(title: str, rows: Mapping[str, Mapping[str, str | None]]) -> Table:

@@ -1,4 +1,4 @@
-"""A profile on a terminal: the facts of each pass as text or tables, or why it could not run."""
+"""Print a profile: the facts of each pass as text or tables, or why it could not run."""
 
 from __future__ import annotations
 
@@ -19,59 +19,55 @@ from detector.lab.session.passes import WhatIfFacts
 from detector.lab.session.profile import NsysDocument
 from detector.lab.session.read import SavedSession
 
-ALIKE = ", like the run, "  # in Ran.text; what differs follows
-MOST_NAMES = 10  # rows of the dependency table on the path, and off it
-MOST_ROWS = 50  # stages and threads of a recording; other programs number their ranges
-MOST_CALLS = 15  # of CUDA, in each phase
+ALIKE = ", like the run, "  # in Ran.text, before the differences
+MAX_NAMES = 10  # rows of the dependency table on the path, and as many off it
+MAX_ROWS = 50  # stages and threads of a recording, which other programs may have in thousands
+MAX_CALLS = 15  # CUDA calls in each phase
 FEW_CALLS = 3  # system calls of a stage
 
 
 def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = False) -> None:
-    """Print all facts of all passes. ``short``: only actionable ones, and names of the rest."""
-    said: list[Table | str] = []
-    left = ["threads and percentiles"]
+    """Print all facts of all passes. ``short``: only the most useful, and the names of others."""
+    pieces: list[Table | str] = []
+    omitted = ["threads and percentiles"]
     for name, record in session.passes.items():
         part = find_part(record)
         if part is None or part.says is None:
             continue
         if short and part.brief:
-            left.append(f"the other {name}")
+            omitted.append(f"the other {name}")
         if short and part.detail:
-            left.append(name)
+            omitted.append(name)
         else:
-            said += (part.brief if short and part.brief else part.says)(record.facts)
-    lines = _what_ran(session)
+            pieces += (part.brief if short and part.brief else part.says)(record.facts)
     if short:
-        lines = [
-            f"not shown: {', '.join(left)} (-v or the report shows them)",
-            *lines,
-            f"saved run: {session.folder}",
-        ]
-    else:
-        lines += _lines(session)
-    print_pieces(console, [*said, *lines])
+        pieces.append(f"not shown: {', '.join(omitted)} (-v or the report shows them)")
+    pieces += _describe_differences(session)
+    if not short:
+        pieces += _describe_passes(session)
+    print_pieces(console, [*pieces, f"saved run: {session.folder}"])
 
 
 def list_faster(session: SavedSession) -> list[str]:
     facts = session.facts(WhatIfFacts)
     gains = {row.change: row.fps_ratio.median - 1 for row in facts.gains} if facts else {}
-    for one in next_steps(session)[:1]:  # the first is the best measured, if any is
+    for one in next_steps(session)[:1]:  # the best measured one comes first
         if one.option and one.figure and one.figure.kind == MEASURED and one.figure.basis in gains:
             gain = f"{gains[one.figure.basis]:+.0%} FPS"
             return [f"Faster: {shlex.join(one.option)} (measured: {gain})"]
     return []
 
 
-def _what_ran(session: SavedSession) -> list[str]:
+def _describe_differences(session: SavedSession) -> list[str]:
     by_text: dict[str, list[str]] = {}
     for name, record in session.passes.items():
         if record.available and record.ran and (own := record.ran.text.partition(ALIKE)[2]):
             by_text.setdefault(own, []).append(name)
-    told = "; ".join(f"{', '.join(names)} ({own})" for own, names in by_text.items())
-    return [f"the passes use the run's settings, except: {told}"] if told else []
+    listed = "; ".join(f"{', '.join(names)} ({own})" for own, names in by_text.items())
+    return [f"the passes use the run's settings, except: {listed}"] if listed else []
 
 
-def _lines(session: SavedSession) -> list[str]:
+def _describe_passes(session: SavedSession) -> list[str]:
     lines = []
     for name, record in session.passes.items():
         if not record.available:
@@ -82,7 +78,7 @@ def _lines(session: SavedSession) -> list[str]:
             lines.append(f"{name}: the run {took} under this pass")
         elif record.undisturbed is not None:
             lines.append(f"{name}: no overhead: {record.undisturbed}")
-    return [*lines, f"saved run: {session.folder}"]
+    return lines
 
 
 # A recording by nsys
@@ -102,7 +98,7 @@ DEPENDENCY = (
 )
 
 
-def _runs_of(document: NsysDocument) -> Iterator[Table | str]:
+def _list_runs(document: NsysDocument) -> Iterator[Table | str]:
     cut = document.runs[document.run - 1].open_ranges
     runs = list(enumerate(document.runs, 1))
     if len(runs) > 1:
@@ -111,16 +107,16 @@ def _runs_of(document: NsysDocument) -> Iterator[Table | str]:
     for at, run in runs:
         if run.outside:
             which = f"{counted(run.ranges, 'range')} of process {run.process}"
-            lie = "are outside every run, like calls of detector(picture)"
-            yield f"note: {which} {lie}: --nsys-run {at}"
+            where = "are outside every run, like calls of detector(picture)"
+            yield f"note: {which} {where}: --nsys-run {at}"
     if cut:
         yield f"note: the recording ended within {counted(cut, 'range')}, omitted here"
 
 
 def _dependency_table(document: NsysDocument) -> Table:
-    # What is on the path, then what only waited: the longest of each.
-    on_path = [row for row in document.dependency if row.critical_path_s][:MOST_NAMES]
-    waiting = [row for row in document.dependency if not row.critical_path_s][:MOST_NAMES]
+    # The longest on the path, then the longest that only waited.
+    on_path = [row for row in document.dependency if row.critical_path_s][:MAX_NAMES]
+    waiting = [row for row in document.dependency if not row.critical_path_s][:MAX_NAMES]
     rows, left = [*on_path, *waiting], len(document.dependency) - len(on_path) - len(waiting)
     more = _left_out(left, "row")
     title = "dependency analysis of the whole run, in nvprof's format"
@@ -130,10 +126,10 @@ def _dependency_table(document: NsysDocument) -> Table:
 def _call_tables(document: NsysDocument) -> Iterator[Table]:
     for phase in dict.fromkeys(row.phase for row in document.calls):
         rows = [row for row in document.calls if row.phase == phase]
-        left = len(rows) - MOST_CALLS
+        left = len(rows) - MAX_CALLS
         more = _left_out(left, "row")
         title = f"dependency analysis by CUDA call: {phase}"
-        yield Table("calls", DEPENDENCY, rows[:MOST_CALLS], title, more)
+        yield Table("calls", DEPENDENCY, rows[:MAX_CALLS], title, more)
 
 
 def _seconds_table(
@@ -156,7 +152,7 @@ def _seconds_table(
 
 
 def _longest(seconds: Mapping[str, float]) -> set[str]:
-    return set(sorted(seconds, key=lambda name: -seconds[name])[:MOST_ROWS])
+    return set(sorted(seconds, key=lambda name: -seconds[name])[:MAX_ROWS])
 
 
 def _left_out(count: int, what: str) -> str:
@@ -173,7 +169,7 @@ def _stage_table(document: NsysDocument) -> Table:
 
 def print_recorded(console: SafeConsole, document: NsysDocument) -> None:
     pieces: list[Table | str] = [
-        *_runs_of(document),
+        *_list_runs(document),
         _stage_table(document),
         _seconds_table("waits, s", ("thread", "waited for"), document.waits),
     ]
@@ -189,7 +185,7 @@ def print_recorded(console: SafeConsole, document: NsysDocument) -> None:
         pieces.append(f"GPU busy {busy} of the run")
     else:
         pieces.append(f"GPU: {gpu.reason}")
-    # Queues exist only in runs.
+    # Ranges outside of runs have no queues.
     if not (document.loop_is_known or document.runs[document.run - 1].outside):
         pieces.append(
             "note: the recording does not contain the queue sizes, so the defaults are used"

@@ -1,4 +1,4 @@
-"""What ``why`` prints: each frame's cause in a line, and its parts beside the median frame's."""
+"""Print the cause of each slow frame, and the parts of the slowest next to the median frame's."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from detector.core.errors.text import counted
 from detector.core.tables import Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
-from detector.lab.report.parts.why import CAUSES, PIECES, cause_text, facts_of, shown_parts
+from detector.lab.report.parts.why import CAUSES, PIECES, cause_text, list_facts, list_long_parts
 from detector.lab.session.why import Why
 
 
-def print_why(console: SafeConsole, told: Why) -> None:
-    several = len(told.frames) > 1
-    frames = counted(told.recorded, "frame")
-    usual = f"median time from read to write over {frames}: {told.median_ms:.1f} ms"
-    console.print(Text(f"{told.run}: {usual}", style="bold"))
+def print_why(console: SafeConsole, why: Why) -> None:
+    several = len(why.frames) > 1
+    frames = counted(why.recorded, "frame")
+    median = f"median time from read to write over {frames}: {why.median_ms:.1f} ms"
+    console.print(Text(f"{why.run}: {median}", style="bold"))
     pieces: list[Table | str] = []
     if several:
-        pieces.append(Table("slowest", CAUSES, told.frames))
-    for one in told.frames[:1]:
+        pieces.append(Table("slowest", CAUSES, why.frames))
+    for one in why.frames[:1]:
         head = f"frame {one.frame}: {one.ms:.1f} ms; {cause_text(one)}"
-        known = facts_of(one, told)
-        pieces += [head, Table("parts", PIECES, shown_parts(one), caption=", ".join(known))]
+        known = list_facts(one, why)
+        pieces += [head, Table("parts", PIECES, list_long_parts(one), caption=", ".join(known))]
     if several:
         pieces.append("use --frame N for another frame")
     by_cure: dict[str, list[str]] = {}
-    for name, cure in told.absent.items():
+    for name, cure in why.absent.items():
         by_cure.setdefault(cure, []).append(name)
     pieces += [f"not known: {', '.join(names)}; {cure}" for cure, names in by_cure.items()]
     print_pieces(console, pieces)

@@ -52,10 +52,12 @@ def test_what_stands_before_the_damage_is_kept(tmp_path, damage):
 
 def test_a_long_file_is_read_in_part(tmp_path, monkeypatch):
     (tmp_path / "detections.jsonl").write_text("".join(line(at, "car") for at in range(50)))
-    part = read_rows(tmp_path, most_bytes=1000)
+    monkeypatch.setattr(rows_module, "MAX_BYTES", 1000)
+    part = read_rows(tmp_path)
     assert 0 < len(part.frames) < 50
     assert part.left_out is not None
-    monkeypatch.setattr(rows_module, "MOST_ROWS", 10)
+    monkeypatch.undo()
+    monkeypatch.setattr(rows_module, "MAX_ROWS", 10)
     assert len(read_rows(tmp_path).frames) == 10
 
 

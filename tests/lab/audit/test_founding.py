@@ -68,7 +68,7 @@ FLAGGED: dict[int, tuple[str, str, str]] = {
     45: ("s4", "wait-in-asynchronous-call", "s4_dependency_torch"),
 }
 # What the evidence must tell: the figures that the list of mistakes gives for it.
-TOLD = {
+THREAD_TIMES = {
     1: "70.92 FPS",
     3: "3.937%",
     5: "300 GFLOP/s",
@@ -110,8 +110,8 @@ def test_a_mistake_is_flagged(number: int, found) -> None:
         one for one in found[group] if one.rule == rule and f"{table}.csv" in " ".join(one.where)
     ]
     assert hits, f"{rule} does not name {table}"
-    if number in TOLD:
-        assert any(TOLD[number] in one.evidence for one in hits)
+    if number in THREAD_TIMES:
+        assert any(THREAD_TIMES[number] in one.evidence for one in hits)
 
 
 def test_no_mistake_of_the_list_is_left_out(tables: Path) -> None:

@@ -16,14 +16,7 @@ from detector.core.errors import UsageError
 from detector.core.session.store import Session
 from detector.lab import profile
 from detector.lab.profile.base import Occasion, Pass
-from detector.lab.session.passes import (
-    FACTS,
-    Interval,
-    LoopFacts,
-    PassRecord,
-    find_facts,
-    read_pass,
-)
+from detector.lab.session.passes import FACTS, Interval, LoopFacts, read_pass
 from detector.lab.session.read import SavedSession
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
@@ -138,9 +131,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     record = read_pass(tmp_path / "loop.json")
     assert record.as_builtins() == LOOP
     assert (record.slowdown, record.seconds) == (1.5, 2.0)
-    facts = find_facts({"loop": record, "memory": PassRecord(available=False)}, LoopFacts)
-    assert facts is not None
-    assert facts.instruments.median == 0.5
+    assert record.facts.instruments.median == 0.5
 
 
 def test_a_figure_that_cannot_be_read_back_costs_its_pass_and_not_the_session(

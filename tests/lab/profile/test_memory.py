@@ -11,7 +11,7 @@ import pytest
 
 from detector.core.jobs.doctor.nvml import NvmlGpu
 from detector.lab.profile.base import PassSampler
-from detector.lab.profile.memory import KEPT, MB, add_encoder, fit_growth, gpu_memory, thin
+from detector.lab.profile.memory import MAX_SAMPLES, MB, add_encoder, fit_growth, gpu_memory, thin
 from tests.fakes.install import install
 
 MS = 1_000_000
@@ -44,8 +44,8 @@ def test_the_parts_sum_to_the_peak():
 
 
 def test_a_long_series_is_thin():
-    times = np.arange(10 * KEPT + 3)
-    assert len(thin(times, times)) <= KEPT
+    times = np.arange(10 * MAX_SAMPLES + 3)
+    assert len(thin(times, times)) <= MAX_SAMPLES
     assert thin(times[:5], times[:5]) == [(n, n) for n in range(5)]
 
 

@@ -283,7 +283,7 @@ RUN = Execution.of(PLAIN)
 
 def described(folder, varies, *seen):
     session = SavedSession(folder, PLAIN, {})
-    occasion = Occasion("", Config(), Session(folder), session, seen=list(seen))
+    occasion = Occasion("", Config(), Session(folder), session, executions=list(seen))
     return occasion.describe_ran(varies)
 
 
@@ -301,7 +301,7 @@ def test_description_names_what_ran_and_its_differences(tmp_path):
     assert described(tmp_path, NOTHING, replace(RUN, sync=None)).differs_in == ()
     damaged = replace(RUN, decoder="av")
     session = SavedSession(tmp_path, PLAIN, {})
-    occasion = Occasion("", Config(), Session(tmp_path), session, seen=[damaged])
+    occasion = Occasion("", Config(), Session(tmp_path), session, executions=[damaged])
     assert occasion.describe_ran(NOTHING).differs_in == ()  # the run does not tell
 
 

@@ -15,7 +15,7 @@ from detector.core.session.store import Session
 from detector.lab.profile import torch as operators
 from detector.lab.profile.base import Occasion
 from detector.lab.profile.torch import MB, explain_operators, operator_rows
-from detector.lab.report.parts.network import operators_table, torch_says
+from detector.lab.report.parts.network import describe_torch, operators_table
 from detector.lab.session.read import read_session
 from tests.lab.report.sessions import CLIP, ran
 from tests.networks import need_engine
@@ -170,7 +170,7 @@ def test_a_gpus_columns_stand_in_the_table():
     )
     heads = [column.head("ms") for column in operators_table(facts).columns]
     assert {"GPU self MB", "GPU total MB", "GPU per call", "self MB", "total MB"} <= {*heads}
-    said = [line for line in torch_says(facts) if isinstance(line, str)]
+    said = [line for line in describe_torch(facts) if isinstance(line, str)]
     assert "10 steady" in operators_table(facts).title
     assert any("1.000 ms" in line for line in said)
     assert any("6.000 ms" in line for line in said)

@@ -235,9 +235,12 @@ def test_nothing_is_drawn_or_written_by_the_last_two():
 
 def test_pictures_have_no_stand_in_for_read_and_preprocess():
     parts = SimpleNamespace(source=SimpleNamespace(info=SimpleNamespace(kind="pictures")))
-    assert {stage for stage in STAGES if stand_ins.why_none(parts, stage)} == {"read", "preprocess"}
+    assert {stage for stage in STAGES if stand_ins.why_irreplaceable(parts, stage)} == {
+        "read",
+        "preprocess",
+    }
     parts.source.info.kind = "video"
-    assert not any(stand_ins.why_none(parts, stage) for stage in STAGES)
+    assert not any(stand_ins.why_irreplaceable(parts, stage) for stage in STAGES)
 
 
 @pytest.mark.slow
@@ -281,8 +284,8 @@ def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
     assert "24 frames" in facts.doubts[0]
     assert {row.stage for row in facts.changes} - {None} <= {*STAGES}
     assert sorted(tmp_path.rglob("*")) == before  # its outputs are gone
-    assert {one.sync for one in occasion.seen} == {None, True}
-    assert {one.batch for one in occasion.seen} == {1, 4}
+    assert {one.sync for one in occasion.executions} == {None, True}
+    assert {one.batch for one in occasion.executions} == {1, 4}
 
 
 @pytest.mark.slow

@@ -107,12 +107,12 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report, sessio
     browser.open(report)
     found = [text.replace("(how measured?)", "").strip() for text in texts(browser, "h2")]
     saved = read_session(session)
-    drawn = [part for part in list_parts() if part.drawn(saved)]
-    titles = [one.title if isinstance(one.title, str) else one.title(saved) for one in drawn]
+    drawn = [part for part in list_parts() if part.draw(saved)]
+    titles = [one.title for one in drawn]
     first, last = ["Detections", "Next steps"], "How each number is measured"
     assert found == [*first, *titles, last]
-    begin = ["The run", "Caveats", "Time per stage and thread", "Timeline of 20 steady frames"]
-    assert titles[:4] == begin
+    assert titles[:4] == ["The run", "Caveats", "Time per stage and thread", "Timeline"]
+    assert texts(browser, "#timeline-part figcaption") == ["20 steady frames"]
     assert {"Critical path", "What if", "Layers", "Energy", "Passes"} <= {*titles}
     assert browser.run("document.querySelector('h1').nextElementSibling.id") == "first"
     assert texts(browser, "#machine-part pre") == ["detect-video 'the clip.mp4'"]

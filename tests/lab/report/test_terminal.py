@@ -19,7 +19,7 @@ from detector.core.terminal.run import print_run
 from detector.core.terminal.tables import print_pieces
 from detector.core.timeline import Timeline
 from detector.lab.commands.report import _print_tables
-from detector.lab.report.parts.loop import what_if_says
+from detector.lab.report.parts.loop import describe_what_if
 from detector.lab.session.passes import WhatIfFacts
 from detector.lab.session.read import read_session
 from tests.lab.report.sessions import PASSES, ran
@@ -383,7 +383,7 @@ def test_what_if_shows_gains_with_their_rounds_and_why_not_to_believe_them():
     out = io.StringIO()
     doubts = ["24 frames are few"]
     facts = from_builtins(PASSES["what_if"] | {"doubts": doubts}, WhatIfFacts, "the test")
-    print_pieces(Console(file=out, width=140), what_if_says(facts))
+    print_pieces(Console(file=out, width=140), describe_what_if(facts))
     lines = out.getvalue().splitlines()
     rows = {
         name: " ".join(next(line for line in lines if line.strip().startswith(name)).split())

@@ -16,7 +16,7 @@ from detector.core.timeline.rows import NOT_KNOWN
 from detector.lab.analysis.loop.activities import RESULTS
 from detector.lab.report.page import page
 from detector.lab.report.trace import trace
-from detector.lab.session.columns import TOLD
+from detector.lab.session.columns import THREAD_TIMES
 from detector.lab.session.read import SavedSession
 from tests.lab.analysis.pipelines import load, run_of, shape
 from tests.session.documents import document
@@ -46,7 +46,7 @@ def session_of(one, tmp_path, waits=()) -> SavedSession:
             strict=True,
         )
     )
-    columns |= {name: np.full(len(rows), NOT_KNOWN) for name in TOLD}
+    columns |= {name: np.full(len(rows), NOT_KNOWN) for name in THREAD_TIMES}
     columns |= {
         "thread_names": np.array(threads),
         "stage_names": np.array(names),
@@ -152,7 +152,7 @@ def test_read_at_the_end_adds_no_frame(tmp_path):
             "start_ns": columns["end_ns"].max() + after_ns,
         }
         end["end_ns"] = end["start_ns"] + 1000
-        end |= dict.fromkeys(TOLD, NOT_KNOWN)
+        end |= dict.fromkeys(THREAD_TIMES, NOT_KNOWN)
         for name, value in end.items():
             columns[name] = np.append(columns[name], value)
     flows = {event["id"] for event in events_of(session) if event["ph"] == "s"}

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from detector.core.errors import OutputError, UsageError
 from detector.core.session.codec import to_builtins
 from detector.core.session.document import Verdict
-from detector.lab.report.trackers import entries_of, track
+from detector.lab.report.trackers import check_installed, collect_entries, log_session
 from detector.lab.session.read import read_session
 from detector.lab.trackers import TRACKERS
 from tests.cli.command import detect_video
@@ -39,7 +39,7 @@ def test_odd_names_can_be_logged(session):
     """Protobuf refuses invalid UTF-8, and a tracker shows names to people."""
     odd = "\udc80\x1b[31m\u202e"
     document = replace(session.document, model=odd, verdict=Verdict(bottleneck=None, sentence=odd))
-    entries = entries_of(replace(session, document=document))
+    entries = collect_entries(replace(session, document=document))
     assert entries.settings["model"] == entries.verdict == "\\udc80\\x1b[31m\\u202e"
 
 
@@ -84,7 +84,7 @@ def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch
     fake = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    assert track("mlflow", session).endswith(" 7f at http://mlflow")
+    assert log_session("mlflow", session).endswith(" 7f at http://mlflow")
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert fake.open is None
     assert fake.metrics["fps/end_to_end"] == session.document.fps.end_to_end
@@ -105,10 +105,10 @@ def test_mlflow_itself_takes_it(session, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     # Its own default: files in 2.17, SQLite in 3.17, which refuses files.
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    said = track("mlflow", session)
+    said = log_session("mlflow", session)
     number = re.fullmatch(r"mlflow: run (\w+) at \S+", said)[1]
     client = mlflow.MlflowClient()
-    logged, entries = client.get_run(number).data, entries_of(session)
+    logged, entries = client.get_run(number).data, collect_entries(session)
     assert logged.params == entries.settings
     assert logged.tags["verdict"] == entries.verdict
     assert sorted(logged.metrics.values()) == sorted(entries.figures.values())
@@ -122,16 +122,16 @@ def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     with pytest.raises(OutputError, match=r"--log-to mlflow: .*http:"):
-        track("mlflow", session)
+        log_session("mlflow", session)
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_an_absent_library_is_named_with_the_cure(session, monkeypatch, name):
+def test_an_absent_library_is_named_with_the_cure(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
         UsageError, match=rf"--log-to {name}: .*pip install 'detect-video\[{name}\]'"
     ):
-        track(name, session)
+        check_installed(name)
 
 
 @pytest.mark.slow
@@ -174,12 +174,12 @@ def test_tensorboard_reads_back_what_was_written(session):
         reason="machine: tensorboard is not installed",
     )
     for _ in range(2):  # logged twice: still one run's figures
-        said = track("tensorboard", session)
+        said = log_session("tensorboard", session)
     folder = session.folder / "tensorboard"
     assert str(folder) in said
     events = accumulator.EventAccumulator(str(folder))
     events.Reload()
-    figures = entries_of(session).figures
+    figures = collect_entries(session).figures
     assert set(events.Tags()["scalars"]) == set(figures)
     for name, value in figures.items():
         (scalar,) = events.Scalars(name)

@@ -242,11 +242,11 @@ def test_a_recording_that_takes_too_long_is_one_line(tmp_path, monkeypatch):
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
         many = "with recursive r(x) as (select 1 union all select x + 1 from r limit 30000)"
         database.execute(f"insert into NVTX_EVENTS (eventType) {many} select 1 from r")
-    monkeypatch.setattr("detector.lab.session.nsys.LONGEST_S", -1.0)
+    monkeypatch.setattr("detector.lab.session.nsys.TIMEOUT_S", -1.0)
     with pytest.raises(UsageError, match="shorter"):
         read_nsys(tmp_path / "a.sqlite")
     monkeypatch.undo()
-    monkeypatch.setattr("detector.lab.session.nsys.MOST_ROWS", 10)
+    monkeypatch.setattr("detector.lab.session.nsys.MAX_ROWS", 10)
     with pytest.raises(UsageError, match="more than 10 rows"):
         read_nsys(tmp_path / "a.sqlite")
 

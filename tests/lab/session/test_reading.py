@@ -12,7 +12,7 @@ from detector.core.session.codec import SCHEMA, to_json
 from detector.core.session.store import Session
 from detector.core.timeline import KINDS, Timeline
 from detector.core.timeline.rows import NOT_KNOWN
-from detector.lab.session.columns import COLUMNS, TOLD
+from detector.lab.session.columns import COLUMNS, THREAD_TIMES
 from detector.lab.session.read import read_session
 from tests.attacks.sessions import npz_of_headers
 from tests.session.documents import DOCUMENT, STAGE, document
@@ -102,7 +102,7 @@ def done_before_it_is_read(path):
     columns |= {"stage": np.array([1, 0]), "start_ns": np.array([10, 40])}
     columns |= {"end_ns": columns["start_ns"] + 5, "stage_names": np.array(["read", "write"])}
     columns |= {"thread_names": np.array(["main"]), "kind_names": np.array(KINDS)}
-    columns |= {name: np.full(2, NOT_KNOWN) for name in TOLD}
+    columns |= {name: np.full(2, NOT_KNOWN) for name in THREAD_TIMES}
     np.savez(path, **columns)
 
 
@@ -173,8 +173,8 @@ BROKEN = [
     ("spans.npz", with_column("end_ns", np.array([9, -5, 9])), "'end_ns'"),
     ("spans.npz", with_column("kind_names", np.array(["work"])), "'kind_names'"),
     ("spans.npz", with_column("thread_names", np.array(["somebody"])), "thread_names"),
-    ("spans.npz", with_letters(0x110000), "'thread_names' holds numbers"),
-    ("spans.npz", with_letters(0xD800), "'thread_names' holds numbers"),
+    ("spans.npz", with_letters(0x110000), "'thread_names' has invalid"),
+    ("spans.npz", with_letters(0xD800), "'thread_names' has invalid"),
     ("spans.npz", with_header("end_ns", TRILLION), "'end_ns'"),
     ("spans.npz", with_header("end_ns", b"("), "'end_ns'"),
     ("spans.npz", bomb, "claim to expand to"),

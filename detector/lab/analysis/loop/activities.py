@@ -26,7 +26,7 @@ from detector.core.timeline.histogram import SAMPLE_FLOORS
 from detector.core.timeline.order import ends_of_frames, in_order, longest_batch
 from detector.core.timeline.rows import NOT_KNOWN
 from detector.core.timeline.spans import HEAD, INFER, NMS, PREPROCESS, READ, WRITE
-from detector.lab.session.columns import TOLD, when_frames_were
+from detector.lab.session.columns import THREAD_TIMES, find_frame_times
 from detector.lab.session.profile import StepRow
 
 PROGRAM = "program order"
@@ -120,7 +120,7 @@ class ActivityGraph:
 def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Activity]:
     """Return the work spans of one source by start; a stage that ran inside another is left out."""
     rows = len(columns["kind"])
-    told = [columns.get(name, np.full(rows, NOT_KNOWN)) for name in TOLD]
+    told = [columns.get(name, np.full(rows, NOT_KNOWN)) for name in THREAD_TIMES]
     picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
     threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
     found = []
@@ -445,7 +445,7 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
 
 def frame_times_ms(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
     """[F] float64: ms from each frame's read to its last stage's end, of the first source."""
-    frames = when_frames_were(columns)
+    frames = find_frame_times(columns)
     own = frames[frames[:, 0] == 0]
     times: NDArray[np.float64] = (own[:, 3] - own[:, 2]) / 1e6
     return times

@@ -104,10 +104,6 @@ class Turns:
         self.beside.pop(change, None)
 
 
-def interval(values: Sequence[float]) -> Interval:
-    return Interval(statistics.median(values), min(values), max(values))
-
-
 def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> list[Change]:
     """``how``: change -> (stage, its replacement). FPS are ratios times the plain median."""
     rows, plain_s = [], 1 / statistics.median([1 / one for one in turns.plain])
@@ -120,10 +116,10 @@ def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> li
                 change=change,
                 stage=stage,
                 how=said,
-                fps=interval([ratio / plain_s for ratio in ratios]),
-                frame_ms=interval([1e3 * plain_s / ratio for ratio in ratios]),
-                fps_ratio=interval(ratios),
-                frame_ratio=interval([with_it / without for with_it, without in pairs]),
+                fps=Interval.over([ratio / plain_s for ratio in ratios]),
+                frame_ms=Interval.over([1e3 * plain_s / ratio for ratio in ratios]),
+                fps_ratio=Interval.over(ratios),
+                frame_ratio=Interval.over([with_it / without for with_it, without in pairs]),
             )
         )
     return sorted(rows, key=lambda row: -row.fps_ratio.median)

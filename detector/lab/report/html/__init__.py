@@ -1,1 +1,1 @@
-"""How the page of a report is drawn: its frame, its first screen, tables and drawings."""
+"""Draw the page of a report: its first screen, tables and figures."""

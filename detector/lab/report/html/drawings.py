@@ -1,38 +1,38 @@
-"""Tables, figures and SVG drawings of the HTML report. Every number carries its full value."""
+"""Tables, figures and SVG drawings of the HTML report. Elements carry their unrounded numbers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, TypeVar
 
 from detector.core.tables import Column, Table, plain
 
 LONG = 36  # characters of a cell that wraps
-MOST_POINTS = 600  # of a drawn series
+MAX_POINTS = 600  # in a drawn series
 
 
 Item = TypeVar("Item")
 
 
-def thinned(items: Sequence[Item]) -> Sequence[Item]:
-    return items[:: max(1, -(-len(items) // MOST_POINTS))]
+def thin_out(items: Sequence[Item]) -> Sequence[Item]:
+    return items[:: max(1, -(-len(items) // MAX_POINTS))]
 
 
 def section(name: str, title: str, *content: str, how: str = "") -> str:
-    """A part of the page with a heading; ``how``: a link to how its numbers are taken."""
+    """Return a section with a heading. ``how``: name of the explanation that it links to."""
     link = f' <a class="how screen" href="#how-{how}">(how measured?)</a>' if how else ""
     return f'<section id="{name}-part"><h2>{escape(title)}{link}</h2>{"".join(content)}</section>'
 
 
-def key(names: Sequence[str]) -> str:
-    return key_of([(name, name) for name in names])
+def stage_key(names: Sequence[str]) -> str:
+    return colour_key([(name, name) for name in names])
 
 
-def key_of(parts: Sequence[tuple[str, str]]) -> str:
-    """Return what the colours mean; ``parts``: (class, name)."""
+def colour_key(parts: Sequence[tuple[str, str]]) -> str:
+    """Return a key of colours. ``parts``: (CSS class, name)."""
     inside = "".join(
         f'<span><i class="{escape(kind)}"></i>{escape(name)}</span>' for kind, name in parts
     )
@@ -40,7 +40,7 @@ def key_of(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def legend(names: Sequence[str]) -> str:
-    return key_of([(f"series-{at % SERIES}", name) for at, name in enumerate(names)])
+    return colour_key([(f"series-{at % SERIES}", name) for at, name in enumerate(names)])
 
 
 def text(*sentences: str | None) -> str:
@@ -55,7 +55,7 @@ def zoom_buttons(note: str) -> str:
     return f'<p class="screen zooming">{buttons} {note}</p>'
 
 
-def folded(summary: str, *content: str) -> str:
+def details(summary: str, *content: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{''.join(content)}</details>"
 
 
@@ -65,7 +65,7 @@ def figure(drawn: str, caption: str = "") -> str:
 
 
 def table(described: Table, sortable: bool = True) -> str:
-    """Fold away rows beyond ``most``; a button, a filter or paper shows them."""
+    """Return an HTML table. A button, a filter and printing show rows beyond ``most``."""
     name, columns = escape(described.name), described.columns
     rows = [[column.of(row) for column in columns] for row in described.rows]
     heads = []
@@ -89,7 +89,7 @@ def table(described: Table, sortable: bool = True) -> str:
     return f'<div class="scroll"><table id="{name}"{kind}>{inside}</table></div>{more}'
 
 
-def filter_of(name: str, what: str) -> str:
+def filter_box(name: str, what: str) -> str:
     label = escape(f"filter {what}")
     return (
         f'<input class="filter screen" type="search" data-table="{name}" placeholder="{label}" '
@@ -103,20 +103,20 @@ def cell(column: Column, value: Any) -> str:
     if value is None or (isinstance(value, float) and value != value):
         return f'<td class="none">{text}</td>'
     if isinstance(value, (int, float)):
-        full = float(value) if isinstance(value, float) else value  # not what a kind of number says
+        full = float(value) if isinstance(value, float) else value  # without a subclass's repr
         return f'<td data-value="{full!r}">{escape(text)}</td>'
     return f'<td class="text{" long" if len(text) > LONG else ""}">{escape(text)}</td>'
 
 
 Series = Sequence[tuple[float, float]]
 WIDTH, LEFT, RIGHT = 960, 84, 14
-HALF = 760  # of a drawing next to a table
-SERIES = 6  # colours of curves
-FEW = 30  # points of a curve that are shown one by one
+HALF = 760  # width of a drawing next to a table
+SERIES = 6  # number of colours for curves
+FEW = 30  # points; a curve with more gets no marks
 
 
 def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True) -> str:
-    """A horizontal bar of parts (class, name, value); labels that do not fit are hidden."""
+    """Draw a bar of parts (CSS class, name, value). Labels that do not fit are hidden."""
     total = sum(value for *_, value in parts) or 1.0
     shapes = []
     for kind, name, value in parts:
@@ -136,6 +136,7 @@ def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True)
 def lanes(
     threads: Sequence[str], slices: Iterable[tuple[int, str, str, float, float]], span_ms: float
 ) -> str:
+    """Draw a lane for each thread. ``slices``: (lane, CSS class, text, start, end), in ms."""
     height, scale = 26 * len(threads) + 22, (WIDTH - LEFT) / span_ms if span_ms else 0.0
     names = [
         f'<text x="4" y="{26 * at + 17}">{escape(name)}</text>' for at, name in enumerate(threads)
@@ -151,7 +152,7 @@ def lanes(
         _tick(LEFT + tick * scale, height - 6, f"{_short(tick)} ms")
         for tick in ticks(0, span_ms, 8)
     )
-    # The slices are an inner picture: zooming stretches them, and never a letter.
+    # The slices are an inner SVG, so that zooming does not stretch text.
     inner = (
         f'<svg x="{LEFT}" y="0" width="{WIDTH - LEFT}" height="{height - 20}" '
         f'preserveAspectRatio="none" viewBox="0 0 {WIDTH - LEFT} {height - 20}">'
@@ -166,79 +167,66 @@ def lanes(
 
 def queue(
     points: Series,
-    around: Sequence[tuple[float, float, float]],
-    room: float,
+    band: Sequence[tuple[float, float, float]],
+    capacity: float,
     x_unit: str,
     y_unit: str,
-    height: int = 150,
 ) -> str:
-    """A count over time: mean line, (x, least, most) band, and the room as a broken line."""
-    everything = [(x, 0.0) for x, _ in points] + [(x, most) for x, _, most in around]
-    axes = Axes.around([(0.0, 0.0), *everything, (points[-1][0], room)], height, whole=True)
-    upper = [(x, most) for x, _, most in around]
-    lower = [(x, least) for x, least, _ in reversed(around)]
-    band = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in upper + lower)
-    line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
-    top = f"{axes.y(room):.1f}"
+    """Draw a count over time: its mean as a line, its range as a ``band`` of (x, lowest, highest),
+    and its capacity as a dashed line."""
+    height = 150
+    everything = [(x, 0.0) for x, _ in points] + [(x, high) for x, _, high in band]
+    axes = Axes.around([(0.0, 0.0), *everything, (points[-1][0], capacity)], height, whole=True)
+    upper = [(x, high) for x, _, high in band]
+    lower = [(x, low) for x, low, _ in reversed(band)]
+    top = f"{axes.y(capacity):.1f}"
     shapes = (
-        f'<polygon class="band" points="{band}"/><polyline class="curve" points="{line}"/>'
+        f'<polygon class="band" points="{axes.place(upper + lower)}"/>'
         f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{top}" y2="{top}"/>'
-        f'<text class="halo" x="{WIDTH - RIGHT}" y="{axes.y(room) - 5:.1f}" text-anchor="end">'
-        f"room for {plain(room)}</text>"
     )
-    return _svg(height, axes.drawn(x_unit, y_unit) + shapes)
+    label = _label(WIDTH - RIGHT, axes.y(capacity) - 5, f"room for {plain(capacity)}", at_end=True)
+    return _svg(height, axes.draw(x_unit, y_unit) + shapes + axes.curve(points) + label)
 
 
-def curve(points: Series, x_unit: str, y_unit: str, height: int = 180) -> str:
-    axes = Axes.around(points, height)
-    line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
-    return _svg(height, axes.drawn(x_unit, y_unit) + f'<polyline class="curve" points="{line}"/>')
+def curve(points: Series, x_unit: str, y_unit: str) -> str:
+    axes = Axes.around(points, 180)
+    return _svg(180, axes.draw(x_unit, y_unit) + axes.curve(points))
 
 
 def lines(
     series: Mapping[str, Series],
     x_unit: str,
     y_unit: str,
-    at: Mapping[str, float] | None = None,
+    marks: Mapping[str, float] | None = None,
     height: int = 200,
     width: int = WIDTH,
     dense: bool = False,
-    below: Mapping[float, str] | None = None,
+    x_labels: Mapping[float, str] | None = None,
 ) -> str:
-    """Curves on axes from 0, with the classes ``series-0``, ... ``at``: a word -> x of an
-    upright line. Few points get marks unless ``dense``. ``below``: x -> what the axis says."""
+    """Draw curves of the CSS classes ``series-0``, ... on axes from 0. ``marks``: label -> x of a
+    vertical line. Up to ``FEW`` points get marks unless ``dense``. ``x_labels``: x -> text."""
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})
     marked = len(places) <= FEW and not dense
-    shapes = [axes.drawn(x_unit, y_unit, below or (places if marked else None))]
-    where = "" if below else f" at {{}} {x_unit}"
+    shapes = [axes.draw(x_unit, y_unit, x_labels or (places if marked else None))]
+    where = "" if x_labels else f" at {{}} {x_unit}"
     for number, (name, points) in enumerate(series.items()):
-        line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
         kind = f"series-{number % SERIES}"
-        shapes.append(f'<polyline class="curve {kind}" points="{line}">{_title(name)}</polyline>')
+        shapes.append(axes.curve(points, f"curve {kind}", name))
         if marked:
             shapes += [
-                f'<circle class="{kind}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
-                f"{_title(f'{name}: {_short(y)} {y_unit}{where.format(_short(x))}')}</circle>"
+                axes.dot(x, y, f"{name}: {_short(y)} {y_unit}{where.format(_short(x))}", kind)
                 for x, y in points
             ]
-    for word, x in (at or {}).items():
-        shapes.append(
-            f'<line class="mark" x1="{axes.x(x):.1f}" x2="{axes.x(x):.1f}" y1="16" '
-            f'y2="{height - 24}"/>'
-        )
-        shapes.append(
-            f'<text class="halo" x="{axes.x(x) + 4:.1f}" y="{height - 32}">{escape(word)}</text>'
-        )
+    for word, x in (marks or {}).items():
+        shapes += [axes.mark(x), _label(axes.x(x) + 4, height - 32, word)]
     return _svg(height, "".join(shapes), width)
 
 
-def histogram(
-    values: Sequence[float], marks: Mapping[str, float], unit: str, height: int = 180
-) -> str:
-    """Counts of values in 60 equal bins up to the 99.5th percentile, with marks."""
-    ordered = sorted(values)
+def histogram(values: Sequence[float], marks: Mapping[str, float], unit: str) -> str:
+    """Draw counts of values in 60 equal bins up to the 99.5th percentile. ``marks``: label -> x."""
+    height, ordered = 180, sorted(values)
     top = ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))] or 1e-9
     counts = [0] * 60
     for value in ordered:
@@ -253,103 +241,82 @@ def histogram(
     ]
     for number, (name, value) in enumerate(marks.items()):
         x = axes.x(min(value, top))
-        place = f'x="{x - 4:.1f}" text-anchor="end"' if x > WIDTH - 160 else f'x="{x + 4:.1f}"'
-        shapes.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="22" y2="{height - 24}"/>')
-        shapes.append(
-            f'<text class="halo" {place} y="{34 + 18 * number}">{escape(name)} {plain(value)} '
-            f"{unit}</text>"
-        )
-    return _svg(height, axes.drawn(unit, "calls") + "".join(shapes))
+        at_end = x > WIDTH - 160
+        text = f"{name} {plain(value)} {unit}"
+        shapes.append(axes.mark(min(value, top)))
+        shapes.append(_label(x - 4 if at_end else x + 4, 34 + 18 * number, text, at_end))
+    return _svg(height, axes.draw(unit, "calls") + "".join(shapes))
 
 
 def roofline(
     dots: Sequence[tuple[str, float, float]],
     roofs: Mapping[str, float],
     slopes: Mapping[str, float],
-    height: int = 320,
 ) -> str:
-    """``dots``: (name, FLOPs a byte, GFLOP/s). ``roofs``: GFLOP/s by type. ``slopes``: GB/s."""
+    """Draw a roofline plot. ``dots``: (layer, FLOPs per byte, GFLOP/s). ``roofs``: data type ->
+    GFLOP/s. ``slopes``: memory level -> GB/s."""
+    height = 320
     fastest, slowest = max(slopes.values()), min(slopes.values())
     highest = max(roofs.values())
     xs = [x for _, x, _ in dots if x > 0] + [highest / slowest, min(roofs.values()) / fastest]
     ys = [y for _, _, y in dots if y > 0] + list(roofs.values())
     axes = Axes(*_decades(xs), *_decades(ys), height, log=True)
     shapes = []
-    alike: list[float] = []  # heights of words at the left edge, which would lie on each other
+    label_ys: list[float] = []  # of the labels so far, so that none overlap
     for name, rate in sorted(slopes.items(), key=lambda one: -one[1]):
         left = max(axes.x0, axes.y0 / rate)
-        start = f"{axes.x(left):.1f},{axes.y(left * rate):.1f}"
-        end = f"{axes.x(highest / rate):.1f},{axes.y(highest):.1f}"
-        title = _title(f"{name}: {rate:.1f} GB/s")
-        shapes.append(f'<polyline class="curve" points="{start} {end}">{title}</polyline>')
+        slope = [(left, left * rate), (highest / rate, highest)]
+        shapes.append(axes.curve(slope, title=f"{name}: {rate:.1f} GB/s"))
         y = axes.y(left * rate) - 8
-        while any(abs(y - other) < 15 for other in alike):
+        while any(abs(y - other) < 15 for other in label_ys):
             y += 15
-        alike.append(y)
-        word = f"{escape(name)} {rate:.0f} GB/s"
-        shapes.append(f'<text class="halo" x="{axes.x(left) + 8:.1f}" y="{y:.1f}">{word}</text>')
+        label_ys.append(y)
+        shapes.append(_label(axes.x(left) + 8, y, f"{name} {rate:.0f} GB/s"))
     for name, peak in roofs.items():
-        x, y = axes.x(axes.x1), axes.y(peak)
-        ridge = f"{axes.x(peak / fastest):.1f},{y:.1f}"
-        shapes.append(f'<polyline class="curve" points="{ridge} {x:.1f},{y:.1f}"/>')
-        label = f"{escape(name)} {peak:.0f} GFLOP/s"
-        shapes.append(
-            f'<text class="halo" x="{x - 4:.1f}" y="{y - 5:.1f}" text-anchor="end">{label}</text>'
-        )
-    for name, x, y in dots:
-        if x > 0 and y > 0:
-            shapes.append(
-                f'<circle class="dot" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
-                f"{_title(f'{name}: {x:.2f} FLOP/byte, {y:.1f} GFLOP/s')}</circle>"
-            )
-    return _svg(height, axes.drawn("FLOP/byte", "GFLOP/s") + "".join(shapes))
+        shapes.append(axes.curve([(peak / fastest, peak), (axes.x1, peak)]))
+        label = f"{name} {peak:.0f} GFLOP/s"
+        shapes.append(_label(axes.x(axes.x1) - 4, axes.y(peak) - 5, label, at_end=True))
+    shapes += [
+        axes.dot(x, y, f"{name}: {x:.2f} FLOP/byte, {y:.1f} GFLOP/s")
+        for name, x, y in dots
+        if x > 0 and y > 0
+    ]
+    return _svg(height, axes.draw("FLOP/byte", "GFLOP/s") + "".join(shapes))
 
 
 def scatter(dots: Sequence[tuple[str, float, float]], x_unit: str, y_unit: str) -> str:
     """Draw ``dots``: (name, x, y), labelled with their names. Both axes begin at 0."""
     most_x = max(x for _, x, _ in dots) * 1.15 or 1.0
     most_y = max(y for _, _, y in dots) * 1.15 or 1.0
-    height = 300
-    axes = Axes(0.0, most_x, 0.0, most_y, height)
-    shapes = []
+    axes = Axes(0.0, most_x, 0.0, most_y, 300)
+    shapes = [axes.draw(x_unit, y_unit)]
     for name, x, y in dots:
-        at = f'x="{axes.x(x) + 8:.1f}" y="{axes.y(y) - 6:.1f}"'
-        shapes.append(
-            f'<circle class="dot" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
-            f"{_title(f'{name}: {x:.3g} {x_unit}, {y:.4g} {y_unit}')}</circle>"
-            f'<text class="halo" {at}>{escape(name)}</text>'
-        )
-    return _svg(height, axes.drawn(x_unit, y_unit) + "".join(shapes))
+        shapes.append(axes.dot(x, y, f"{name}: {x:.3g} {x_unit}, {y:.4g} {y_unit}"))
+        shapes.append(_label(axes.x(x) + 8, axes.y(y) - 6, name))
+    return _svg(300, "".join(shapes))
 
 
+@dataclass(slots=True)
 class Axes:
-    """Data -> pixels, for a plot with room for labels at the left and below."""
+    """The axes of a plot, with margins for labels at the left and below. Data in ``x0`` to ``x1``
+    and ``y0`` to ``y1`` are converted to pixels. ``whole``: y has labels only at integers."""
 
-    def __init__(
-        self,
-        x0: float,
-        x1: float,
-        y0: float,
-        y1: float,
-        height: int,
-        log: bool = False,
-        whole: bool = False,
-        width: int = WIDTH,
-    ) -> None:
-        self.x0, self.x1, self.y0, self.y1, self.height, self.log = (
-            x0,
-            x1 or 1.0,
-            y0,
-            y1 or 1.0,
-            height,
-            log,
-        )
-        self.whole, self.width = whole, width
+    x0: float
+    x1: float
+    y0: float
+    y1: float
+    height: int
+    log: bool = False
+    whole: bool = False
+    width: int = WIDTH
+
+    def __post_init__(self) -> None:
+        self.x1, self.y1 = self.x1 or 1.0, self.y1 or 1.0
 
     @classmethod
     def around(cls, points: Series, height: int, whole: bool = False, width: int = WIDTH) -> Axes:
         xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
-        low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # a curve far from zero is not squashed
+        low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # do not squash a curve far from 0
         left = 0.0 if min(xs) < 0.1 * max(xs) else min(xs)
         return cls(left, max(xs), low, max(ys), height, whole=whole, width=width)
 
@@ -357,25 +324,39 @@ class Axes:
         return LEFT + self._share(value, self.x0, self.x1) * (self.width - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        return (
-            self.height - 24 - self._share(value, self.y0, self.y1) * (self.height - 48)
-        )  # above: the unit
+        return self.height - 24 - self._share(value, self.y0, self.y1) * (self.height - 48)
+
+    def place(self, points: Series) -> str:
+        """Return points as the attribute of an SVG polyline."""
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+
+    def curve(self, points: Series, kind: str = "curve", title: str = "") -> str:
+        inside = _title(title) if title else ""
+        return f'<polyline class="{kind}" points="{self.place(points)}">{inside}</polyline>'
+
+    def dot(self, x: float, y: float, title: str, kind: str = "dot") -> str:
+        place = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}"'
+        return f'<circle class="{kind}" {place} r="4">{_title(title)}</circle>'
+
+    def mark(self, x: float) -> str:
+        place = f'x1="{self.x(x):.1f}" x2="{self.x(x):.1f}"'
+        return f'<line class="mark" {place} y1="20" y2="{self.height - 24}"/>'
 
     def _share(self, value: float, low: float, high: float) -> float:
         if self.log:
             value, low, high = math.log10(max(value, 1e-12)), math.log10(low), math.log10(high)
         return (value - low) / (high - low) if high > low else 0.0
 
-    def drawn(self, x_unit: str, y_unit: str, places: Iterable[float] | None = None) -> str:
-        """``places``: where the marks below stand, and what they say, if it is a mapping; round
-        numbers where it does not say."""
+    def draw(self, x_unit: str, y_unit: str, places: Iterable[float] | None = None) -> str:
+        """Draw the axes. ``places``: x of the marks, or a mapping of x to labels; by default round
+        numbers."""
         marks, low = powers if self.log else ticks, self.height - 7
-        last = self.width - RIGHT - 12 * len(x_unit) - 24  # right of it stands the unit
+        last = self.width - RIGHT - 12 * len(x_unit) - 24  # the unit is to the right of it
         if places is not None:
             y_unit, x_unit, last = f"{y_unit}, by {x_unit}", "", self.width
         below = marks(self.x0, self.x1, 8) if places is None else places
-        said = places if isinstance(places, Mapping) else {}
-        shapes = [_tick(self.x(v), low, said.get(v, _short(v))) for v in below if self.x(v) < last]
+        names = places if isinstance(places, Mapping) else {}
+        shapes = [_tick(self.x(v), low, names.get(v, _short(v))) for v in below if self.x(v) < last]
         for value in marks(self.y0, self.y1, 4):
             if self.whole and value != int(value):
                 continue
@@ -383,23 +364,17 @@ class Axes:
             shapes.append(
                 f'<line x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             )
-            shapes.append(
-                f'<text class="dim" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
-                f"{_short(value)}</text>"
-            )
-        unit = (
-            f'<text class="dim" x="{self.width - RIGHT}" y="{low}" text-anchor="end">'
-            f"{escape(x_unit)}</text>"
-        )
-        return "".join([*shapes, unit, f'<text class="dim" x="4" y="14">{escape(y_unit)}</text>'])
+            shapes.append(_tick(LEFT - 6, y + 4, _short(value), "end"))
+        shapes.append(_tick(self.width - RIGHT, low, x_unit, "end"))
+        return "".join([*shapes, _tick(4, 14, y_unit, "start")])
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers from low to high, about so many."""
+    """Return about ``count`` round numbers from low to high."""
     if high <= low:
         return [low]
     raw = (high - low) / count
-    if not 0 < raw < math.inf:  # no number of marks tells such values apart
+    if not 0 < raw < math.inf:  # too close together, or too far apart for floats
         return [low]
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
@@ -427,12 +402,18 @@ def _title(text: str) -> str:
     return f"<title>{escape(text)}</title>"
 
 
-def _tick(x: float, y: float, text: str) -> str:
-    return f'<text class="dim" x="{x:.1f}" y="{y}" text-anchor="middle">{escape(text)}</text>'
+def _label(x: float, y: float, text: str, at_end: bool = False) -> str:
+    anchor = ' text-anchor="end"' if at_end else ""
+    return f'<text class="halo" x="{x:.1f}" y="{y:.1f}"{anchor}>{escape(text)}</text>'
+
+
+def _tick(x: float, y: float, text: str, anchor: str = "middle") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="dim" {place}>{escape(text)}</text>'
 
 
 def _short(value: float) -> str:
-    """Three figures at most, without an exponent as long as it can be read."""
+    """Format with three significant digits; with an exponent only below 0.001 or from a million."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:.0e}"

@@ -1,4 +1,4 @@
-"""The first screen of the report: what was found, how fast, what limits, and what to type next."""
+"""The first screen of the report: speed, the limit, detections, and commands to type next."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from detector.lab.session.read import SavedSession
 from detector.lab.session.rows import read_rows
 
 LINKS = 3
-LONG_COMMAND = 60  # characters; a longer one stands once, above the options that are added to it
+LONG_COMMAND = 60  # characters; a longer one is printed once, above the options to add to it
 ELLIPSIS = "…"
-MOST_CLASSES = 6  # with a row of their own; 80 classes would push all else off the screen
+MAX_CLASSES = 6  # rows; 80 classes would push everything else off the screen
 
 
 def first_screen(session: SavedSession) -> str:
     return (
-        f'<div id="first">{_rates(session)}{_limit(session)}{_found_section(session)}</div>'
+        f'<div id="first">{_rates(session)}{_verdict(session)}{_detections(session)}</div>'
         + _next(session)
     )
 
 
-# How fast, and what limits
+# The speed and its limit
 
 
 def _rates(session: SavedSession) -> str:
@@ -47,10 +47,9 @@ def _rates(session: SavedSession) -> str:
     ]
     if fps.device is not None:
         cards.append(_card("device FPS", fps.device, session))
-    written = document.frames.written
     total = document.detections.total
-    said = f"detections in {counted(written, 'frame')}"
-    cards.append(f'<div class="card"><b data-value="{total}">{total:,}</b>{said}</div>')
+    unit = f"detections in {counted(document.frames.written, 'frame')}"
+    cards.append(f'<div class="card"><b data-value="{total}">{total:,}</b>{unit}</div>')
     cards.append(f'<div class="card files">{_links(document)}</div>')
     spread = spread_of_run(session)
     note = (
@@ -72,7 +71,7 @@ def _links(document: SessionDocument) -> str:
     shown = []
     for one in document.each[:LINKS]:
         for kind, path in sorted(one.outputs.items(), key=lambda item: item[0] != "video"):
-            place = _from_session(document, path)
+            place = _path_from_session(document, path)
             name = escape(PurePath(path).name or path)
             what = "annotated video" if kind == "video" else escape(kind)
             shown.append(
@@ -89,32 +88,33 @@ def _links(document: SessionDocument) -> str:
     return "<br>".join(shown) or "no file was written"
 
 
-def _from_session(document: SessionDocument, path: str) -> str | None:
-    """Relative by name, since the folder may be drawn elsewhere; None if only one is absolute."""
+def _path_from_session(document: SessionDocument, path: str) -> str | None:
+    """Return ``path`` relative to the session's folder, or None if only one of them is absolute.
+    Compare names only, since the report may be rendered on another machine."""
     session = document.session
     if not isinstance(session, str) or os.path.isabs(session) != os.path.isabs(path):
         return None
-    root = "/-" * 64  # deep enough for any ".." of a path that was typed
+    root = "/-" * 64  # so deep that ".." in a path stays below "/"
     return os.path.relpath(os.path.join(root, path), os.path.join(root, session))
 
 
 def _encode(path: str) -> bytes:
-    """Return a file name's bytes, which need not be text; none for half a character."""
+    """Return the bytes of a file name, which may be invalid UTF-8. Replace lone surrogates."""
     try:
         return os.fsencode(path)
     except UnicodeEncodeError:
         return path.encode("utf-8", "replace")
 
 
-def _limit(session: SavedSession) -> str:
-    told = session.document.verdict.sentence
+def _verdict(session: SavedSession) -> str:
+    verdict = session.document.verdict.sentence
     if session.facts(WhatIfFacts) is not None:
-        told = told.replace(f" {UNMEASURED}", "")
-    said = re.sub("`([^`]+)`", r"<code>\1</code>", escape(told))
-    return f'<p class="verdict">{said}</p>'
+        verdict = verdict.replace(f" {UNMEASURED}", "")
+    marked_up = re.sub("`([^`]+)`", r"<code>\1</code>", escape(verdict))
+    return f'<p class="verdict">{marked_up}</p>'
 
 
-# What was found
+# The detections
 
 FOUND = (
     Column("name", "class"),
@@ -124,11 +124,11 @@ FOUND = (
 )
 
 
-def _found_section(session: SavedSession) -> str:
+def _detections(session: SavedSession) -> str:
     classes = count_classes(session.document)
     if not classes:
         return '<section id="found-part"><h2>Detections</h2><p>Nothing was found.</p></section>'
-    counts = table(Table("found", FOUND, classes, most=MOST_CLASSES, rest="classes"))
+    counts = table(Table("found", FOUND, classes, most=MAX_CLASSES, rest="classes"))
     return section(
         "found",
         "Detections",
@@ -137,85 +137,94 @@ def _found_section(session: SavedSession) -> str:
 
 
 def _over_time(session: SavedSession) -> str:
-    over = count_over_time(read_rows(session.folder))
-    note = f"Covers only part of the run: {over.note}." if over.note else ""
-    if not over.curves:
+    counts = count_over_time(read_rows(session.folder))
+    note = f"Covers only part of the run: {counts.note}." if counts.note else ""
+    if not counts.curves:
         return f"<p>{escape(note)}</p>"
     drawn = drawings.lines(
-        over.curves, over.unit, "detections per frame", height=150, width=drawings.HALF, dense=True
+        counts.curves,
+        counts.unit,
+        "detections per frame",
+        height=150,
+        width=drawings.HALF,
+        dense=True,
     )
-    return legend(list(over.curves)) + figure(drawn, note)
+    return legend(list(counts.curves)) + figure(drawn, note)
 
 
-# What to type next
+# Commands to type next
 
 
 def _next(session: SavedSession) -> str:
     steps = next_steps(session)
     if not steps:
         return ""
-    facts, was = session.facts(WhatIfFacts), ""
+    facts, note = session.facts(WhatIfFacts), ""
     if facts is not None:
         now = facts.fps.median
-        was = (
-            f"FPS are end to end on {_whole(session, facts)}, where the unchanged run reaches "
-            f'<b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
+        note = (
+            f"FPS are end to end on {_name_frames(session, facts)}, where the unchanged run "
+            f'reaches <b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
         )
     base = base_command(session.document)
-    once = len(shlex.join(base)) > LONG_COMMAND
-    if once:
-        was += f" Add each option to this command, shown as … below: <code>{_words(base)}</code>"
-    rows = "".join(_step(step, once) for step in steps)
+    is_long = len(shlex.join(base)) > LONG_COMMAND
+    if is_long:
+        note += f" Add each option to this command, shown as … below: <code>{_words(base)}</code>"
+    rows = "".join(_step_row(step, is_long) for step in steps)
     heads = '<th scope="col" class="text">'.join(("", "command</th>", "FPS</th>", "effect</th>"))
     listed = (
         f'<div class="scroll"><table id="next"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
     return section(
-        "next", "Next steps", f"<p>{was}</p>" if was else "", _doubt(facts), listed, how="whatif"
+        "next",
+        "Next steps",
+        f"<p>{note}</p>" if note else "",
+        _warn_of_doubts(facts),
+        listed,
+        how="whatif",
     )
 
 
-def _whole(session: SavedSession, facts: WhatIfFacts) -> str:
+def _name_frames(session: SavedSession, facts: WhatIfFacts) -> str:
     if facts.frames >= session.document.frames.written:
         return "the whole run"
     return f"the first {counted(facts.frames, 'frame')}"
 
 
-def _step(step: NextStep, short: bool) -> str:
+def _step_row(step: NextStep, short: bool) -> str:
     old = step.command[: len(step.command) - len(step.option)]
     if short:
         old = [*old[:1], *([] if step.command[1] == "tune" else [ELLIPSIS])]
     new = f" <b>{_words(step.option)}</b>" if step.option else ""
     command = f"<code>{_words(old)}{new}</code>"
     return (
-        f'<tr><td class="text command">{command}</td>{_figure(step)}'
+        f'<tr><td class="text command">{command}</td>{_rate_cell(step)}'
         f'<td class="text does">{escape(step.does)}</td></tr>'
     )
 
 
 def _words(words: Sequence[str]) -> str:
-    """Join words so that a line may break between them, but not after an option's hyphens."""
+    """Join words so that lines break only between them, and not after an option's hyphens."""
     quoted = [word if word == ELLIPSIS else escape(shlex.quote(word)) for word in words]
     return " ".join(f"<span>{one}</span>" if len(one) < LONG else one for one in quoted)
 
 
-def _figure(step: NextStep) -> str:
-    found = step.figure
-    if found is None:
-        own = step.measure == THIS
-        said = escape("run it to find out" if own else f"measure it with {step.measure}")
-        return f'<td class="text said">{said}</td>'
-    shown = decimals(found.apart)
-    same = found.basis.split()[0] in shlex.join(step.option)  # batch 4, of --batch 4
-    basis = "" if same else f" (<i>{escape(found.basis)}</i>)"
+def _rate_cell(step: NextStep) -> str:
+    rate = step.figure
+    if rate is None:
+        how = "run it to find out" if step.measure == THIS else f"measure it with {step.measure}"
+        return f'<td class="text said">{escape(how)}</td>'
+    shown = decimals(rate.apart)
+    repeated = rate.basis.split()[0] in shlex.join(step.option)  # "batch 4" repeats --batch 4
+    basis = "" if repeated else f" (<i>{escape(rate.basis)}</i>)"
     return (
-        f'<td class="text said"><b data-value="{found.fps!r}">{found.fps:.{shown}f}</b> '
-        f"{found.kind}{basis}</td>"
+        f'<td class="text said"><b data-value="{rate.fps!r}">{rate.fps:.{shown}f}</b> '
+        f"{rate.kind}{basis}</td>"
     )
 
 
-def _doubt(facts: WhatIfFacts | None) -> str:
+def _warn_of_doubts(facts: WhatIfFacts | None) -> str:
     reasons = [] if facts is None else facts.doubts
     if not reasons:
         return ""

@@ -1,1 +1,1 @@
-"""The parts of the report, a file for each kind; a new one is found by its list ``PARTS``."""
+"""The parts of the report. The list ``PARTS`` of each file here adds its parts."""

@@ -1,4 +1,4 @@
-"""The part of the report on what is wrong with the run as a measurement."""
+"""The part of the report that lists the mistakes that an audit finds in the run."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ from detector.lab.audit.case import audit
 from detector.lab.audit.ours import join, of_session
 from detector.lab.report.html.drawings import table, text
 from detector.lab.report.part import How, Part
-from detector.lab.session.audit import AuditDocument
 from detector.lab.session.read import SavedSession
 
 FINDINGS = (Column("severity"), Column("rule"), Column("evidence"), Column("cure", "what to do"))
 
 
-def audited(session: SavedSession) -> AuditDocument:
-    return audit(join([of_session(session, session.folder.name)]))
-
-
 def findings(session: SavedSession) -> str:
-    document = audited(session)
+    document = audit(join([of_session(session, session.folder.name)]))
     if not document.findings:
         return text(f"{document.rules} rules found no problem.")
     return table(Table("audit", FINDINGS, document.findings))

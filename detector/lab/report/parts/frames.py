@@ -1,4 +1,4 @@
-"""Parts of the report on single frames: when each stage ran, the queues, how long frames took."""
+"""Parts of the report on single frames: the timeline of stages, the queues, and latencies."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from detector.lab.analysis.loop.activities import (
     queue_curves,
 )
 from detector.lab.report.html import drawings
-from detector.lab.report.html.drawings import figure, key, zoom_buttons
-from detector.lab.report.part import How, Part, stages_of
+from detector.lab.report.html.drawings import figure, stage_key, zoom_buttons
+from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.read import SavedSession
 
-SHOWN_FRAMES = 20  # of the steady state, in the timeline
+SHOWN_FRAMES = 20  # frames of the steady state in the timeline
 
 
 def timeline(session: SavedSession) -> str:
     activities = activities_of(session.spans)
-    shown = _steady_part(activities)
+    shown = _select_steady(activities)
     if not shown:
         return ""
     start, end = min(one.start_ns for one in shown), max(one.end_ns for one in shown)
-    threads = list(dict.fromkeys(one.thread for one in sorted(activities, key=_reader_first)))
+    threads = list(dict.fromkeys(one.thread for one in sorted(activities, key=_thread_order)))
     slices = [
         (
             threads.index(one.thread),
@@ -40,20 +40,16 @@ def timeline(session: SavedSession) -> str:
         for one in shown
     ]
     drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
-    note = "Gaps are waits. Ctrl or Shift with the mouse wheel also zooms; drag to move."
-    return key(stages_of(session)) + figure(drawn) + zoom_buttons(note)
-
-
-def _title(session: SavedSession) -> str:
-    shown = _steady_part(activities_of(session.spans))
     frames = len({one.number for one in shown if one.stage == "nms"})
-    whole = f"the whole run: {counted(frames, 'frame')}"
-    return f"Timeline of {f'{SHOWN_FRAMES} steady frames' if frames >= SHOWN_FRAMES else whole}"
+    whole_run = f"the whole run: {counted(frames, 'frame')}"
+    caption = f"{SHOWN_FRAMES} steady frames" if frames >= SHOWN_FRAMES else whole_run
+    note = "Gaps are waits. Ctrl or Shift with the mouse wheel also zooms; drag to move."
+    return stage_key(list_stages(session)) + figure(drawn, caption) + zoom_buttons(note)
 
 
-def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
+def _select_steady(activities: Sequence[Activity]) -> list[Activity]:
     frames = [one.number for one in activities if one.stage == "nms"]
-    if len(frames) < SHOWN_FRAMES:  # no steady part: the whole run, if it has a frame
+    if len(frames) < SHOWN_FRAMES:  # too short for a steady part, so show the whole run
         return list(activities) if frames else []
     first = max(0, min(max(frames) // 2, max(frames) - SHOWN_FRAMES))
     middle = [
@@ -61,13 +57,13 @@ def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
         for one in activities
         if one.stage == "nms" and first <= one.number < first + SHOWN_FRAMES
     ]
-    if not middle:  # of frames whose numbers leave a gap in the middle
+    if not middle:  # frame numbers may have a gap there
         return []
     start, end = middle[0].start_ns, middle[-1].end_ns
     return [one for one in activities if one.end_ns > start and one.start_ns < end]
 
 
-def _reader_first(one: Activity) -> tuple[int, str]:
+def _thread_order(one: Activity) -> tuple[int, str]:
     order = ("main", "reader", "worker", "writer")
     return order.index(one.thread.split("-")[0]), one.thread
 
@@ -77,23 +73,16 @@ def latency(session: SavedSession) -> str:
     infer = durations_ms(session.spans, "infer")
     parts = []
     for name, values in (("from reading a frame to writing it", times), ("one inference", infer)):
-        if len(values) >= 5:
-            ordered = sorted(values.tolist())
-            marks = {
-                name: value for name, value in percentiles(values).items() if value is not None
-            }
-            drawn = drawings.histogram(ordered, marks, "ms")
-            beyond = sum(
-                1
-                for value in ordered
-                if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))]
-            )
-            note = (
-                f"; the last bin also holds {beyond} above the axis, up to {ordered[-1]:.1f} ms"
-                if beyond
-                else ""
-            )
-            parts.append(figure(drawn, f"{name}, {counted(len(ordered), 'sample')}{note}"))
+        if len(values) < 5:
+            continue
+        ordered = sorted(values.tolist())
+        marks = {mark: value for mark, value in percentiles(values).items() if value is not None}
+        top = ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))]
+        caption = f"{name}, {counted(len(ordered), 'sample')}"
+        if beyond := sum(value > top for value in ordered):
+            most = f"{ordered[-1]:.1f} ms"
+            caption += f"; the last bin also holds {beyond} above the axis, up to {most}"
+        parts.append(figure(drawings.histogram(ordered, marks, "ms"), caption))
     return "".join(parts)
 
 
@@ -135,7 +124,7 @@ PERCENTILES = How(
     "docs/measurement.md",
 )
 PARTS = (
-    Part("timeline", _title, 30, timeline, how=SPANS),
+    Part("timeline", "Timeline", 30, timeline, how=SPANS),
     Part("queues", "Queues", 40, queues, how=SPANS),
     Part("latency", "Latency", 50, latency, how=PERCENTILES),
 )

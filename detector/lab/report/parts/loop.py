@@ -1,4 +1,4 @@
-"""Parts of the report on the loop: its critical path, changes of it, and what the passes cost."""
+"""Parts of the report on the loop: the critical path, measured changes, and the passes' cost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from detector.lab.analysis.loop.activities import SHOWN
 from detector.lab.analysis.noise import decimals_of
 from detector.lab.analysis.profile import describe_cost
 from detector.lab.report.html import drawings
-from detector.lab.report.html.drawings import figure, key, table
-from detector.lab.report.part import How, Part, stages_of
+from detector.lab.report.html.drawings import figure, stage_key, table
+from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.passes import (
     CriticalPathFacts,
     Interval,
@@ -24,7 +24,7 @@ from detector.lab.session.passes import (
 from detector.lab.session.read import SavedSession
 
 
-def _causes(row: PathStage) -> str:
+def _list_causes(row: PathStage) -> str:
     causes = {name: seconds for name, seconds in row.wait_causes.items() if seconds >= 0.0005}
     return ", ".join(f"{SHOWN.get(name, name)} {seconds:.3f}" for name, seconds in causes.items())
 
@@ -35,7 +35,7 @@ PATH = (
     Column("self_s", "self", ".3f", "s"),
     Column("wait_s", "wait", ".3f", "s"),
     Column("calls", out=2),
-    Column("wait_causes", "waits for", value=_causes, out=1),
+    Column("wait_causes", "waits for", value=_list_causes, out=1),
 )
 
 
@@ -55,7 +55,7 @@ def path(session: SavedSession, facts: CriticalPathFacts) -> str:
         f"{facts.startup_s:.2f} s of start-up and {facts.teardown_s:.2f} s of teardown."
     )
     names = {kind for kind, *_ in parts}
-    shown = key([name for name in (*stages_of(session), "wait") if name in names])
+    shown = stage_key([name for name in (*list_stages(session), "wait") if name in names])
     return shown + figure(drawings.bar(parts, "s"), note) + table(path_table(facts))
 
 
@@ -63,7 +63,7 @@ def path(session: SavedSession, facts: CriticalPathFacts) -> str:
 
 CHANGES = (
     Column("change"),
-    # A change that was slower in every round has its loss as a gain below nothing.
+    # The loss of a change that was slower in every round is shown as a negative gain.
     Column(
         "gain",
         form="+.1%",
@@ -72,8 +72,8 @@ CHANGES = (
     ),
     Column("lowest", form="+.1%", value=lambda row: row.fps_ratio.low - 1),
     Column("highest", form="+.1%", value=lambda row: row.fps_ratio.high - 1),
-    Column("fps", "FPS", value=lambda row: in_rounds(row.fps)),
-    Column("frame_ms", "ms per frame", value=lambda row: in_rounds(row.frame_ms), out=1),
+    Column("fps", "FPS", value=lambda row: round_to_noise(row.fps)),
+    Column("frame_ms", "ms per frame", value=lambda row: round_to_noise(row.frame_ms), out=1),
     Column("how", "replaced by"),
 )
 
@@ -81,12 +81,12 @@ CHANGES = (
 FREE = "free: the stage costs nothing; FPS: the unchanged run's, plus the gain"
 
 
-def in_rounds(values: Interval) -> Rounded:
+def round_to_noise(values: Interval) -> Rounded:
     return Rounded(values.median, decimals_of(values))
 
 
-def what_if_says(facts: WhatIfFacts) -> Iterator[Table | str]:
-    now = in_rounds(facts.fps)
+def describe_what_if(facts: WhatIfFacts) -> Iterator[Table | str]:
+    now = round_to_noise(facts.fps)
     title = (
         f"what if, measured: {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, "
         f"alternating with the unchanged run ({now:.{now.decimals}f} FPS end to end)"
@@ -97,7 +97,7 @@ def what_if_says(facts: WhatIfFacts) -> Iterator[Table | str]:
 
 
 def what_if(session: SavedSession, facts: WhatIfFacts) -> str:
-    now = in_rounds(facts.fps)
+    now = round_to_noise(facts.fps)
     note = (
         "<p>Each change alternated with the unchanged run (<b "
         f'data-value="{facts.fps.median!r}">{now:.{now.decimals}f}</b> FPS end to end), '
@@ -112,10 +112,10 @@ def what_if(session: SavedSession, facts: WhatIfFacts) -> str:
     return note + table(Table("whatif", CHANGES, facts.changes))
 
 
-# What the passes did
+# The passes
 
 
-def loop_says(facts: LoopFacts) -> Sequence[str]:
+def describe_instruments(facts: LoopFacts) -> Sequence[str]:
     warning = f"; warning: {facts.warning}" if facts.warning else ""
     return [f"instruments: {describe_cost(facts.instruments)}{warning}"]
 
@@ -123,9 +123,9 @@ def loop_says(facts: LoopFacts) -> Sequence[str]:
 PASSES = (
     Column("pass", value=lambda one: one[0]),
     Column("ran", "measured on", value=lambda one: one[1].ran.text if one[1].ran else ""),
-    Column("slower", "slowdown", value=lambda one: _slower(one[1])),
+    Column("slower", "slowdown", value=lambda one: _describe_slowdown(one[1])),
     Column("seconds", value=lambda one: one[1].seconds),
-    Column("went", "result", value=lambda one: _went(one[1])),
+    Column("went", "result", value=lambda one: _describe_result(one[1])),
 )
 
 
@@ -137,8 +137,8 @@ def passes(session: SavedSession) -> str:
     return note + table(Table("others", PASSES, rows)) if rows else ""
 
 
-def _slower(record: PassRecord) -> Share | str | None:
-    """A pass that took less time than the plain run was measured within the noise."""
+def _describe_slowdown(record: PassRecord) -> Share | str | None:
+    """Return the slowdown; "within the noise" if the pass was as fast as the plain run."""
     if record.slowdown is None:
         return None
     loop = record.facts
@@ -146,7 +146,7 @@ def _slower(record: PassRecord) -> Share | str | None:
     return "within the noise" if noise else Share(record.slowdown - 1)
 
 
-def _went(record: PassRecord) -> str:
+def _describe_result(record: PassRecord) -> str:
     if record.reason:
         return f"not available: {record.reason}"
     if isinstance(record.facts, LoopFacts) and record.facts.warning:
@@ -186,7 +186,9 @@ PARTS = (
         facts=CriticalPathFacts,
         says=lambda facts: [path_table(facts)],
     ),
-    Part("what-if", "What if", 70, what_if, how=WHAT_IF, facts=WhatIfFacts, says=what_if_says),
-    Part("instruments", "Instruments", 175, facts=LoopFacts, says=loop_says, detail=True),
+    Part("what-if", "What if", 70, what_if, how=WHAT_IF, facts=WhatIfFacts, says=describe_what_if),
+    Part(
+        "instruments", "Instruments", 175, facts=LoopFacts, says=describe_instruments, detail=True
+    ),
     Part("passes", "Passes", 180, passes, how=INSTRUMENTS),
 )

@@ -16,10 +16,10 @@ from detector.lab.analysis.layers import (
 )
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import (
+    colour_key,
+    details,
     figure,
-    filter_of,
-    folded,
-    key_of,
+    filter_box,
     table,
     text,
     zoom_buttons,
@@ -37,12 +37,12 @@ from detector.lab.session.network import (
 )
 from detector.lab.session.read import SavedSession
 
-MOST_LAYERS, FEW_LAYERS = 15, 5  # that are shown before the others are asked for
-MOST_OPERATORS = 15  # on a terminal
-OF_THE_ROOF = 3  # layers nearest to it, and as many farthest from it
+MAX_LAYERS, FEW_LAYERS = 15, 5  # rows shown by default, and in short output
+MAX_OPERATORS = 15  # on a terminal
+OF_THE_ROOF = 3  # layers closest to the roofline, and as many farthest from it
 
 
-def sentence(line: str | None) -> str | None:
+def as_sentence(line: str | None) -> str | None:
     return f"{line[0].upper()}{line[1:]}." if line else None
 
 
@@ -72,7 +72,6 @@ LAYERS = (
     Column("utilisation", "share of roofline", ".0%", out=12),
     Column("bound", "limited by", value=lambda row: row.bound or "-", out=9),
     Column("flag", "note", value=lambda row: row.flag or ""),
-    Column("calls"),
 )
 TYPES = (
     Column("type"),
@@ -96,7 +95,7 @@ BLOCKS = (
 
 def blocks_table(facts: LayersFacts) -> Table:
     title = "layers by block of the model, in model order"
-    return Table("blocks", BLOCKS, facts.by_block, title, most=MOST_LAYERS, rest="blocks")
+    return Table("blocks", BLOCKS, facts.by_block, title, most=MAX_LAYERS, rest="blocks")
 
 
 def roof_table(facts: LayersFacts) -> Table:
@@ -119,8 +118,7 @@ def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
         title += f"; figures of a batch of {facts.batch}"
     unknown = any(row.utilisation is None for row in rows)
     note = "-: no FLOPs, or no peak measured for the precision it runs in" if unknown else ""
-    made = Table("layers", LAYERS, rows, title, note, most=MOST_LAYERS, rest="layers")
-    return made.without("calls")
+    return Table("layers", LAYERS, rows, title, note, most=MAX_LAYERS, rest="layers")
 
 
 def longest_layers(facts: LayersFacts) -> Iterator[Table | str]:
@@ -129,8 +127,8 @@ def longest_layers(facts: LayersFacts) -> Iterator[Table | str]:
         yield f"note: {facts.flag}"
 
 
-def layers_say(facts: LayersFacts) -> Iterator[Table | str]:
-    yield layers_table(facts, MOST_LAYERS).without("flag")
+def describe_layers(facts: LayersFacts) -> Iterator[Table | str]:
+    yield layers_table(facts, MAX_LAYERS).without("flag")
     if facts.by_type:
         yield Table("types", TYPES, facts.by_type, "layers by type")
     if facts.by_block:
@@ -143,14 +141,14 @@ def layers_say(facts: LayersFacts) -> Iterator[Table | str]:
 
 
 def layers(session: SavedSession, facts: LayersFacts) -> str:
-    said = text(
+    summary = text(
         f"{counted(len(facts.rows), 'layer')}: {facts.sum_ms:.2f} ms in total; a forward "
         f"pass took {facts.forward_ms:.2f} ms. The longest are first.",
-        *map(sentence, (describe_outside(facts), facts.flag, *facts.notes)),
+        *map(as_sentence, (describe_outside(facts), facts.flag, *facts.notes)),
     )
     types = table(Table("types", TYPES, facts.by_type)) if facts.by_type else ""
     blocks = table(blocks_table(facts)) if facts.by_block else ""
-    return said + filter_of("layers", "layers") + table(layers_table(facts)) + blocks + types
+    return summary + filter_box("layers", "layers") + table(layers_table(facts)) + blocks + types
 
 
 def roofline(session: SavedSession, facts: RooflineFacts) -> str:
@@ -166,34 +164,12 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
     slopes = {level.name: level.gbytes_s for level in peaks.levels}
     slopes = slopes or {"memory": peaks.bandwidth_gbytes_s}
     drawn = drawings.roofline(dots, roofs, slopes) if roofs else ""
-    note = (
-        f"{'At least ' if facts.uncounted else ''}{facts.macs / 1e9:.2f} GMACs = "
-        f"{facts.flops / 1e9:.2f} GFLOPs per image. {peaks_origin(facts).capitalize()}: "
-        f"{_peaks_text(peaks)}."
-    )
-    if facts.bound and facts.utilisation is not None:  # without layer times there is neither
-        note += (
-            f" Most layer time is {_bound_by(facts)}; the whole forward pass reaches "
-            f"{facts.utilisation:.1%} of the roofline."
-        )
-    under = facts.peak_under_measured
-    said = text(
-        note,
-        sentence(describe_uncounted(facts.uncounted)) if facts.uncounted else None,
-        sentence(describe_above_roof(len(under))) if under else None,
-        sentence(sheet_text(facts.sheet)) if facts.sheet else None,
-    )
-    return said + (figure(drawn) if drawn else "")
+    return text(*map(as_sentence, describe_roofline(facts))) + (figure(drawn) if drawn else "")
 
 
 def _bound_by(facts: RooflineFacts) -> str:
-    both = {"launch overhead": "launch overhead", "neither": "far below both limits", None: "-"}
-    return both.get(facts.bound) or f"{facts.bound}-bound"
-
-
-def peaks_origin(facts: RooflineFacts) -> str:
-    of_sheet = {*facts.peaks.by.values()} == {SHEET}
-    return f"peaks of the {SHEET}" if of_sheet else "peaks measured here"
+    phrases = {"launch overhead": "launch overhead", "neither": "far below both limits", None: "-"}
+    return phrases.get(facts.bound) or f"{facts.bound}-bound"
 
 
 def _peaks_text(peaks: Peaks) -> str:
@@ -223,7 +199,7 @@ def sheet_text(roof: SheetRoof) -> str:
     )
 
 
-def roofline_says(facts: RooflineFacts) -> Iterator[str]:
+def describe_roofline(facts: RooflineFacts) -> Iterator[str]:
     peaks, least = facts.peaks, "at least " if facts.uncounted else ""
     if not (facts.macs or facts.uncounted):
         yield "roofline: the model file contains no graph, so nothing was counted"
@@ -243,7 +219,8 @@ def roofline_says(facts: RooflineFacts) -> Iterator[str]:
                 f"intensity: {facts.intensity:.1f} FLOPs per byte over the whole model; ridge of "
                 f"main memory: {ridges or '-'} (lower for layers that fit in a cache)"
             )
-    yield f"{peaks_origin(facts)}: {_peaks_text(peaks)}"
+    origin = f"of the {SHEET}" if {*peaks.by.values()} == {SHEET} else "measured here"
+    yield f"peaks {origin}: {_peaks_text(peaks)}"
     if facts.sheet is not None:
         yield sheet_text(facts.sheet)
     if facts.uncounted:
@@ -253,7 +230,7 @@ def roofline_says(facts: RooflineFacts) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------
-# torch's operators, and a GPU beside its host
+# torch's operators, and the host and its GPU
 
 OPERATORS = (
     Column("name", "operator", longest=60),
@@ -282,9 +259,9 @@ def _frames_text(facts: TorchFacts) -> str:
 
 
 def _operators(facts: TorchFacts, name: str, rows: Sequence[Operator], title: str) -> Table:
-    made = Table(name, OPERATORS, rows, title, unit="ms")
+    operators = Table(name, OPERATORS, rows, title, unit="ms")
     empty = [one.key for one in OPERATORS if all(one.of(row) is None for row in rows)]
-    return made.without(*empty, *(OF_GPU if facts.device == "cpu" else ()))
+    return operators.without(*empty, *(OF_GPU if facts.device == "cpu" else ()))
 
 
 def operators_table(facts: TorchFacts) -> Table:
@@ -305,9 +282,9 @@ def _operators_sum(facts: TorchFacts) -> str:
     )
 
 
-def torch_says(facts: TorchFacts) -> Iterator[Table | str]:
-    yield operators_table(facts).first(MOST_OPERATORS)
-    yield shapes_table(facts).first(MOST_OPERATORS)
+def describe_torch(facts: TorchFacts) -> Iterator[Table | str]:
+    yield operators_table(facts).first(MAX_OPERATORS)
+    yield shapes_table(facts).first(MAX_OPERATORS)
     yield _operators_sum(facts)
     if facts.flag:
         yield f"note: {facts.flag}"
@@ -321,14 +298,14 @@ def torch(session: SavedSession, facts: TorchFacts) -> str:
         f"{facts.slowdown:.2f} times as long under the profiler, so trust the shares but not "
         f"the rates. The session contains the trace: {facts.trace}."
     )
-    by_shape = folded(
+    by_shape = details(
         f"by shape: the {len(facts.by_shape)} longest",
-        filter_of("shapes", "operators and shapes"),
+        filter_box("shapes", "operators and shapes"),
         table(shapes_table(facts)),
     )
-    by_name = filter_of("operators", "operators") + table(operators_table(facts))
-    said = text(note, sentence(_operators_sum(facts)), sentence(facts.flag))
-    return said + by_name + by_shape
+    by_name = filter_box("operators", "operators") + table(operators_table(facts))
+    summary = text(note, as_sentence(_operators_sum(facts)), as_sentence(facts.flag))
+    return summary + by_name + by_shape
 
 
 GAPS = (
@@ -350,7 +327,7 @@ def device(session: SavedSession, facts: DeviceFacts) -> str:
     parts = [("infer", "busy", facts.busy_ms)]
     kinds = ("other", "wait")
     parts += [(kinds[at % 2], cause, ms) for at, (cause, ms) in enumerate(facts.idle_ms.items())]
-    said = text(
+    summary = text(
         f"{facts.device}: busy for {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, "
         f"{counted(facts.kernels, 'kernel')} in {counted(facts.batches, 'batch')}; "
         f"{counted(facts.gaps, 'gap')}, the longest {facts.longest_gap_ms:.2f} ms.",
@@ -360,15 +337,15 @@ def device(session: SavedSession, facts: DeviceFacts) -> str:
         if facts.launch_bound
         else "Not launch-bound.",
     )
-    drawn = key_of([(kind, name) for kind, name, _ in parts])
+    drawn = colour_key([(kind, name) for kind, name, _ in parts])
     drawn += figure(drawings.bar(parts, "ms"), "busy and idle time of the window") + _lanes(facts)
     if facts.longest_gaps:
         gaps = Table("gaps", GAPS, list(enumerate(facts.longest_gaps, 1)))
-        drawn += folded(f"the {len(gaps.rows)} longest gaps", table(gaps))
+        drawn += details(f"the {len(gaps.rows)} longest gaps", table(gaps))
     if facts.rows:
         sides = Table("host-device", SIDES, facts.rows)
-        drawn += filter_of("host-device", "operators") + table(sides)
-    return said + drawn
+        drawn += filter_box("host-device", "operators") + table(sides)
+    return summary + drawn
 
 
 def _lanes(facts: DeviceFacts) -> str:
@@ -387,7 +364,7 @@ def _lanes(facts: DeviceFacts) -> str:
     return figure(drawn, caption) + zoom_buttons("Drag to move.")
 
 
-def device_says(facts: DeviceFacts) -> Sequence[str]:
+def describe_device(facts: DeviceFacts) -> Sequence[str]:
     causes = ", ".join(f"{cause} {ms:.2f} ms" for cause, ms in facts.idle_ms.items())
     bound = (
         "; launch-bound: the GPU waits for the host to start its kernels"
@@ -438,11 +415,17 @@ PARTS = (
         layers,
         how=LAYERS_HOW,
         facts=LayersFacts,
-        says=layers_say,
+        says=describe_layers,
         brief=longest_layers,
     ),
     Part(
-        "roofline", "Roofline", 90, roofline, how=ROOFLINE, facts=RooflineFacts, says=roofline_says
+        "roofline",
+        "Roofline",
+        90,
+        roofline,
+        how=ROOFLINE,
+        facts=RooflineFacts,
+        says=describe_roofline,
     ),
     Part(
         "torch",
@@ -451,7 +434,7 @@ PARTS = (
         torch,
         how=TORCH,
         facts=TorchFacts,
-        says=torch_says,
+        says=describe_torch,
         detail=True,
     ),
     Part(
@@ -461,7 +444,7 @@ PARTS = (
         device,
         how=DEVICE,
         facts=DeviceFacts,
-        says=device_says,
+        says=describe_device,
         detail=True,
     ),
 )

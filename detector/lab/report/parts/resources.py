@@ -1,4 +1,4 @@
-"""Parts of the report on what a run uses: memory, energy, the processor's counters, Python."""
+"""Parts of the report on the resources of a run: memory, energy, CPU counters, Python functions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from html import escape
 from detector.core.tables import Column, Share, Table
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import (
+    details,
     figure,
-    filter_of,
-    folded,
+    filter_box,
     legend,
     table,
     text,
-    thinned,
+    thin_out,
 )
 from detector.lab.report.part import How, Part
 from detector.lab.report.parts.loop import INSTRUMENTS
@@ -27,7 +27,7 @@ from detector.lab.session.passes import (
 )
 from detector.lab.session.read import SavedSession
 
-LEAST = 0.005  # of Python's time: a room or library with less is not listed
+MIN_SHARE = 0.005  # packages and libraries with a smaller share of Python's time are not listed
 LONGEST_FUNCTIONS = 10  # on a terminal
 
 
@@ -38,11 +38,11 @@ def memory_text(facts: MemoryFacts) -> str:
         if slope is None
         else f"{slope:+.2f} MB per 1000 frames in the second half"
     )
-    at = f"{facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak"
-    return f"{at}; growth: {growth}"
+    resident = f"{facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak"
+    return f"{resident}; growth: {growth}"
 
 
-def memory_says(facts: MemoryFacts) -> Iterator[Table | str]:
+def describe_memory(facts: MemoryFacts) -> Iterator[Table | str]:
     gpu = facts.gpu
     shown = "" if gpu is None or gpu.used_mb is None else f"; {gpu_text(gpu)}"
     yield f"memory: {memory_text(facts)}{shown}"
@@ -65,14 +65,14 @@ PARTS_OF_MEMORY = (
 
 
 def parts_table(facts: MemoryFacts) -> Table:
-    """Return the parts, and their sum: the peak of a run in a process of its own."""
-    found = sorted(facts.parts_mb.items(), key=lambda one: -one[1])
-    rows = [*found, ("peak", sum(facts.parts_mb.values()))]
-    return Table("memory", PARTS_OF_MEMORY, rows, "memory (of a run by itself)")
+    """Return the parts and their sum, which is the peak of a run in a separate process."""
+    parts = sorted(facts.parts_mb.items(), key=lambda one: -one[1])
+    rows = [*parts, ("peak", sum(facts.parts_mb.values()))]
+    return Table("memory", PARTS_OF_MEMORY, rows, "memory of a run in its own process")
 
 
 def memory(session: SavedSession, facts: MemoryFacts) -> str:
-    points = [(sample.t_s, sample.rss_mb) for sample in thinned(facts.samples)]
+    points = [(sample.t_s, sample.rss_mb) for sample in thin_out(facts.samples)]
     drawn = figure(drawings.curve(points, "s", "MB"), f"Resident: {memory_text(facts)}.")
     return drawn + (table(parts_table(facts)) if facts.parts_mb else "")
 
@@ -99,7 +99,7 @@ def energy_table(facts: EnergyFacts) -> Table:
     return whole.pick("tag", "duration", *energy_tags(facts), "joules_per_frame")
 
 
-def energy_says(facts: EnergyFacts) -> Iterator[Table | str]:
+def describe_energy(facts: EnergyFacts) -> Iterator[Table | str]:
     yield energy_table(facts)
     if facts.frames_per_joule:
         yield f"{facts.frames_per_joule:.3g} frames per joule"
@@ -122,14 +122,14 @@ def _power(facts: EnergyFacts, tags: Sequence[str]) -> str:
     series = {
         tag: [
             (row.timestamp - first + row.duration / 2, joules / row.duration)
-            for row in thinned(samples)
+            for row in thin_out(samples)
             if (joules := row.joules(tag)) is not None and row.duration > 0
         ]
         for tag in tags
     }
     begin = next((row.timestamp - first for row in samples if row.tag.startswith("run")), None)
     marks = {} if begin is None else {"loading and the run": begin}
-    drawn = drawings.lines(series, "s", "W", at=marks)
+    drawn = drawings.lines(series, "s", "W", marks=marks)
     return legend(list(series)) + figure(drawn, "power over time, with idle and loading")
 
 
@@ -153,10 +153,10 @@ def counters(session: SavedSession, facts: CountersFacts) -> str:
     return note + table(Table("counters", COUNTERS, rows))
 
 
-def counters_say(facts: CountersFacts) -> Sequence[str]:
+def describe_counters(facts: CountersFacts) -> Sequence[str]:
     value = COUNTERS[1]
-    said = ", ".join(f"{value.text(one)} {what}" for what, one in _figures(facts).items())
-    return [f"counters: {said} ({facts.includes})"]
+    figures = ", ".join(f"{value.text(one)} {what}" for what, one in _figures(facts).items())
+    return [f"counters: {figures} ({facts.includes})"]
 
 
 OWNERS = (
@@ -177,7 +177,7 @@ def owners_table(facts: PythonFacts) -> Table:
     rows = [
         (name, seconds, seconds / whole)
         for name, seconds in facts.folded.items()
-        if seconds >= LEAST * whole
+        if seconds >= MIN_SHARE * whole
     ]
     return Table("owners", OWNERS, rows, "Python: self time under cProfile, one plain loop")
 
@@ -186,17 +186,17 @@ def functions_table(facts: PythonFacts) -> Table:
     return Table("python", FUNCTIONS, facts.functions, "functions")
 
 
-def python_says(facts: PythonFacts) -> Sequence[Table]:
+def describe_python(facts: PythonFacts) -> Sequence[Table]:
     return [owners_table(facts), functions_table(facts).first(LONGEST_FUNCTIONS)]
 
 
 def python(session: SavedSession, facts: PythonFacts) -> str:
     functions, owners = functions_table(facts), owners_table(facts)
     title = f"{len(functions.rows)} functions with the longest self time"
-    inside = folded(title, filter_of("python", "functions"), table(functions))
+    inside = details(title, filter_box("python", "functions"), table(functions))
     if facts.tree:
         tree = f'<div class="scroll"><pre class="tree">{escape(facts.tree)}</pre></div>'
-        inside += folded("call tree by pyinstrument, from a separate run", tree)
+        inside += details("call tree by pyinstrument, from a separate run", tree)
     return (table(owners) if owners.rows else "") + inside
 
 
@@ -212,8 +212,8 @@ JOULES = How(
 )
 PYTHON = How("python", "Python", "One plain loop under cProfile.", "Python")
 PARTS = (
-    Part("memory", "Memory", 130, memory, how=MEMORY, facts=MemoryFacts, says=memory_says),
-    Part("energy", "Energy", 140, energy, how=JOULES, facts=EnergyFacts, says=energy_says),
+    Part("memory", "Memory", 130, memory, how=MEMORY, facts=MemoryFacts, says=describe_memory),
+    Part("energy", "Energy", 140, energy, how=JOULES, facts=EnergyFacts, says=describe_energy),
     Part(
         "counters",
         "Counters",
@@ -221,7 +221,7 @@ PARTS = (
         counters,
         how=INSTRUMENTS,
         facts=CountersFacts,
-        says=counters_say,
+        says=describe_counters,
         detail=True,
     ),
     Part(
@@ -231,7 +231,7 @@ PARTS = (
         python,
         how=PYTHON,
         facts=PythonFacts,
-        says=python_says,
+        says=describe_python,
         detail=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""Parts of the report on the run as a whole: its rates, its ledger, the machine that it ran on."""
+"""Parts of the report on the whole run: rates, time per stage and thread, and the machine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from detector.core.session.document import SessionDocument
 from detector.core.tables import Column, Rounded, Table
 from detector.lab.analysis.noise import decimals_of_rate
 from detector.lab.report.html import drawings
-from detector.lab.report.html.drawings import figure, folded, key, table, text
-from detector.lab.report.part import How, Part, stages_of
+from detector.lab.report.html.drawings import details, figure, stage_key, table, text
+from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.read import SavedSession
 
 
@@ -43,8 +43,8 @@ STATISTICS = (
 
 def statistics(session: SavedSession) -> str:
     rows = [(one, one.of(session.document)) for one in list_statistics()]
-    told = Table("statistics", STATISTICS, [row for row in rows if row[1] is not None])
-    return folded(f"all {len(told.rows)} statistics of summary.json", table(told))
+    known = Table("statistics", STATISTICS, [row for row in rows if row[1] is not None])
+    return details(f"all {len(known.rows)} statistics of summary.json", table(known))
 
 
 def ledger(session: SavedSession) -> str:
@@ -55,23 +55,23 @@ def ledger(session: SavedSession) -> str:
     threads = thread_rows(document, frames)
     shapes = "".join(
         figure(
-            drawings.bar(_thread_parts(thread, stages), "ms per frame") + _where(thread),
+            drawings.bar(_thread_parts(thread, stages), "ms per frame") + _draw_states(thread),
             f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time per frame",
         )
         for thread in threads
     )
     if any(thread.busy is not None for thread in threads):
-        shapes = drawings.key_of(WHERE) + shapes
+        shapes = drawings.colour_key(STATES) + shapes
     note = (
         "<p>Milliseconds per frame; a thread's parts add up to its wall time. "
         f"{_outside_threads(document, frames)}</p>"
     )
     tables = table(ledger_table(document, frames)), table(threads_table(document, frames))
-    return key([*stages_of(session), "wait", "other"]) + shapes + note + "".join(tables)
+    return stage_key([*list_stages(session), "wait", "other"]) + shapes + note + "".join(tables)
 
 
 def _outside_threads(document: SessionDocument, frames: int) -> str:
-    """Time that is in no thread's bar: CPU of libraries' threads, and the seconds of each phase."""
+    """State the times that no bar shows: CPU of library threads, and seconds of each phase."""
     libraries, unbooked = (
         seconds * 1e3 / frames
         for seconds in (document.cpu.library_threads_s, unbooked_cpu_s(document))
@@ -86,12 +86,12 @@ def _outside_threads(document: SessionDocument, frames: int) -> str:
 
 
 def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[str, str, float]]:
-    """(CSS class, label, ms) of its stages, its waits and the rest: together its wall time."""
+    """Return (CSS class, label, ms) of a thread's stages, waits and rest: all of its wall time."""
     parts = []
     for stage in stages:
         threads = stage.thread.split(",")
         if thread.thread in threads:
-            # A stage of several threads is infer, which is all that its workers do.
+            # Only infer runs in several threads, which do nothing else.
             ms = thread.busy_ms if len(threads) > 1 else stage.busy_ms
             parts.append((stage.stage, stage.stage, ms))
     return [
@@ -103,8 +103,8 @@ def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[s
     ]
 
 
-# Where a thread was, below what it did: (class, name)
-WHERE = (
+# The states of a thread, drawn below its stages: (CSS class, name)
+STATES = (
     ("on-cpu", "running on a core"),
     ("no-core", "no core: taken by this program"),
     ("foreign", "no core: taken by other programs"),
@@ -114,7 +114,7 @@ WHERE = (
 )
 
 
-def _where(thread: ThreadRow) -> str:
+def _draw_states(thread: ThreadRow) -> str:
     busy, waiting, other = thread.busy, thread.waiting, thread.other
     ready, foreign = thread.ready_ms, thread.foreign_ms or 0.0
     if busy is None or waiting is None or other is None or ready is None:
@@ -127,7 +127,7 @@ def _where(thread: ThreadRow) -> str:
         waiting.blocked_ms,
         other.blocked_ms,
     )
-    named = [(kind, name, value) for (kind, name), value in zip(WHERE, values, strict=True)]
+    named = [(kind, name, value) for (kind, name), value in zip(STATES, values, strict=True)]
     return drawings.bar(named, "ms per frame")
 
 

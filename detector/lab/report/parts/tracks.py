@@ -1,4 +1,4 @@
-"""The part of the report on --save tracks: a contact sheet, one picture a track."""
+"""The part of the report on --save tracks: a contact sheet with a picture of each track."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.lab.session.tracks import TrackRow, read_tracks
 
 
 def contact_sheet(session: SavedSession) -> str:
-    whole = not session.document.config.get("output", {}).get("only_detections")
+    has_all_frames = not session.document.config.get("output", {}).get("only_detections")
     drawn = []
     for at, source in enumerate(session.document.each):
         try:
@@ -26,8 +26,8 @@ def contact_sheet(session: SavedSession) -> str:
             continue
         if not rows:
             continue
-        figures = "".join(_figure(row, _link(row, source, whole)) for row in rows)
-        video = "video" in source.outputs and whole
+        figures = "".join(_figure(row, _link(row, source, has_all_frames)) for row in rows)
+        video = "video" in source.outputs and has_all_frames
         note = (
             f"{Path(source.video.path).name}: {counted(len(rows), 'track')}, the ones seen "
             "longest. The times are when each was first and last seen, in seconds of the source. "
@@ -49,10 +49,10 @@ def _figure(row: TrackRow, link: str) -> str:
     return f'<figure><a href="{escape(link)}">{inside}</a></figure>'
 
 
-def _link(row: TrackRow, source: SourceSummary, whole: bool) -> str:
-    """Link to the best picture in the annotated video if it has all frames; else the picture."""
+def _link(row: TrackRow, source: SourceSummary, has_all_frames: bool) -> str:
+    """Link to the best picture in the annotated video if that has all frames, or to its file."""
     video = source.outputs.get("video")
-    if video is not None and whole:
+    if video is not None and has_all_frames:
         return f"{Path(video).absolute().as_uri()}#t={max(0.0, row.at_s):.2f}"
     return (Path(source.outputs.get("tracks", "")) / row.file).absolute().as_uri()
 

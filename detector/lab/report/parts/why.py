@@ -1,4 +1,4 @@
-"""The part of the report that says why the slowest frames were slow; a click shows their parts."""
+"""The part of the report that explains the slowest frames. A click shows the parts of a frame."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.lab.analysis.loop.activities import SHOWN as CAUSES_SHOWN
 from detector.lab.report.html import drawings
-from detector.lab.report.html.drawings import folded, key
-from detector.lab.report.part import How, Part, stages_of
+from detector.lab.report.html.drawings import details, stage_key
+from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.passes import FramesFacts, MomentsFacts
 from detector.lab.session.read import SavedSession, read_picture
 from detector.lab.session.why import Why, WhyFrame, WhyPart
 from detector.lab.why import explain
 
 SHOWN = 10
-FEWEST = 20  # frames; among fewer, the median frame says little
+MIN_FRAMES = 20  # frames; the median of fewer is not representative
 
 PIECES = (
     Column("part", value=lambda one: part_text(one)),
@@ -34,26 +34,24 @@ CAUSES = (
     Column("frame"),
     Column("ms", form=".1f"),
     Column("cause", value=lambda one: one.cause.name),
-    Column("where", value=lambda one: where(one)),
+    Column("where", value=lambda one: name_call(one)),
     Column("text", "why", value=lambda one: one.cause.text, out=1),
 )
 
 
 def part_text(part: WhyPart) -> str:
-    if not part.waits:
-        return part.stage
-    return f"wait before {part.stage}"
+    return f"wait before {part.stage}" if part.waits else part.stage
 
 
 def _waited_for(part: WhyPart) -> str:
     return f"{part.waited_for} ({CAUSES_SHOWN.get(part.cause, part.cause)})" if part.cause else ""
 
 
-def shown_parts(one: WhyFrame) -> list[WhyPart]:
+def list_long_parts(one: WhyFrame) -> list[WhyPart]:
     return [part for part in one.parts if not part.waits or max(part.ms, part.median_ms) >= 0.05]
 
 
-def where(one: WhyFrame) -> str:
+def name_call(one: WhyFrame) -> str:
     cause = one.cause
     own = cause.frame == one.frame
     return f"its {cause.stage}" if own else f"{cause.stage} of frame {cause.frame}"
@@ -62,42 +60,44 @@ def where(one: WhyFrame) -> str:
 def cause_text(one: WhyFrame) -> str:
     cause = one.cause
     return (
-        f"{where(one)} took {cause.excess_ms:.1f} ms more than the median {cause.stage}: "
+        f"{name_call(one)} took {cause.excess_ms:.1f} ms more than the median {cause.stage}: "
         f"{cause.text}"
     )
 
 
-def facts_of(one: WhyFrame, told: Why) -> list[str]:
-    said = []
+def list_facts(one: WhyFrame, why: Why) -> list[str]:
+    facts = []
     if one.boxes is not None:
-        said.append(f"{counted(one.boxes, 'box')} (median {told.median_boxes:g})")
+        facts.append(f"{counted(one.boxes, 'box')} (median {why.median_boxes:g})")
     if one.key is not None:
-        said.append("a key frame" if one.key else "not a key frame")
+        facts.append("a key frame" if one.key else "not a key frame")
     if one.faults is not None:
-        said.append(f"{counted(one.faults, 'page fault')}, {one.disk_faults} from disk")
+        facts.append(f"{counted(one.faults, 'page fault')}, {one.disk_faults} from disk")
     if one.mhz is not None:
-        said.append(f"{one.mhz:.0f} MHz (median {told.median_mhz:.0f})")
-    return said
+        facts.append(f"{one.mhz:.0f} MHz (median {why.median_mhz:.0f})")
+    return facts
 
 
-def slow_frames(session: SavedSession) -> str:
+def draw_slow_frames(session: SavedSession) -> str:
     facts = session.facts(FramesFacts)
     try:
-        told = explain(session, None, SHOWN, clip=False)
+        why = explain(session, None, SHOWN, clip=False)
     except UsageError:
         return ""
-    if told.recorded < FEWEST and facts is None:
+    if why.recorded < MIN_FRAMES and facts is None:
         return ""
     files = {} if facts is None else {row.frame: row.file for row in facts.rows}
     shown = [
-        _slow_frame(told, one, _picture(session, files[one.frame]) if one.frame in files else "")
-        for one in told.frames
+        _draw_slow_frame(
+            why, one, _picture(session, files[one.frame]) if one.frame in files else ""
+        )
+        for one in why.frames
     ]
     note = (
-        f"<p>Median time from read to write over {counted(told.recorded, 'frame')}: "
-        f"{told.median_ms:.1f} ms.</p>"
+        f"<p>Median time from read to write over {counted(why.recorded, 'frame')}: "
+        f"{why.median_ms:.1f} ms.</p>"
     )
-    return note + key([*stages_of(session), "wait"]) + "".join(shown)
+    return note + stage_key([*list_stages(session), "wait"]) + "".join(shown)
 
 
 def _picture(session: SavedSession, file: str) -> str:
@@ -108,24 +108,24 @@ def _picture(session: SavedSession, file: str) -> str:
     return f'<img alt="{escape(file)}" src="data:image/jpeg;base64,{source}">'
 
 
-def _slow_frame(told: Why, one: WhyFrame, picture: str) -> str:
+def _draw_slow_frame(why: Why, one: WhyFrame, picture: str) -> str:
     bar = drawings.bar(
         [("wait" if part.waits else part.stage, part_text(part), part.ms) for part in one.parts],
         "ms",
         labels=False,
     )
-    known = ", ".join(facts_of(one, told))
+    known = ", ".join(list_facts(one, why))
     inside = f"<p>{escape(cause_text(one))}</p>" + (f"<p>{escape(known)}</p>" if known else "")
-    described = Table(f"why-{one.frame}", PIECES, shown_parts(one))
-    head = f"frame {one.frame}: {one.ms:.1f} ms ({where(one)}: {one.cause.text})"
-    return folded(head, inside, picture, bar, drawings.table(described))
+    described = Table(f"why-{one.frame}", PIECES, list_long_parts(one))
+    head = f"frame {one.frame}: {one.ms:.1f} ms ({name_call(one)}: {one.cause.text})"
+    return details(head, inside, picture, bar, drawings.table(described))
 
 
-def pictures_say(facts: FramesFacts) -> list[str]:
+def describe_pictures(facts: FramesFacts) -> list[str]:
     return [f"frames: {counted(len(facts.rows), 'picture')} of the slowest, in the report"]
 
 
-def moments_say(facts: MomentsFacts) -> list[str]:
+def describe_moments(facts: MomentsFacts) -> list[str]:
     pauses = sum(one.end_ns - one.start_ns for one in facts.collections) / 1e6
     return [
         f"moments: {counted(len(facts.frames), 'frame')}, {facts.cost_us:.0f} us each; "
@@ -142,7 +142,7 @@ HOW = How(
     "Why a frame was slow",
 )
 PARTS = (
-    Part("why", "Why frames were slow", 172, slow_frames, how=HOW),
-    Part("pictures", "Pictures", 173, facts=FramesFacts, says=pictures_say, detail=True),
-    Part("moments", "Moments", 174, facts=MomentsFacts, says=moments_say),
+    Part("why", "Why frames were slow", 172, draw_slow_frames, how=HOW),
+    Part("pictures", "Pictures", 173, facts=FramesFacts, says=describe_pictures, detail=True),
+    Part("moments", "Moments", 174, facts=MomentsFacts, says=describe_moments),
 )

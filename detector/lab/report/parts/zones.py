@@ -1,4 +1,4 @@
-"""The part of the report on lines and zones (--zones): totals, flow, and where objects were."""
+"""The part of the report on lines and zones (--zones): totals, flow over time, and a heat map."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detector.lab.session.read import SavedSession
 
 KINDS = ("in", "out", "entered", "left", "appeared", "ended")
 STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200)
-SHAPE = (16, 9)  # of the heat map, where the picture's is not known
+SHAPE = (16, 9)  # aspect ratio of the heat map if the picture's is unknown
 HEAT_WIDTH = 640
 
 
@@ -26,11 +26,15 @@ def zones(session: SavedSession) -> str:
     if not rows and not scenes:
         return ""
     parts = [table(Table("zones", _columns(rows), rows))] if rows else []
-    several = len(scenes) > 1
+    videos = [source.video for source in document.each if source.zones]
     for number, scene in enumerate(scenes):
-        whose = scene.camera or (_source(document, number) if several else "")
-        parts += _over_time(scene, whose)
-        parts.append(_heat(scene, whose, _shape(document, number)))
+        # Cameras have a scene each, but only one video between them.
+        video = videos[min(number, len(videos) - 1)] if videos else None
+        source = scene.camera or (video.path if video and len(scenes) > 1 else "")
+        prefix = f"{source}: " if source else ""
+        parts += _draw_over_time(scene, prefix)
+        shape = (video.width, video.height) if video and video.width and video.height else SHAPE
+        parts.append(_draw_heat(scene, prefix, shape))
     return "".join(parts)
 
 
@@ -38,24 +42,24 @@ def _rows(document: SessionDocument) -> Iterator[tuple[str, ZoneTotals, str]]:
     several = len(document.each) > 1
     for source in document.each:
         for zone in source.zones or []:
-            whose = zone.camera or (source.video.path if several else "")
-            for name in zone.counts or [""]:
-                yield whose, zone, name
+            source_name = zone.camera or (source.video.path if several else "")
+            for class_name in zone.counts or [""]:
+                yield source_name, zone, class_name
 
 
-def _count(kind: str) -> Any:
-    """0 for a line or zone that counted nothing."""
+def _count_of(kind: str) -> Any:
+    """Return a function from a row to its count of this kind; 0 if nothing was counted."""
     none = {"line": dict.fromkeys(KINDS[:2], 0), "zone": dict.fromkeys(KINDS[2:], 0)}
     return lambda row: row[1].counts.get(row[2], none[row[1].kind]).get(kind)
 
 
 def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
-    whose = [Column("source", value=lambda row: row[0])] if any(row[0] for row in rows) else []
+    source = [Column("source", value=lambda row: row[0])] if any(row[0] for row in rows) else []
     return (
-        *whose,
+        *source,
         Column("zone", "line or zone", value=lambda row: row[1].name),
         Column("class", value=lambda row: row[2]),
-        *(Column(kind, value=_count(kind)) for kind in KINDS),
+        *(Column(kind, value=_count_of(kind)) for kind in KINDS),
         Column("most", "most at once", value=lambda row: row[1].most.get(row[2])),
         Column(
             "dwell", "median stay, s", value=lambda row: row[1].dwell_s and row[1].dwell_s.median
@@ -63,11 +67,11 @@ def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
     )
 
 
-def _over_time(scene: SceneHistory, whose: str) -> list[str]:
+def _draw_over_time(scene: SceneHistory, prefix: str) -> list[str]:
     lengths = [len(counts) for one in scene.series for counts in one.counts.values()]
     if max([*lengths, *(len(one.mean) for one in scene.series)], default=0) < 2:
         return []
-    said, of = f"{scene.every_s:g} s", f"{whose}: " if whose else ""
+    interval = f"{scene.every_s:g} s"
     drawn = []
     flows = {
         f"{one.zone} {kind}, {one.class_name}": counts
@@ -76,78 +80,69 @@ def _over_time(scene: SceneHistory, whose: str) -> list[str]:
         if one.kind == "line"
     }
     if flows:
-        drawn.append(_lines(scene, flows, "crossings", f"{of}crossings of lines in each {said}"))
-    there = {f"{one.zone}, {one.class_name}": one.mean for one in scene.series if one.mean}
-    if there:
-        drawn.append(_lines(scene, there, "objects", f"{of}objects in zones, mean of each {said}"))
+        caption = f"{prefix}crossings of lines in each {interval}"
+        drawn.append(_draw_lines(scene, flows, "crossings", caption))
+    inside = {f"{one.zone}, {one.class_name}": one.mean for one in scene.series if one.mean}
+    if inside:
+        caption = f"{prefix}objects in zones, mean of each {interval}"
+        drawn.append(_draw_lines(scene, inside, "objects", caption))
     return drawn
 
 
-def _lines(
+def _draw_lines(
     scene: SceneHistory, values: Mapping[str, Sequence[float]], unit: str, caption: str
 ) -> str:
-    """Without what is always 0, unless all is."""
+    """Draw curves over time. Those that are always 0 are omitted, unless all are."""
     series = {
         name: [((i + 0.5) * scene.every_s, float(one)) for i, one in enumerate(values[name])]
         for name in [name for name in values if any(values[name])] or values
     }
     names = drawings.legend(list(series)) if len(series) > 1 else text(next(iter(series)))
-    clock = _clock(scene, scene.every_s * len(next(iter(values.values()))))
+    clock = _label_clock(scene, scene.every_s * len(next(iter(values.values()))))
     unit_below = "local time" if clock else "s"
-    return names + figure(drawings.lines(series, unit_below, unit, below=clock), caption)
+    return names + figure(drawings.lines(series, unit_below, unit, x_labels=clock), caption)
 
 
-def _clock(scene: SceneHistory, end_s: float) -> dict[float, str]:
-    """Seconds since the beginning -> round times of the local clock, about eight."""
+def _label_clock(scene: SceneHistory, end_s: float) -> dict[float, str]:
+    """Return labels for about eight round local times: seconds since the start -> text."""
     step_s = next((one for one in STEPS_S if end_s / one <= 8), STEPS_S[-1])
-    found = {}
+    labels = {}
     ends = [*(at_s for at_s, _ in scene.clock[1:]), end_s]
     for (at_s, local_s), until_s in zip(scene.clock, ends, strict=False):
         x = at_s + -local_s % step_s
         while x < until_s:
             shown = datetime.fromtimestamp(local_s + x - at_s, UTC)
-            found[x] = shown.strftime("%H:%M" if step_s >= 60 else "%H:%M:%S")
+            labels[x] = shown.strftime("%H:%M" if step_s >= 60 else "%H:%M:%S")
             x += step_s
-    return found
+    return labels
 
 
-def _heat(scene: SceneHistory, whose: str, shape: tuple[float, float]) -> str:
+def _draw_heat(scene: SceneHistory, prefix: str, shape: tuple[float, float]) -> str:
     most = max(scene.heat_s, default=0.0)
     if most <= 0:
         return ""
     columns, rows = scene.heat_columns, scene.heat_rows
-    wide, high = HEAT_WIDTH / columns, HEAT_WIDTH * shape[1] / shape[0] / rows
+    cell_width, cell_height = HEAT_WIDTH / columns, HEAT_WIDTH * shape[1] / shape[0] / rows
     cells = "".join(
-        f'<rect x="{i % columns * wide:.1f}" y="{i // columns * high:.1f}" width="{wide:.2f}" '
-        f'height="{high:.2f}" fill="#e8590c" fill-opacity="{(seconds / most) ** 0.5:.2f}">'
+        f'<rect x="{i % columns * cell_width:.1f}" y="{i // columns * cell_height:.1f}" '
+        f'width="{cell_width:.2f}" height="{cell_height:.2f}" fill="#e8590c" '
+        f'fill-opacity="{(seconds / most) ** 0.5:.2f}">'
         f"<title>{seconds:.1f} s</title></rect>"
         for i, seconds in enumerate(scene.heat_s)
         if seconds > 0
     )
     drawn = (
-        f'<svg class="map" viewBox="0 0 {HEAT_WIDTH} {high * rows:.0f}" role="img">'
-        f'<rect width="{HEAT_WIDTH}" height="{high * rows:.1f}" fill="none" '
+        f'<svg class="map" viewBox="0 0 {HEAT_WIDTH} {cell_height * rows:.0f}" role="img">'
+        f'<rect width="{HEAT_WIDTH}" height="{cell_height * rows:.1f}" fill="none" '
         f'stroke="currentColor"/>{cells}</svg>'
     )
-    of = f"{whose}: " if whose else ""
-    return figure(drawn, f"{of}positions of objects; at most {most:.1f} s in a cell")
-
-
-def _source(document: SessionDocument, number: int) -> str:
-    counted = [source for source in document.each if source.zones]
-    return counted[number].video.path if number < len(counted) else ""
-
-
-def _shape(document: SessionDocument, number: int) -> tuple[float, float]:
-    counted = [source.video for source in document.each if source.zones]
-    video = counted[min(number, len(counted) - 1)] if counted else None
-    return (video.width, video.height) if video and video.width and video.height else SHAPE
+    return figure(drawn, f"{prefix}positions of objects; at most {most:.1f} s in a cell")
 
 
 HOW = How(
     "zones",
     "lines and zones",
-    "Of each box one point counts: by default the middle of its lower edge. It changes side only "
+    "One point of each box counts: by default the middle of its lower edge. It changes side only "
     "once it is well past the line. Objects not seen leaving count as ended in the zone.",
     "What is counted",
     "docs/counting.md",

@@ -1,8 +1,8 @@
-"""Run trackers: figures, tables and the report of a session, through a tracker's own library.
+"""Log the figures, tables and report of a session with the library of an experiment tracker.
 
 A module ``NAME.py`` holds:
-    PACKAGE   what must be importable, and is the name of the extra too
-    log(session, entries) -> where it was logged, for the user; imports the library late
+    PACKAGE   the package to import, and the name of the extra that installs it
+    log(session, entries) -> text for the user: where it was logged; imports the library itself
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SETTINGS = ("model", "engine", "precision", "batch", "concurrency", "sync", "eng
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The entries that a tracker logs. ``tables``: file name -> CSV. ``report``: the HTML page."""
+    """What a tracker logs. ``tables``: file name -> CSV. ``report``: the HTML page."""
 
     settings: dict[str, str]
     figures: dict[str, float]
@@ -37,7 +37,7 @@ class Entries:
     verdict: str
 
 
-def ready(name: str) -> None:
+def check_installed(name: str) -> None:
     package = _module(name).PACKAGE
     try:
         importlib.import_module(package)
@@ -48,26 +48,25 @@ def ready(name: str) -> None:
         ) from error
 
 
-def track(name: str, session: SavedSession) -> str:
-    """Log a session; return where. Raises UsageError (no library) and OutputError."""
-    ready(name)
-    entries = entries_of(session)
+def log_session(name: str, session: SavedSession) -> str:
+    """Log a session and return where it was logged. Raises OutputError."""
+    entries = collect_entries(session)
     try:
         return str(_module(name).log(session, entries))
     except DetectVideoError:
         raise
-    # Servers, permissions, databases: each tracker has exceptions of its own.
+    # Each tracker has its own exceptions for servers, permissions and databases.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise OutputError(f"--log-to {name}: the session could not be logged: {reason}") from error
 
 
-def entries_of(session: SavedSession) -> Entries:
+def collect_entries(session: SavedSession) -> Entries:
     document = session.document
     height, width = document.model_input
     settings = {name: str(getattr(document, name)) for name in SETTINGS}
     settings |= {"model_input": f"{width}x{height}", "cpu": str(document.environment.cpu.model)}
-    # Trackers refuse texts that are no UTF-8, and show the others to people.
+    # Trackers reject invalid UTF-8, and people read the settings.
     settings = {name: printable(value) for name, value in settings.items()}
     figures = {
         printable(name): float(value) for name, value in _figures(session) if _is_number(value)
@@ -77,7 +76,7 @@ def entries_of(session: SavedSession) -> Entries:
 
 
 def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
-    """(name, value), flat. Times of stages and threads are milliseconds a frame."""
+    """Yield (name, value). Times of stages and threads are milliseconds per frame."""
     document = session.document
     frames = document.frames.written
     yield from ((one.name, one.of(document)) for one in list_statistics())
@@ -85,10 +84,11 @@ def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     for table in (
         (ledger_table(document, frames), threads_table(document, frames)) if frames else ()
     ):
-        of, *columns = table.columns
+        first, *columns = table.columns
         for row in table.rows:
+            subject = first.of(row)
             yield from (
-                (f"{of.key}_{one.key}/{of.of(row)}", one.of(row)) for one in columns if one.form
+                (f"{first.key}_{one.key}/{subject}", one.of(row)) for one in columns if one.form
             )
     if (path := session.facts(CriticalPathFacts)) is not None:
         yield from ((f"critical_path_share/{stage.name}", stage.share) for stage in path.stages)

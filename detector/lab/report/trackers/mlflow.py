@@ -1,4 +1,4 @@
-"""MLflow: a run on the server that its environment variables name (MLFLOW_TRACKING_URI, ...)."""
+"""Log to MLflow, on the server that MLFLOW_TRACKING_URI and related variables set."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from detector.lab.report.trackers import Entries
 
 PACKAGE = "mlflow"
-REFUSED = re.compile(r"[^\w\-./ ]")  # characters that names of metrics may not have
+REFUSED = re.compile(r"[^\w\-./ ]")  # characters that metric names must not contain
 
 
 def log(session: SavedSession, entries: Entries) -> str:
-    # Else MLflow sends events to a server of its own. It reads this when it is imported.
+    # MLflow would report its use to its makers. It reads this variable when it is imported.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     import mlflow
 

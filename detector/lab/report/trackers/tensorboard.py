@@ -1,4 +1,4 @@
-"""TensorBoard: an event file in the session, so that ``tensorboard --logdir runs`` shows every run.
+"""Log to a TensorBoard event file in the session: ``tensorboard --logdir runs`` shows all runs.
 
 tensorboard's own writer needs neither torch nor tensorflow. Figures are scalars of step 0.
 """
@@ -27,12 +27,12 @@ def log(session: SavedSession, entries: Entries) -> str:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     folder = session.folder / FOLDER
-    # A session that is logged again has one event file, and not two that TensorBoard would mix.
+    # TensorBoard would mix the event files of a session that is logged again.
     remove_from_session(session.folder, FOLDER)
     values = [
         Summary.Value(tag=name, simple_value=value) for name, value in entries.figures.items()
     ]
-    values += [_text(name, text) for name, text in texts(entries)]
+    values += [_text(name, text) for name, text in list_texts(entries)]
     when = session.document.clocks.unix_ns / 1e9
     before = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     writer = EventFileWriter(str(folder))
@@ -40,13 +40,13 @@ def log(session: SavedSession, entries: Entries) -> str:
         writer.add_event(Event(wall_time=when, step=0, summary=Summary(value=values)))
     finally:
         writer.close()
-    made = [f"{FOLDER}/{path.name}" for path in folder.iterdir() if path.name not in before]
-    list_in_session(session.folder, made)
+    new_files = [f"{FOLDER}/{path.name}" for path in folder.iterdir() if path.name not in before]
+    list_in_session(session.folder, new_files)
     add_to_session(session.folder, f"{FOLDER}/report.html", entries.report)
     return f"tensorboard: {folder} (tensorboard --logdir {session.folder.parent})"
 
 
-def texts(entries: Entries) -> Iterable[tuple[str, str]]:
+def list_texts(entries: Entries) -> Iterable[tuple[str, str]]:
     yield ("verdict", f"{entries.verdict}\n\nFull report: report.html, next to this event file.")
     yield "settings", _markdown([("setting", "value"), *entries.settings.items()])
     for name, text in entries.tables.items():

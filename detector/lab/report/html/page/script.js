@@ -1,5 +1,5 @@
 "use strict";
-// Tables: a click on a column's head sorts by it, a second one turns the order; a filter above hides rows.
+// Tables: a click on a column's head sorts by it, a second click reverses the order; a filter hides rows.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   table.querySelectorAll("thead th").forEach((head, column) => {
@@ -24,7 +24,7 @@ for (const input of document.querySelectorAll("input.filter")) {
   input.addEventListener("input", () => {
     const wanted = input.value.toLowerCase();
     for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
-    body.parentElement.classList.toggle("filtered", wanted !== ""); // a filter looks at folded rows too
+    body.parentElement.classList.toggle("filtered", wanted !== ""); // a filter searches folded rows, too
   });
 }
 for (const button of document.querySelectorAll("button.more")) {
@@ -35,8 +35,8 @@ for (const button of document.querySelectorAll("button.more")) {
     button.textContent = folded ? more : `show the first ${table.dataset.most} only`;
   });
 }
-// The timeline: buttons, or the wheel with Ctrl or Shift, zoom; dragging moves; a double click shows all again. Slices
-// lie in an inner picture whose view changes; the marks of the axis are written anew.
+// The timeline: buttons, or the wheel with Ctrl or Shift, zoom; dragging moves; a double click shows all again. Only the
+// view of the inner SVG with the slices changes; the marks of the axis are replaced.
 for (const svg of document.querySelectorAll("svg.zoom")) {
   const inner = svg.querySelector("svg"), marks = svg.querySelector(".ticks");
   const whole = inner.viewBox.baseVal.width, height = inner.viewBox.baseVal.height;
