@@ -234,7 +234,7 @@ def test_what_a_call_is_given_is_checked(given, said):
 @pytest.mark.parametrize(
     "ids", [None, [1], [[1], [2]], [float("nan"), 1], [0.5, 1], ["a", "b"]], ids=str
 )
-def test_ids_of_a_tracker_of_the_callers_are_checked(ids):
+def test_ids_of_a_parse_tracker_the_callers_are_checked(ids):
     from detector.core.api import _TrackedStream
 
     found = Detections(np.zeros((2, 4), np.float32), np.ones(2, np.float32), np.zeros(2, np.int64))

@@ -64,7 +64,7 @@ class Cameras:
         command: Sequence[str],
         console: SafeConsole | None,
         say: Callable[[str], None],
-        told: bool,
+        report_changes: bool,
         building: BuildProgress | None,
     ) -> RunResult:
         from detector.live.run import Onlookers, detect_live
@@ -77,7 +77,7 @@ class Cameras:
             from detector.live.terminal.cameras import CameraTable
 
             table = CameraTable(console)
-        seen = Onlookers(table, say=speak, state=speak if told else lambda line: None)
+        seen = Onlookers(table, say=speak, state=speak if report_changes else lambda line: None)
         if (hub := around.hub) is not None:
             seen = replace(
                 seen,
@@ -87,7 +87,7 @@ class Cameras:
                 events_to=(hub,),
             )
         result = detect_live(specs, config, command=command, around=seen, building=building)
-        if told and result.told:  # each camera's error has been printed already
+        if report_changes and result.told:  # each camera's error has been printed already
             result.errors = [
                 SourceError(_no_picture(error)) if isinstance(error, SourceError) else error
                 for error in result.errors

@@ -270,7 +270,7 @@ def test_wrong_numbers_and_what_cannot_be_together(given: dict[str, Any]) -> Non
         Asked.of(resolve_config(None, given))
 
 
-def test_a_tracker_of_the_caller_moves_no_boxes() -> None:
+def test_a_parse_tracker_the_caller_moves_no_boxes() -> None:
     class Mine:
         def update(self, detections: Detections, frame: Frame) -> NDArray[np.int64]:
             return np.zeros(len(detections), np.int64)

@@ -19,8 +19,9 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """Make an option of each leaf of the configuration; None if not given. ``groups``, ``but``:
-    groups to include and exclude. ``only``, ``without``: leaves. ``defaults``: for the help."""
+    """Make an option of each leaf of the configuration, None if the user does not give it.
+    ``groups``, ``but``: groups to include and exclude. ``only``, ``without``: leaves to include and
+    exclude. ``defaults``: the command's own, for the help."""
     own = defaults or {}
     return [
         _click_option(TITLES[group], leaf, own.get(leaf.name, leaf.default))
@@ -35,7 +36,7 @@ def config_options(
 def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> click.Option:
     meta = leaf.metadata
     names = list(meta.get("flags", (flag_of(leaf),)))
-    text, hidden = _help(help_of(leaf), default), meta.get("hidden", False)
+    text, hidden = _add_default(help_of(leaf), default), meta.get("hidden", False)
     shown = {"short": short_of(leaf), "common": meta.get("common", False)}
     if leaf.type not in ("bool", bool):
         return GroupedOption(
@@ -63,6 +64,6 @@ def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> cli
     )
 
 
-def _help(text: str, default: Any) -> str:
+def _add_default(text: str, default: Any) -> str:
     plain = default is None or isinstance(default, bool)
     return text if plain else f"{text}  [default: {default}]"

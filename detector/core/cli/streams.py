@@ -1,4 +1,4 @@
-"""Standard input, output and error in any state: closed, full, or without a reader."""
+"""Handle standard streams that are closed, full, or without a reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _StandardOutput(io.FileIO):
     def write(self, data: Any, /) -> int:
         if not self._lost:
             try:
-                return super().write(data)  # it may write less: the buffer above continues
+                return super().write(data)  # may write a part; the buffer then writes the rest
             except OSError as error:
                 self._lost = True
                 self._complain(error)
@@ -68,7 +68,7 @@ def take_standard_output() -> int:
 
 
 def guard_streams() -> None:
-    """Replace ``sys.stdout`` and ``sys.stderr`` with streams that handle these failures."""
+    """Replace ``sys.stdout`` and ``sys.stderr`` with streams that handle failed writes."""
     _open_closed()
     with suppress(OSError):
         sys.stdout.flush()  # a user's sitecustomize may have printed something
@@ -77,7 +77,7 @@ def guard_streams() -> None:
 
 
 def keep_others_out() -> None:
-    """Keep standard output ours alone: what libraries print there goes to standard error."""
+    """Reserve standard output for us: redirect what libraries print there to standard error."""
     before = sys.stdout
     raw = getattr(getattr(before, "buffer", None), "raw", None)
     if isinstance(raw, _StandardOutput) and raw.fileno() == 1:
@@ -112,5 +112,5 @@ def _open_closed() -> None:
             os.fstat(number)
         except OSError:
             _CLOSED.append(name)
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets this number, the lowest free one
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

@@ -19,7 +19,11 @@ SWITCHES = frozenset(
     "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "
     "--hide-conf --show --view-img --cuda --gpu --cpu --augment --dynamic --simplify -y".split()
 )
-NEGATED = {"--save": "--no-video", "--show-labels": "--hide-labels", "--show-conf": "--hide-scores"}
+NEGATIONS = {
+    "--save": "--no-video",
+    "--show-labels": "--hide-labels",
+    "--show-conf": "--hide-scores",
+}
 FORMATS = {"engine": "trt", "openvino": "openvino"}  # files that build makes for an engine
 SOURCES = ("--source", "--input", "-i")
 PLACES = ("--project", "--name")  # together they name a folder
@@ -31,14 +35,15 @@ Known = Callable[[str], Mapping[str, bool]]
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """Return ``use detect-video in.mp4 --size 640.``, and what we lack. Raises UsageError."""
+    """Return ``use detect-video in.mp4 --size 640.``, then the options that we lack. Raises
+    UsageError."""
     line = _TranslatedLine(known, ctx, command)
     rest = [*words]
     while rest:
         line.take(rest.pop(0), rest)
     words = shlex.join(line.words())
-    left = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
-    return f"use {line.before}{words}.{left}"
+    lack = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
+    return f"use {line.before}{words}.{lack}"
 
 
 class _TranslatedLine:
@@ -51,7 +56,7 @@ class _TranslatedLine:
         self._folder: list[str] = []
         self._output_follows = False
         self._counts = False
-        self.before = ""  # what has to be done first
+        self.before = ""  # a command to run first, if any
 
     @property
     def _known(self) -> Mapping[str, bool]:
@@ -63,7 +68,7 @@ class _TranslatedLine:
         dashed = word.startswith("-") and word != "-"
         option = ("" if dashed else "--") + name.replace("_", "-")
         follows = self._known.get(option, option not in SWITCHES)
-        # ``save_txt``, without a value; other words alone may name a file
+        # ``save_txt`` is an option; words without a dash or underscore may name a file
         is_on = not follows and (option in SWITCHES or "_" in name) and not os.path.lexists(word)
         assigned = equals and name.isidentifier() and not os.path.lexists(word)
         if assigned and name in ("mode", "task"):
@@ -73,7 +78,7 @@ class _TranslatedLine:
         elif dashed or assigned or is_on:
             if not equals:
                 value = _take_values(option, rest) if follows and rest else "true"
-            self._add(option, _ours(option, value))
+            self._add(option, _convert_value(option, value))
         elif word == "solutions":
             solution = rest.pop(0) if rest else ""
             self._counts = solution in COUNTING
@@ -102,9 +107,9 @@ class _TranslatedLine:
         elif option in PLACES and option not in self._known:
             self._folder = [*self._folder, value] if option == "--name" else [value, *self._folder]
         elif value.lower() == "false":
-            if option in NEGATED:
-                self._options[NEGATED[option]] = None
-        elif value.lower() == "none" or (option in NEGATED and value.lower() == "true"):
+            if option in NEGATIONS:
+                self._options[NEGATIONS[option]] = None
+        elif value.lower() == "none" or (option in NEGATIONS and value.lower() == "true"):
             pass  # our default
         elif option == "--format" and self._command == "build":
             if value in FORMATS:
@@ -161,7 +166,7 @@ class _TranslatedLine:
 
 
 def _take_values(option: str, rest: list[str]) -> str:
-    """Take the value behind an option; of --imgsz 480 640 and --classes 0 2 both, as a list."""
+    """Take an option's value; for --imgsz 480 640 and --classes 0 2 both, joined by a comma."""
     values = [rest.pop(0)]
     several = option == "--classes" or HABITS.get(option) == "--size"
     while several and rest and values[0].isdecimal() and rest[0].isdecimal():
@@ -169,8 +174,8 @@ def _take_values(option: str, rest: list[str]) -> str:
     return ",".join(values)
 
 
-def _ours(option: str, value: str) -> str:
-    """Return a value as ours: ``[2, 7]`` is 2,7, and a size of height, width is WIDTHxHEIGHT."""
+def _convert_value(option: str, value: str) -> str:
+    """Write a value as we do: ``[2, 7]`` as 2,7, and a size of height, width as WIDTHxHEIGHT."""
     if value[:1] in ("[", "("):
         value = re.sub(r"[][() '\"]", "", value).strip(",")
     if HABITS.get(option) == "--size" and "," in value:

@@ -1,4 +1,4 @@
-"""``detect-video build MODEL``: what an engine needs, made before the first run; or the graph."""
+"""``detect-video build MODEL``: build an engine file before the first run, or export the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``detect-video config show``: which options are in force, and where each comes from."""
+"""``detect-video config show``: print the options in force and where each comes from."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _text(value: Any) -> str:
 
 
 class _Group(click.Group):
-    """Alone it says its help on stderr and ends with 2, as click does by itself from 8.2 on."""
+    """Prints its help to stderr and exits with 2 without a subcommand, as click 8.2 itself does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
