@@ -126,7 +126,7 @@ class Looks:
                 place.first += 1
             return place.holds[0]
 
-    def told(self, frame: Frame, detections: Detections) -> None:
+    def receive(self, frame: Frame, detections: Detections) -> None:
         if self._every is not None:
             return
         name = frame.arrival.camera if frame.arrival else ""

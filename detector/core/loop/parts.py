@@ -338,7 +338,7 @@ def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
                 detections = stage(frame, detections)
             _note_times(track, frame, name)
         if parts.schedule is not None and not frame.coasting:
-            parts.schedule.told(frame, detections)
+            parts.schedule.receive(frame, detections)
         yield frame, detections
 
 

@@ -25,12 +25,13 @@ def nms(
     classes: Sequence[int] | None = None,
     names: tuple[str, ...] = (),
 ) -> Detections:
-    """Run NMS, equal to the plain greedy one: the best box is kept and suppresses later ones with
-    IoU > ``iou``, of its own class only, or of any with ``agnostic``.
+    """Run greedy NMS: the best box suppresses all others with IoU > ``iou`` of its class, or of any
+    class with ``agnostic``; then the best remaining box does, and so on.
 
-    ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes`` drops other
-    ids first. Ties go to the lower index. At most ``max_det`` are returned, best first;
-    ``Detections.cut`` counts the rest from ``conf`` on. Boxes stay in network pixels, unclipped.
+    ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes``: other ids
+    are dropped first. The lower index wins a tie. At most ``max_det`` are returned, best first;
+    ``Detections.cut`` counts the others that reach ``conf``. Boxes stay in network pixels,
+    unclipped.
     """
     boxes, scores, class_ids = candidates
     if not len(scores):
@@ -47,7 +48,7 @@ def nms(
         kept = (
             _greedy(boxes, groups, iou)
             if len(boxes) <= BLOCK
-            else _greedy_apart(boxes, groups, iou)
+            else _greedy_by_group(boxes, groups, iou)
         )
     scores = scores[order][kept]
     cut = max(0, int(np.count_nonzero(scores >= conf)) - max_det)
@@ -55,10 +56,10 @@ def nms(
     return Detections(boxes[kept], scores, class_ids[kept], names, cut)
 
 
-def _greedy_apart(
+def _greedy_by_group(
     boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float
 ) -> NDArray[np.intp]:
-    """Return ``_greedy``'s result group by group: ``eval`` has thousands of boxes."""
+    """Return the result of ``_greedy``, faster for the thousands of boxes of ``eval``."""
     kept = []
     for group in np.unique(groups):
         members = np.nonzero(groups == group)[0]
@@ -76,7 +77,7 @@ def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -
             block = block[~_suppresses(kept, block, boxes, areas, groups, iou).any(axis=0)]
         over = np.triu(_suppresses(block, block, boxes, areas, groups, iou), 1)
         alive, spared = np.ones(len(block), bool), ~over
-        for i in np.flatnonzero(over.any(axis=1)).tolist():  # the other rows change nothing
+        for i in np.flatnonzero(over.any(axis=1)).tolist():  # rows that suppress something
             if alive[i]:
                 alive &= spared[i]
         kept = np.concatenate([kept, block[alive]])
@@ -91,8 +92,8 @@ def _suppresses(
     groups: NDArray[np.int64],
     iou: float,
 ) -> NDArray[np.bool_]:
-    """Return [len(first), len(second)]: same group and IoU > ``iou``, also for empty boxes."""
-    # Columns contiguous in memory: each is read once per row of the square.
+    """Return [len(first), len(second)]: same group and IoU > ``iou``; False for empty boxes."""
+    # Make columns contiguous, because each is read once per row of the result.
     a = np.ascontiguousarray(boxes[first].T)[:, :, None]
     b = np.ascontiguousarray(boxes[second].T)[:, None]
     width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
@@ -105,7 +106,7 @@ def _suppresses(
 
 
 def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
-    """Return candidates of classes that are mapped before NMS: the head of ``eval``.
+    """Return candidates whose classes are mapped before NMS: the head of ``eval``.
 
     Average precision needs every class of a box, and for a class that combines several of the
     model's (vehicle: car, bus, truck, motorcycle) the highest of their scores. If classes were
@@ -113,10 +114,11 @@ def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> 
 
     ``dense``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
     multiplied). ``groups``: the model's ids for each mapped class. A candidate is a row and mapped
-    class whose objectness x highest probability reaches ``conf``, by rows, then classes.
+    class whose objectness x highest probability reaches ``conf``. They are in order of rows, then
+    classes.
     """
     rows = dense[0]
-    rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities end at 1; NaN compares false
+    rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities are at most 1; drops NaN, too
     columns = [
         rows[:, [5 + class_id for class_id in group]].max(axis=1, initial=0) for group in groups
     ]

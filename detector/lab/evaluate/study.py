@@ -150,12 +150,12 @@ class Study:
 
 def with_mapped_head(network: Network, bound: ClassPairs) -> Network:
     """The network with each class of a box as a detection of its own, in ``bound.targets``."""
-    from detector.core.stages.doubt import watched
+    from detector.core.stages.doubt import check_results
     from detector.core.stages.nms import map_classes
 
     guard = None
     if network.watched:
-        guard = watched(network.head, network.name, len(network.names), network.watched)
+        guard = check_results(network.head, network.name, len(network.names), network.watched)
 
     def mapped(outputs: list[Floats], conf: float) -> Candidates:
         if guard is not None:
