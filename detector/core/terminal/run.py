@@ -1,4 +1,4 @@
-"""The end of a run on a terminal: what was found, the rates, the verdict, the ledger."""
+"""Print the summary of a run: the detections, the rates, the verdict, the ledger."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rich.text import Text
 from detector.core.analysis.summary import live_memory_text, seconds_text, streams_of
 from detector.core.errors.text import counted
 from detector.core.session.document import LiveMemory, Summary
-from detector.core.terminal.brief import SAID_HERE, brief_lines, camera_lines, zone_lines
+from detector.core.terminal.brief import EXPLAINED, brief_lines, camera_lines, zone_lines
 from detector.core.terminal.console import SafeConsole
 
-# Columns of the terminal. In fewer, the tables' numbers would be broken into two lines (0.4 over
-# 1.03), so the terminal may wrap the lines instead.
+# Columns. For fewer, rich would break numbers in tables (0.4 over 1.03), so we print this width and
+# let the terminal wrap the lines.
 NARROWEST = 80
 CLASSES_SHOWN = 8
 PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
-# Why a received picture was not detected (sources.live.base), in words that follow its count.
+# Why a received picture was not inferred (sources.live.base), as printed after the count.
 DROPPED = {
     "newer": "replaced by newer ones",
     "undecoded": "not decoded for lack of time",
@@ -32,10 +32,6 @@ DROPPED = {
 }
 
 
-def number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
 def print_run(
     console: SafeConsole,
     summary: Summary,
@@ -45,13 +41,13 @@ def print_run(
 ) -> None:
     """Print the results of a run, the most important first.
 
-    ``verbose`` adds percentiles, threads and the seconds of each phase; else brief.py decides.
-    ``closing``: lines from elsewhere; ``faster``: settings measured to be faster. Sets
+    ``verbose`` adds percentiles, threads and the seconds of each phase; without it, brief.py writes
+    the lines. ``closing``: lines from wings; ``faster``: settings measured to be faster. Widens
     ``console`` to at least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
     if not verbose and not streams_of(summary):
-        console.print(Group(*brief_lines(console, summary, _is_video(summary), closing, faster)))
+        console.print(Group(*brief_lines(console, summary, closing, faster)))
         return
     from detector.core.analysis import tables
     from detector.core.terminal.tables import draw_table
@@ -76,12 +72,6 @@ def print_run(
     console.print(Group(*parts))
 
 
-def _is_video(summary: Summary) -> bool:
-    """Return whether any source is a video. A summary without that fact counts as one."""
-    kinds = {source.video.kind for source in summary.each}
-    return kinds != {"pictures"}
-
-
 def _found_lines(summary: Summary) -> list[str]:
     """Return lines on the detections, the outputs, and the errors."""
     lines = [_frames(summary), _detections(summary)]
@@ -89,7 +79,7 @@ def _found_lines(summary: Summary) -> list[str]:
         if summary.sources:
             written = counted(source.frames.written, "frame")
             lines.append(f"{source.video.path}: {written}, {source.exit.reason}")
-        elif source.exit.code in SAID_HERE:
+        elif source.exit.code in EXPLAINED:
             lines.append(f"exit {source.exit.code}: {source.exit.reason}")
         lines += stream_lines(summary)
         lines += [f"{name}: {path}" for name, path in source.outputs.items()]
@@ -115,9 +105,9 @@ def _remarks(summary: Summary) -> list[str]:
 def _frames(summary: Summary) -> str:
     frames = summary.frames
     others = {
-        one.name: getattr(frames, one.name)
-        for one in sorted(fields(frames), key=lambda one: one.name != "dropped")
-        if one.name not in ("read", "written")
+        count.name: getattr(frames, count.name)
+        for count in sorted(fields(frames), key=lambda count: count.name != "dropped")
+        if count.name not in ("read", "written")
     }
     done = "written" if _wrote_pictures(summary) else "detected"
     text = f"frames: {frames.read} read, {frames.written} {done}"
@@ -125,7 +115,7 @@ def _frames(summary: Summary) -> str:
 
 
 def _wrote_pictures(summary: Summary) -> bool:
-    """Return whether frames became a video or pictures. Cameras' recordings skip frames."""
+    """Return whether frames became a video or pictures; False for cameras, which skip frames."""
     if streams_of(summary):
         return False
     return any(
@@ -148,7 +138,7 @@ def _detections(summary: Summary) -> str:
 
 
 def _precision(summary: Summary) -> list[str]:
-    """Return what was executed; the line before says if the user or ``auto`` chose it."""
+    """Return a line on the precision of the executed layers, if known."""
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
     if summary.precision_executed:
@@ -157,7 +147,7 @@ def _precision(summary: Summary) -> list[str]:
 
 
 def stream_lines(summary: Summary) -> list[str]:
-    """Return detections and problems, camera by camera."""
+    """Return lines on the detections and problems of each camera."""
     lines = []
     for stream in streams_of(summary):
         found = ", ".join(f"{count} {name}" for name, count in list(stream.detections.items())[:8])
