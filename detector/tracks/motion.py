@@ -1,9 +1,9 @@
-"""Predicts the boxes of many tracks at once by Kalman filters of constant speed.
+"""Predict the boxes of many tracks at once by Kalman filters of constant speed.
 
-A filter is four small ones, each of a position and a speed; tracks are rows. SORT and ByteTrack
-(Bewley 2016, Zhang 2022) filter x1, y1, x2, y2; OC-SORT (Cao 2023) the centre, the area and the
-aspect ratio, which has no speed. Noise is given for a step of ``STEP_S``; a longer step gets what
-that many steps would add.
+Each track has four independent filters, each for a number and its speed. SORT and ByteTrack
+(Bewley 2016, Zhang 2022) filter x1, y1, x2, y2; OC-SORT (Cao 2023) filters the centre, the area,
+and the aspect ratio, which has no speed. Noise is stated for a step of ``STEP_S``; n steps at once
+add as much as n single ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ STEP_S = 1 / 30  # the papers' frame rate
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the four numbers of a box are, with their variances, [4]. ``measured``: of a detection.
-    ``drift``, ``drift_speed``: added per step. ``first``, ``first_speed``: of a new track."""
+    """The four numbers that represent a box, and their variances, [4]: ``measured`` of a detection,
+    ``drift`` and ``drift_speed`` added per step, ``first`` and ``first_speed`` of a new track."""
 
     of_boxes: Callable[[Floats], Floats]
     to_boxes: Callable[[Floats], Floats]
@@ -73,7 +73,7 @@ CENTRES = Form(
 
 class Motion:
     """The filters of T tracks. ``place`` and ``speed`` (per step) are [T, 4]; ``spread`` [T, 4, 3]
-    has the variance of the place, the covariance with the speed, and the variance of the speed."""
+    has the variance of place, the covariance of both, and the variance of speed."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -104,7 +104,7 @@ class Motion:
         grown = np.empty_like(spread)
         v = form.drift_speed
         grown[..., 0] = spread[..., 0] + 2 * n * spread[..., 1] + n * n * spread[..., 2]
-        # What n single steps would add: sums of 1, k and k * k for k = 0 to n - 1.
+        # Noise of n single steps: sums of 1, k and k * k for k = 0 to n - 1.
         grown[..., 0] += n * form.drift + max(n * (n - 1) * (2 * n - 1) / 6, 0) * v
         grown[..., 1] = spread[..., 1] + n * spread[..., 2] + max(n * (n - 1) / 2, 0) * v
         grown[..., 2] = spread[..., 2] + n * v
@@ -112,18 +112,17 @@ class Motion:
         self.spread[rows] = grown
 
     def correct(self, rows: NDArray[np.intp], boxes: Floats) -> None:
-        """Update the tracks ``rows`` [n] with seen ``boxes`` [n, 4] xyxy."""
+        """Update the tracks ``rows`` [n] with detected ``boxes`` [n, 4] xyxy."""
         spread = self.spread[rows]
-        whole = spread[..., 0] + self.form.measured
-        gain, gain_speed = spread[..., 0] / whole, spread[..., 1] / whole
-        missed = self.form.of_boxes(boxes) - self.place[rows]
-        self.place[rows] += gain * missed
-        self.speed[rows] += gain_speed * missed
-        left = 1 - gain
+        total = spread[..., 0] + self.form.measured
+        gain, gain_speed = spread[..., 0] / total, spread[..., 1] / total
+        error = self.form.of_boxes(boxes) - self.place[rows]
+        self.place[rows] += gain * error
+        self.speed[rows] += gain_speed * error
         self.spread[rows] = np.stack(
             [
-                left * spread[..., 0],
-                left * spread[..., 1],
+                (1 - gain) * spread[..., 0],
+                (1 - gain) * spread[..., 1],
                 spread[..., 2] - gain_speed * spread[..., 1],
             ],
             axis=-1,

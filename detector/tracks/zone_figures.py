@@ -1,4 +1,4 @@
-"""The session's figures of lines and zones: totals for the summary, and counts over time."""
+"""Prepare figures of lines and zones for the session: totals, and counts over time."""
 
 from __future__ import annotations
 
@@ -101,9 +101,10 @@ def _clock_of(counter: Counter) -> list[tuple[float, float]]:
 
 
 def _by_name(counter: Counter) -> Iterator[tuple[Shape, dict[str, list[Key]]]]:
-    """Yield each line and zone, at all its positions, with its keys per class."""
-    shapes = counter.places.shapes
-    for (name, is_line), shape in {(one.name, one.is_line): one for one in shapes}.items():
+    """Yield each line and zone once, even if it was redrawn, with its keys per class."""
+    shapes = counter.zones.shapes
+    named = {(shape.name, shape.is_line): shape for shape in shapes}
+    for (name, is_line), shape in named.items():
         keys: dict[str, list[Key]] = {}
         for key in sorted(counter.total):
             if (shapes[key[0]].name, shapes[key[0]].is_line) == (name, is_line):

@@ -100,7 +100,7 @@ def test_a_cut_ends_the_tracks() -> None:
 def test_a_cut_changes_the_shade_of_a_quarter(share: float, cut: bool) -> None:
     seen, after = Cuts(), frame(1)
     after.image[:, : int(share * 640)] = 255
-    assert [seen.here(frame(0)), seen.here(after)] == [False, cut]
+    assert [seen.is_cut(frame(0)), seen.is_cut(after)] == [False, cut]
 
 
 def test_slow_change_of_light_is_not_a_cut() -> None:
