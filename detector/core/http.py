@@ -91,9 +91,6 @@ class Answer:
         self.head = b""  # the first bytes, if the caller stores them here
         self.tag: str = self.headers.get("ETag") or ""
 
-    def header_names(self) -> set[str]:
-        return {name.lower() for name in self.headers}
-
     def read(self, length: int) -> bytes:
         """Return some of the next bytes; b"" at the end. Raises OSError."""
         with plain_errors():

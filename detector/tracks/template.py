@@ -29,6 +29,7 @@ from detector.core.run.outputs import MOST_NAMES, stem_of
 from detector.core.run.reading import SourceReading
 from detector.core.sources._forms import is_live
 from detector.core.sources._network.addresses import last_part_of
+from detector.core.stages.labels import render
 from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"
@@ -124,9 +125,9 @@ def with_grid(picture: Image) -> Image:
     drawn[::step] = SHADE
     drawn = cv2.addWeighted(drawn, 0.6, picture, 0.4, 0)
     for at in range(0, width, step):
-        _write(drawn, str(at), at, 0, scale)
+        render(str(at), scale, SHADE, INK).draw(drawn, at, 0)
     for at in range(step, height, step):
-        _write(drawn, str(at), 0, at, scale)
+        render(str(at), scale, SHADE, INK).draw(drawn, 0, at)
     return np.asarray(drawn, np.uint8)
 
 
@@ -134,14 +135,6 @@ def _round_step(least: float) -> int:
     """Round up to one of 1, 2, 5, 10, 20, 50..."""
     steps = [base * power for power in (1, 10, 100, 1000, 10000) for base in (1, 2, 5)]
     return next(step for step in steps if step >= least or step == steps[-1])
-
-
-def _write(image: Image, text: str, x: int, y: int, scale: float) -> None:
-    (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
-    right, bottom = x + width + 4, y + height + below
-    cv2.rectangle(image, (x, y), (right, bottom), SHADE, cv2.FILLED)
-    at = (x + 2, y + height + 1)
-    cv2.putText(image, text, at, cv2.FONT_HERSHEY_SIMPLEX, scale, INK, 1, cv2.LINE_AA)
 
 
 def _encode(picture: Image, suffix: str) -> bytes:

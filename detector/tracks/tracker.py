@@ -28,6 +28,7 @@ class Tracker(ABC):
     least_overlap: ClassVar[float]  # IoU
     hits_needed: ClassVar[int]  # consecutive frames before a track gets an id
     lowest_conf: ClassVar[float] = 1.0  # lowest score of the boxes that it uses
+    arrays: ClassVar[tuple[str, ...]] = ("ids", "classes", "hits", "seen_s", "scores")  # by track
 
     def __init__(self, conf: float) -> None:
         self.conf = conf
@@ -144,12 +145,9 @@ class Tracker(ABC):
 
     def _end_others(self, kept: NDArray[np.bool_]) -> None:
         if not kept.all():
-            self.keep_rows(kept)
-
-    def keep_rows(self, kept: NDArray[np.bool_]) -> None:
-        self.motion.keep(kept)
-        self.ids, self.classes, self.hits = self.ids[kept], self.classes[kept], self.hits[kept]
-        self.seen_s, self.scores = self.seen_s[kept], self.scores[kept]
+            self.motion.keep(kept)
+            for name in self.arrays:
+                setattr(self, name, getattr(self, name)[kept])
 
 
 def others(count: int, taken: Numbers) -> Numbers:

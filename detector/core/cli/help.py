@@ -54,8 +54,7 @@ class GroupedOption(click.Option):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         words = (self.words and self.words()) or _names_for(self.name, ctx)
         if not words or self.name == "model":
-            names = [CompletionItem(word) for word in words if word.startswith(incomplete)]
-            return complete_files(incomplete) + names
+            return complete_files(incomplete, words)
         before, comma, last = incomplete.rpartition(",")
         return [CompletionItem(before + comma + word) for word in words if word.startswith(last)]
 
@@ -75,9 +74,10 @@ def _names_for(option: str | None, ctx: click.Context) -> Sequence[str]:
     return () if file is None else read_names(file)
 
 
-def complete_files(incomplete: str) -> list[CompletionItem]:
-    """Leave the word to the shell, which knows how to write a path."""
-    return [CompletionItem(incomplete, type="file")]
+def complete_files(incomplete: str, words: Sequence[str] = ()) -> list[CompletionItem]:
+    """Make the shell complete paths, besides ``words``."""
+    items = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="file"), *items]
 
 
 class Files(click.types.StringParamType):
@@ -95,8 +95,7 @@ class Models(Files):
     ) -> list[CompletionItem]:
         from detector.core.models.catalogue import known
 
-        names = [CompletionItem(name) for name in known() if name.startswith(incomplete)]
-        return complete_files(incomplete) + names
+        return complete_files(incomplete, known())
 
 
 class HelpfulCommand(click.Command):

@@ -204,22 +204,14 @@ def place(
             width / source_width, height / source_height, 0, 0, source_width, source_height
         )
         return 0, 0, width, height, letter
-    scale = min(width / source_width, height / source_height)
-    if geometry == "top-left-truncate":
-        inner_width, inner_height = (
-            max(1, int(source_width * scale)),
-            max(1, int(source_height * scale)),
-        )
-        left = top = 0
-    elif geometry in ("centre", "top-left"):
-        inner_width, inner_height = (
-            max(1, round(source_width * scale)),
-            max(1, round(source_height * scale)),
-        )
-        centred = geometry == "centre"
-        left = (width - inner_width) // 2 if centred else 0
-        top = (height - inner_height) // 2 if centred else 0
-    else:
+    if geometry not in GEOMETRIES:
         raise ValueError(f"geometry must be one of {', '.join(GEOMETRIES)}; got {geometry!r}")
+    scale = min(width / source_width, height / source_height)
+    to_int = int if geometry == "top-left-truncate" else round
+    inner_width = max(1, to_int(source_width * scale))
+    inner_height = max(1, to_int(source_height * scale))
+    centred = geometry == "centre"
+    left = (width - inner_width) // 2 if centred else 0
+    top = (height - inner_height) // 2 if centred else 0
     letter = Letterbox(scale, scale, left, top, source_width, source_height)
     return left, top, inner_width, inner_height, letter

@@ -75,15 +75,9 @@ class ProgressLine(NamedTuple):
     done: int
     total: int | None
 
-    def __str__(self) -> str:
-        return f"{self.name}  {' ' * self.bar}  {self.figures}" if self.bar else self._plain()
-
-    def _plain(self) -> str:
-        return f"{self.name}  {self.figures}".strip()
-
     def draw(self) -> RenderableType:
         if not self.bar:
-            return Text(self._plain(), no_wrap=True)
+            return Text(f"{self.name}  {self.figures}".strip(), no_wrap=True)
         grid = Table.grid(padding=(0, 2, 0, 0))
         bar = ProgressBar(self.total, self.done, self.bar)
         grid.add_row(Text(self.name, no_wrap=True), bar, Text(self.figures, no_wrap=True))

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detector.core.analysis.assignment import assign, overlaps
 from detector.tracks.motion import CENTRES, STEP_S, Floats
@@ -24,6 +23,7 @@ class OcsortTracker(Tracker):
     form = CENTRES
     least_overlap = 0.3
     hits_needed = 3
+    arrays = (*Tracker.arrays, "last", "past", "direction", "missed", "lost")
 
     def __init__(self, conf: float) -> None:
         super().__init__(conf)
@@ -117,15 +117,6 @@ class OcsortTracker(Tracker):
         self.direction = np.concatenate([self.direction, np.full((n, 2), np.nan)])
         self.missed = np.concatenate([self.missed, np.zeros(n, np.int64)])
         self.lost = np.concatenate([self.lost, np.zeros((n, 4, 5))])
-
-    def keep_rows(self, kept: NDArray[np.bool_]) -> None:
-        super().keep_rows(kept)
-        self.last, self.past = self.last[kept], self.past[kept]
-        self.direction, self.missed, self.lost = (
-            self.direction[kept],
-            self.missed[kept],
-            self.lost[kept],
-        )
 
 
 def _middle_and_size(box: Floats) -> Floats:
