@@ -296,7 +296,7 @@ class Fit(Protocol):
     """The mapping from inputs to a frame: a ``Letterbox``, or a ``stages.tiles.TiledFit``."""
 
     def to_source(self, detections: Any, /) -> Detections:
-        """Map what ``Parts.nms`` returned to the frame."""
+        """Map the result of ``Parts.nms`` to the frame."""
 
 
 class Candidates(NamedTuple):
@@ -310,7 +310,7 @@ class Candidates(NamedTuple):
 class ZoneEvent(NamedTuple):
     """What one object did at a line or zone (--zones): it "crosses" a line; it "enters", "leaves"
     or "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: the object's reference point,
-    pixels. ``since_s``, ``until_s``: its time in the zone, if it is over or long."""
+    pixels. ``since_s``, ``until_s``: its visit to the zone, if that ended or is long."""
 
     time_s: float  # time of the frame that made it certain
     zone: str  # name of the line or zone

@@ -52,7 +52,7 @@ class Book:
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
-            cut = self._cuts.is_cut(frame)  # called for each frame, since it compares neighbours
+            cut = self._cuts.is_cut(frame)  # call it for each frame: it compares with the last one
             if frame.coasting:  # predicted boxes are not counted
                 return Scene(tuple(outlines(self.counter, (width, height))), (), (), self)
             drawn, self.drawn = self.drawn, None
@@ -119,7 +119,7 @@ class Books:
         if book is None or book.is_closed:
             book = self._open(camera, self._file.of_camera(camera))
         elif camera in self._changed:
-            self._changed.remove(camera)  # first, because it may change again
+            self._changed.remove(camera)  # before reading, since another thread may add it again
             zones = self._file.of_camera(camera)
             book.drawn = zones, self._classes_of(zones)
         return book if book.counter.zones.shapes or book.drawn else None

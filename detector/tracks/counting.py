@@ -1,12 +1,12 @@
 """Count what tracks do: crossings of lines, visits and times in zones, objects present.
 
-Each box has one reference point: the middle of its lower edge, where an object stands on the
-ground, or its centre. A track changes sides only once its point is past the line or edge by more
-than the box jitter (``ZoneSet.margin`` of the box's size). So an object that waits on a line
-crosses it once, and one that turns back on it does not. A track crosses a line if it was clearly on
-one side, is clearly on the other, and its path led through the line, not past its end; the path
-between two sightings is straight. A track not seen for ``LOST_S`` ends where it was last seen. At a
-cut, all tracks end.
+Each box has a reference point: the middle of its lower edge, where an object stands on the ground,
+or its centre. A track changes sides only once its point is past the line or edge by more than the
+box jitter (``ZoneSet.margin`` of the box's size). So an object that waits on a line crosses it
+once, and one that turns back on it does not. A track crosses a line if it was clearly on one side,
+is clearly on the other, and its path led through the line, not past its end. Paths between two
+sightings are straight. A track ends where it was last seen after ``LOST_S`` without a box, or at a
+cut.
 """
 
 from __future__ import annotations
@@ -408,8 +408,8 @@ class Counter:
 
     def _move_interval(self, frame_s: float, wall: Wall | None) -> list[ZoneCount]:
         """Return finished intervals. On the wall clock, the first one begins when counting begins
-        or the clock was set, later ones at multiples of their length since midnight; on the frames'
-        clock, all begin at multiples."""
+        or the clock was set, later ones at multiples of their length after midnight. On the frames'
+        clock, all begin at multiples of their length."""
         (now_s, was_set), every = wall or (frame_s, False), self.zones.every_s
         if self._now_s is not None and not was_set:
             self._now_s = max(now_s, self._now_s)

@@ -6,13 +6,12 @@ A look is an inferred frame. Between looks, tracks keep their last speed. ``auto
 - before the fastest box has moved by ``DRIFT`` of its own width or height;
 - after ``CONFIRM_S`` if a new object has no id yet.
 
-Both look at the first frames of a scene, a video or a new connection, until objects have ids and
-speeds, and again when tracks would end (``LOST_S``).
+Both modes look at the first frames of a scene, until its objects have ids and speeds, and when
+tracks would end (``LOST_S``). A cut or a new connection begins a scene.
 
-``auto`` uses the result of an earlier look, ``ahead`` looks back, because newer ones are still in
-flight; it waits for that result if necessary. So the choice of frames depends only on the video,
-not on speed or threads. For cameras, which drop frames by the clock anyway, it uses the newest
-result without waiting.
+``auto`` uses the result of ``ahead`` looks ago, because newer ones are still in flight; it waits
+for that result if necessary. So the choice of frames depends only on the video, not on speed or
+threads. For cameras, which drop frames by the clock anyway, it uses the newest result at once.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ class Looks:
         waiting: Callable[[], AbstractContextManager[Any]],
         check: Callable[[], None],
     ) -> bool:
-        """Return whether to infer this frame (``core.stages.between.base.Schedule``)."""
         name, epoch = (frame.arrival.camera, frame.arrival.epoch) if frame.arrival else ("", 0)
         with self._changed:
             camera = self._cameras.setdefault(name, _CameraLooks())
@@ -153,7 +151,7 @@ def holds_s(tracker: Tracker) -> float:
         return most_s
     now, after = (tracker.motion.ahead(followed, steps) for steps in (0.0, 1.0))
     sizes = np.maximum(now[:, 2:] - now[:, :2], 1.0)
-    # per step, in sizes of the box; ``max`` takes the faster corner, and below the faster axis
+    # per step, in box sizes: the faster corner, and then the faster axis
     drift = np.abs(after - now).reshape(-1, 2, 2).max(axis=1) / sizes
     fastest = float(drift.max()) / STEP_S
     return min(most_s, DRIFT / fastest) if fastest > 0 else most_s

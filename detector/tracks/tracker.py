@@ -28,7 +28,8 @@ class Tracker(ABC):
     least_overlap: ClassVar[float]  # IoU
     hits_needed: ClassVar[int]  # consecutive frames before a track gets an id
     lowest_conf: ClassVar[float] = 1.0  # lowest score of the boxes that it uses
-    arrays: ClassVar[tuple[str, ...]] = ("ids", "classes", "hits", "seen_s", "scores")  # by track
+    # names of the attributes that are indexed by track
+    arrays: ClassVar[tuple[str, ...]] = ("ids", "classes", "hits", "seen_s", "scores")
 
     def __init__(self, conf: float) -> None:
         self.conf = conf
@@ -56,8 +57,8 @@ class Tracker(ABC):
         time_s: float,
     ) -> Ids:
         """Return the id of each box [N], or ``NONE``, for the frame at ``time_s``. ``boxes`` xyxy
-        [N, 4], ``scores`` [N], ``class_ids`` [N]. If the clock goes back by more than ``LOST_S``,
-        as when a camera restarts, all tracks end; a smaller step back counts as no time."""
+        [N, 4], ``scores`` [N], ``class_ids`` [N]. All tracks end if the clock goes back by more
+        than ``LOST_S``, as when a camera restarts; a smaller step back counts as no time."""
         if self._time_s is not None and time_s < self._time_s - LOST_S:
             self.end()
             self._time_s = None

@@ -31,7 +31,7 @@ LONGEST_NAME = 60
 INTERVAL_S = 60.0
 MARGIN = 0.15  # of the mean side of a box: a detector's errors grow with the box
 OWN_NAMES = "%Y%m%dT%H%M%S%z.mp4"  # names of our recordings of cameras
-DIGITS = 4  # of coordinates in 0..1, to compare shapes; the page rounds to more
+DIGITS = 4  # decimals of 0..1 for comparing shapes; the page stores more
 EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 

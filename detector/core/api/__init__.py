@@ -48,8 +48,8 @@ FOR_PROCESS = KEYWORDS.union(
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open.clear)  # open Detectors belong to the parent
-# Finalizers release decoders at exit. ``atexit`` runs what was registered first last, so this first
-# finalizer makes them all run after ``_close_open``.
+# Finalizers release decoders at exit. ``atexit`` works in reverse order, so creating one before
+# ``_close_open`` is registered makes all finalizers run after it.
 weakref.finalize(_open, bool)
 _exiting = threading.Event()
 
@@ -70,7 +70,7 @@ class GivenTracker(Protocol):
         """Return a whole number for each detection, [M]; -1 for an object without a track."""
 
 
-class _TrackedStream:
+class _TrackerStage:
     def __init__(self, tracker: GivenTracker) -> None:
         self._tracker = tracker
 
@@ -221,8 +221,8 @@ class Detector(AnswersAttributes):
         shapes = plan.shapes()
         request = self._requests[-1]  # reserved for calls: a stream may use the others
         found = []
-        # Only one thread may use the request's single slot, or the tracker.
         images = [as_image(picture, plan.reading.choice) for picture in pictures]
+        # Only one thread may use the request, or write to the track of spans.
         with self._calling, self._timeline().track("call") as track:
             _refuse_closed(self._closed)
             for start in range(0, len(images), len(request.slot)):
@@ -309,7 +309,7 @@ class Detector(AnswersAttributes):
                 raise UsageError("skip_still is for files, not for cameras; omit it")
             fresh = live is not None and self._newest
             parts = plan.parts(opened)
-            tracker = {} if self._tracker is None else {"track": _TrackedStream(self._tracker)}
+            tracker = {} if self._tracker is None else {"track": _TrackerStage(self._tracker)}
             parts = replace(
                 parts,
                 between={**parts.between, **tracker},

@@ -41,7 +41,7 @@ def exit_codes(interrupted: str) -> Iterator[None]:
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            raise_swallowed()  # a signal that a library swallowed and answered with this error
+            raise_swallowed()  # raises Stopped if a library turned a signal into this error
             sys.exit(end(error))
 
 

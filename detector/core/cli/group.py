@@ -144,7 +144,7 @@ def _words_before(args: list[str]) -> list[str]:
 
 
 def _refuse_misspelt(word: str, ctx: click.Context) -> None:
-    """Raise UsageError for ``profle in.mp4``, as the first word has no suffix, unlike a source."""
+    """Raise UsageError for ``profle in.mp4``. A source would have a path or a suffix."""
     close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
     if close and word.isidentifier():
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)

@@ -17,7 +17,7 @@ LISTS = ("--classes", "--blur")  # options whose items other programs take as se
 
 
 def our_option(theirs: str, known: Collection[str]) -> str | None:
-    """Return our option for another program's, or for ours with underscores, or None."""
+    """Return what to use for another program's option, or for ours with underscores, or None."""
     from detector.core.config.elsewhere import HABITS  # imported only if needed
 
     option = theirs.replace("_", "-")
@@ -29,8 +29,8 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
 
 
 def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
-    """Return our command for another program's first word, if any. Raises UsageError for ``train``,
-    ``conf=0.3`` and ``yolo predict``, with our way to write it."""
+    """Return our command for another program's first word, if any. Raises UsageError that says how
+    to write ``train``, ``conf=0.3`` or ``yolo predict``."""
     word = words[0]
     from detector.core.config.elsewhere import ABSENT, WORDS
 

@@ -19,9 +19,8 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """Make an option of each leaf of the configuration, None if the user does not give it.
-    ``groups``, ``but``: groups to include and exclude. ``only``, ``without``: leaves to include and
-    exclude. ``defaults``: the command's own, for the help."""
+    """Make options of the configuration's leaves; they are None if not given. ``groups``, ``but``:
+    groups to include and exclude. ``only``, ``without``: leaves. ``defaults``: for the help."""
     own = defaults or {}
     return [
         _click_option(TITLES[group], leaf, own.get(leaf.name, leaf.default))

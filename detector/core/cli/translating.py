@@ -19,11 +19,7 @@ SWITCHES = frozenset(
     "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "
     "--hide-conf --show --view-img --cuda --gpu --cpu --augment --dynamic --simplify -y".split()
 )
-NEGATIONS = {
-    "--save": "--no-video",
-    "--show-labels": "--hide-labels",
-    "--show-conf": "--hide-scores",
-}
+NEGATED = {"--save": "--no-video", "--show-labels": "--hide-labels", "--show-conf": "--hide-scores"}
 FORMATS = {"engine": "trt", "openvino": "openvino"}  # files that build makes for an engine
 SOURCES = ("--source", "--input", "-i")
 PLACES = ("--project", "--name")  # together they name a folder
@@ -49,7 +45,7 @@ def write_ours(
 class _TranslatedLine:
     def __init__(self, known: Known, ctx: click.Context, command: str) -> None:
         self.left_out: list[str] = []
-        self._of, self._ctx = known, ctx
+        self._options_of, self._ctx = known, ctx
         self._command, self._sources = command, list[str]()
         self._options: dict[str, str | None] = {}
         self._saves: list[str] = []
@@ -60,7 +56,7 @@ class _TranslatedLine:
 
     @property
     def _known(self) -> Mapping[str, bool]:
-        return self._of(self._command)
+        return self._options_of(self._command)
 
     def take(self, word: str, rest: list[str]) -> None:
         """Translate one word; its values are taken from ``rest``."""
@@ -107,9 +103,9 @@ class _TranslatedLine:
         elif option in PLACES and option not in self._known:
             self._folder = [*self._folder, value] if option == "--name" else [value, *self._folder]
         elif value.lower() == "false":
-            if option in NEGATIONS:
-                self._options[NEGATIONS[option]] = None
-        elif value.lower() == "none" or (option in NEGATIONS and value.lower() == "true"):
+            if option in NEGATED:
+                self._options[NEGATED[option]] = None
+        elif value.lower() == "none" or (option in NEGATED and value.lower() == "true"):
             pass  # our default
         elif option == "--format" and self._command == "build":
             if value in FORMATS:
@@ -157,7 +153,7 @@ class _TranslatedLine:
             del options["--precision"]
             self.left_out.append("half for ONNX files, which serve every precision")
         if "--model" not in options and (options.get("--weights") or "").endswith(".pt"):
-            options["--model"] = options.pop("--weights")  # YOLOv5's word for it
+            options["--model"] = options.pop("--weights")  # where YOLOv5 takes the model
         if self._folder:
             options["-o"] = os.path.join(*self._folder, "")
         command = [] if self._command == "detect" else [self._command]

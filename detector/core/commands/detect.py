@@ -1,4 +1,4 @@
-"""``detect-video [detect] SOURCE...``: the main job."""
+"""``detect-video [detect] SOURCE...``: find objects and write outputs."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def command(
     check_standard_output({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)
-        on_line = {name for name, value in flags.items() if value is not None}
-        guest: Guest | None = wings.guest() if _concerns_wings(specs, config, on_line) else None
-        taken = guest is not None and guest.takes(specs, config, on_line)
+        given = {name for name, value in flags.items() if value is not None}
+        guest: Guest | None = wings.guest() if _concerns_wings(specs, config, given) else None
+        taken = guest is not None and guest.takes(specs, config, given)
         if check:
             if guest is None or not taken:
                 check_source(specs[0])
@@ -138,7 +138,7 @@ def command(
     return result.exit_code
 
 
-def _concerns_wings(specs: Sequence[str], config: Config, on_line: Container[str]) -> bool:
+def _concerns_wings(specs: Sequence[str], config: Config, given: Container[str]) -> bool:
     """Return False for plain files without an option for cameras or for the page."""
     from detector.core.config.schema import CAMERA_GROUPS, options
     from detector.core.run.inputs import is_camera
@@ -146,7 +146,7 @@ def _concerns_wings(specs: Sequence[str], config: Config, on_line: Container[str
     groups = {name: getattr(config, name) for name in (*CAMERA_GROUPS, "page")}
     return (
         any(group != type(group)() for group in groups.values())
-        or any(name in groups and leaf.name in on_line for name, leaf in options())
+        or any(name in groups and leaf.name in given for name, leaf in options())
         or any(not os.path.isfile(spec) or is_camera(spec) for spec in specs)
     )
 

@@ -115,7 +115,7 @@ class Corner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DrawnLayout:
-    """The positions of everything that ``annotate`` draws in one picture, or overlays write.
+    """The positions of everything that ``annotate`` or an overlay draws in one picture.
 
     ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 past the last one; best
     score first. ``shades``: indexes in PALETTE. ``corners``: in drawing order. ``dots``: boxes with
@@ -302,7 +302,7 @@ def _place_labels(
         shares = [f"{score:.2f}" for score in detections.scores.tolist()]
         texts = [(names, shares), (names, nothing), (nothing, shares)]
     bare = list(range(len(names)))
-    hung: list[tuple[int, Label, int]] = []  # box, label, its place
+    placed_labels: list[tuple[int, Label, int]] = []  # box, label, its place
     for level, ends in texts:
         labels = [_render(level[i], shades[i], scale, ends[i], font) for i in bare]
         left = []
@@ -313,15 +313,15 @@ def _place_labels(
                 x, y, place = at
                 placed = PlacedLabel(i, level[i], ends[i], shades[i], scale, label, x, y)
                 layout.labels.append(placed)
-                hung.append((i, label, place))
+                placed_labels.append((i, label, place))
         bare = left
         if not bare:
             break
-    if crowded and hung and len(set(shades)) < len(shades):
+    if crowded and placed_labels and len(set(shades)) < len(shades):
         ambiguous = _find_ambiguous(layout)
         layout.corners.extend(
             _corner(boxes[i], label, place, shades[i], layout.line)
-            for (i, label, place), needed in reversed([*zip(hung, ambiguous, strict=True)])
+            for (i, label, place), needed in reversed([*zip(placed_labels, ambiguous, strict=True)])
             if needed
         )
     return bare

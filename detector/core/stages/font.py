@@ -1,7 +1,7 @@
-"""Draw text in the user's font file: any script that the file has letters for.
+"""Draw text with the user's font file, in any script for which it has letters.
 
-Pillow draws it: FreeType the letters, HarfBuzz their joins, FriBidi the order of right-to-left
-text. OpenCV has neither of the last two: its Arabic is backwards, with unjoined letters.
+Pillow uses FreeType for letters, HarfBuzz to join them, and FriBidi to order right-to-left text.
+OpenCV lacks the last two, so it draws Arabic backwards and unjoined.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from detector.core.errors import UsageError
 EM = 28.0
 SMALLEST = 9  # pixels of the em: smaller letters are illegible
 SAMPLE = 32  # pixels of the em for comparing a letter with the sign for a missing one
-# The largest picture of one letter, in ems each way. A damaged font can claim any size; the longest
-# ligatures of real ones (U+FDFD) have some 10.
+# Largest width and height of a letter, in ems. A damaged font can claim any size; the longest
+# ligatures of real fonts (U+FDFD) have some 10.
 LARGEST_LETTER = 16
 NO_LETTER = "\uffff"  # not a character, so every font draws its sign for a missing one
 

@@ -226,7 +226,7 @@ class YoloLayer:
     new_coords: bool = False
 
 
-@np.errstate(invalid="ignore", over="ignore")  # inf and NaN of a broken network end in ``keep``
+@np.errstate(invalid="ignore", over="ignore")  # ``keep`` drops inf and NaN of a broken network
 def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
     """Return candidates whose objectness x best class score reaches ``conf``, layers in cfg order,
     each by y, x, anchor. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are

@@ -25,8 +25,8 @@ def nms(
     classes: Sequence[int] | None = None,
     names: tuple[str, ...] = (),
 ) -> Detections:
-    """Run greedy NMS: the best box suppresses all others with IoU > ``iou`` of its class, or of any
-    class with ``agnostic``; then the best remaining box does, and so on.
+    """Run greedy NMS: the best remaining box suppresses all later ones with IoU > ``iou`` of its
+    class, or of any class with ``agnostic``.
 
     ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes``: other ids
     are dropped first. The lower index wins a tie. At most ``max_det`` are returned, best first;
@@ -114,8 +114,7 @@ def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> 
 
     ``dense``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
     multiplied). ``groups``: the model's ids for each mapped class. A candidate is a row and mapped
-    class whose objectness x highest probability reaches ``conf``. They are in order of rows, then
-    classes.
+    class whose objectness x highest probability reaches ``conf``; sorted by rows, then classes.
     """
     rows = dense[0]
     rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities are at most 1; drops NaN, too

@@ -70,7 +70,6 @@ def letterbox(
 
 
 def _bgr_to_rgb(image: Image, inner: Image) -> None:
-    """Swap the channels without a buffer."""
     height, width = inner.shape[:2]
     if image.shape[:2] != (height, width):
         image = resize(image, (width, height), inner)

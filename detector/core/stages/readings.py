@@ -1,4 +1,4 @@
-"""Decode outputs of any detector whose outputs are not raw maps into candidates.
+"""Decode a detector's outputs, except raw maps, into candidates.
 
 A ``Reading`` describes where boxes, scores and classes are in a network's outputs and what their
 numbers mean. Each family of detectors has one, and a YAML file can describe another
@@ -136,7 +136,7 @@ def _foreground(scores: Floats, background: str) -> Floats:
 # Rows with a score for each class
 
 
-@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+@np.errstate(invalid="ignore", over="ignore")  # ``sound`` drops inf and NaN
 def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
     """Return the rows whose best class score reaches ``conf``, in order; with ``reading.several``
     one candidate for each such class. A score includes the objectness, if any."""
@@ -197,7 +197,7 @@ def _select_best(
 
 
 def _softmax(scores: Floats) -> Floats:
-    """Return the softmax, [N, C]: each row adds up to 1."""
+
     e = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
     result: Floats = e / e.sum(axis=1, keepdims=True)
     return result
@@ -293,7 +293,7 @@ def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Flo
 # Finished detections
 
 
-@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+@np.errstate(invalid="ignore", over="ignore")  # ``sound`` drops inf and NaN
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
     """Return the detections whose score reaches ``conf``, in order. Padding rows have a score of 0
     or exceed the count. A class may be any number, even ``NOT_WHOLE``: doubt.py checks them."""

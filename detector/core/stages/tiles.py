@@ -36,8 +36,8 @@ from detector.core.types import (
 )
 
 OVERLAP = 0.2  # share of a tile's side that overlaps the next one
-SAME = 0.5  # IoU, within what both inputs show
-INSIDE = 0.5  # share of a box at a seam
+SAME = 0.5  # IoU, in the pixels that both inputs show
+INSIDE = 0.5  # share of a piece
 BLOCK = 256  # boxes compared with all others at once
 EDGE = 0.03  # of a tile's side: a box that ends this close to a seam counts as cut
 
@@ -263,8 +263,8 @@ def _merge_twins(
     at_seam: NDArray[np.bool_],
     twins: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.intp], Boxes, NDArray[np.float32]]:
-    """Return the indexes of the boxes that stay, all boxes, and all scores, with those that stay
-    updated."""
+    """Merge the boxes of each object. Return the indexes of those that stay, and updated copies of
+    all boxes and scores."""
     boxes, scores = boxes.copy(), scores.copy()
     twins_of: dict[int, list[int]] = {}
     for i, j in twins:

@@ -70,7 +70,6 @@ def _remarks(summary: Summary) -> Iterator[str]:
 
 
 def _result_lines(summary: Summary) -> Iterator[str]:
-    """Yield lines for each source, its errors, and its lines and zones."""
     each = summary.each
     if summary.sources:
         yield f"{len(each)} sources{GAP}{_frames(summary)}{GAP}{_detections(summary)}"

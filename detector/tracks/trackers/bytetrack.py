@@ -1,4 +1,4 @@
-"""ByteTrack: SORT, which then matches the other tracks with low-scoring boxes, such as that of a
+"""ByteTrack: SORT that also matches unmatched tracks with low-scoring boxes, such as that of a
 person behind a tree (Zhang et al., 2022, arXiv:2110.06864)."""
 
 from __future__ import annotations

@@ -30,8 +30,6 @@ def find(name: str) -> type[Stage]:
 
 
 class ChosenStage(NamedTuple):
-    """A stage of a run."""
-
     name: str
     kind: type[Stage]
     settings: Any
