@@ -81,9 +81,6 @@ class Motion:
         self.speed: Floats = np.zeros((0, 4))
         self.spread: Floats = np.zeros((0, 4, 3))
 
-    def __len__(self) -> int:
-        return len(self.place)
-
     def add(self, boxes: Floats) -> None:
         """Append new tracks at rest; ``boxes`` [n, 4] xyxy."""
         n, form = len(boxes), self.form

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import weakref
-from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
@@ -106,10 +105,11 @@ class Detections(AnswersAttributes, types.Detections):
         """Return a table with the columns class, class_id, score, x1, y1, x2, y2, and track if
         objects are tracked (missing for one without a track). Raises ImportError without pandas."""
         pandas = _import("pandas", "to_df()")
+        from detector.core.sinks._rows import plain_values
         from detector.core.sinks.csv import COLUMNS
 
         table = pandas.DataFrame(
-            [(name, id, score, *box) for name, id, score, box in _plain_values(self)],
+            [(name, id, score, *box) for name, id, score, box in plain_values(self)],
             columns=COLUMNS[COLUMNS.index("class") :],
         )
         numbers = dict.fromkeys(table.columns[2:], "float64")  # also if empty, for pandas.concat
@@ -200,11 +200,13 @@ class Detections(AnswersAttributes, types.Detections):
 
     def _repr_html_(self) -> str | None:
         """Show a notebook a table if the picture is gone. Notebooks prefer HTML to PNG."""
+        from detector.core.sinks._rows import plain_values
+
         if self._repr_png_() is not None:
             return None
         rows = "".join(
             f"<tr><td>{escape(name)}</td><td>{score}</td><td>{box}</td></tr>"
-            for name, _, score, box in _plain_values(self)
+            for name, _, score, box in plain_values(self)
         )
         return f"<table><tr><th>class</th><th>score</th><th>box</th></tr>{rows}</table>"
 
@@ -214,12 +216,6 @@ class Pair(AnswersAttributes, tuple["Frame", Detections]):
 
     __slots__ = ()
     answers = OF_STREAMS
-
-
-def _plain_values(found: types.Detections) -> Iterator[tuple[str, int, float, list[float]]]:
-    from detector.core.sinks._rows import plain_values
-
-    return plain_values(found)
 
 
 def _import(library: str, what: str) -> Any:

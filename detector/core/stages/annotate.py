@@ -150,7 +150,7 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> Dr
     places = LabelSpace(width, height, detections.boxes, line, _find_people(detections))
     scale = _text_scale(width, height, style)
     if style.remark:
-        remark = _render(style.remark, YELLOW, scale)
+        remark = render(style.remark, scale, PALETTE[YELLOW], INKS[YELLOW])
         top = max(0, height - remark.height)
         places.take(0, top, remark.width, remark.height)
         layout.labels.append(PlacedLabel(None, style.remark, "", YELLOW, scale, remark, 0, top))
@@ -297,34 +297,36 @@ def _place_labels(
         for class_id, track in zip(ids, tracks, strict=True)
     ]
     nothing = [""] * len(names)
-    texts = [(names, nothing)]
+    forms = [(names, nothing)]  # of the labels' texts, the longest first
     if style.scores:
-        shares = [f"{score:.2f}" for score in detections.scores.tolist()]
-        texts = [(names, shares), (names, nothing), (nothing, shares)]
-    bare = list(range(len(names)))
-    placed_labels: list[tuple[int, Label, int]] = []  # box, label, its place
-    for level, ends in texts:
-        labels = [_render(level[i], shades[i], scale, ends[i], font) for i in bare]
-        left = []
-        for i, label, at in zip(bare, labels, places.find(bare, labels), strict=True):
-            if at is None:
-                left.append(i)
-            else:
-                x, y, place = at
-                placed = PlacedLabel(i, level[i], ends[i], shades[i], scale, label, x, y)
-                layout.labels.append(placed)
-                placed_labels.append((i, label, place))
-        bare = left
-        if not bare:
+        scores = [f"{score:.2f}" for score in detections.scores.tolist()]
+        forms = [(names, scores), (names, nothing), (nothing, scores)]
+    unplaced = list(range(len(names)))
+    placed: list[tuple[int, Label, int]] = []  # box, label, index in PLACES
+    for starts, ends in forms:
+        labels = [
+            render(starts[i], scale, PALETTE[shades[i]], INKS[shades[i]], ends[i], font)
+            for i in unplaced
+        ]
+        positions = places.find(unplaced, labels)
+        for i, label, position in zip(unplaced, labels, positions, strict=True):
+            if position is not None:
+                x, y, place = position
+                layout.labels.append(
+                    PlacedLabel(i, starts[i], ends[i], shades[i], scale, label, x, y)
+                )
+                placed.append((i, label, place))
+        unplaced = [i for i, at in zip(unplaced, positions, strict=True) if at is None]
+        if not unplaced:
             break
-    if crowded and placed_labels and len(set(shades)) < len(shades):
+    if crowded and placed and len(set(shades)) < len(shades):
         ambiguous = _find_ambiguous(layout)
         layout.corners.extend(
             _corner(boxes[i], label, place, shades[i], layout.line)
-            for (i, label, place), needed in reversed([*zip(placed_labels, ambiguous, strict=True)])
+            for (i, label, place), needed in reversed([*zip(placed, ambiguous, strict=True)])
             if needed
         )
-    return bare
+    return unplaced
 
 
 def _find_ambiguous(layout: DrawnLayout) -> list[bool]:
@@ -361,20 +363,14 @@ def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int)
 
 
 def _place_dots(
-    places: LabelSpace, boxes: Sequence[Sequence[int]], bare: Sequence[int], radius: int
+    places: LabelSpace, boxes: Sequence[Sequence[int]], unlabelled: Sequence[int], radius: int
 ) -> Iterator[int]:
     """Yield the boxes without a label that have room for a dot in their top left corner."""
     side = 2 * radius + 1
-    for i in bare:
+    for i in unlabelled:
         x, y, x2, y2 = boxes[i]
         if min(x2 - x, y2 - y) >= 3 * side and places.take(x, y, side, side):
             yield i
-
-
-def _render(
-    text: str, shade: int, scale: float, score: str = "", font: Font | None = None
-) -> Label:
-    return render(text, scale, PALETTE[shade], INKS[shade], score, font)
 
 
 def pixelate(picture: Picture, detections: Detections, class_ids: frozenset[int]) -> None:
