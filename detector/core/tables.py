@@ -111,7 +111,7 @@ class Table:
         return replace(self, columns=[by_key[key] for key in keys])
 
     def without(self, *keys: str) -> Table:
-        return self.pick(*(one.key for one in self.columns if one.key not in keys))
+        return self.pick(*(column.key for column in self.columns if column.key not in keys))
 
     def first(self, count: int) -> Table:
         return replace(self, rows=self.rows[:count])

@@ -488,14 +488,14 @@ class Detections:
     def only(self, rows: Any) -> Self:
         """Return a subset with all attributes: ``rows`` is a mask, indexes or a slice."""
         ids = None if self.track_ids is None else self.track_ids[rows]
-        left = np.arange(len(self))[rows].tolist() if self.trails else []
+        indexes = np.arange(len(self))[rows].tolist() if self.trails else []
         return replace(
             self,
             boxes=self.boxes[rows],
             scores=self.scores[rows],
             class_ids=self.class_ids[rows],
             track_ids=ids,
-            trails=tuple(self.trails[i] for i in left),
+            trails=tuple(self.trails[i] for i in indexes),
             coasting=None if self.coasting is None else self.coasting[rows],
         )
 

@@ -58,7 +58,7 @@ def write_check(
     chosen = sorted(generator.sample(range(len(crossings)), min(sample, len(crossings))))
     first_s, last_s = crossings[0]["time_s"], crossings[-1]["time_s"]
     from_s = max(0.0, generator.uniform(first_s, max(first_s, last_s - stretch)) + AROUND_S[0])
-    counted = Counter(one["place"] for one in crossings if 0 <= one["time_s"] - from_s < stretch)
+    counted = Counter(row["place"] for row in crossings if 0 <= row["time_s"] - from_s < stretch)
     about = {
         "video": Path(video).name,
         "file": target.with_suffix(".json").name,
@@ -126,10 +126,11 @@ class Footage:
         counter = counting.Counter(replace(zone_set, shapes=lines), ())
         drawn = zip(outlines(counter, size), lines, strict=True)
         self._lines = [outline._replace(text=line.name) for outline, line in drawn]
-        for one in crossings:
-            if one["place"] not in self.places:
-                raise UsageError(f"{zones}: has no {one['place']}; give the file of these counts")
-            if one["x"] > size[0] or one["y"] > size[1]:
+        for crossing in crossings:
+            place = crossing["place"]
+            if place not in self.places:
+                raise UsageError(f"{zones}: has no {place}; give the file of these counts")
+            if crossing["x"] > size[0] or crossing["y"] > size[1]:
                 raise UsageError(f"{video}: smaller than the counted video; give that one")
         self.show(crossings[-1]["time_s"] + np.zeros(1))  # raises if the video is too short
 

@@ -36,13 +36,13 @@ def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, s
             if isinstance(shape, dict) and isinstance(before_it := old.get(name), dict):
                 new[name] = {**{key: before_it[key] for key in KEPT if key in before_it}, **shape}
         drawn[group] = new
-    whole = {**content, "cameras": {**cameras, camera: {**(own or {}), **drawn}}}
+    new_content = {**content, "cameras": {**cameras, camera: {**(own or {}), **drawn}}}
     head, parsed = text.partition(MARK)[0].rstrip(), None
-    written = f"{head}\n{MARK}{_dump({'cameras': whole['cameras']})}".lstrip()
+    written = f"{head}\n{MARK}{_dump({'cameras': new_content['cameras']})}".lstrip()
     with suppress(UsageError):  # a duplicate ``cameras``, if a user wrote one
         parsed = parse_yaml(written, path)
-    if parsed != whole:
-        written = str(_dump(whole))
+    if parsed != new_content:
+        written = str(_dump(new_content))
     file = read_zones(path, written)
     both = before, file.of_camera(camera)
     old, new = ({shape.name: each.key_of(shape) for shape in each.shapes} for each in both)

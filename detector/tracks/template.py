@@ -97,10 +97,10 @@ def choose_paths(stem: str, endings: Sequence[str], output: str | None) -> list[
     """Return paths of files that do not exist yet. Raises UsageError, OutputError."""
     names = [stem, *(f"{stem}-{number}" for number in range(2, MOST_NAMES))]
     if output is not None:
-        given = Path(output)
-        if given.suffix.replace(".yml", ".yaml") != endings[0]:
+        target = Path(output)
+        if target.suffix.replace(".yml", ".yaml") != endings[0]:
             raise UsageError(f"--output {output}: give a name that ends in {endings[0]}")
-        names, endings = [str(given.with_suffix(""))], (given.suffix, *endings[1:])
+        names, endings = [str(target.with_suffix(""))], (target.suffix, *endings[1:])
     for name in names:
         paths = [Path(f"{name}{ending}") for ending in endings]
         if not any(os.path.lexists(path) for path in paths):

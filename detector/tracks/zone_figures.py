@@ -20,22 +20,24 @@ DECIMALS = 3  # of seconds
 def totals_of(camera: str, counter: Counter) -> list[ZoneTotals]:
     from detector.core.session.document import DwellFigures, ZoneTotals
 
-    found = []
+    totals = []
     for shape, keys in _by_name(counter):
         tallies = {name: [counter.total[key] for key in some] for name, some in keys.items()}
-        stays = [seconds for some in tallies.values() for one in some for seconds in one.stays]
-        found.append(
+        stays = [seconds for some in tallies.values() for tally in some for seconds in tally.stays]
+        totals.append(
             ZoneTotals(
                 name=shape.name,
                 kind="line" if shape.is_line else "zone",
                 camera=camera,
                 sides=list(shape.sides),
                 counts={
-                    name: {kind: sum(one.counts[kind] for one in some) for kind in some[0].counts}
+                    name: {
+                        kind: sum(tally.counts[kind] for tally in some) for kind in some[0].counts
+                    }
                     for name, some in tallies.items()
                 },
                 most={
-                    name: max(one.most for one in some)
+                    name: max(tally.most for tally in some)
                     for name, some in tallies.items()
                     if not shape.is_line
                 },
@@ -49,7 +51,7 @@ def totals_of(camera: str, counter: Counter) -> list[ZoneTotals]:
                 else None,
             )
         )
-    return found
+    return totals
 
 
 def history_of(camera: str, counter: Counter) -> SceneHistory:
@@ -62,13 +64,13 @@ def history_of(camera: str, counter: Counter) -> SceneHistory:
             kind="line" if shape.is_line else "zone",
             class_name=name,
             counts={
-                kind: [sum(one.counts[kind] for one in slot) for slot in _slots(history, keys)]
+                kind: [sum(tally.counts[kind] for tally in slot) for slot in _slots(history, keys)]
                 for kind in counter.total[keys[0]].counts
             },
             mean=[]
             if shape.is_line
             else [
-                round(sum(one.seconds for one in slot) / history.every_s, DECIMALS)
+                round(sum(tally.seconds for tally in slot) / history.every_s, DECIMALS)
                 for slot in _slots(history, keys)
             ],
         )
@@ -82,7 +84,7 @@ def history_of(camera: str, counter: Counter) -> SceneHistory:
         series=series,
         heat_columns=HEAT_COLUMNS,
         heat_rows=HEAT_ROWS,
-        heat_s=[round(one, 2) for one in counter.heat.ravel().tolist()],
+        heat_s=[round(seconds, 2) for seconds in counter.heat.ravel().tolist()],
         clock=_clock_of(counter),
     )
 

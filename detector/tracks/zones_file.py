@@ -114,13 +114,13 @@ class ZonesFile:
             for pattern, zones in self.clips.items()
             if fnmatchcase(name, pattern) or fnmatchcase(source, pattern)
         )
-        found = next(fitting, self.default)
-        if not found.shapes:
+        section = next(fitting, self.default)
+        if not section.shapes:
             raise UsageError(
                 f"{self.path}: has no lines or zones for {name}; add some at the top level, or "
                 f"below clips: {name}:"
             )
-        return found
+        return section
 
     def each(self) -> Iterator[ZoneSet]:
         yield from (self.default, *self.cameras.values(), *self.clips.values())
@@ -190,7 +190,7 @@ def _parse_section(where: str, section: dict[Any, Any], above: Mapping[Any, Any]
     if len(shapes) > MOST_SHAPES:
         raise UsageError(f"{where}: more than {MOST_SHAPES} lines and zones; remove some")
     points = [point for shape in shapes for point in shape.points]
-    if size is None and points and all(0 <= one <= 1 for point in points for one in point):
+    if size is None and points and all(0 <= value <= 1 for point in points for value in point):
         size = (1.0, 1.0)
     for shape in shapes if size is not None else ():
         assert size is not None
@@ -199,16 +199,16 @@ def _parse_section(where: str, section: dict[Any, Any], above: Mapping[Any, Any]
 
 
 def _parse_shape(
-    where: str, name: Any, given: Any, is_line: bool, classes: tuple[str, ...] | None
+    where: str, name: Any, content: Any, is_line: bool, classes: tuple[str, ...] | None
 ) -> Shape:
     text = _parse_name(where, name)
     where = f"{where}.{text}"
-    if isinstance(given, list):
-        given = {"points": given}
-    given = mapping(where, given)
+    if isinstance(content, list):
+        content = {"points": content}
+    content = mapping(where, content)
     keys = ("points", "classes", *(SIDES if is_line else ("stays",)))
-    refuse_unknown(where, "key", given, keys)
-    points = _parse_points(f"{where}.points", given.get("points"))
+    refuse_unknown(where, "key", content, keys)
+    points = _parse_points(f"{where}.points", content.get("points"))
     if is_line:
         if len(points) != 2:
             raise UsageError(f"{where}.points: a line needs 2 points, this one has {len(points)}")
@@ -216,15 +216,15 @@ def _parse_shape(
             raise UsageError(f"{where}.points: the line has no length: both points are the same")
     else:
         _check_polygon(f"{where}.points", points)
-    sides = tuple(_parse_name(f"{where}.{side}", given.get(side, side)) for side in SIDES)
+    sides = tuple(_parse_name(f"{where}.{side}", content.get(side, side)) for side in SIDES)
     if sides[0] == sides[1]:
         raise UsageError(f"{where}: in and out are both called {sides[0]}; give two names")
-    stays = given.get("stays")
+    stays = content.get("stays")
     return Shape(
         text,
         points,
         is_line,
-        _parse_classes(where, given["classes"]) if "classes" in given else classes,
+        _parse_classes(where, content["classes"]) if "classes" in content else classes,
         None if stays is None else _parse_seconds(f"{where}.stays", stays),
         (sides[0], sides[1]),
     )
@@ -242,15 +242,15 @@ def _parse_name(where: str, name: Any) -> str:
     return text
 
 
-def _parse_points(where: str, given: Any) -> tuple[Point, ...]:
-    if not isinstance(given, list):
+def _parse_points(where: str, points: Any) -> tuple[Point, ...]:
+    if not isinstance(points, list):
         raise UsageError(f"{where}: is not a list of points: [[x, y], [x, y]]")
-    if len(given) > MOST_POINTS:
+    if len(points) > MOST_POINTS:
         raise UsageError(f"{where}: more than {MOST_POINTS} points; remove some")
-    for point in given:
+    for point in points:
         if not isinstance(point, list) or len(point) != 2 or not all(map(_is_number, point)):
             raise UsageError(f"{where}: {quote(point)} is not a point: [x, y], two numbers")
-    return tuple((float(x), float(y)) for x, y in given)
+    return tuple((float(x), float(y)) for x, y in points)
 
 
 def _is_number(value: Any) -> bool:
@@ -295,7 +295,7 @@ def _parse_size(where: str, value: Any) -> tuple[float, float] | None:
     if (
         not isinstance(value, list)
         or len(value) != 2
-        or not all(_is_number(one) and one >= 1 for one in value)
+        or not all(_is_number(side) and side >= 1 for side in value)
     ):
         raise UsageError(f"{where}: size: {quote(value)} is not a width and height: [1280, 720]")
     return float(value[0]), float(value[1])
@@ -304,10 +304,10 @@ def _parse_size(where: str, value: Any) -> tuple[float, float] | None:
 def _parse_classes(where: str, value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
-    given = value if isinstance(value, list) else [value]
-    if not given or not all(isinstance(one, (str, int)) for one in given):
+    names = value if isinstance(value, list) else [value]
+    if not names or not all(isinstance(name, (str, int)) for name in names):
         raise UsageError(f"{where}: classes: {quote(value)} is not a list of names: [person, car]")
-    return tuple(str(one) for one in given)
+    return tuple(str(name) for name in names)
 
 
 def _check_inside(where: str, points: Sequence[Point], size: tuple[float, float]) -> None:

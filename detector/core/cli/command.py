@@ -76,12 +76,12 @@ def subcommand(
 
 
 @contextmanager
-def errors_as_documents(wanted: bool) -> Iterator[None]:
-    """With --json (``wanted``), also print an error that ends the block as a JSON document."""
+def errors_as_documents(as_json: bool) -> Iterator[None]:
+    """With --json, also print an error that ends the block as a JSON document."""
     try:
         yield
     except (DetectVideoError, Stopped) as error:
-        if wanted:
+        if as_json:
             reason = error.word if isinstance(error, Stopped) else str(error)
             print_json({"schema": 1, "exit": {"code": error.exit_code, "reason": reason}})
         raise

@@ -49,13 +49,13 @@ class _Errors(_StandardOutput):
 def check_standard_output(owners: Mapping[str, bool]) -> None:
     """Raise UsageError if several of ``owners`` (option -> whether) write to standard output,
     OutputError if it is closed."""
-    given = [option for option, writes in owners.items() if writes]
-    if len(given) > 1:
+    writers = [option for option, writes in owners.items() if writes]
+    if len(writers) > 1:
         raise UsageError(
-            f"{' and '.join(given)} both write to standard output; omit one, or name a file"
+            f"{' and '.join(writers)} both write to standard output; omit one, or name a file"
         )
-    if given and "stdout" in _CLOSED:
-        raise OutputError(f"{given[0]}: standard output is closed; omit >&-, or write to a file")
+    if writers and "stdout" in _CLOSED:
+        raise OutputError(f"{writers[0]}: standard output is closed; omit >&-, or write to a file")
 
 
 def take_standard_output() -> int:

@@ -157,8 +157,8 @@ class _TranslatedLine:
         if self._folder:
             options["-o"] = os.path.join(*self._folder, "")
         command = [] if self._command == "detect" else [self._command]
-        given = ((name,) if value is None else (name, value) for name, value in options.items())
-        return ["detect-video", *command, *self._sources, *itertools.chain(*given)]
+        pairs = ((name,) if value is None else (name, value) for name, value in options.items())
+        return ["detect-video", *command, *self._sources, *itertools.chain(*pairs)]
 
 
 def _take_values(option: str, rest: list[str]) -> str:

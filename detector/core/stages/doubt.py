@@ -33,12 +33,12 @@ def check_results(head: Head, model: str, classes: int, fix: str) -> Head:
     return checked
 
 
-def impossible(found: Candidates, classes: int) -> str | None:
-    """Describe an impossible result, or return None. ``found``: at least one candidate."""
-    best = float(found.scores.max())
+def impossible(candidates: Candidates, classes: int) -> str | None:
+    """Describe an impossible result, or return None. ``candidates``: at least one candidate."""
+    best = float(candidates.scores.max())
     if best > MOST_SCORE:
         return f"a detection has a score of {best:.4g}, outside 0..1"
-    first = int(found.class_ids.min())
+    first = int(candidates.class_ids.min())
     if first == NOT_WHOLE:
         return "the class of a detection is not a whole number: the columns have another order"
     if first < 0:
@@ -47,15 +47,15 @@ def impossible(found: Candidates, classes: int) -> str | None:
             "names begin at another number (classes: first), or that class means background "
             "(scores: background: first)"
         )
-    last = int(found.class_ids.max())
+    last = int(candidates.class_ids.max())
     if last >= classes:
         return (
             f"a detection has class {last}, but there are names only for 0 to {classes - 1} "
             "(--names FILE gives others)"
         )
-    sizes = found.boxes[:, 2:] - found.boxes[:, :2]
+    sizes = candidates.boxes[:, 2:] - candidates.boxes[:, :2]
     if (sizes <= PIXEL).all():
-        in_corner = bool((np.abs(found.boxes) <= CORNER).all())
+        in_corner = bool((np.abs(candidates.boxes) <= CORNER).all())
         if in_corner or len(sizes) >= ENOUGH:
             return (
                 f"all {len(sizes)} boxes of a picture are within one pixel, so they are probably "

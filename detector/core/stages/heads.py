@@ -156,10 +156,10 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
             ]
         )
     anchors = len(layers[0].anchors)
-    found = survivors(outputs, anchors, logit(conf), anchors_last=False)
-    if found is None:
+    surviving = survivors(outputs, anchors, logit(conf), anchors_last=False)
+    if surviving is None:
         return no_candidates()
-    at, cells, class_ids, best = found
+    at, cells, class_ids, best = surviving
     s = probabilities((cells[:, :5], best))
     scores = s[:, 4] * s[:, 5]
     boxes = xyxy(_anchored_centres_sizes(s, _anchored_table(tuple(layers), _sizes(outputs))[at]))
@@ -240,10 +240,10 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
         )
     anchors, new_coords = len(layers[0].anchors), layers[0].new_coords
     threshold = conf if new_coords else logit(conf)
-    found = survivors(outputs, anchors, threshold, anchors_last=True)
-    if found is None:
+    surviving = survivors(outputs, anchors, threshold, anchors_last=True)
+    if surviving is None:
         return no_candidates()
-    at, cells, class_ids, best = found
+    at, cells, class_ids, best = surviving
     table = _darknet_table(tuple(layers), _sizes(outputs))[at]
     if new_coords:
         centres, scores = cells[:, :2], cells[:, 4] * best

@@ -37,8 +37,8 @@ def nms(
     if not len(scores):
         return Detections(boxes, scores, class_ids, names)
     if classes is not None:
-        wanted = np.isin(class_ids, classes)
-        boxes, scores, class_ids = boxes[wanted], scores[wanted], class_ids[wanted]
+        selected = np.isin(class_ids, classes)
+        boxes, scores, class_ids = boxes[selected], scores[selected], class_ids[selected]
     order = np.argsort(-scores, kind="stable")
     boxes, class_ids = boxes[order], class_ids[order]
     groups = np.zeros_like(class_ids) if agnostic else class_ids

@@ -48,7 +48,7 @@ def planes_of(image: Image, colours: Colours) -> Planes:
     """Convert a BGR picture of even height and width to planes in these colours."""
     y, u, v = cv2.split(cv2.transform(image, bgr_to_yuv(colours)))
     half = y.shape[1] // 2, y.shape[0] // 2
-    u, v = (cv2.resize(one, half, interpolation=cv2.INTER_AREA) for one in (u, v))
+    u, v = (cv2.resize(plane, half, interpolation=cv2.INTER_AREA) for plane in (u, v))
     return Planes(y, u, v, colours, lambda _: image)
 
 
@@ -109,7 +109,7 @@ def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
     """Draw a filled circle with smooth edges."""
     cv2.circle(planes.y, middle, radius, shade.y, cv2.FILLED, cv2.LINE_AA)
     # In a plane of half the size the centre of pixel x is at (x + 0.5) / 2 - 0.5.
-    x, y = (round((2 * one - 1) / 4 * (1 << SHIFT)) for one in middle)
+    x, y = (round((2 * coordinate - 1) / 4 * (1 << SHIFT)) for coordinate in middle)
     half = round((radius + 0.5) / 2 * (1 << SHIFT))
     for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
         cv2.circle(plane, (x, y), half, colour, cv2.FILLED, cv2.LINE_AA, SHIFT)
@@ -119,9 +119,9 @@ def draw_trails(
     planes: Planes, trails: Sequence[NDArray[np.float32]], colours: Sequence[Shade], line: int
 ) -> None:
     """Draw a line through each trail's points [n, 2], pixels, with smooth brightness edges."""
-    for whole, shade in zip(simplify(trails, line, SHIFT), colours, strict=False):
-        cv2.polylines(planes.y, [whole], False, shade.y, line, cv2.LINE_AA, SHIFT)
-        half = [(whole - (1 << SHIFT - 1)) >> 1]
+    for points, shade in zip(simplify(trails, line, SHIFT), colours, strict=False):
+        cv2.polylines(planes.y, [points], False, shade.y, line, cv2.LINE_AA, SHIFT)
+        half = [(points - (1 << SHIFT - 1)) >> 1]
         for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
             cv2.polylines(plane, half, False, colour, (line + 1) // 2, cv2.LINE_8, SHIFT)
 

@@ -116,10 +116,10 @@ class Reading:
 
 def view(outputs: list[Floats], columns: Columns) -> Floats:
     """Return the columns as a view, [N, columns]."""
-    whole = outputs[columns.output]
-    if whole.ndim == 2:  # [1, N]: one column
-        return whole.reshape(-1, 1)
-    table: Floats = whole.reshape(-1, whole.shape[-1]) if whole.ndim > 3 else whole[0]
+    output = outputs[columns.output]
+    if output.ndim == 2:  # [1, N]: one column
+        return output.reshape(-1, 1)
+    table: Floats = output.reshape(-1, output.shape[-1]) if output.ndim > 3 else output[0]
     table = table.T if columns.across else table
     end = None if columns.count is None else columns.first + columns.count
     view: Floats = table[:, columns.first : end]
@@ -336,7 +336,7 @@ def _read_finished(outputs: list[Floats], reading: Reading) -> tuple[Floats, Flo
 def _round_classes(classes: Floats) -> NDArray[np.int64]:
     """Round to whole numbers of at most ``MOST_CLASSES``; ``NOT_WHOLE`` for fractions and NaN."""
     limited = np.clip(classes, -MOST_CLASSES, MOST_CLASSES)
-    whole = np.rint(limited)
-    near = np.abs(limited - whole) <= WHOLE
-    numbers: NDArray[np.int64] = np.where(near, whole, np.float32(NOT_WHOLE)).astype(np.int64)
+    nearest = np.rint(limited)
+    near = np.abs(limited - nearest) <= WHOLE
+    numbers: NDArray[np.int64] = np.where(near, nearest, np.float32(NOT_WHOLE)).astype(np.int64)
     return numbers

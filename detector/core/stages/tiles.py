@@ -176,16 +176,16 @@ def join_tiles(
     """Join the inputs' detections into those of one picture, best first, by the rule above.
     ``found``: per input, boxes in pixels of the whole picture; ``shown``: each input's region.
     ``agnostic``, ``max_det`` and ``conf``: as for ``nms``."""
-    boxes = np.concatenate([one.boxes for one in found])
-    scores = np.concatenate([one.scores for one in found])
-    class_ids = np.concatenate([one.class_ids for one in found])
+    boxes = np.concatenate([each.boxes for each in found])
+    scores = np.concatenate([each.scores for each in found])
+    class_ids = np.concatenate([each.class_ids for each in found])
     groups = np.zeros_like(class_ids) if agnostic else class_ids
-    tiles = np.repeat(np.arange(len(found)), [len(one) for one in found])
+    tiles = np.repeat(np.arange(len(found)), [len(each) for each in found])
     at_seam = _at_seam(boxes, np.array(shown, np.float32)[tiles], shown[0])
     twins = _find_twins(boxes, groups, tiles, at_seam, shown)
     kept, boxes, scores = _merge_twins(boxes, scores, at_seam, twins)
     kept = kept[np.argsort(-scores[kept], kind="stable")]
-    cut = sum(one.cut for one in found)
+    cut = sum(each.cut for each in found)
     cut += max(0, int(np.count_nonzero(scores[kept] >= conf)) - max_det)
     kept = kept[:max_det]
     return Detections(boxes[kept], scores[kept], class_ids[kept], found[0].names, cut)

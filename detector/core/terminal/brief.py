@@ -127,19 +127,19 @@ def _frames(summary: Summary) -> str:
 
 
 def _detections(summary: Summary) -> str:
-    found = summary.detections
-    classes = list(found.by_class.items())
+    counts = summary.detections
+    classes = list(counts.by_class.items())
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
-    text = _count(found.total, "detection")
+    text = _count(counts.total, "detection")
     if len(classes) > 1:
         more = f", {sum(count for _, count in rest):,} of {len(rest)} others" if rest else ""
         text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
     elif classes:
         text = f"{text}: {classes[0][0]}"
-    if found.empty:
-        text += f"; {_count(found.empty, 'image')} without any"
-    if found.cut_by_max_det:
-        text += f"; {found.cut_by_max_det:,} more cut by --max-det"
+    if counts.empty:
+        text += f"; {_count(counts.empty, 'image')} without any"
+    if counts.cut_by_max_det:
+        text += f"; {counts.cut_by_max_det:,} more cut by --max-det"
     return text
 
 

@@ -21,10 +21,12 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
     parts: list[RenderableType] = [*_engines(findings), Text(""), *machine]
     parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
     default, code = findings["default"], findings["exit"]["code"]
-    for one in findings["in_force"]:
-        height, width = one["model_input"]
+    for choice in findings["in_force"]:
+        height, width = choice["model_input"]
         parts.append(
-            Text(f"auto for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}")
+            Text(
+                f"auto for {choice['model']} {width}x{height}: {choice['reason']}; {choice['undo']}"
+            )
         )
     # The reason for the default does not apply to models that have a measurement in force.
     scope = "auto for other models: " if findings["in_force"] and default["why"] else ""
@@ -38,10 +40,10 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
 
 def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
     """Yield the machine for a narrow terminal: for each row a heading, then its text."""
-    for what, found in _lines(findings):
-        if what:
-            yield Text(what, style="bold")
-        yield Padding(Text(found, overflow="fold"), (0, 0, 0, 2))
+    for heading, text in _lines(findings):
+        if heading:
+            yield Text(heading, style="bold")
+        yield Padding(Text(text, overflow="fold"), (0, 0, 0, 2))
 
 
 def _engines(findings: dict[str, Any]) -> Iterator[RenderableType]:
@@ -121,24 +123,24 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _encoders(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _encoders(encoders: dict[str, Any]) -> list[tuple[str, str]]:
     lines = []
-    for name, one in found.items():
-        text = one["reason"] or "runs here"
-        if one["fps"] is not None:
-            text += f": {one['fps']:.0f} FPS at 1280x720"
+    for name, encoder in encoders.items():
+        text = encoder["reason"] or "runs here"
+        if encoder["fps"] is not None:
+            text += f": {encoder['fps']:.0f} FPS at 1280x720"
         lines.append((name, text))
     return lines
 
 
-def _gpu(found: dict[str, Any]) -> str:
-    if not found["gpus"]:
-        return str(found["reason"])
+def _gpu(findings: dict[str, Any]) -> str:
+    if not findings["gpus"]:
+        return str(findings["reason"])
     return "; ".join(
-        f"{one['index']}: {one['name']}, compute capability {one['compute_cap']}, driver "
-        f"{one['driver_version']}, "
-        f"{one['memory.free']} of {one['memory.total']} free"
-        for one in found["gpus"]
+        f"{gpu['index']}: {gpu['name']}, compute capability {gpu['compute_cap']}, driver "
+        f"{gpu['driver_version']}, "
+        f"{gpu['memory.free']} of {gpu['memory.total']} free"
+        for gpu in findings["gpus"]
     )
 
 
@@ -165,8 +167,8 @@ def _counters(findings: dict[str, Any]) -> str:
     return f"{cpu}; {nvml}; schedstat {'readable' if schedstat else 'not readable'}"
 
 
-def _mark_missing(found: dict[str, bool]) -> list[str]:
-    return [name if present else f"no {name}" for name, present in found.items()]
+def _mark_missing(items: dict[str, bool]) -> list[str]:
+    return [name if present else f"no {name}" for name, present in items.items()]
 
 
 def _size(number: int | None) -> str:

@@ -96,8 +96,8 @@ def progress_line(
         f"{rate:.1f} FPS",
     ]
     if known and rate and known > written:
-        left = int((known - written) / rate)
-        figures.append(f"ETA {left // 60}:{left % 60:02d}")
+        left_s = int((known - written) / rate)
+        figures.append(f"ETA {left_s // 60}:{left_s % 60:02d}")
     if slowest := _busiest(timeline):
         figures.append(f"bottleneck: {slowest}")
     name = printable(os.path.basename(path.rstrip("/")) or path)

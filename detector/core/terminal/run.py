@@ -104,14 +104,14 @@ def _remarks(summary: Summary) -> list[str]:
 
 def _frames(summary: Summary) -> str:
     frames = summary.frames
-    others = {
+    other_counts = {
         count.name: getattr(frames, count.name)
         for count in sorted(fields(frames), key=lambda count: count.name != "dropped")
         if count.name not in ("read", "written")
     }
     done = "written" if _wrote_pictures(summary) else "detected"
     text = f"frames: {frames.read} read, {frames.written} {done}"
-    return text + "".join(f", {count} {name}" for name, count in others.items() if count)
+    return text + "".join(f", {count} {name}" for name, count in other_counts.items() if count)
 
 
 def _wrote_pictures(summary: Summary) -> bool:
@@ -124,16 +124,16 @@ def _wrote_pictures(summary: Summary) -> bool:
 
 
 def _detections(summary: Summary) -> str:
-    found = summary.detections
-    classes = list(found.by_class.items())
+    counts = summary.detections
+    classes = list(counts.by_class.items())
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
-    text = f"detections: {found.total}"
+    text = f"detections: {counts.total}"
     if shown:
         more = f" and {sum(count for _, count in rest)} in {counted(len(rest), 'other class')}"
         listed = ", ".join(f"{count} {name}" for name, count in shown)
         text += f" ({listed}{more if rest else ''})"
-    if found.cut_by_max_det:
-        text += f"; {found.cut_by_max_det} more cut by --max-det"
+    if counts.cut_by_max_det:
+        text += f"; {counts.cut_by_max_det} more cut by --max-det"
     return text
 
 
@@ -150,11 +150,12 @@ def stream_lines(summary: Summary) -> list[str]:
     """Return lines on the detections and problems of each camera."""
     lines = []
     for stream in streams_of(summary):
-        found = ", ".join(f"{count} {name}" for name, count in list(stream.detections.items())[:8])
+        top = list(stream.detections.items())[:CLASSES_SHOWN]
+        counts = ", ".join(f"{count} {name}" for name, count in top)
         drops = ", ".join(
             f"{count} {DROPPED.get(why, why)}" for why, count in stream.dropped.items()
         )
-        text = f"{stream.name}: {counted(stream.processed, 'picture')}, {found or 'nothing found'}"
+        text = f"{stream.name}: {counted(stream.processed, 'picture')}, {counts or 'nothing found'}"
         text += f"; dropped {drops}" if drops else ""
         if stream.reconnects or stream.stalls:
             times = f"{counted(stream.reconnects, 'reconnect')}, {counted(stream.stalls, 'stall')}"
