@@ -163,11 +163,11 @@ class Counter:
         self._is_zone = np.array([not shape.is_line for shape in shapes], bool)
         table.widen(len(shapes))
         if self._size is not None:
-            self._scale(self._size)
+            self._set_size(self._size)
         for number in range(first, len(shapes)):
             counted = self._classes[number]
             for class_id in sorted(self._listed if counted is None else counted):
-                self._tally(self.total, (number, class_id))
+                self._get_tally(self.total, (number, class_id))
             # With infinite margins, no side of a line is clear before the next sighting.
             events += self._set_sides(number, all_rows, np.full(len(all_rows), np.inf), time_s)
         self._count_present()
@@ -196,18 +196,18 @@ class Counter:
         finished = self._move_interval(time_s + self._behind_s, wall)
         self._frames += 1
         if size != self._size:
-            self._scale(size)
+            self._set_size(size)
         events = ended + self._end_rows(time_s - self._table.seen_s > LOST_S + CLOCK_S)
         followed = ids >= 0
         ids, class_ids, boxes = ids[followed], class_ids[followed], boxes[followed]
-        points, margins = _points(boxes, self.zones)
+        points, margins = _reference_points(boxes, self.zones)
         known = np.isin(ids, self._table.ids)
         if known.any():
             rows = self._table.find(ids[known])
             events += self._update_tracks(rows, points[known], margins[known], time_s)
         if not known.all():
             new = ~known
-            events += self._begin(ids[new], class_ids[new], points[new], margins[new], time_s)
+            events += self._add_tracks(ids[new], class_ids[new], points[new], margins[new], time_s)
         self._count_present()
         return events, finished
 
@@ -220,7 +220,7 @@ class Counter:
         events = self.end()
         return events, self._cut_interval()
 
-    def _begin(
+    def _add_tracks(
         self,
         ids: NDArray[np.int64],
         class_ids: NDArray[np.int64],
@@ -250,10 +250,10 @@ class Counter:
         counts = np.isin(table.classes[rows], list(counted)) if counted is not None else True
         table.counts[rows, number] = counts
         if self.zones.shapes[number].is_line:
-            table.away[rows, number] = away = _from_line(points, outline)
+            table.away[rows, number] = away = _distance_from_line(points, outline)
             table.sure[rows, number] = np.where(np.abs(away) > margins, np.sign(away), 0)
             return []
-        table.away[rows, number] = away = _from_outline(points, outline)
+        table.away[rows, number] = away = _distance_from_outline(points, outline)
         table.sure[rows, number] = np.where(away > 0, 1, -1)
         table.since_s[rows, number] = time_s
         inside = rows[(away > 0) & counts]
@@ -279,7 +279,7 @@ class Counter:
     def _find_crossings(self, number: int, moves: _Moves, time_s: float) -> list[ZoneEvent]:
         rows, before, points, margins, _ = moves
         table, (a, b) = self._table, self._outlines[number]
-        was, now = table.away[rows, number], _from_line(points, self._outlines[number])
+        was, now = table.away[rows, number], _distance_from_line(points, self._outlines[number])
         changed = (was >= 0) != (now >= 0)
         if changed.any():
             share = was[changed] / (was[changed] - now[changed])
@@ -301,7 +301,7 @@ class Counter:
         """Find visits. The straight path from the last point may lead in and out several times."""
         rows, before, points, margins, passed_s = moves
         table, outline = self._table, self._outlines[number]
-        was, now = table.away[rows, number], _from_outline(points, outline)
+        was, now = table.away[rows, number], _distance_from_outline(points, outline)
         table.away[rows, number] = now
         least = np.minimum(margins, MOST_OF_ZONE * self._widths[number])
         side = (now > least).astype(np.int8) - (now < -margins)
@@ -366,7 +366,7 @@ class Counter:
         if event != "stays":
             kind = direction or COUNTED_AS[event]
             for tallies in (self.total, self._interval):
-                tally = self._tally(tallies, (number, class_id))
+                tally = self._get_tally(tallies, (number, class_id))
                 tally.counts[kind] += 1
                 if event in ("leaves", "ends") and since_s is not None and until_s is not None:
                     tally.stays.append(until_s - since_s)
@@ -377,7 +377,7 @@ class Counter:
             side=_name_side(self.zones.shapes[number], direction),
         )
 
-    def _tally(self, tallies: dict[Key, ShapeTally], key: Key) -> ShapeTally:
+    def _get_tally(self, tallies: dict[Key, ShapeTally], key: Key) -> ShapeTally:
         if key not in tallies:
             kinds = OF_LINES if self.zones.shapes[key[0]].is_line else OF_ZONES
             tallies[key] = ShapeTally(dict.fromkeys(kinds, 0))
@@ -392,7 +392,7 @@ class Counter:
 
     def _add_seconds(self, number: int, class_id: int, seconds: float) -> None:
         for tallies in (self.total, self._interval):
-            self._tally(tallies, (number, class_id)).seconds += seconds
+            self._get_tally(tallies, (number, class_id)).seconds += seconds
 
     def _count_present(self) -> None:
         """Update how many objects are in each zone, including those not seen for a short time."""
@@ -402,7 +402,7 @@ class Counter:
             present[number, int(table.classes[row])] += 1
         for tallies in (self.total, self._interval):
             for key in {*present, *tallies}:
-                tally = self._tally(tallies, key)
+                tally = self._get_tally(tallies, key)
                 tally.now = present.get(key, 0)
                 tally.most = max(tally.most, tally.now)
 
@@ -417,7 +417,7 @@ class Counter:
         finished = self._cut_interval()
         self._by_wall = wall is not None
         self._began_s = now_s if self._by_wall else math.floor(now_s / every) * every
-        self._ends_s = self._end_after(self._began_s)
+        self._ends_s = self._find_end(self._began_s)
         if self._now_s is None:
             self.history.began_s = self._ends_s - every
         self._now_s = now_s
@@ -435,14 +435,14 @@ class Counter:
             if now_s < self._ends_s:
                 return finished
             finished += self._close_interval(self._ends_s)
-            self._ends_s = self._end_after(self._ends_s)
+            self._ends_s = self._find_end(self._ends_s)
         self._began_s += math.floor((now_s - self._began_s) / every) * every
-        self._ends_s = self._end_after(self._began_s)
+        self._ends_s = self._find_end(self._began_s)
         return finished
 
-    def _end_after(self, at_s: float) -> float:
+    def _find_end(self, at_s: float) -> float:
         every = self.zones.every_s
-        return _next_mark(at_s, every) if self._by_wall else at_s + every
+        return _find_next_mark(at_s, every) if self._by_wall else at_s + every
 
     def _close_interval(self, to_s: float) -> list[ZoneCount]:
         """Return a row for each line or zone and each known class that it counts."""
@@ -450,25 +450,25 @@ class Counter:
         counted = {class_id for _, class_id in self.total}
         for number in self.active:
             for class_id in counted if self._classes[number] is None else ():
-                self._tally(self.total, (number, class_id))
+                self._get_tally(self.total, (number, class_id))
         for key, tally in self.total.items():
             if key not in interval and key[0] in self.active:
-                self._tally(interval, key).most = tally.now
+                self._get_tally(interval, key).most = tally.now
         for number in set(self.active) - {number for number, _ in interval}:
-            self._tally(interval, (number, NO_CLASS))
-        rows = [self._row(from_s, to_s, key, interval[key]) for key in sorted(interval)]
+            self._get_tally(interval, (number, NO_CLASS))
+        rows = [self._make_row(from_s, to_s, key, interval[key]) for key in sorted(interval)]
         self.history.add(from_s, to_s, interval)
         self._began_s, self._interval, self._frames = to_s, {}, 0
         for key, tally in self.total.items():
             if tally.now:  # objects that are present count in the next interval, too
-                self._tally(self._interval, key).most = tally.now
+                self._get_tally(self._interval, key).most = tally.now
         return rows
 
     def name_of(self, class_id: int) -> str:
         known = 0 <= class_id < len(self._names)
         return self._names[class_id] if known else "" if class_id == NO_CLASS else str(class_id)
 
-    def _row(self, from_s: float, to_s: float, key: Key, tally: ShapeTally) -> ZoneCount:
+    def _make_row(self, from_s: float, to_s: float, key: Key, tally: ShapeTally) -> ZoneCount:
         shape = self.zones.shapes[key[0]]
         mean = None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S)
         most = None if shape.is_line else tally.most
@@ -483,13 +483,13 @@ class Counter:
         cells = cells.clip(0, (HEAT_COLUMNS - 1, HEAT_ROWS - 1))
         np.add.at(self.heat, (cells[:, 1], cells[:, 0]), passed)
 
-    def _scale(self, size: tuple[int, int]) -> None:
+    def _set_size(self, size: tuple[int, int]) -> None:
         self._size = size
         self._outlines = [outline_of(shape, self.zones.size, size) for shape in self.zones.shapes]
-        self._widths = [_width(outline) for outline in self._outlines]
+        self._widths = [_estimate_width(outline) for outline in self._outlines]
 
 
-def _next_mark(at_s: float, every_s: float) -> float:
+def _find_next_mark(at_s: float, every_s: float) -> float:
     """Return when the local clock next shows midnight or a multiple of ``every_s`` after it."""
     at, every = round(at_s * 1000), round(every_s * 1000)
     past = _local_ms(at) % DAY_MS
@@ -518,14 +518,14 @@ class History:
         while middle >= HISTORY * self.every_s:
             self.every_s *= 2
             pairs = [self.slots[i : i + 2] for i in range(0, len(self.slots), 2)]
-            self.slots = [_join(pair) for pair in pairs]
+            self.slots = [_merge(pair) for pair in pairs]
         slot = max(0, int(middle / self.every_s))
         while len(self.slots) <= slot:
             self.slots.append({})
-        self.slots[slot] = _join([self.slots[slot], interval])
+        self.slots[slot] = _merge([self.slots[slot], interval])
 
 
-def _join(several: Sequence[dict[Key, ShapeTally]]) -> dict[Key, ShapeTally]:
+def _merge(several: Sequence[dict[Key, ShapeTally]]) -> dict[Key, ShapeTally]:
     joined: dict[Key, ShapeTally] = {}
     for tallies in several:
         for key, tally in tallies.items():
@@ -553,7 +553,7 @@ def _name_side(shape: Shape, direction: str) -> str:
     return shape.sides[direction == OUT] if direction and shape.sides != SIDES else ""
 
 
-def _points(boxes: NDArray[np.floating], zones: ZoneSet) -> tuple[Floats, Floats]:
+def _reference_points(boxes: NDArray[np.floating], zones: ZoneSet) -> tuple[Floats, Floats]:
     """Return the counted point of each box, and its margin."""
     boxes = boxes.astype(np.float64)
     x, sides = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 2:] - boxes[:, :2]).mean(axis=1)
@@ -561,7 +561,7 @@ def _points(boxes: NDArray[np.floating], zones: ZoneSet) -> tuple[Floats, Floats
     return np.stack([x, y], axis=1), np.maximum(LEAST_MARGIN, zones.margin * sides)
 
 
-def _from_line(points: Floats, line: Floats) -> Floats:
+def _distance_from_line(points: Floats, line: Floats) -> Floats:
     """Return the distance of points from the infinite line, positive on its right-hand side."""
     a, b = line
     along = (b - a) / np.hypot(*(b - a))
@@ -569,7 +569,7 @@ def _from_line(points: Floats, line: Floats) -> Floats:
     return away
 
 
-def _from_outline(points: Floats, outline: Floats) -> Floats:
+def _distance_from_outline(points: Floats, outline: Floats) -> Floats:
     """Return the distance of each point from the nearest edge, positive inside (ray casting)."""
     x, y = points[:, :1], points[:, 1:]
     after = np.roll(outline, -1, axis=0)
@@ -594,14 +594,14 @@ def _sides(
         along = (to[:, 0] * path[1] - to[:, 1] * path[0]) / across
     met = np.sort(at[(at > 0) & (at < 1) & (along >= 0) & (along <= 1)]).tolist()
     for begin, end in pairwise((0.0, *met, 1.0)):
-        away = _from_outline(a + np.linspace(begin, end, SAMPLES)[:, None] * path, outline)
+        away = _distance_from_outline(a + np.linspace(begin, end, SAMPLES)[:, None] * path, outline)
         if away.max() > least:
             yield 1, end - begin
         elif away.min() < -margin:
             yield -1, end - begin
 
 
-def _width(outline: Floats) -> float:
+def _estimate_width(outline: Floats) -> float:
     """Return the approximate width of a zone: for a rectangle, its shorter side or less."""
     if len(outline) == 2:
         return 0.0

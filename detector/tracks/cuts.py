@@ -34,7 +34,7 @@ class Cuts:
         change = np.abs(last - self._last).mean()
         if change < LEAST_CHANGE:
             return False
-        moved = np.abs(_shades(last) - _shades(self._last)).sum() / (2 * last.size)
+        moved = np.abs(_count_shades(last) - _count_shades(self._last)).sum() / (2 * last.size)
         return bool(moved >= LEAST_SHIFT)
 
 
@@ -48,6 +48,6 @@ def _thumbnail(frame: Frame) -> NDArray[np.int16]:
     return plane[down // 2 :: down, right // 2 :: right].astype(np.int16)
 
 
-def _shades(thumbnail: NDArray[np.int16]) -> NDArray[np.int64]:
+def _count_shades(thumbnail: NDArray[np.int16]) -> NDArray[np.int64]:
     counts: NDArray[np.int64] = np.bincount(thumbnail.ravel() * SHADES // 256, minlength=SHADES)
     return counts

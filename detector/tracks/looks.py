@@ -9,7 +9,7 @@ A look is an inferred frame. Between looks, tracks keep their last speed. ``auto
 Both modes look at the first frames of a scene, until its objects have ids and speeds, and when
 tracks would end (``LOST_S``). A cut or a new connection begins a scene.
 
-``auto`` uses the result of ``ahead`` looks ago, because newer ones are still in flight; it waits
+``auto`` uses the result from ``ahead`` looks ago, because newer ones are still in flight; it waits
 for that result if necessary. So the choice of frames depends only on the video, not on speed or
 threads. For cameras, which drop frames by the clock anyway, it uses the newest result at once.
 """
@@ -139,7 +139,7 @@ class Looks:
             self._changed.notify_all()
 
 
-def holds_s(tracker: Tracker) -> float:
+def compute_holds_s(tracker: Tracker) -> float:
     """Return how long the tracks are valid after the current look, in seconds."""
     rows = tracker.seen()
     if not len(rows):

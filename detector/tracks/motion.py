@@ -33,7 +33,7 @@ class Form:
     first_speed: Floats
 
 
-def _centres(boxes: Floats) -> Floats:
+def _to_centres(boxes: Floats) -> Floats:
     """Return centre x and y, area, width / height."""
     sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 1e-3)
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -41,19 +41,19 @@ def _centres(boxes: Floats) -> Floats:
     return np.column_stack([middle, area, aspect])
 
 
-def _of_centres(numbers: Floats) -> Floats:
+def _from_centres(numbers: Floats) -> Floats:
     area, aspect = np.maximum(numbers[:, 2], 1e-6), np.maximum(numbers[:, 3], 1e-6)
     half = np.column_stack([np.sqrt(area * aspect), np.sqrt(area / aspect)]) / 2
     return np.concatenate([numbers[:, :2] - half, numbers[:, :2] + half], axis=1)
 
 
-def _same(boxes: Floats) -> Floats:
+def _identity(boxes: Floats) -> Floats:
     return boxes
 
 
 CORNERS = Form(
-    of_boxes=_same,
-    to_boxes=_same,
+    of_boxes=_identity,
+    to_boxes=_identity,
     measured=np.full(4, 0.1),
     drift=np.full(4, 0.01),
     drift_speed=np.full(4, 0.01),
@@ -61,8 +61,8 @@ CORNERS = Form(
     first_speed=np.ones(4),
 )
 CENTRES = Form(
-    of_boxes=_centres,
-    to_boxes=_of_centres,
+    of_boxes=_to_centres,
+    to_boxes=_from_centres,
     measured=np.array([1.0, 1.0, 10.0, 10.0]),
     drift=np.ones(4),
     drift_speed=np.array([0.01, 0.01, 0.0001, 0.0]),

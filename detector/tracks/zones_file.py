@@ -330,7 +330,7 @@ def _check_polygon(where: str, points: Sequence[Point]) -> None:
     for i, (a, b) in enumerate(edges):
         if a == b:
             raise UsageError(f"{where}: point {i + 1} is repeated")
-    if (crossing := _crossing(tuple(points))) is not None:
+    if (crossing := _find_crossing(tuple(points))) is not None:
         i, j = crossing
         raise UsageError(
             f"{where}: the zone crosses itself, between points {i + 1} and "
@@ -345,7 +345,7 @@ def _edges(points: tuple[Point, ...]) -> list[tuple[Point, Point]]:
 
 
 @lru_cache(1000)  # sections of cameras and clips inherit zones
-def _crossing(points: tuple[Point, ...]) -> tuple[int, int] | None:
+def _find_crossing(points: tuple[Point, ...]) -> tuple[int, int] | None:
     """Return two edges of a polygon that meet although they are not neighbours."""
     edges, count = _edges(points), len(points)
     for i in range(count):

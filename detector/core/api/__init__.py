@@ -60,7 +60,7 @@ def _close_open() -> None:
     _exiting.set()
     for detector in list(_open):
         with suppress(EngineError):  # a broken device
-            detector._end()
+            detector._close_at_exit()
 
 
 class GivenTracker(Protocol):
@@ -387,7 +387,7 @@ class Detector(AnswersAttributes):
         streams raise UsageError, even those still running."""
         self.__exit__(None, None, None)
 
-    def _end(self) -> None:
+    def _close_at_exit(self) -> None:
         self._closed.set()
         self._calling.acquire(timeout=10)
         while (running := self._running) is not None:

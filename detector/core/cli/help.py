@@ -150,8 +150,8 @@ class HelpfulCommand(click.Command):
         word = args[at + 1]
         if os.path.lexists(word):
             return args
-        if self._shown_for(ctx, word) is None:
-            groups = ", ".join([ALL, *map(key_of, self._grouped(ctx))])
+        if self._choose(ctx, word) is None:
+            groups = ", ".join([ALL, *map(key_of, self._group_options(ctx))])
             message = f"--help {word}: unknown group or option; groups: {groups}."
             if word in commands():
                 message = f"use detect-video {word} --help."
@@ -162,7 +162,7 @@ class HelpfulCommand(click.Command):
     def _is_long(self, ctx: click.Context) -> bool:
         return len(self.get_params(ctx)) > MOST_LISTED
 
-    def _grouped(self, ctx: click.Context) -> dict[str, list[click.Option]]:
+    def _group_options(self, ctx: click.Context) -> dict[str, list[click.Option]]:
         groups: dict[str, list[click.Option]] = {}
         for option in self.get_params(ctx):
             if isinstance(option, click.Option) and not option.hidden:
@@ -170,9 +170,9 @@ class HelpfulCommand(click.Command):
         own = groups.pop(OWN, [])
         return {**groups, OWN: own} if own else groups
 
-    def _shown_for(self, ctx: click.Context, topic: str) -> dict[str, list[click.Option]] | None:
+    def _choose(self, ctx: click.Context, topic: str) -> dict[str, list[click.Option]] | None:
         """Return the options that ``--help TOPIC`` shows; None for an unknown topic."""
-        groups = self._grouped(ctx)
+        groups = self._group_options(ctx)
         if topic == ALL:
             return groups
         from detector.core.cli.habits import our_option
@@ -201,14 +201,14 @@ class HelpfulCommand(click.Command):
         if topic is None and self._is_long(ctx):
             self._write_common(ctx, formatter)
             return
-        for title, options in (self._shown_for(ctx, topic or ALL) or {}).items():
+        for title, options in (self._choose(ctx, topic or ALL) or {}).items():
             rows = [row for option in options if (row := option.get_help_record(ctx))]
             with formatter.section(title):
                 formatter.write_dl(rows, col_max=26)
 
     def _write_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options that most users need and the command's own, one line each."""
-        groups = self._grouped(ctx)
+        groups = self._group_options(ctx)
         rows = []
         for option in itertools.chain(*groups.values()):
             if (row := option.get_help_record(ctx)) is None:

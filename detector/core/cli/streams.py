@@ -72,8 +72,8 @@ def guard_streams() -> None:
     _open_closed()
     with suppress(OSError):
         sys.stdout.flush()  # a user's sitecustomize may have printed something
-    sys.stdout = _text(_StandardOutput(1, "w", closefd=False), sys.stdout, os.isatty(1))
-    sys.stderr = _text(_Errors(2, "w", closefd=False), sys.stderr, True, _ErrorText)
+    sys.stdout = _wrap_text(_StandardOutput(1, "w", closefd=False), sys.stdout, os.isatty(1))
+    sys.stderr = _wrap_text(_Errors(2, "w", closefd=False), sys.stderr, True, _ErrorText)
 
 
 def keep_others_out() -> None:
@@ -82,7 +82,7 @@ def keep_others_out() -> None:
     raw = getattr(getattr(before, "buffer", None), "raw", None)
     if isinstance(raw, _StandardOutput) and raw.fileno() == 1:
         ours = take_standard_output()
-        sys.stdout = _text(_StandardOutput(ours, "w"), before, os.isatty(ours))
+        sys.stdout = _wrap_text(_StandardOutput(ours, "w"), before, os.isatty(ours))
 
 
 class _ErrorText(io.TextIOWrapper):
@@ -93,7 +93,7 @@ class _ErrorText(io.TextIOWrapper):
         return len(text)
 
 
-def _text(
+def _wrap_text(
     raw: io.FileIO, before: TextIO, lines: bool, kind: type[io.TextIOWrapper] = io.TextIOWrapper
 ) -> io.TextIOWrapper:
     return kind(

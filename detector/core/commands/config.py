@@ -48,7 +48,7 @@ def show(config_file: str | None, as_json: bool, **flags: Any) -> None:
     from detector.core.terminal.tables import draw_table
 
     each = [
-        {"option": f"{group}.{name}", "value": _text(row["value"]), "from": row["from"]}
+        {"option": f"{group}.{name}", "value": _format_value(row["value"]), "from": row["from"]}
         for group, leaves in rows.items()
         for name, row in leaves.items()
     ]
@@ -57,7 +57,7 @@ def show(config_file: str | None, as_json: bool, **flags: Any) -> None:
     console.print(draw_table(console, Table("options", columns, each, "options in force")))
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, (list, tuple)):

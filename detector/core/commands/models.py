@@ -33,7 +33,7 @@ def list_models(as_json: bool) -> None:
         print_models(terminal(piped_width=220), listing())
 
 
-@subcommand(options=config_options("network", "runtime", only=SHOWN), json="what was counted")
+@subcommand(options=config_options("network", "runtime", only=SHOWN), json="the counts")
 @click.argument("model", type=Models(), metavar="MODEL")
 def show(model: str, as_json: bool, **flags: Any) -> None:
     """Count a model's parameters, MACs and FLOPs."""

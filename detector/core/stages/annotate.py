@@ -47,7 +47,7 @@ _HAND_PICKED = (
 )
 
 
-def _palette(n: int) -> tuple[Color, ...]:
+def _make_palette(n: int) -> tuple[Color, ...]:
     """Return n colours, BGR: hand-picked ones, then hues a golden angle apart, in 3 lightnesses."""
     i = np.arange(n - len(_HAND_PICKED))
     hues = i * 67 % 180  # 0..179 in OpenCV
@@ -56,14 +56,14 @@ def _palette(n: int) -> tuple[Color, ...]:
     return _HAND_PICKED + tuple((int(b), int(g), int(r)) for b, g, r in bgr)
 
 
-def _ink(color: Color) -> Color:
+def _choose_ink(color: Color) -> Color:
     """Return white for text on a dark colour, else black: at least 3 : 1 contrast (WCAG 2)."""
     blue, green, red = ((channel / 255) ** 2.2 for channel in color)
     return (255, 255, 255) if 0.0722 * blue + 0.7152 * green + 0.2126 * red < 0.29 else (0, 0, 0)
 
 
-PALETTE = _palette(80)  # one per class of COCO; higher class ids reuse them
-INKS = tuple(_ink(color) for color in PALETTE)
+PALETTE = _make_palette(80)  # one per class of COCO; higher class ids reuse them
+INKS = tuple(_choose_ink(color) for color in PALETTE)
 
 PEOPLE = {"person", "people", "pedestrian"}  # in COCO, VisDrone and MOT, and the default model
 YELLOW = 3  # index in the palette: the background of a remark
@@ -322,7 +322,7 @@ def _place_labels(
     if crowded and placed and len(set(shades)) < len(shades):
         ambiguous = _find_ambiguous(layout)
         layout.corners.extend(
-            _corner(boxes[i], label, place, shades[i], layout.line)
+            _make_corner(boxes[i], label, place, shades[i], layout.line)
             for (i, label, place), needed in reversed([*zip(placed, ambiguous, strict=True)])
             if needed
         )
@@ -349,7 +349,7 @@ def _find_ambiguous(layout: DrawnLayout) -> list[bool]:
     return ambiguous
 
 
-def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int) -> Corner:
+def _make_corner(box: Sequence[int], label: Label, place: int, shade: int, line: int) -> Corner:
     """Return a thick corner where a label meets its box. If boxes of one colour overlap, its arms
     show which box the label belongs to."""
     x1, y1, x2, y2 = box

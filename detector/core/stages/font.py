@@ -53,8 +53,8 @@ class Font:
         self._draw = lru_cache(maxsize=1024)(_Face.draw)
 
     def can_write(self, text: str) -> bool:
-        """Return whether it has every letter, and draws them."""
-        if not all(char.isspace() or self._face(char) for char in text):
+        """Return whether it has and can draw every letter."""
+        if not all(char.isspace() or self._find_face(char) for char in text):
             return False
         try:
             self.write((text,), SAMPLE / EM)
@@ -70,27 +70,28 @@ class Font:
         for text in texts:
             runs += [
                 *([gap] if runs else []),
-                *(self._draw(*run, size) for run in self._runs(text)),
+                *(self._draw(*run, size) for run in self._split_runs(text)),
             ]
         return runs[::-1] if runs_leftward("".join(texts)) else runs
 
     def height(self, scale: float) -> Text:
-        """Return a digit, whose height is the least of every label."""
-        return self._draw(self._face("0") or self._faces[0], "0", max(SMALLEST, round(EM * scale)))
+        """Return a drawn digit. Every label is at least as high."""
+        face = self._find_face("0") or self._faces[0]
+        return self._draw(face, "0", max(SMALLEST, round(EM * scale)))
 
-    def _face(self, char: str) -> _Face | None:
+    def _find_face(self, char: str) -> _Face | None:
         return next((face for face in self._faces if face.has(char)), None)
 
-    def _runs(self, text: str) -> list[tuple[_Face, str]]:
+    def _split_runs(self, text: str) -> list[tuple[_Face, str]]:
         """Split text by face. Marks stay with their letter, spaces with the letter before them."""
         runs: list[tuple[_Face, str]] = []
         for char in text:
-            if char.isspace() and not self._face(char):
+            if char.isspace() and not self._find_face(char):
                 char = " "
             last = runs[-1][0] if runs else self._faces[0]
-            mark = unicodedata.category(char)[0] == "M"
-            clings = runs and (mark or (char.isspace() and last.has(char)))
-            face = last if clings else self._face(char) or self._faces[0]
+            is_mark = unicodedata.category(char)[0] == "M"
+            keeps_face = runs and (is_mark or (char.isspace() and last.has(char)))
+            face = last if keeps_face else self._find_face(char) or self._faces[0]
             if runs and runs[-1][0] is face:
                 runs[-1] = (face, runs[-1][1] + char)
             else:
@@ -99,29 +100,29 @@ class Font:
 
 
 class _Face:
-    """One of a font's two files, at every size."""
+    """A font file in all sizes: the user's, or Pillow's own."""
 
     def __init__(self, font: ImageFont.FreeTypeFont) -> None:
         self._font = font
         # Without shaping, so that one character is one glyph.
-        self._apart = font.font_variant(layout_engine=ImageFont.Layout.BASIC)
+        self._unshaped = font.font_variant(layout_engine=ImageFont.Layout.BASIC)
         self._sizes: dict[int, ImageFont.FreeTypeFont] = {}
         self._known: dict[str, bool] = {}
-        self._absent = self._sign(NO_LETTER)
+        self._absent = self._draw_sample(NO_LETTER)
 
     def has(self, char: str) -> bool:
         if (known := self._known.get(char)) is None:
             try:
-                known = self._sign(char) != self._absent
+                known = self._draw_sample(char) != self._absent
             except OSError:  # a damaged letter counts as missing
                 known = False
             self._known[char] = known
         return known
 
-    def _sign(self, char: str) -> tuple[float, tuple[float, ...], bytes]:
-        _check_size(self._apart, char)
-        drawn = self._apart.getmask(char, "L")
-        return self._apart.getlength(char), tuple(drawn.size), bytes(drawn)
+    def _draw_sample(self, char: str) -> tuple[float, tuple[float, ...], bytes]:
+        _check_size(self._unshaped, char)
+        drawn = self._unshaped.getmask(char, "L")
+        return self._unshaped.getlength(char), tuple(drawn.size), bytes(drawn)
 
     def draw(self, text: str, size: int) -> Text:
         if (font := self._sizes.get(size)) is None:

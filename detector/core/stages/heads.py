@@ -162,7 +162,8 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
     at, cells, class_ids, best = surviving
     s = probabilities((cells[:, :5], best))
     scores = s[:, 4] * s[:, 5]
-    boxes = xyxy(_anchored_centres_sizes(s, _anchored_table(tuple(layers), _sizes(outputs))[at]))
+    table = _anchored_table(tuple(layers), _map_sizes(outputs))[at]
+    boxes = xyxy(_anchored_centres_sizes(s, table))
     keep = (scores >= np.float32(conf)) & np.isfinite(boxes).all(axis=1)
     return Candidates(boxes[keep], scores[keep], class_ids[keep])
 
@@ -170,7 +171,7 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
 def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
     """Decode every row as ``anchor_maps`` does. Return [1, N, 5 + C] float32: cx, cy, w, h in
     network pixels, objectness, class probabilities, by layer, anchor, y, x."""
-    table, columns = _anchored_table(tuple(layers), _sizes(outputs)), layers[0].classes + 5
+    table, columns = _anchored_table(tuple(layers), _map_sizes(outputs)), layers[0].classes + 5
     dense, first = np.empty((1, len(table), columns), np.float32), 0
     for output, layer in zip(outputs, layers, strict=True):
         # Anchor by anchor, so that the numbers stay in the CPU cache.
@@ -184,7 +185,7 @@ def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) ->
 Sizes = tuple[tuple[int, int], ...]  # height and width of each map, in cells
 
 
-def _sizes(outputs: Sequence[Floats]) -> Sizes:
+def _map_sizes(outputs: Sequence[Floats]) -> Sizes:
     return tuple([output.shape[2:] for output in outputs])
 
 
@@ -244,7 +245,7 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
     if surviving is None:
         return no_candidates()
     at, cells, class_ids, best = surviving
-    table = _darknet_table(tuple(layers), _sizes(outputs))[at]
+    table = _darknet_table(tuple(layers), _map_sizes(outputs))[at]
     if new_coords:
         centres, scores = cells[:, :2], cells[:, 4] * best
     else:
@@ -264,7 +265,7 @@ def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Fl
         raw = output.reshape(len(layer.anchors), columns, -1)
         cells = raw.transpose(2, 0, 1).reshape(-1, columns)
         s = cells if layer.new_coords else sigmoid(cells)
-        table = _darknet_table((layer,), _sizes([output]))
+        table = _darknet_table((layer,), _map_sizes([output]))
         boxes = _darknet_centres_sizes(s[:, :2], cells, table, layer.new_coords)
         rows.append(np.concatenate([boxes, s[:, 4:]], axis=1))
     return np.concatenate(rows)[None]

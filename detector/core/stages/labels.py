@@ -174,12 +174,12 @@ class LabelSpace:
         self._line = line // 2
         self._boxes: list[Sides] = boxes.tolist()
         self._objects = [_weigh(*box) for box in self._boxes]
-        self._heads = [_weigh(*_head(*self._boxes[i])) for i in people]
+        self._heads = [_weigh(*_estimate_head(*self._boxes[i])) for i in people]
 
     def find(self, which: Sequence[int], labels: Sequence[Label]) -> list[Position | None]:
         """Find a place for each box's label in turn; None if nothing is free."""
         few = len(self._boxes) <= MANY
-        orders = map(self._order, which, labels) if few else self._order_all(which, labels)
+        orders = map(self._rank, which, labels) if few else self._rank_all(which, labels)
         return [
             next((at for at in order if self.take(at[0], at[1], label.width, label.height)), None)
             for label, order in zip(labels, orders, strict=True)
@@ -195,7 +195,7 @@ class LabelSpace:
         lefts = [max(0, min(x, last)) for x in (left, right - wide, right, left - wide)]
         return lefts, [max(0, min(y, lowest)) for y in (top - high, bottom, top, bottom - high)]
 
-    def _order(self, i: int, label: Label) -> Iterator[Position]:
+    def _rank(self, i: int, label: Label) -> Iterator[Position]:
         """Yield places for a label of box ``i``: first those that hide nothing, then those that
         hide a little, then those that hide a face."""
         wide, high = label.width, label.height
@@ -216,7 +216,7 @@ class LabelSpace:
         for _, number, x, y in sorted(later):
             yield x, y, number
 
-    def _order_all(
+    def _rank_all(
         self, which: Sequence[int], labels: Sequence[Label]
     ) -> Iterator[Iterator[Position]]:
         sizes = [(label.width, label.height) for label in labels]
@@ -245,7 +245,7 @@ class LabelSpace:
         return True
 
 
-def _head(x1: float, y1: float, x2: float, y2: float) -> Sides:
+def _estimate_head(x1: float, y1: float, x2: float, y2: float) -> Sides:
     """Return where a person's head is: top centre, at most a third of the box high, for a person
     who is close and cut off. A head is a seventh of a standing person."""
     wide, high = x2 - x1, y2 - y1

@@ -1,4 +1,4 @@
-"""Reduce candidates to detections: greedy non-maximum suppression, class-wise or over all."""
+"""Reduce candidates to detections by greedy non-maximum suppression, per class or over all."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -
         block = np.arange(start, min(start + BLOCK, len(boxes)))
         if len(kept):
             block = block[~_suppresses(kept, block, boxes, areas, groups, iou).any(axis=0)]
-        over = np.triu(_suppresses(block, block, boxes, areas, groups, iou), 1)
-        alive, spared = np.ones(len(block), bool), ~over
-        for i in np.flatnonzero(over.any(axis=1)).tolist():  # rows that suppress something
+        suppresses = np.triu(_suppresses(block, block, boxes, areas, groups, iou), 1)
+        alive, spares = np.ones(len(block), bool), ~suppresses
+        for i in np.flatnonzero(suppresses.any(axis=1)).tolist():
             if alive[i]:
-                alive &= spared[i]
+                alive &= spares[i]
         kept = np.concatenate([kept, block[alive]])
     return kept
 

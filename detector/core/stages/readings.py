@@ -126,7 +126,7 @@ def view(outputs: list[Floats], columns: Columns) -> Floats:
     return view
 
 
-def _foreground(scores: Floats, background: str) -> Floats:
+def _drop_background(scores: Floats, background: str) -> Floats:
     if background == "none":
         return scores
     view: Floats = scores[:, 1:] if background == "first" else scores[:, :-1]
@@ -143,7 +143,7 @@ def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candid
     at, class_ids, scores = _select(outputs, conf, reading)
     if not len(at):
         return no_candidates()
-    boxes = _corners(view(outputs, reading.boxes)[at], at, reading)
+    boxes = _to_corners(view(outputs, reading.boxes)[at], at, reading)
     keep = sound(boxes)
     if keep.all():
         return Candidates(boxes, scores, class_ids)
@@ -169,7 +169,7 @@ def _select(
         rows, factors = None, None
     if reading.values == "softmax":
         scores = _softmax(scores)
-    classes = _foreground(scores, reading.background)
+    classes = _drop_background(scores, reading.background)
     if reading.several:
         at, class_ids = np.nonzero(classes >= least)
         best = classes[at, class_ids]
@@ -203,7 +203,7 @@ def _softmax(scores: Floats) -> Floats:
     return result
 
 
-def _corners(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
+def _to_corners(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
     """Return a copy of the boxes of rows ``at``, xyxy [M, 4] in network pixels."""
     if reading.cells is not None:
         return _decode_cells(boxes, at, reading.cells)
@@ -264,7 +264,7 @@ def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
     scores = view(outputs, reading.scores)
     if reading.values == "softmax":
         scores = _softmax(scores)
-    scores = _foreground(scores, reading.background)
+    scores = _drop_background(scores, reading.background)
     boxes = view(outputs, reading.boxes)
     if reading.objectness is None:
         objectness = np.ones((len(scores), 1), np.float32)
@@ -275,17 +275,17 @@ def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
         objectness = objectness if reading.objectness is None else sigmoid(objectness)
     if reading.objectness_mean == "geometric":
         scores, objectness = np.sqrt(scores), np.sqrt(objectness)
-    sizes = _centres_sizes(boxes, np.arange(len(boxes)), reading)
+    sizes = _to_centres_sizes(boxes, np.arange(len(boxes)), reading)
     return np.concatenate([sizes, objectness, scores], axis=1)[None]
 
 
-def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
+def _to_centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
     """Return cx, cy, w, h [M, 4] in network pixels; boxes in this form stay unchanged."""
     if reading.cells is not None and reading.cells.kind != "distances":
         return _decode_offsets(boxes, at, reading.cells)
     if reading.form == "cxcywh" and reading.cells is None:
         return boxes * np.array(reading.unit * 2, np.float32)
-    corners = _corners(boxes, at, reading)
+    corners = _to_corners(boxes, at, reading)
     low, high = corners[:, :2], corners[:, 2:]
     return np.concatenate([(low + high) / 2, high - low], axis=1)
 
@@ -330,7 +330,7 @@ def _read_finished(outputs: list[Floats], reading: Reading) -> tuple[Floats, Flo
         used = outputs[reading.count].reshape(-1)[0]
         rows = int(np.clip(np.nan_to_num(used), 0, len(boxes)))
         boxes, scores, classes = boxes[:rows], scores[:rows], classes[:rows]
-    return _corners(boxes, np.arange(len(boxes)), reading), scores, classes
+    return _to_corners(boxes, np.arange(len(boxes)), reading), scores, classes
 
 
 def _round_classes(classes: Floats) -> NDArray[np.int64]:

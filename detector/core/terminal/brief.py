@@ -40,30 +40,30 @@ def brief_lines(
     faster, which replace advice."""
     yield from map(Text, _result_lines(summary))
     if summary.frames.written:
-        yield _rates(summary)
+        yield _rates_line(summary)
         if not _has_only_pictures(summary):
-            yield from _stages(summary, console.width)
-            yield from _bars(console, summary)
+            yield from _stage_lines(summary, console.width)
+            yield from _bar_lines(console, summary)
             if others := describe_others(summary.verdict.others_cores, summary.cpu.cores):
                 yield Text(f"{others.capitalize()}, which slowed this run.")
-            yield from map(Text, faster or _advice(summary))
-    yield from map(Text, (*_remarks(summary), *closing, *_written(summary)))
+            yield from map(Text, faster or _advice_lines(summary))
+    yield from map(Text, (*_note_lines(summary), *closing, *_output_lines(summary)))
 
 
 def camera_lines(console: SafeConsole, summary: Summary, closing: Sequence[str]) -> Iterator[Text]:
     """Yield the lines below the table of cameras, without the paths of their outputs."""
     if summary.frames.written:
-        yield _rates(summary)
-        yield from _stages(summary, console.width)
+        yield _rates_line(summary)
+        yield from _stage_lines(summary, console.width)
         yield Text(summary.verdict.sentence, style="bold")
-    yield from map(Text, _remarks(summary))
+    yield from map(Text, _note_lines(summary))
     if isinstance(summary.memory, LiveMemory) and summary.memory.slope_mb_per_hour is not None:
         yield Text(f"memory: {live_memory_text(summary.memory)}")
-    yield from map(Text, (*closing, *_session(summary)))
+    yield from map(Text, (*closing, *_session_lines(summary)))
 
 
-def _remarks(summary: Summary) -> Iterator[str]:
-    shown, hidden = _notes(summary)
+def _note_lines(summary: Summary) -> Iterator[str]:
+    shown, hidden = _select_notes(summary)
     yield from (f"note: {note}" for note in shown)
     if hidden:
         yield f"{counted(hidden, 'more note')}: use -v or see the report"
@@ -71,8 +71,9 @@ def _remarks(summary: Summary) -> Iterator[str]:
 
 def _result_lines(summary: Summary) -> Iterator[str]:
     each = summary.each
+    counts = f"{GAP}{_describe_frames(summary)}{GAP}{_describe_detections(summary)}"
     if summary.sources:
-        yield f"{len(each)} sources{GAP}{_frames(summary)}{GAP}{_detections(summary)}"
+        yield f"{len(each)} sources{counts}"
         for source in each[:SOURCES_SHOWN]:
             reason = "" if source.exit.code == 0 else f", {source.exit.reason}"
             yield f"  {_name(source)}: {counted(source.frames.written, 'frame')}{reason}"
@@ -80,7 +81,7 @@ def _result_lines(summary: Summary) -> Iterator[str]:
             yield f"  and {counted(len(each) - SOURCES_SHOWN, 'more source')}"
     else:
         if summary.frames.read or each[0].exit.code in (EXIT_DONE, *EXPLAINED):
-            yield f"{_name(each[0])}{GAP}{_frames(summary)}{GAP}{_detections(summary)}"
+            yield f"{_name(each[0])}{counts}"
         if each[0].exit.code in EXPLAINED:
             yield f"exit {each[0].exit.code}: {each[0].exit.reason}"
     yield from zone_lines(summary)
@@ -116,42 +117,42 @@ def _has_only_pictures(summary: Summary) -> bool:
     return {source.video.kind for source in summary.each} == {"pictures"}
 
 
-def _frames(summary: Summary) -> str:
+def _describe_frames(summary: Summary) -> str:
     frames = summary.frames
     noun = "image" if _has_only_pictures(summary) else "frame"
-    text = _count(frames.written, noun)
+    text = _format_count(frames.written, noun)
     if frames.read != frames.written:
-        text = f"{frames.written:,} of {_count(frames.read, noun)}"
+        text = f"{frames.written:,} of {_format_count(frames.read, noun)}"
     text += f", {frames.reused:,} reused" if frames.reused else ""
     return text + (f", {frames.coasted:,} not inferred" if frames.coasted else "")
 
 
-def _detections(summary: Summary) -> str:
+def _describe_detections(summary: Summary) -> str:
     counts = summary.detections
     classes = list(counts.by_class.items())
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
-    text = _count(counts.total, "detection")
+    text = _format_count(counts.total, "detection")
     if len(classes) > 1:
         more = f", {sum(count for _, count in rest):,} of {len(rest)} others" if rest else ""
         text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
     elif classes:
         text = f"{text}: {classes[0][0]}"
     if counts.empty:
-        text += f"; {_count(counts.empty, 'image')} without any"
+        text += f"; {_format_count(counts.empty, 'image')} without any"
     if counts.cut_by_max_det:
         text += f"; {counts.cut_by_max_det:,} more cut by --max-det"
     return text
 
 
-def _count(count: int, noun: str) -> str:
+def _format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else f'{noun}s'}"
 
 
-def _rates(summary: Summary) -> Text:
-    fps = [f"{_rate(summary.fps.end_to_end)} FPS end to end"]
-    fps += [f"{_rate(summary.fps.inference)} FPS inference"]
+def _rates_line(summary: Summary) -> Text:
+    fps = [f"{_format_rate(summary.fps.end_to_end)} FPS end to end"]
+    fps += [f"{_format_rate(summary.fps.inference)} FPS inference"]
     if summary.fps.device is not None:
-        fps += [f"{_rate(summary.fps.device)} FPS device"]
+        fps += [f"{_format_rate(summary.fps.device)} FPS device"]
     batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
     batch += f" · {summary.tiles} inputs per frame" if summary.tiles > 1 else ""
     where = f" on {summary.device}" if summary.device else ""
@@ -160,13 +161,13 @@ def _rates(summary: Summary) -> Text:
     return Text.assemble((", ".join(fps), "bold"), f"{GAP}{what}")
 
 
-def _rate(fps: float | None) -> str:
+def _format_rate(fps: float | None) -> str:
     if fps is None:
         return "-"
     return f"{fps:.0f}" if fps >= 100 else f"{fps:.3g}"
 
 
-def _stages(summary: Summary, width: int) -> Iterator[Text]:
+def _stage_lines(summary: Summary, width: int) -> Iterator[Text]:
     """Yield each stage's milliseconds per frame; stages after inference begin a new line."""
     rows = [row for row in stage_rows(summary, summary.frames.written) if row.busy_ms is not None]
     line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}:"
@@ -180,11 +181,11 @@ def _stages(summary: Summary, width: int) -> Iterator[Text]:
     yield Text(line)
 
 
-def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
+def _bar_lines(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     """Yield how busy each group of threads was, and which one limits the run."""
     limit = summary.verdict.bottleneck
     limiting = None if limit is None else group_of(limit)
-    rows = list(_busy(summary))
+    rows = list(_busy_shares(summary))
     most = max((share for *_, share in rows), default=0.0)
     # The verdict names the stage with most to gain; it excludes waits for cores, the shares do not.
     why = "" if (limiting, most) in [(row[0], row[2]) for row in rows] else " (most to gain)"
@@ -201,7 +202,7 @@ def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
         )
 
 
-def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
+def _busy_shares(summary: Summary) -> Iterator[tuple[str, str, float]]:
     """Yield each group of threads, its name and busy share. With --sync one thread does all."""
     if summary.sync:
         for name, thread in summary.threads.items():
@@ -220,7 +221,7 @@ def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
         yield group, name.replace("worker-0", "worker"), share
 
 
-def _advice(summary: Summary) -> Iterator[str]:
+def _advice_lines(summary: Summary) -> Iterator[str]:
     """Yield options or commands to try next, a line each."""
     verdict = summary.verdict
     if verdict.bottleneck is None:
@@ -239,7 +240,7 @@ def _advice(summary: Summary) -> Iterator[str]:
         yield f"{'        or ' if number else 'Faster: '}{advice}"
 
 
-def _notes(summary: Summary) -> tuple[Sequence[str], int]:
+def _select_notes(summary: Summary) -> tuple[Sequence[str], int]:
     """Return the first notes and the number of others, both without notes about the setup."""
     background = set(summary.background)
     notes = [note for at, note in enumerate(summary.notes) if at not in background]
@@ -248,23 +249,23 @@ def _notes(summary: Summary) -> tuple[Sequence[str], int]:
     return notes[:NOTES_SHOWN], len(notes) - len(notes[:NOTES_SHOWN])
 
 
-def _written(summary: Summary) -> Iterator[str]:
+def _output_lines(summary: Summary) -> Iterator[str]:
     paths = [path for source in summary.each for path in source.outputs.values()]
     if len(paths) > SOURCES_SHOWN:
         folders = sorted({str(Path(path).parent) for path in paths})
         yield f"-> {counted(len(paths), 'file')} in {', '.join(folders[:SOURCES_SHOWN])}"
     else:
-        yield from (f"-> {path}{_why_numbered(path, paths)}" for path in paths)
-    yield from _session(summary)
+        yield from (f"-> {path}{_explain_number(path, paths)}" for path in paths)
+    yield from _session_lines(summary)
 
 
-def _why_numbered(path: str, paths: Sequence[str]) -> str:
+def _explain_number(path: str, paths: Sequence[str]) -> str:
     plain = re.sub(r"(-detected)-\d+(?=\.\w+$|$)", r"\1", path)
     is_kept = plain not in paths and os.path.exists(plain)
     return f" ({Path(plain).name} is kept: it has other settings)" if is_kept else ""
 
 
-def _session(summary: Summary) -> Iterator[str]:
+def _session_lines(summary: Summary) -> Iterator[str]:
     if summary.session:
         folder = Path(summary.session)
         newest = "" if folder.parent == Path("runs") else f" {shorten(summary.session, 200)}"

@@ -31,11 +31,11 @@ class SafeConsole(Console):
         if isinstance(renderable, str):
             renderable = printable(renderable)
         elif isinstance(renderable, Text):
-            renderable = _printable(renderable)
+            renderable = _escape(renderable)
         return super().render(renderable, options)
 
 
-def _printable(text: Text) -> Text:
+def _escape(text: Text) -> Text:
     """Return the text with control characters escaped, and its styles moved accordingly."""
     plain = text.plain
     if printable(plain) == plain:

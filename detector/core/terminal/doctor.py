@@ -17,8 +17,8 @@ NARROW = 60  # columns; in fewer, the table would have one word per line
 
 
 def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
-    machine = _in_lines(findings) if console.width < NARROW else [_machine(findings)]
-    parts: list[RenderableType] = [*_engines(findings), Text(""), *machine]
+    machine = _in_lines(findings) if console.width < NARROW else [_machine_table(findings)]
+    parts: list[RenderableType] = [*_engine_lines(findings), Text(""), *machine]
     parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
     default, code = findings["default"], findings["exit"]["code"]
     for choice in findings["in_force"]:
@@ -40,13 +40,13 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
 
 def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
     """Yield the machine for a narrow terminal: for each row a heading, then its text."""
-    for heading, text in _lines(findings):
+    for heading, text in _machine_rows(findings):
         if heading:
             yield Text(heading, style="bold")
         yield Padding(Text(text, overflow="fold"), (0, 0, 0, 2))
 
 
-def _engines(findings: dict[str, Any]) -> Iterator[RenderableType]:
+def _engine_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
     """Yield a line for each engine, then the reasons against it and its other devices."""
     rows = [("engine", "usable", "precisions", list[str]()), *_engine_rows(findings)]
     first, second = (max(len(row[at]) for row in rows) for at in (0, 1))
@@ -74,16 +74,16 @@ def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list
         yield engine["name"], usable, " ".join(precisions), reasons
 
 
-def _machine(findings: dict[str, Any]) -> Table:
+def _machine_table(findings: dict[str, Any]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column("what", style="bold", no_wrap=True)
     table.add_column("found", overflow="fold")
-    for what, found in _lines(findings):
+    for what, found in _machine_rows(findings):
         table.add_row(what, Text(found))
     return table
 
 
-def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
+def _machine_rows(findings: dict[str, Any]) -> list[tuple[str, str]]:
     cpu, media, nvtx = findings["cpu"], findings["media"], findings["nvtx"]
     quota = f", quota {cpu['quota_cores']:g}" if cpu["quota_cores"] else ""
     memory = cpu["memory_bytes"]
@@ -108,12 +108,12 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
             " ".join(f"{name}={value}" for name, value in findings["threads"]["settings"].items())
             or "none in the environment (such as OMP_NUM_THREADS)",
         ),
-        ("GPU", _gpu(findings["gpu"])),
-        ("decoders", _decoders(media)),
+        ("GPU", _describe_gpus(findings["gpu"])),
+        ("decoders", _describe_decoders(media)),
         ("encoders", ", ".join(_mark_missing(media["av"]["encoders"])) or "none"),
-        *((f"--encoder {name}", text) for name, text in _encoders(findings["encoders"])),
+        *((f"--encoder {name}", text) for name, text in _encoder_rows(findings["encoders"])),
         ("NVTX", nvtx["reason"] + (f" ({nvtx['tool']})" if nvtx["tool"] else "")),
-        ("counters", _counters(findings)),
+        ("counters", _describe_counters(findings)),
     ]
     for name, folder in findings["folders"].items():
         state = "writable" if folder["writable"] else "NOT writable"
@@ -123,7 +123,7 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _encoders(encoders: dict[str, Any]) -> list[tuple[str, str]]:
+def _encoder_rows(encoders: dict[str, Any]) -> list[tuple[str, str]]:
     lines = []
     for name, encoder in encoders.items():
         text = encoder["reason"] or "runs here"
@@ -133,7 +133,7 @@ def _encoders(encoders: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _gpu(findings: dict[str, Any]) -> str:
+def _describe_gpus(findings: dict[str, Any]) -> str:
     if not findings["gpus"]:
         return str(findings["reason"])
     return "; ".join(
@@ -144,7 +144,7 @@ def _gpu(findings: dict[str, Any]) -> str:
     )
 
 
-def _decoders(media: dict[str, Any]) -> str:
+def _describe_decoders(media: dict[str, Any]) -> str:
     cv2, av = media["cv2"], media["av"]
     first = f"cv2 {cv2['version']} ({', '.join(cv2['backends'])})" if cv2["version"] else "no cv2"
     return f"{first}; " + (
@@ -154,7 +154,7 @@ def _decoders(media: dict[str, Any]) -> str:
     )
 
 
-def _counters(findings: dict[str, Any]) -> str:
+def _describe_counters(findings: dict[str, Any]) -> str:
     rapl, schedstat = findings["counters"]["rapl"], findings["counters"]["schedstat"]
     zones = ", ".join(zone for zone, readable in rapl.items() if readable)
     cpu = f"RAPL: {zones or 'present, but not readable by this user'}"

@@ -15,7 +15,7 @@ from detector.core.terminal.tables import draw_table
 MODELS = (
     Column("name", "model"),
     Column("family", out=6),
-    Column("input", value=lambda one: _size(one["input"]), out=7),
+    Column("input", value=lambda one: _format_size(one["input"]), out=7),
     Column(
         "parameters",
         form=".2f",
@@ -74,11 +74,12 @@ def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
         "model": model["name"],
         "": model["description"],
         "family": model["family"],
-        "input": _size(model["input"]) + (f", {model['geometry']}" if "geometry" in model else ""),
-        "parameters": _count(model["parameters"]),
-        "parameters, fused": _count(model["parameters_fused"]),
-        "MACs": _count(model["macs"], most),
-        "FLOPs = 2 x MACs": _count(model["flops"], most),
+        "input": _format_size(model["input"])
+        + (f", {model['geometry']}" if "geometry" in model else ""),
+        "parameters": _format_count(model["parameters"]),
+        "parameters, fused": _format_count(model["parameters_fused"]),
+        "MACs": _format_count(model["macs"], most),
+        "FLOPs = 2 x MACs": _format_count(model["flops"], most),
         "GFLOPs published": model["gflops_published"],
         "classes": f"{len(names)}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
         "outputs": ", ".join("x".join(map(str, shape)) for shape in model.get("outputs", [])),
@@ -97,11 +98,11 @@ def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
 
 
-def _size(size: Sequence[int] | None) -> str:
+def _format_size(size: Sequence[int] | None) -> str:
     return "-" if size is None else f"{size[1]}x{size[0]}"
 
 
-def _count(value: int | None, most: str = "") -> str | None:
+def _format_count(value: int | None, most: str = "") -> str | None:
     return None if value is None else f"{most}{value:,}"
 
 

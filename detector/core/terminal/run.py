@@ -68,13 +68,13 @@ def print_run(
         parts.append(draw_table(console, ledger))
         parts.append(draw_table(console, tables.threads_table(summary, written)))
         parts.append(Text(f"seconds: {seconds_text(summary)}", style="dim"))
-    parts += [Text(line) for line in (*_remarks(summary), *closing)]
+    parts += [Text(line) for line in (*_remark_lines(summary), *closing)]
     console.print(Group(*parts))
 
 
 def _found_lines(summary: Summary) -> list[str]:
     """Return lines on the detections, the outputs, and the errors."""
-    lines = [_frames(summary), _detections(summary)]
+    lines = [_frames_line(summary), _detections_line(summary)]
     for source in summary.each:
         if summary.sources:
             written = counted(source.frames.written, "frame")
@@ -87,12 +87,12 @@ def _found_lines(summary: Summary) -> list[str]:
     return [*lines, *zone_lines(summary)]
 
 
-def _remarks(summary: Summary) -> list[str]:
+def _remark_lines(summary: Summary) -> list[str]:
     reason = summary.engine_reason or f"engine {summary.engine}: as requested"
     lines = [f"{reason}; {counted(summary.engine_threads, 'thread')} per request"]
     if summary.device:
         lines.append(f"device {summary.device}: {summary.device_name or 'unnamed'}")
-    lines += _precision(summary)
+    lines += _precision_lines(summary)
     lines += [f"note: {note}" for note in summary.notes]
     memory = summary.memory
     if isinstance(memory, LiveMemory):
@@ -102,7 +102,7 @@ def _remarks(summary: Summary) -> list[str]:
     return lines
 
 
-def _frames(summary: Summary) -> str:
+def _frames_line(summary: Summary) -> str:
     frames = summary.frames
     other_counts = {
         count.name: getattr(frames, count.name)
@@ -123,7 +123,7 @@ def _wrote_pictures(summary: Summary) -> bool:
     )
 
 
-def _detections(summary: Summary) -> str:
+def _detections_line(summary: Summary) -> str:
     counts = summary.detections
     classes = list(counts.by_class.items())
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
@@ -137,7 +137,7 @@ def _detections(summary: Summary) -> str:
     return text
 
 
-def _precision(summary: Summary) -> list[str]:
+def _precision_lines(summary: Summary) -> list[str]:
     """Return a line on the precision of the executed layers, if known."""
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]

@@ -70,7 +70,7 @@ def _print_column(table: Table, column: Column) -> _PrintedColumn:
     return _PrintedColumn(column, cells, max(map(cell_len, words), default=0), most)
 
 
-def _widths(room: int, shown: Sequence[_PrintedColumn]) -> list[int]:
+def _choose_widths(room: int, shown: Sequence[_PrintedColumn]) -> list[int]:
     """Return widths that hold every word. The rest goes to columns in order of what they need for
     unbroken cells, least first. If the words do not fit, the widest column breaks its own."""
     widths = [printed.least for printed in shown]
@@ -86,7 +86,7 @@ def _widths(room: int, shown: Sequence[_PrintedColumn]) -> list[int]:
 
 def _draw(console: Console, table: Table, shown: Sequence[_PrintedColumn]) -> RichTable:
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for printed, width in zip(shown, _widths(_room(console, shown), shown), strict=True):
+    for printed, width in zip(shown, _choose_widths(_room(console, shown), shown), strict=True):
         drawn.add_column(
             Text(printed.column.head(table.unit)),
             justify="right" if table.aligned_right(printed.column) else "left",

@@ -139,9 +139,9 @@ class TrackStage(Stage):
         ids = tracker.update(detections.boxes, detections.scores, detections.class_ids, time_s)
         tracked = replace(detections, track_ids=ids)
         if self._auto:
-            from detector.tracks.looks import holds_s
+            from detector.tracks.looks import compute_holds_s
 
-            tracked.holds_s = holds_s(tracker)
+            tracked.holds_s = compute_holds_s(tracker)
         reach_conf = detections.scores >= self._conf
         return tracked if reach_conf.all() else tracked.only(reach_conf)
 

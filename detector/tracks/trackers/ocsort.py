@@ -59,10 +59,10 @@ class OcsortTracker(Tracker):
         rows, at = rows[enough], at[enough]
 
         lost, free = others(len(self), rows), others(len(used), at)
-        recovered, by = self.match(
+        recovered, matched = self.match(
             self.last[lost], lost, boxes_used[free], classes[free], self.least_overlap
         )
-        rows, at = np.append(rows, lost[recovered]), np.append(at, free[by])
+        rows, at = np.append(rows, lost[recovered]), np.append(at, free[matched])
         self._observe(rows, boxes_used[at], earlier)
         self.take(rows, boxes_used[at], scores, used[at], box_ids)
         new = used[others(len(used), at)]

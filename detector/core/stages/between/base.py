@@ -24,8 +24,8 @@ class Schedule(Protocol):
         check: Callable[[], None],
     ) -> bool:
         """Return whether to infer this frame. The reading thread calls it for each frame in order.
-        It may block until ``receive`` is called, in a block ``with waiting()``, if it calls
-        ``check`` now and then, which raises once the run has ended."""
+        It may wait for ``receive`` in a block ``with waiting():``, where it must call ``check`` now
+        and then, which raises once the run has ended."""
 
     def receive(self, frame: Frame, detections: Detections) -> None:
         """Receive an inferred frame after all stages. The writer's thread calls it in order."""
@@ -96,7 +96,7 @@ class Stage(ABC):
     @abstractmethod
     def __init__(self, settings: Any, info: SourceInfo, names: Sequence[str], conf: float) -> None:
         """Create the stage. ``info``: the source, which for cameras means all of them; ``names``:
-        of the classes; ``conf``: the threshold."""
+        the class names; ``conf``: the threshold."""
 
     @abstractmethod
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
@@ -112,5 +112,5 @@ class Stage(ABC):
         return ()
 
     def findings(self) -> Mapping[str, Any]:
-        """Return additions to lists of ``SourceRun``, for documents. Called after ``close``."""
+        """Return items to add to the lists of ``SourceRun``. Called after ``close``."""
         return {}
