@@ -51,7 +51,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def additions() -> tuple[Adds, ...]:
-    """Return what each ``WING/wing.py`` declares, parsed rather than imported."""
+    """Parse the additions of each ``WING/wing.py`` without importing it."""
     return tuple(_read_adds(ROOT / name / "wing.py") for name in names())
 
 

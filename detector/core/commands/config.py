@@ -47,14 +47,14 @@ def show(config_file: str | None, as_json: bool, **flags: Any) -> None:
     from detector.core.tables import Column, Table
     from detector.core.terminal.tables import draw_table
 
-    each = [
+    cells = [
         {"option": f"{group}.{name}", "value": _format_value(row["value"]), "from": row["from"]}
         for group, leaves in rows.items()
         for name, row in leaves.items()
     ]
     columns = (Column("option"), Column("value"), Column("from"))
     console = terminal(piped_width=120)
-    console.print(draw_table(console, Table("options", columns, each, "options in force")))
+    console.print(draw_table(console, Table("options", columns, cells, "options in force")))
 
 
 def _format_value(value: Any) -> str:

@@ -85,7 +85,8 @@ def survivors(
     outputs: Sequence[Floats], anchors: int, threshold: float, *, anchors_last: bool
 ) -> Survivors | None:
     """Return the cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the
-    threshold (NaN never does), ordered by y, x, anchor, or by anchor, y, x; None if there is none.
+    threshold (NaN never does); None if there is none. Order: anchor, y, x, or with ``anchors_last``
+    y, x, anchor.
 
     Both filters keep every candidate, since the product of two probabilities is at most each of
     them. With few classes the second runs before any cell is copied, since every cell of a network
@@ -260,10 +261,10 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
     """Decode every row as ``darknet_yolo`` does. Return [1, N, 5 + C] float32: cx, cy, w, h in
     network pixels, objectness, class probabilities, by layer, y, x, anchor."""
-    rows, columns = [], layers[0].classes + 5
+    rows = []
     for output, layer in zip(outputs, layers, strict=True):
-        raw = output.reshape(len(layer.anchors), columns, -1)
-        cells = raw.transpose(2, 0, 1).reshape(-1, columns)
+        raw = output.reshape(len(layer.anchors), layer.classes + 5, -1)
+        cells = raw.transpose(2, 0, 1).reshape(-1, layer.classes + 5)
         s = cells if layer.new_coords else sigmoid(cells)
         table = _darknet_table((layer,), _map_sizes([output]))
         boxes = _darknet_centres_sizes(s[:, :2], cells, table, layer.new_coords)
