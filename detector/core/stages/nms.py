@@ -59,7 +59,7 @@ def nms(
 def _greedy_by_group(
     boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float
 ) -> NDArray[np.intp]:
-    """Return the result of ``_greedy``, faster for the thousands of boxes of ``eval``."""
+    """Return the result of ``_greedy``, faster for thousands of boxes (``eval``)."""
     kept = []
     for group in np.unique(groups):
         members = np.nonzero(groups == group)[0]

@@ -30,8 +30,7 @@ HEAD = f"picture, size, input: found; {' + '.join(TIMED)}"
 
 
 class PictureLines:
-    """Prints a line for each picture: above the live line of ``console``, or by ``say`` if there is
-    no console."""
+    """Prints a line for each picture: above the live line of ``console``, or else by ``say``."""
 
     def __init__(self, console: SafeConsole | None, say: Callable[[str], None]) -> None:
         self._console, self._say, self._has_heading = console, say, False

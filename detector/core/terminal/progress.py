@@ -24,7 +24,7 @@ INTERVAL_S = 0.25  # between updates, each of which takes some 50 us
 
 
 class Redrawn:
-    """Redraws something from its own thread until it is stopped."""
+    """Redraws something from its own thread."""
 
     def __init__(self, console: SafeConsole) -> None:
         self.console = console
