@@ -126,7 +126,7 @@ class Looks:
                 camera.first += 1
             return camera.holds[0]
 
-    def receive(self, frame: Frame, detections: Detections) -> None:
+    def observe(self, frame: Frame, detections: Detections) -> None:
         if self._every is not None:
             return
         name = frame.arrival.camera if frame.arrival else ""

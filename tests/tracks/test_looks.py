@@ -90,7 +90,7 @@ def test_auto_on_cameras_takes_the_newest_and_waits_for_nothing() -> None:
     for i, one in enumerate(frames):
         if looks.wants(one, nullcontext, lambda: None):
             seen.append(i)
-            looks.receive(one, replace(one_box(0), holds_s=0.12))
+            looks.observe(one, replace(one_box(0), holds_s=0.12))
     assert seen[:3] == [0, 4, 8]
     assert looks.wants(frame(40), nullcontext, lambda: None)
 

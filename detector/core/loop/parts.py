@@ -338,7 +338,7 @@ def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
                 detections = stage(frame, detections)
             _note_times(track, frame, name)
         if parts.schedule is not None and not frame.coasting:
-            parts.schedule.receive(frame, detections)
+            parts.schedule.observe(frame, detections)
         yield frame, detections
 
 

@@ -24,10 +24,10 @@ class Schedule(Protocol):
         check: Callable[[], None],
     ) -> bool:
         """Return whether to infer this frame. The reading thread calls it for each frame in order.
-        It may wait for ``receive`` in a block ``with waiting():``, where it must call ``check`` now
+        It may wait for ``observe`` in a block ``with waiting():``, where it must call ``check`` now
         and then, which raises once the run has ended."""
 
-    def receive(self, frame: Frame, detections: Detections) -> None:
+    def observe(self, frame: Frame, detections: Detections) -> None:
         """Receive an inferred frame after all stages. The writer's thread calls it in order."""
 
 
