@@ -15,7 +15,7 @@ import os
 
 from detector.core import __version__
 
-# not typing's: importing that takes time before signals are handled (run/signals.py)
+# Importing typing for this would delay the handling of signals (run/signals.py).
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers and editors see the real types instead of Any
     from detector.core.api import Detector
@@ -23,13 +23,13 @@ if TYPE_CHECKING:  # type checkers and editors see the real types instead of Any
     from detector.core.errors import DetectVideoError
     from detector.core.types import Frame
 
-# ONNX Runtime queues telemetry and writes a device id into the user's cache unless it reads this
-# before it is imported; its own disable_telemetry_events() comes too late. A user's value stays.
+# Without this before its import, ONNX Runtime queues telemetry and writes a device id into the
+# user's cache; calling its disable_telemetry_events() later is too late.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]
 
-_HOMES = {
+_MODULES = {
     "DetectVideoError": "detector.core.errors",
     "Detections": "detector.core.api.results",
     "Detector": "detector.core.api",
@@ -40,11 +40,11 @@ _HOMES = {
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module 'detector' has no attribute {name!r}")
         import importlib
 
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """Start the program, as ``python -m detector`` and as ``detect-video``.
 
-Signals come first: everything imported above ``main`` would load before a signal is handled.
+``main`` imports what it needs, so that signals are handled before anything else loads.
 """
 
 

@@ -71,7 +71,7 @@ def _cmap(codes: list[int]) -> bytes:
 @contextmanager
 def opencv_4() -> Iterator[None]:
     """OpenCV's own text has ASCII only, as in version 4."""
-    caches = (labels.drawable, labels._opencv_has)
+    caches = (labels.drawable, labels._opencv_can_write)
     try:
         with patch.object(labels, "MANY_SCRIPTS", False):
             for cached in caches:

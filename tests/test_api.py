@@ -234,15 +234,15 @@ def test_what_a_call_is_given_is_checked(given, said):
 @pytest.mark.parametrize(
     "ids", [None, [1], [[1], [2]], [float("nan"), 1], [0.5, 1], ["a", "b"]], ids=str
 )
-def test_ids_of_a_tracker_of_the_callers_are_checked(ids):
-    from detector.core.api import _TrackedStream
+def test_ids_of_a_parse_tracker_the_callers_are_checked(ids):
+    from detector.core.api import _TrackerStage
 
     found = Detections(np.zeros((2, 4), np.float32), np.ones(2, np.float32), np.zeros(2, np.int64))
     tracker = SimpleNamespace(update=lambda *_: ids)
     with pytest.raises(DetectVideoError, match="a whole number for each of 2 detections"):
-        _TrackedStream(tracker)(None, found)
+        _TrackerStage(tracker)(None, found)
     tracker.update = lambda *_: [3.0, -1]
-    assert _TrackedStream(tracker)(None, found).track_ids.tolist() == [3, -1]
+    assert _TrackerStage(tracker)(None, found).track_ids.tolist() == [3, -1]
 
 
 @pytest.mark.parametrize(

@@ -60,17 +60,17 @@ class RequestOptions(TypedDict, total=False):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn what urllib3 raises in the block into an OSError, a ConnectionError or a ValueError."""
+    """Turn urllib3's errors in the block into OSError, ConnectionError or ValueError."""
     try:
         yield
     except LibraryError as error:
         reason: BaseException = error
         while isinstance(reason, LibraryError):
-            given = [each for each in reason.args if isinstance(each, Exception)]
-            found = reason.__cause__ or next(iter(given), None)
-            if found is None:
+            nested = (each for each in reason.args if isinstance(each, Exception))
+            cause = reason.__cause__ or next(nested, None)
+            if cause is None:
                 break
-            reason = found
+            reason = cause
         if isinstance(reason, OSError | ValueError):
             raise reason from None
         raise ConnectionError(str(reason)) from reason
@@ -88,11 +88,8 @@ class Answer:
         self.url = response.url or ""  # after redirects
         stated = self.headers.get("Content-Type") or "of no stated type"
         self.kind: str = stated.partition(";")[0].strip().lower()
-        self.head = b""  # the bytes read so far, if the caller keeps them
+        self.head = b""  # the first bytes, if the caller stores them here
         self.tag: str = self.headers.get("ETag") or ""
-
-    def header_names(self) -> set[str]:
-        return {name.lower() for name in self.headers}
 
     def read(self, length: int) -> bytes:
         """Return some of the next bytes; b"" at the end. Raises OSError."""
@@ -128,31 +125,33 @@ def open_from(url: str, start: int, **how: Unpack[RequestOptions]) -> Answer:
 def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         if start and response.status == 206:
-            raise ConnectionError("the server encodes a part of a file; it has to send it as it is")
+            raise ConnectionError(
+                "the server compressed a part of a file; it must send it as stored"
+            )
         return Answer(response, 0, None, False)  # lengths and ranges count encoded bytes
-    length = _length(response)
-    where = response.headers.get("Content-Range", "")
-    if response.status == 206 and (ranged := _RANGE.fullmatch(where)) is not None:
+    length = _read_length(response)
+    stated = response.headers.get("Content-Range", "")
+    if response.status == 206 and (match := _RANGE.fullmatch(stated)) is not None:
         # 20 digits are enough to recognize a size above LARGEST
-        size = None if ranged[2] == "*" else int(ranged[2][:20])
+        size = None if match[2] == "*" else int(match[2][:20])
         if size is not None and size > LARGEST:
-            raise ConnectionError(f"the server states a Content-Range that is none: {where[:60]}")
-        if ranged[1].lstrip("0") != str(start or ""):
-            raise ConnectionError(f"the server sent bytes from {ranged[1]} on, not from {start}")
+            raise ConnectionError(f"the server sent an invalid Content-Range: {stated[:60]}")
+        if match[1].lstrip("0") != str(start or ""):
+            raise ConnectionError(f"the server sent bytes from {match[1]} on, not from {start}")
         return Answer(response, start, size, True)
     ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
     return Answer(response, 0, length, ranges and length is not None)
 
 
-def _length(response: BaseHTTPResponse) -> int | None:
+def _read_length(response: BaseHTTPResponse) -> int | None:
     """Return the stated length; None if it is absent, or 2**64 - 1 (a camera's endless stream)."""
-    # urllib3 refuses two values that differ
+    # at most one value: urllib3 rejects responses with two different ones
     stated = set(response.headers.getlist("Content-Length"))
     if not stated or response.chunked:
         return None
     (text,) = stated
     if _LENGTH.fullmatch(text) is None or int(text) >= 2**64:
-        raise ConnectionError(f"the server states a Content-Length that is none: {text[:40]}")
+        raise ConnectionError(f"the server sent an invalid Content-Length: {text[:40]}")
     return int(text) if int(text) <= LARGEST else None
 
 
@@ -166,14 +165,14 @@ def open_url(
     checked: bool = True,
 ) -> BaseHTTPResponse:
     """Return the response after redirects; its ``url`` is the final address. ``login`` is sent only
-    to the scheme, host and port of ``url``, if they ask for it. ``checked``: False accepts every
-    certificate. Raises urllib's HTTPError for a refusal, and what ``plain_errors`` raises."""
+    to the scheme, host and port of ``url``, if the server asks for it. ``checked``: False accepts
+    every certificate. Raises urllib's HTTPError for a refusal, and those of ``plain_errors``."""
     headers = {**HEADERS, **headers}
     url = address_to_send(url)
-    own = urllib3.connection_from_url(url)
+    origin = urllib3.connection_from_url(url)
     for _ in range(MOST_REDIRECTS + 1):
         answer = _send(url, headers, timeout_s, checked)
-        if answer.status == 401 and login is not None and own.is_same_host(url):
+        if answer.status == 401 and login is not None and origin.is_same_host(url):
             answer.close()
             credentials = _authorize(url, login, answer.headers.getlist("WWW-Authenticate"))
             answer = _send(url, {**headers, **credentials}, timeout_s, checked)
@@ -183,51 +182,53 @@ def open_url(
         url = urljoin(url, target)
         Address(url)  # registers secrets in it, such as a signature
         if not url.lower().startswith(("http://", "https://")):
-            raise _refusal(url, answer, f" - Redirection to url '{url}' is not allowed")
+            raise _make_error(url, answer, f" - Redirection to url '{url}' is not allowed")
         url = address_to_send(url)
     else:
-        raise _refusal(url, answer, f": more than {MOST_REDIRECTS} redirects")
+        raise _make_error(url, answer, f": more than {MOST_REDIRECTS} redirects")
     if not 200 <= answer.status < 300:
         answer.close()
-        raise _refusal(url, answer)
+        raise _make_error(url, answer)
     answer.url = url
     return answer
 
 
-def address_to_send(whole: str) -> str:
-    """Return the address as it is sent: without a login, in ASCII."""
-    scheme, _, rest = whole.partition("://")
-    place, slash, path = rest.partition("/")
-    if not slash and (cut := re.search(r"[?#]", place)):
-        place, path = place[: cut.start()], place[cut.start() :]
-    host = place.rpartition("@")[2]
+def address_to_send(address: str) -> str:
+    """Return the address to put into a request: without a login, in ASCII."""
+    scheme, _, rest = address.partition("://")
+    authority, slash, path = rest.partition("/")
+    if not slash and (query := re.search(r"[?#]", authority)):
+        authority, path = authority[: query.start()], authority[query.start() :]
+    host = authority.rpartition("@")[2]
     host = host if host.isascii() else host.encode("idna").decode()
     return f"{scheme.lower()}://{host}/{quote(path.partition('#')[0], safe=_AS_SENT)}"
 
 
-def _refusal(url: str, answer: BaseHTTPResponse, more: str = "") -> HTTPError:
+def _make_error(url: str, answer: BaseHTTPResponse, more: str = "") -> HTTPError:
     error = HTTPError(url, answer.status, f"{answer.reason}{more}", answer.headers, BytesIO())  # type: ignore[arg-type]
-    error.close()  # Python 3.14 warns of one that was not closed
+    error.close()  # otherwise Python 3.14 warns that it was not closed
     return error
 
 
 def _send(url: str, headers: dict[str, str], timeout_s: float, checked: bool) -> BaseHTTPResponse:
     """Return one response from the server, or from the proxy that the environment names for it."""
     parts = parse_url(url)
-    how: dict[str, Any] = {"timeout": timeout_s, "retries": False}
+    options: dict[str, Any] = {"timeout": timeout_s, "retries": False}
     if parts.scheme == "https":
-        how["ssl_context"] = context = ssl.create_default_context()
+        options["ssl_context"] = context = ssl.create_default_context()
         if not checked:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    pools = urllib3.PoolManager(**how)
+    pools = urllib3.PoolManager(**options)
     proxy = getproxies().get(parts.scheme or "")
     if proxy and not proxy_bypass(parts.netloc or ""):
-        scheme, _, place = proxy.rpartition("://")
-        info, _, place = place.rpartition("@")
-        sent = {"Proxy-Authorization": _basic(*_login_in(info))} if info else {}
-        pools = urllib3.ProxyManager(f"{scheme or 'http'}://{place}", proxy_headers=sent, **how)
+        scheme, _, authority = proxy.rpartition("://")
+        info, _, host = authority.rpartition("@")
+        user, _, password = info.partition(":")
+        login = unquote(user), unquote(password)
+        sent = {"Proxy-Authorization": _encode_basic(*login)} if info else {}
+        pools = urllib3.ProxyManager(f"{scheme or 'http'}://{host}", proxy_headers=sent, **options)
     pool = pools.connection_from_url(url)
-    pool.ConnectionCls = _Timely if pool.scheme == "http" else _TimelyTls
+    pool.ConnectionCls = _TimeLimited if pool.scheme == "http" else _TimeLimitedTls
     return pools.urlopen(
         "GET",
         url,
@@ -239,12 +240,7 @@ def _send(url: str, headers: dict[str, str], timeout_s: float, checked: bool) ->
     )
 
 
-def _login_in(info: str) -> Login:
-    user, _, password = info.partition(":")
-    return unquote(user), unquote(password)
-
-
-def _basic(user: str, password: str) -> str:
+def _encode_basic(user: str, password: str) -> str:
     return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
@@ -257,23 +253,23 @@ def _authorize(url: str, login: Login, challenges: Sequence[str]) -> dict[str, s
         challenge = parse_keqv_list(list(filter(None, parse_http_list(kinds["digest"]))))
         answer = AbstractDigestAuthHandler(passwords).get_authorization(Request(url), challenge)
         return {"Authorization": f"Digest {answer}"}
-    return {"Authorization": _basic(*login)} if "basic" in kinds else {}
+    return {"Authorization": _encode_basic(*login)} if "basic" in kinds else {}
 
 
-class _Timely(HTTPConnection):
+class _TimeLimited(HTTPConnection):
     """A connection that limits the time for all headers; a read timeout restarts with each byte."""
 
     def getresponse(self) -> Any:
         late, limit_s = threading.Event(), MOST_READS * (self.timeout or 0)
-        alarm = threading.Timer(limit_s, self._hang_up, (late,))
-        alarm.daemon = True
-        alarm.start()
+        timer = threading.Timer(limit_s, self._hang_up, (late,))
+        timer.daemon = True
+        timer.start()
         try:
             return super().getresponse()
         finally:
-            alarm.cancel()
-            if late.is_set():  # headers that are cut off look like headers that ended
-                raise TimeoutError(f"the head of its answer took more than {limit_s:g} s")
+            timer.cancel()
+            if late.is_set():  # otherwise the headers received so far would look complete
+                raise TimeoutError(f"the response headers took more than {limit_s:g} s")
 
     def _hang_up(self, late: threading.Event) -> None:
         late.set()
@@ -282,8 +278,8 @@ class _Timely(HTTPConnection):
                 self.sock.shutdown(socket.SHUT_RDWR)
 
 
-class _TimelyTls(_Timely, HTTPSConnection):
+class _TimeLimitedTls(_TimeLimited, HTTPSConnection):
     def connect(self) -> None:
         super().connect()
-        # otherwise urllib3 warns of each connection that is unchecked on purpose
+        # otherwise urllib3 warns about certificates that we deliberately do not check
         self.is_verified = True

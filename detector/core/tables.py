@@ -16,7 +16,7 @@ from detector.core.errors.text import as_cell, printable
 
 
 class Share(float):
-    """A number shown as a percentage; None stays empty."""
+    """A fraction shown as a percentage; None becomes NaN, which is shown as a missing value."""
 
     def __new__(cls, value: float | None) -> Share:
         return super().__new__(cls, float("nan") if value is None else value)
@@ -40,10 +40,10 @@ class Column:
     ``key``: its name in CSV, and the attribute or key of a row that it shows (``agreement.share``
     is an attribute of an attribute), unless ``value`` reads something else from the row. ``title``:
     its heading; the key if empty. ``form``: a Python format for its numbers; if empty, ``plain``
-    formats them. ``unit``: the unit of its numbers. ``out``: narrow places omit columns in this
+    formats them. ``unit``: the unit of its numbers. ``out``: narrow terminals omit columns in this
     order, 1 first; a column with 0 always stays. ``right``: alignment; None aligns text left and
-    numbers right. ``whole``: its cells are not wrapped. ``longest``: longer cells lose their middle
-    on a terminal. ``absent``: the text for None.
+    numbers right. ``whole``: its cells are not wrapped. ``longest``: a terminal shortens longer
+    cells in the middle. ``absent``: the text for None.
     """
 
     key: str
@@ -69,10 +69,10 @@ class Column:
             row = getattr(row, name)
         return row
 
-    def head(self, said: str = "") -> str:
-        """Return the heading. ``said``: a unit that is not repeated."""
+    def head(self, stated: str = "") -> str:
+        """Return the heading, with its unit unless that is the one ``stated`` for the table."""
         title = self.key if self.title is None else self.title
-        return f"{title} {self.unit}" if self.unit and self.unit != said else title
+        return f"{title} {self.unit}" if self.unit and self.unit != stated else title
 
     def text(self, value: Any, absent: str | None = None) -> str:
         if value is None or (isinstance(value, float) and value != value):
@@ -90,9 +90,9 @@ class Column:
 class Table:
     """A table. ``name``: its anchor in a page. ``rows``: the objects that columns read.
 
-    ``title`` and ``caption`` appear around it on a terminal. ``unit``: what the title states for
-    all numbers that have it. ``dim``: indexes of dimmed rows. A page folds away all but ``most``
-    rows; ``rest``: what it calls the others.
+    A terminal prints ``title`` above it and ``caption`` below. ``unit``: the unit that the title
+    states, so headings omit it. ``dim``: indexes of dimmed rows. A page folds away all but ``most``
+    rows; ``rest``: its word for the folded ones.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Table:
         return replace(self, columns=[by_key[key] for key in keys])
 
     def without(self, *keys: str) -> Table:
-        return self.pick(*(one.key for one in self.columns if one.key not in keys))
+        return self.pick(*(column.key for column in self.columns if column.key not in keys))
 
     def first(self, count: int) -> Table:
         return replace(self, rows=self.rows[:count])
@@ -123,12 +123,12 @@ class Table:
         return not isinstance(next((one for one in values if one is not None), None), str)
 
 
-# Parts that a wing adds to the HTML report, which draws them.
+# Parts that a wing adds to the HTML report
 
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table with rows folded away after the first ``most``; ``rest``: what they are called."""
+    """A table that folds away rows after the first ``most``; ``rest``: its word for these."""
 
     name: str
     columns: Sequence[str]
@@ -147,7 +147,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with paragraphs, tables and curves. ``how``: explains its numbers."""
+    """A heading with paragraphs, tables and curves. ``how``: an explanation of its numbers."""
 
     name: str
     title: str
@@ -165,11 +165,12 @@ def plain(value: float) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """Return CSV for programs: six significant digits, no cell that looks like a formula."""
+    """Return CSV: six significant digits, and no cell that a spreadsheet takes for a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.key for column in table.columns])
-    writer.writerows([[_csv_cell(one.of(row)) for one in table.columns] for row in table.rows])
+    for row in table.rows:
+        writer.writerow([_csv_cell(column.of(row)) for column in table.columns])
     return out.getvalue()
 
 

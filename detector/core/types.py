@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Image = NDArray[np.uint8]  # [h, w, 3] BGR; [B, H, W, 3] RGB in a request's slot
-BACK_S = 1  # a larger step back means the clock was set back; a smaller one, frames out of order
-LONGEST_GAP_S = 10.0  # longest pause between two frames, if the source's clock tells nothing more
+BACK_S = 1  # pts fall by more than this if the clock was set back, by less if frames are reordered
+LONGEST_GAP_S = 10.0  # default for the longest pause between two frames
 
 
 @dataclass(slots=True)
@@ -29,21 +29,21 @@ class Arrival:
     """
 
     camera: str
-    epoch: int  # counted from 1; rises with each connection
-    arrived_ns: int  # when its first packet was received, as far as FFmpeg tells
-    utc_s: float  # Unix time of that moment
+    epoch: int  # number of the connection, from 1
+    arrived_ns: int  # when its first packet was received, as far as FFmpeg reports that
+    utc_s: float  # Unix time at ``arrived_ns``
     decoded_ns: int = 0
     captured_s: float | None = None  # Unix time by the camera's own clock, if it sends one
     taken_ns: int = 0  # when the loop took it
-    began_ns: int = 0  # its inference began
-    inferred_ns: int = 0  # its inference ended
+    began_ns: int = 0  # when its inference began
+    inferred_ns: int = 0  # when its inference ended
     result_ns: int = 0  # when its detections were known
 
 
 class Colours(NamedTuple):
     """How to interpret the numbers of a YUV picture, in the codes of ITU-T H.273; 2 is unspecified.
 
-    ``luma``: the weights of red and blue in the brightness, which ``matrix`` stands for.
+    ``luma``: the weights of red and blue in the brightness, as defined by ``matrix``.
     """
 
     matrix: int
@@ -55,9 +55,9 @@ class Colours(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Planes:
-    """A picture in YUV 4:2:0 with 8 bits: a brightness for each pixel, two colours for each 2x2.
+    """A picture in YUV 4:2:0 with 8 bits: a Y value per pixel, a U and a V value per 2x2 pixels.
 
-    Height and width are even. In memory, rows may have gaps between them, pixels may not.
+    Height and width are even. Rows may be padded in memory; the pixels of a row are contiguous.
     """
 
     y: NDArray[np.uint8]  # [h, w]
@@ -74,7 +74,7 @@ class Planes:
         return self.y.nbytes + self.u.nbytes + self.v.nbytes
 
     def to_bgr(self) -> Image:
-        """Convert to a new picture, u8 BGR [h, w, 3], equal to what the reader would have made."""
+        """Convert to a new picture, u8 BGR [h, w, 3], equal to the reader's own conversion."""
         return self.convert(self)
 
     def copy(self) -> Planes:
@@ -87,9 +87,8 @@ Picture = Image | Planes
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduced:
     """A picture decoded at a fraction of its size, because no output needs more. Boxes are in
-    pixels of the whole picture. ``pixels``: u8 BGR, each standing for ``factor`` x ``factor``
-    pixels; the last of a row or column perhaps fewer. ``width`` and ``height``: of the whole
-    picture."""
+    pixels of the whole picture. ``pixels``: u8 BGR, each for ``factor`` x ``factor`` pixels (fewer
+    at the right and bottom edges). ``width`` and ``height``: of the whole picture."""
 
     pixels: Image
     factor: int
@@ -104,9 +103,8 @@ AnyPicture = Picture | Reduced
 class FrameTimes:
     """How long each stage took for one frame, if requested (--save-times, -v).
 
-    ``ms``: stage -> milliseconds, of the stages that the frame has left. Frames of a batch are
-    inferred together, and each counts an equal share of that time: 1/``batch``. ``input``: height
-    and width of the network's input.
+    ``ms``: finished stage -> milliseconds. Frames of a batch are inferred together, and each frame
+    counts 1/``batch`` of that time. ``input``: height and width of the network's input.
     """
 
     input: tuple[int, int]
@@ -118,18 +116,18 @@ class FrameTimes:
 class Frame:
     """One decoded picture.
 
-    ``index``: its number in the source, counted from 0 before ``--stride`` drops any; of a camera,
-    the number of received pictures. ``pts``: in ticks of the source's time base, as stored (it need
-    not start at 0); ``time_s`` = pts * time_base. If the container's clock jumped, both continue
-    from before: it states ``behind`` ticks more, and was set back ``rewinds`` times. ``path``: the
-    picture's file if the source is a folder or glob, else None. ``name``: of its outputs: its file
-    name, with folders in front if two pictures of a source share one. ``picture``: BGR, or planes
-    of YUV if the source was opened for them; ``image`` is BGR, converted from planes on first
-    access, so do not draw into the planes after that. ``source``: set by ``Detector.stream``.
-    ``arrival``: of cameras only. ``reused``: nothing moved (--skip-still), so it has the detections
-    of the last inferred frame. ``coasting``: its boxes come from tracks (--infer-every). ``cut``:
-    whether another scene begins here; None if not checked. ``reduced``: ``picture`` has a fraction
-    of the pixels, if the source was opened so.
+    ``index``: its number in the source, counted from 0 before ``--stride`` drops any; for a camera,
+    counted over received pictures. ``pts``: in ticks of the source's time base, as stored (it need
+    not start at 0); ``time_s`` = pts * time_base. Both ignore jumps of the container's clock, which
+    is ``behind`` ticks ahead of ``pts`` and was set back ``rewinds`` times. ``path``: the picture's
+    file if the source is a folder or glob, else None. ``name``: names its outputs; the file name,
+    with folders in front if two pictures of a source share one. ``picture``: BGR, or planes of YUV
+    if the source was opened for them; ``image`` is BGR, converted from planes on first access, so
+    do not draw into the planes after that. ``source``: set by ``Detector.stream``. ``arrival``: for
+    cameras only. ``reused``: nothing moved (--skip-still), so it has the detections of the last
+    inferred frame. ``coasting``: its boxes come from tracks (--infer-every). ``cut``: whether
+    another scene begins here; None if not checked. ``reduced``: the picture, if the source was
+    opened to decode a fraction of its pixels.
 
         >>> frame = Frame(index=0, pts=0, time_s=0.0, picture=np.zeros((720, 1280, 3), np.uint8))
         >>> frame.size, frame.inferred
@@ -156,7 +154,7 @@ class Frame:
 
     @property
     def image(self) -> Image:
-        """u8 BGR [h, w, 3], after rotation."""
+        """The picture as u8 BGR [h, w, 3], after rotation."""
         if not isinstance(self.picture, Planes):
             return self.picture
         if self._made is None or self._made[0] is not self.picture:
@@ -215,7 +213,7 @@ class PipedTrack(Protocol):
 class SourceInfo:
     """What is known about a source before its first frame.
 
-    Counts and durations are hints, because containers state wrong ones.
+    Counts and durations are hints, because containers may state wrong values.
     """
 
     path: str
@@ -283,8 +281,8 @@ class Letterbox:
     height: int
 
     def to_source(self, detections: Detections) -> Detections:
-        """Map boxes from network pixels to source pixels and clip them. Detections without a box
-        are returned unchanged."""
+        """Map boxes from network pixels to source pixels and clip them. Returns ``detections``
+        itself if it is empty."""
         if not len(detections):
             return detections
         pad = np.array([self.pad_x, self.pad_y] * 2, np.float32)
@@ -298,7 +296,7 @@ class Fit(Protocol):
     """The mapping from inputs to a frame: a ``Letterbox``, or a ``stages.tiles.TiledFit``."""
 
     def to_source(self, detections: Any, /) -> Detections:
-        """Map what ``Parts.nms`` returned to the frame."""
+        """Map the result of ``Parts.nms`` to the frame."""
 
 
 class Candidates(NamedTuple):
@@ -312,7 +310,7 @@ class Candidates(NamedTuple):
 class ZoneEvent(NamedTuple):
     """What one object did at a line or zone (--zones): it "crosses" a line; it "enters", "leaves"
     or "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: the object's reference point,
-    pixels. ``since_s``, ``until_s``: its time in the zone, if it is over or long."""
+    pixels. ``since_s``, ``until_s``: its visit to the zone, if that ended or is long."""
 
     time_s: float  # time of the frame that made it certain
     zone: str  # name of the line or zone
@@ -387,17 +385,17 @@ class Detection(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Detections:
-    """The objects of one frame, best score first. Iterating yields ``Detection``; so does
-    ``found[0]``. ``found[found.scores > 0.5]`` and ``found.of("person")`` select some.
+    """The objects of one frame, best score first. Iterating and ``found[0]`` yield ``Detection``;
+    ``found[found.scores > 0.5]`` and ``found.of("person")`` return subsets.
 
     ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, clipped to it; the origin
     is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut`` counts
-    what ``--max-det`` dropped. ``track_ids``: of the tracks (--track), from 1; -1 for an object
-    without one yet; None if nothing is tracked. ``trails``: where each object's centre was lately,
+    what ``--max-det`` dropped. ``track_ids``: ids of their tracks (--track), from 1; -1 for an
+    object without a track yet; None without --track. ``trails``: recent centres of each object,
     oldest first (--trails). ``scene``: lines and zones (--zones). ``coasting``: which boxes were
-    not detected in this frame but predicted by their tracks; None: none. ``drawn``: what pictures
-    show instead (--smooth). ``holds_s``: how long the tracks can do without the network
-    (--infer-every auto); None if unknown.
+    not detected in this frame but predicted by their tracks; None: none. ``drawn``: the boxes that
+    pictures show instead (--smooth). ``holds_s``: how long the tracks can be predicted without
+    another inference (--infer-every auto); None if unknown.
     """
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]
@@ -454,10 +452,10 @@ class Detections:
 
     def of(self, *classes: str | int) -> Self:
         """Return the objects of these classes (names or ids). Raises KeyError if unknown."""
-        unknown = [one for one in classes if isinstance(one, str) and one not in self.names]
+        unknown = [name for name in classes if isinstance(name, str) and name not in self.names]
         if unknown:
             raise KeyError(f"unknown class {unknown[0]!r}; known: {', '.join(self.names)}")
-        ids = [self.names.index(one) if isinstance(one, str) else one for one in classes]
+        ids = [self.names.index(each) if isinstance(each, str) else each for each in classes]
         return self[np.isin(self.class_ids, ids)]
 
     @property
@@ -466,7 +464,7 @@ class Detections:
         return () if self.scene is None else self.scene.events
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all values are equal; two engines' rarely are to the last bit."""
+        """Return whether all values are equal. Two engines rarely agree to the last bit."""
         if not isinstance(other, Detections):
             return NotImplemented
         mine, theirs = (
@@ -490,36 +488,36 @@ class Detections:
     def only(self, rows: Any) -> Self:
         """Return a subset with all attributes: ``rows`` is a mask, indexes or a slice."""
         ids = None if self.track_ids is None else self.track_ids[rows]
-        left = np.arange(len(self))[rows].tolist() if self.trails else []
+        indexes = np.arange(len(self))[rows].tolist() if self.trails else []
         return replace(
             self,
             boxes=self.boxes[rows],
             scores=self.scores[rows],
             class_ids=self.class_ids[rows],
             track_ids=ids,
-            trails=tuple(self.trails[i] for i in left),
+            trails=tuple(self.trails[i] for i in indexes),
             coasting=None if self.coasting is None else self.coasting[rows],
         )
 
     def inside(self, height: int, width: int) -> Detections:
         """Return the boxes clipped to a picture of this size, without those outside it."""
         boxes = self.boxes.clip(0, np.array([width, height] * 2, np.float32))
-        there = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-        return replace(self, boxes=boxes).only(there)
+        visible = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+        return replace(self, boxes=boxes).only(visible)
 
     @property
     def shown(self) -> Detections:
-        """What pictures draw of them."""
+        """The boxes that pictures show."""
         return self if self.drawn is None else self.drawn
 
     def found(self) -> Detections:
-        """Return those detected in this frame, without the ones that coast."""
+        """Return the objects detected in this frame, without those predicted by tracks."""
         return self if self.coasting is None else self.only(~self.coasting)
 
     def track_list(self) -> list[int | None]:
         """Return the track id of each object; None for one without a track."""
         ids = [-1] * len(self) if self.track_ids is None else self.track_ids.tolist()
-        return [one if one >= 0 else None for one in ids]
+        return [track if track >= 0 else None for track in ids]
 
     def name(self, i: int) -> str:
         """Return the class name of detection i; the id as text if the model has no name for it."""
@@ -532,10 +530,10 @@ class LabelledPicture:
     """The labelled objects of one picture or one video frame.
 
     Two kinds of boxes are not targets. A box that is ``ignored`` is matched once, by IoU, and then
-    counts neither as right nor as wrong. A ``crowd`` takes any number of detections, by the share
+    counts neither as right nor as wrong. A ``crowd`` matches any number of detections, by the share
     of the detection inside it (COCO's iscrowd). ``labelled`` holds the annotated class ids, None
     for all: objects of other classes may have no box, so detections of them do not count.
-    ``track_ids``: boxes with one number are one object, if the labels say so.
+    ``track_ids``: boxes of one object share an id; None if the labels have no ids.
     """
 
     id: int  # its id in the label file, otherwise its index in the list

@@ -1,9 +1,8 @@
 """The wings, and what each of them adds to the program.
 
-A wing is a folder beside the core with a file ``WING/wing.py``, whose ``ADDS`` names it, in
-literals. The core knows no wing by name and imports nothing of one, not even that file, before it
-is asked for. Other things are found by their place: files in ``WING/commands/``, ``stages/``,
-``trackers/``, and ``site/`` (of pages).
+A wing is a folder next to the core with a file ``wing.py``, whose ``ADDS`` lists most of its
+additions as literals. The core names no wing, and imports no file of a wing before it is needed:
+it parses ``wing.py``. Other additions are files in ``commands/``, ``stages/`` or ``trackers/``.
 """
 
 from __future__ import annotations
@@ -27,12 +26,11 @@ ROOT = Path(__file__).parents[1]
 class Adds:
     """What a wing adds. Each value is "MODULE:NAME", imported at its first use.
 
-    ``sources``: name -> a class of ``sources.base.Source``. ``guest``: a
-    ``cli.guest.Guest``, which takes some runs of ``detect`` over and watches the others.
-    ``sections``: functions of a session's document, each of which gives a ``tables.Section`` of the
-    HTML report, or None. ``closing``: functions of a finished run's summary, each of which gives a
-    line for the end of its output, or None; the second argument says whether -v asked for all.
-    ``tracker``: the name that --track has by default.
+    ``sources``: name -> a subclass of ``sources.base.Source``. ``guest``: a ``cli.guest.Guest``,
+    which takes over some runs of ``detect`` and watches the others. ``sections``: functions that
+    return a ``tables.Section`` of the HTML report for a session's document, or None. ``closing``:
+    functions that return a last line of output for a finished run's summary, or None; the second
+    argument is whether -v was given. ``tracker``: the default of --track.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +41,7 @@ class Adds:
 
 
 class MissingPartError(ImportError):
-    """A file in the right folder, without the class or object of its recipe in CONTRIBUTING.md."""
+    """A file that lacks the class or object which its recipe in CONTRIBUTING.md requires."""
 
 
 @cache
@@ -53,14 +51,14 @@ def names() -> tuple[str, ...]:
 
 @cache
 def additions() -> tuple[Adds, ...]:
-    """Read from the source of each ``WING/wing.py``: a run imports no wing that it does not use."""
+    """Parse the additions of each ``WING/wing.py`` without importing it."""
     return tuple(_read_adds(ROOT / name / "wing.py") for name in names())
 
 
 def _read_adds(file: Path) -> Adds:
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    made = next(node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return Adds(**{str(one.arg): ast.literal_eval(one.value) for one in made.keywords})
+    call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return Adds(**{str(word.arg): ast.literal_eval(word.value) for word in call.keywords})
 
 
 @cache
@@ -76,21 +74,20 @@ def load(place: str) -> Any:
 @cache
 def list_files(*folders: str) -> tuple[str, ...]:
     """Return the sorted names of the modules in a package's folders: ``list_files(*__path__)``;
-    without ``base`` and names that start with "_". Each folder is read once, since a run asks
-    dozens of times."""
-    found = sorted(info.name for info in pkgutil.iter_modules(folders))
-    return tuple(name for name in found if name != "base" and not name.startswith("_"))
+    without ``base`` and names that start with "_". Cached, since a run calls it dozens of times."""
+    names = sorted(info.name for info in pkgutil.iter_modules(folders))
+    return tuple(name for name in names if name != "base" and not name.startswith("_"))
 
 
 def import_files(package: str, *folders: str) -> list[ModuleType]:
     return [importlib.import_module(f"{package}.{name}") for name in list_files(*folders)]
 
 
-def find_files(folder: str, *of: str) -> Mapping[str, str]:
-    """Map name -> module for ``WING/folder``, of these wings or of all. Imports none."""
+def find_files(folder: str, *wings: str) -> Mapping[str, str]:
+    """Map name -> module for ``WING/folder`` of these wings, or of all. Imports none of them."""
     return {
         name: f"detector.{wing}.{folder}.{name}"
-        for wing in of or names()
+        for wing in wings or names()
         for name in list_files(str(ROOT / wing / folder))
     }
 
@@ -98,11 +95,11 @@ def find_files(folder: str, *of: str) -> Mapping[str, str]:
 @cache
 def read_literal(module: str, name: str) -> Any:
     """Return the literal that a module, or a class in it, assigns to ``name`` on one line, or None.
-    Read from its source; nothing is imported."""
-    place = ROOT.parent.joinpath(*module.split("."))
-    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    Reads the source file without importing it."""
+    path = ROOT.parent.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not file.is_file() and (spec := find_spec(module)) and spec.origin:
-        file = Path(spec.origin)  # of a folder that was added to the package's path
+        file = Path(spec.origin)  # in a folder that was added to the package's __path__
     source = file.read_text(encoding="utf-8")
     line = re.search(rf"^ *{name}(?:: .+)? = (.+)$", source, re.MULTILINE)
     return None if line is None else ast.literal_eval(line[1])
@@ -110,33 +107,31 @@ def read_literal(module: str, name: str) -> Any:
 
 @cache
 def commands() -> Mapping[str, str]:
-    """Map ``infer-raw`` -> "detector.core.commands.infer_raw" and so on. Imports none."""
-    places = {**find_files("commands", "core"), **find_files("commands")}
-    return {name.replace("_", "-"): place for name, place in places.items()}
+    """Map ``infer-raw`` -> "detector.core.commands.infer_raw" and so on. Imports none of them."""
+    modules = {**find_files("commands", "core"), **find_files("commands")}
+    return {name.replace("_", "-"): module for name, module in modules.items()}
 
 
 def default_tracker() -> str:
     return "".join(adds.tracker for adds in additions())
 
 
-# What wings say of a run.
-
-
 def guest() -> Any:
-    """Return what may take over runs of ``detect`` (``cli/guest.py``); None if no wing has it."""
+    """Return the ``cli.guest.Guest`` that may take over runs of ``detect``; None without one."""
     places = [adds.guest for adds in additions() if adds.guest is not None]
     return load(places[0])() if places else None
 
 
 def closing_lines(summary: Any, verbose: bool) -> list[str]:
     """Return the lines that wings add at the end of a run's output."""
-    return _ask([place for adds in additions() for place in adds.closing], summary, verbose)
+    return _call_each([place for adds in additions() for place in adds.closing], summary, verbose)
 
 
 def sections(document: Any) -> list[Any]:
     """Return the report sections that wings make of a session."""
-    return _ask([place for adds in additions() for place in adds.sections], document)
+    return _call_each([place for adds in additions() for place in adds.sections], document)
 
 
-def _ask(places: Sequence[str], *facts: Any) -> list[Any]:
-    return [one for place in places if (one := load(place)(*facts)) is not None]
+def _call_each(places: Sequence[str], *arguments: Any) -> list[Any]:
+    results = (load(place)(*arguments) for place in places)
+    return [result for result in results if result is not None]

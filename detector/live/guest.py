@@ -64,7 +64,7 @@ class Cameras:
         command: Sequence[str],
         console: SafeConsole | None,
         say: Callable[[str], None],
-        told: bool,
+        report_changes: bool,
         building: BuildProgress | None,
     ) -> RunResult:
         from detector.live.run import Observers, detect_live
@@ -77,7 +77,8 @@ class Cameras:
             from detector.live.terminal.cameras import CameraTable
 
             table = CameraTable(console)
-        observers = Observers(table, say=echo, state=echo if told else lambda line: None)
+        state = echo if report_changes else lambda line: None
+        observers = Observers(table, say=echo, state=state)
         if (hub := around.hub) is not None:
             observers = replace(
                 observers,
@@ -87,7 +88,7 @@ class Cameras:
                 events_to=(hub,),
             )
         result = detect_live(specs, config, command=command, around=observers, building=building)
-        if told and result.told:  # each camera's error has been printed already
+        if report_changes and result.told:  # each camera's error has been printed already
             result.errors = [
                 SourceError(_without_addresses(error)) if isinstance(error, SourceError) else error
                 for error in result.errors

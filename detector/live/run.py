@@ -337,7 +337,7 @@ class _LiveRun:
             settings, text, changes = kind.redraw(config.as_dict(), camera, drawing)
             kind.check(settings, self._plan.network.names)
             write_whole(Path(path), text.encode(), "make it writable and draw again", ours=True)
-            wanted, parts = between.wanted(config.as_dict()), self._parts
+            wanted, parts = between.choose(config.as_dict()), self._parts
             self._plan = replace(self._plan, wanted=wanted, as_asked=config)
             with suppress(UsageError):  # a filter for a removed line stays
                 self._filters.take([one for one in self.roster.listed if one.name == camera])

@@ -1,5 +1,5 @@
-"""The page of ``detect-video zones check``, on which a person judges counted crossings and counts a
-stretch of the video by hand."""
+"""Write the page of ``detect-video zones check``, on which a person judges counted crossings and
+counts a part of the video by hand."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ PAGE = Path(__file__).with_name("site") / "check.html"
 TEXTS, NUMBERS = ("source", "zone", "event", "direction", "class", "side"), ("time_s", "x", "y")
 LARGEST = 1 << 28  # bytes per file
 SEED = 0  # of the sample
-AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; it was counted at 0
+AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; it was counted at 0 s
 STRETCH_STEP_S = 0.2
-ROUNDED_S = 0.001  # times in files have three digits
+ROUNDED_S = 0.001  # times in files have three decimals
 ACROSS, QUALITY = 400, [cv2.IMWRITE_JPEG_QUALITY, 75]  # pixels; of a JPEG
 
 Crossing = dict[str, Any]  # TEXTS and NUMBERS of the events file; "place": line and side
@@ -48,23 +48,23 @@ Crossing = dict[str, Any]  # TEXTS and NUMBERS of the events file; "place": line
 def write_check(
     counts: str, video: str, zones: str | None, output: str | None, sample: int, stretch: int
 ) -> tuple[Path, int, int]:
-    """Write the page; return it, and how many of how many crossings it shows. ``zones``: the file
-    that they were counted with; ``stretch``: seconds. Raises UsageError, SourceError, OutputError.
-    """
+    """Write the page. Return its path, how many crossings it shows, and how many were counted.
+    ``zones``: the file that they were counted with; ``stretch``: seconds to count by hand. Raises
+    UsageError, SourceError, OutputError."""
     (target,) = choose_paths(f"{stem_of(video)}-check", (".html",), output)
     crossings = read_crossings(counts, video)
     footage = Footage(video, zones or f"{stem_of(video)}-zones.yaml", crossings)
-    chance = random.Random(SEED)
-    chosen = sorted(chance.sample(range(len(crossings)), min(sample, len(crossings))))
+    generator = random.Random(SEED)
+    chosen = sorted(generator.sample(range(len(crossings)), min(sample, len(crossings))))
     first_s, last_s = crossings[0]["time_s"], crossings[-1]["time_s"]
-    from_s = max(0.0, chance.uniform(first_s, max(first_s, last_s - stretch)) + AROUND_S[0])
-    counted = Counter(one["place"] for one in crossings if 0 <= one["time_s"] - from_s < stretch)
+    from_s = max(0.0, generator.uniform(first_s, max(first_s, last_s - stretch)) + AROUND_S[0])
+    counted = Counter(row["place"] for row in crossings if 0 <= row["time_s"] - from_s < stretch)
     about = {
         "video": Path(video).name,
         "file": target.with_suffix(".json").name,
         "drawn": f"{len(chosen)} of {len(crossings)} crossings, drawn at random (seed {SEED})",
         "from_s": from_s,
-        "crossings": [footage.show_around(crossings[one]) for one in chosen],
+        "crossings": [footage.show_around(crossings[i]) for i in chosen],
         "counted": {place: counted[place] for place in footage.places},
         "stretch": footage.show(np.arange(from_s, from_s + stretch, STRETCH_STEP_S)),
     }
@@ -81,21 +81,21 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
             f"{counts}: give IN.counts.csv next to IN.events.csv, which has the times; for a "
             "camera, count a recording, and check that"
         )
-    found = []
-    for row in _rows(events, TEXTS, NUMBERS):
+    crossings = []
+    for row in _read_rows(events, TEXTS, NUMBERS):
         if Path(row["source"]).name != Path(video).name:
             raise UsageError(f"{counts}: was counted in {row['source']}; give that video")
         if row["event"] == "crosses":
-            found.append({**row, "place": f"{row['zone']} {row['side'] or row['direction']}"})
-    if not found:
-        raise UsageError(f"{counts}: nothing crossed a line; do the lines lie across the way?")
-    counted = sum((Counter(row) for row in _rows(counts, (), SIDES)), Counter[str]())
-    if counted != Counter(one["direction"] for one in found):
-        raise UsageError(f"{counts}: has other sums than {events}; count again")
-    return sorted(found, key=lambda one: float(one["time_s"]))
+            crossings.append({**row, "place": f"{row['zone']} {row['side'] or row['direction']}"})
+    if not crossings:
+        raise UsageError(f"{counts}: nothing crossed a line; do they lie across the objects' path?")
+    counted = sum((Counter(row) for row in _read_rows(counts, (), SIDES)), Counter[str]())
+    if counted != Counter(crossing["direction"] for crossing in crossings):
+        raise UsageError(f"{counts}: its sums differ from those of {events}; count again")
+    return sorted(crossings, key=lambda crossing: float(crossing["time_s"]))
 
 
-def _rows(path: str, texts: Sequence[str], numbers: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _read_rows(path: str, texts: Sequence[str], numbers: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield these columns of a CSV file of --zones. Raises UsageError."""
     text = read_text(path, "a file that --zones writes", limit=LARGEST)
     table = csv.DictReader(io.StringIO(text, newline=""))
@@ -108,63 +108,66 @@ def _rows(path: str, texts: Sequence[str], numbers: Sequence[str]) -> Iterator[d
 
 
 class Footage:
-    """Small pictures of a video, with its lines. Raises UsageError, also for crossings of another
-    video or other lines, and SourceError."""
+    """Makes small pictures of a video, with its lines. Raises SourceError, and UsageError if the
+    crossings are those of another video or other lines."""
 
     def __init__(self, video: str, zones: str, crossings: Sequence[Crossing]) -> None:
         if not os.path.exists(zones):
-            raise UsageError(f"{zones}: not there; give the file of these counts: --zones FILE")
-        places, self._reading = read_zones(zones).of_clip(video), SourceReading.of(Config())
+            raise UsageError(f"{zones}: does not exist; use --zones FILE, the file of these counts")
+        zone_set, self._reading = read_zones(zones).of_clip(video), SourceReading.of(Config())
         with self._reading.open(video) as source:
             info = source.info
         if info.kind != "video":
-            raise UsageError(f"{video}: not a video, so it has no times to look at")
+            raise UsageError(f"{video}: not a video, so its frames have no times")
         self._video, self._begins_s = video, info.start_pts * info.time_base
         self._size = size = info.width, info.height
-        lines = tuple(shape for shape in places.shapes if shape.is_line)
+        lines = tuple(shape for shape in zone_set.shapes if shape.is_line)
         self.places = [f"{line.name} {side}" for line in lines for side in line.sides]
-        counter = counting.Counter(replace(places, shapes=lines), ())
+        counter = counting.Counter(replace(zone_set, shapes=lines), ())
         drawn = zip(outlines(counter, size), lines, strict=True)
         self._lines = [outline._replace(text=line.name) for outline, line in drawn]
-        for one in crossings:
-            if one["place"] not in self.places:
-                raise UsageError(f"{zones}: has no {one['place']}; give the file of these counts")
-            if one["x"] > size[0] or one["y"] > size[1]:
-                raise UsageError(f"{video}: smaller than what was counted; give that video")
-        self.show(crossings[-1]["time_s"] + np.zeros(1))
+        for crossing in crossings:
+            place = crossing["place"]
+            if place not in self.places:
+                raise UsageError(f"{zones}: has no {place}; give the file of these counts")
+            if crossing["x"] > size[0] or crossing["y"] > size[1]:
+                raise UsageError(f"{video}: smaller than the counted video; give that one")
+        self.show(crossings[-1]["time_s"] + np.zeros(1))  # raises if the video is too short
 
-    def show_around(self, one: Crossing) -> dict[str, Any]:
-        """Show a quarter of the picture, mostly above the crossing point."""
+    def show_around(self, crossing: Crossing) -> dict[str, Any]:
+        """Add pictures to a crossing: a quarter of the frame, mostly above the crossing point."""
         width, height = self._size
-        left = int(min(max(one["x"] - width / 4, 0), width / 2))
-        top = int(min(max(one["y"] - height / 3, 0), height / 2))
+        left = int(min(max(crossing["x"] - width / 4, 0), width / 2))
+        top = int(min(max(crossing["y"] - height / 3, 0), height / 2))
         part = slice(top, top + (height + 1) // 2), slice(left, left + (width + 1) // 2)
-        return {**one, "pictures": self.show(one["time_s"] + AROUND_S, part, one)}
+        pictures = self.show(crossing["time_s"] + AROUND_S, part, crossing)
+        return {**crossing, "pictures": pictures}
 
     def show(
-        self, times: NDArray[np.float64], part: Any = ..., one: Crossing | None = None
+        self, times: NDArray[np.float64], part: Any = ..., marked: Crossing | None = None
     ) -> list[str]:
-        """Return frames at these times as data URLs of JPEGs; a ring marks where ``one``
+        """Return frames at these times as data URLs of JPEGs, with a ring where ``marked``
         crossed."""
         start_s = Fraction(times[0] - ROUNDED_S) - self._begins_s
         reading = replace(self._reading, start_s=max(start_s, Fraction(0)))
         (width, height), unit = self._size, max(1, self._size[0] // 400)
         size = ACROSS, max(1, ACROSS * height // width)
-        found, ahead = [], times - ROUNDED_S
+        urls, missing = [], times - ROUNDED_S
         with suppress(SourceError), reading.open(self._video) as source:
             for frame in source:
-                if frame.time_s < ahead[0]:
+                if frame.time_s < missing[0]:
                     continue
                 image = frame.image.copy()
                 draw_outlines(image, self._lines, unit, unit / 2)
-                if one is not None and abs(frame.time_s - one["time_s"]) < ROUNDED_S:
-                    cv2.circle(image, (round(one["x"]), round(one["y"])), 6 * unit, SHADE, unit)
+                if marked is not None and abs(frame.time_s - marked["time_s"]) < ROUNDED_S:
+                    middle = round(marked["x"]), round(marked["y"])
+                    cv2.circle(image, middle, 6 * unit, SHADE, unit)
                 small = cv2.resize(image[part], size)
                 jpeg = base64.b64encode(cv2.imencode(".jpg", small, QUALITY)[1].tobytes())
-                found.append(f"data:image/jpeg;base64,{jpeg.decode()}")
-                ahead = ahead[ahead > frame.time_s]
-                if not len(ahead):
+                urls.append(f"data:image/jpeg;base64,{jpeg.decode()}")
+                missing = missing[missing > frame.time_s]
+                if not len(missing):
                     break
-        if not found:
+        if not urls:
             raise SourceError(f"{self._video}: ends before {times[0]:.1f} s; give the whole video")
-        return found
+        return urls

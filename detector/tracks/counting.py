@@ -1,11 +1,12 @@
-"""Counts what tracks do: crossings of lines, visits and times in zones, objects present.
+"""Count what tracks do: crossings of lines, visits and times in zones, objects present.
 
-One point of each box counts: the middle of its lower edge, where an object stands on the ground, or
-its centre. A track changes sides only once its point is past the line or edge by more than the box
-jitter (``ZoneSet.margin`` of the box's size): an object that waits on a line crosses it once, and
-one that turns back on it does not. A track crosses a line if it was clearly on one side, is clearly
-on the other, and its way led through the line and not past its end; between two sightings the way
-is straight. A track not seen for ``LOST_S`` ends where it was last seen, as all do at a cut.
+Each box has a reference point: the middle of its lower edge, where an object stands on the ground,
+or its centre. A track changes sides only once its point is past the line or edge by more than the
+box jitter (``ZoneSet.margin`` of the box's size). So an object that waits on a line crosses it
+once, and one that turns back on it does not. A track crosses a line if it was clearly on one side,
+is clearly on the other, and its path led through the line, not past its end. Paths between two
+sightings are straight. A track ends where it was last seen after ``LOST_S`` without a box, or at a
+cut.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
-MOST_OF_ZONE = 0.25  # limits the margin by a zone's width, so that small ones have an inside
-SAMPLES = 17  # per part of a way between two edges of a zone; odd, to include its middle
+MOST_OF_ZONE = 0.25  # largest margin as a share of a zone's width, so small zones have an inside
+SAMPLES = 17  # points on a path between two edges of a zone; odd, to include the middle
 DAY_MS = 86_400_000
 NO_CLASS = -1  # in rows before any class was counted
-MOST_EMPTY = 10_000  # most intervals without a frame, for clocks that jump by years
+MOST_EMPTY = 10_000  # rows of empty intervals after a clock jumped, which may be by years
 HEAT_COLUMNS, HEAT_ROWS = 64, 36
-HISTORY = 500  # intervals; beyond it pairs are merged
+HISTORY = 500  # intervals; if there are more, pairs are merged
 
 IN, OUT, ENTERED, LEFT, APPEARED, ENDED = "in", "out", "entered", "left", "appeared", "ended"
 OF_LINES, OF_ZONES = (IN, OUT), (ENTERED, LEFT, APPEARED, ENDED)
@@ -57,7 +58,7 @@ class ShapeTally:
 
 
 class _TrackTable:
-    """The tracks: one row each, one column per shape."""
+    """A row per track; arrays of two dimensions have a column per shape."""
 
     def __init__(self) -> None:
         self.ids = np.zeros(0, np.int64)
@@ -65,11 +66,11 @@ class _TrackTable:
         self.points = np.zeros((0, 2))
         self.seen_s = np.zeros(0)
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts this class
-        self.sure = np.zeros((0, 0), np.int8)  # the last clear side
+        self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
         self.away = np.zeros((0, 0))  # pixels from the line or the zone's edge, negative outside
-        self.through = np.zeros((0, 0), bool)  # whether it came to its side through the line
+        self.through = np.zeros((0, 0), bool)  # whether it last passed the line between its ends
         self.since_s = np.zeros((0, 0))  # start of the visit
-        self.stayed = np.zeros((0, 0), bool)
+        self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
 
     def widen(self, shapes: int) -> None:
         for name in ("counts", "sure", "away", "through", "since_s", "stayed"):
@@ -87,13 +88,13 @@ class _TrackTable:
             setattr(self, name, np.concatenate([values, more]))
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the rows of these tracks, all of which exist. Ids are not always in order."""
-        order = np.argsort(self.ids)
+        """Return the rows of these tracks, all of which exist."""
+        order = np.argsort(self.ids)  # ids are not always in order
         return order[np.searchsorted(self.ids[order], ids)]
 
 
 class _Moves(NamedTuple):
-    """Tracks that are seen again: rows, earlier and current points, margins, time in between."""
+    """Tracks that are seen again: rows, previous and current points, margins, time between them."""
 
     rows: NDArray[np.intp]
     before: Floats
@@ -104,19 +105,19 @@ class _Moves(NamedTuple):
 
 class Counter:
     """The counts of one source or camera. ``classes``: the ids that each shape counts; None: all.
-    ``listed``: ids with rows from the start in shapes that count all; others have rows once any
-    shape has counted them. ``start_s``: Unix time at 0 s of the intervals' clock, if known.
-    ``active``: numbers of the current shapes; ``places`` also keeps earlier ones."""
+    ``listed``: in shapes that count all, the ids with rows from the start; other ids have rows once
+    any shape has counted them. ``start_s``: Unix time at 0 s of the intervals' clock, if known.
+    ``active``: numbers of the current shapes; ``zones`` has earlier shapes, too."""
 
     def __init__(
         self,
-        places: ZoneSet,
+        zones: ZoneSet,
         names: Sequence[str],
         classes: Sequence[frozenset[int] | None] | None = None,
         listed: Iterable[int] = (),
         start_s: float | None = None,
     ) -> None:
-        self.places, self._names, self.start_s = replace(places, shapes=()), names, start_s
+        self.zones, self._names, self.start_s = replace(zones, shapes=()), names, start_s
         self.active: list[int] = []
         self._classes: list[frozenset[int] | None] = []
         self._listed = tuple(listed)
@@ -133,42 +134,42 @@ class Counter:
         self._now_s: float | None = None
         self._by_wall, self._frames = False, 0
         self._behind_s = 0.0  # how far the frames' clock was set back
-        self.history = History(places.every_s)
+        self.history = History(zones.every_s)
         self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds of objects per cell
-        self.redraw(places, classes or [None] * len(places.shapes))
+        self.redraw(zones, classes or [None] * len(zones.shapes))
 
     def redraw(
-        self, places: ZoneSet, classes: Sequence[frozenset[int] | None]
+        self, zones: ZoneSet, classes: Sequence[frozenset[int] | None]
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
-        """Count at these lines and zones from now on. Unchanged ones continue; at all others,
-        visits and the current interval end."""
-        shapes, active, time_s = list(self.places.shapes), list[int](), self.time_s or 0.0
-        known = {self.places.key_of(shapes[number]): number for number in self.active}
-        for shape, ids in zip(places.shapes, classes, strict=True):
-            if (number := known.get(places.key_of(shape), len(shapes))) == len(shapes):
+        """Count at these lines and zones from now on. Unchanged ones continue; visits to all others
+        end, and so does the current interval."""
+        shapes, active, time_s = list(self.zones.shapes), list[int](), self.time_s or 0.0
+        known = {self.zones.key_of(shapes[number]): number for number in self.active}
+        for shape, ids in zip(zones.shapes, classes, strict=True):
+            if (number := known.get(zones.key_of(shape), len(shapes))) == len(shapes):
                 shapes.append(shape)
                 self._classes.append(ids)
             shapes[number] = shape  # the names of its sides may differ
             active.append(number)
-        table, first = self._table, len(self.places.shapes)
+        table, first = self._table, len(self.zones.shapes)
         all_rows = np.arange(len(table.ids))
-        over = [number for number in self.active if number not in active]
-        events = self._end_inside(np.ones(len(all_rows), bool), over)
-        table.counts[:, over] = False
+        removed = [number for number in self.active if number not in active]
+        events = self._end_visits(np.ones(len(all_rows), bool), removed)
+        table.counts[:, removed] = False
         self._count_present()
         rows = self._cut_interval()
-        self.places = replace(places, shapes=tuple(shapes), every_s=self.places.every_s)
+        self.zones = replace(zones, shapes=tuple(shapes), every_s=self.zones.every_s)
         self.active = active
-        self._is_zone = np.array([not one.is_line for one in shapes], bool)
+        self._is_zone = np.array([not shape.is_line for shape in shapes], bool)
         table.widen(len(shapes))
         if self._size is not None:
-            self._scale(self._size)
+            self._set_size(self._size)
         for number in range(first, len(shapes)):
-            asked = self._classes[number]
-            for one in sorted(self._listed if asked is None else asked):
-                self._tally(self.total, (number, one))
-            # No side of a line is clear before the next sighting.
-            events += self._place(number, all_rows, np.full(len(all_rows), np.inf), time_s)
+            counted = self._classes[number]
+            for class_id in sorted(self._listed if counted is None else counted):
+                self._get_tally(self.total, (number, class_id))
+            # With infinite margins, no side of a line is clear before the next sighting.
+            events += self._set_sides(number, all_rows, np.full(len(all_rows), np.inf), time_s)
         self._count_present()
         return events, rows
 
@@ -183,7 +184,7 @@ class Counter:
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
         """Return the events up to the frame at ``time_s``, and the finished intervals. ``ids`` [N]
         from 1, -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture.
-        ``wall``: the clock of the intervals, if it is not the frames'."""
+        ``wall``: the clock of the intervals; None: the frames' clock."""
         ended: list[ZoneEvent] = []
         if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock restarts
             ended = self.end()
@@ -192,23 +193,23 @@ class Counter:
                 self.start_s = None
             self.time_s = time_s
         self.time_s = time_s = time_s if self.time_s is None else max(time_s, self.time_s)
-        over = self._move_interval(time_s + self._behind_s, wall)
+        finished = self._move_interval(time_s + self._behind_s, wall)
         self._frames += 1
         if size != self._size:
-            self._scale(size)
+            self._set_size(size)
         events = ended + self._end_rows(time_s - self._table.seen_s > LOST_S + CLOCK_S)
         followed = ids >= 0
         ids, class_ids, boxes = ids[followed], class_ids[followed], boxes[followed]
-        points, margins = _points(boxes, self.places)
+        points, margins = _reference_points(boxes, self.zones)
         known = np.isin(ids, self._table.ids)
         if known.any():
             rows = self._table.find(ids[known])
-            events += self._move(rows, points[known], margins[known], time_s)
+            events += self._update_tracks(rows, points[known], margins[known], time_s)
         if not known.all():
             new = ~known
-            events += self._begin(ids[new], class_ids[new], points[new], margins[new], time_s)
+            events += self._add_tracks(ids[new], class_ids[new], points[new], margins[new], time_s)
         self._count_present()
-        return events, over
+        return events, finished
 
     def end(self) -> list[ZoneEvent]:
         """End all tracks, as at a cut."""
@@ -219,7 +220,7 @@ class Counter:
         events = self.end()
         return events, self._cut_interval()
 
-    def _begin(
+    def _add_tracks(
         self,
         ids: NDArray[np.int64],
         class_ids: NDArray[np.int64],
@@ -227,7 +228,7 @@ class Counter:
         margins: Floats,
         time_s: float,
     ) -> list[ZoneEvent]:
-        """Add tracks. They cross a line only after a clear side; in a zone they appear."""
+        """Add tracks. Those that are inside a zone appear in it."""
         table, first = self._table, len(self._table.ids)
         table.add(len(ids))
         table.ids[first:], table.classes[first:] = ids, class_ids
@@ -235,49 +236,50 @@ class Counter:
         rows = np.arange(first, len(table.ids))
         events = []
         for number in self.active:
-            events += self._place(number, rows, margins, time_s)
+            events += self._set_sides(number, rows, margins, time_s)
         return events
 
-    def _place(
+    def _set_sides(
         self, number: int, rows: NDArray[np.intp], margins: Floats, time_s: float
     ) -> list[ZoneEvent]:
         """Set the sides of tracks at a line or zone for the first time."""
         if not len(rows):
             return []
-        table, asked = self._table, self._classes[number]
+        table, counted = self._table, self._classes[number]
         points, outline = table.points[rows], self._outlines[number]
-        counts = np.isin(table.classes[rows], list(asked)) if asked is not None else True
+        counts = np.isin(table.classes[rows], list(counted)) if counted is not None else True
         table.counts[rows, number] = counts
-        if self.places.shapes[number].is_line:
-            table.away[rows, number] = away = _from_line(points, outline)
+        if self.zones.shapes[number].is_line:
+            table.away[rows, number] = away = _distance_from_line(points, outline)
             table.sure[rows, number] = np.where(np.abs(away) > margins, np.sign(away), 0)
             return []
-        table.away[rows, number] = away = _from_outline(points, outline)
+        table.away[rows, number] = away = _distance_from_outline(points, outline)
         table.sure[rows, number] = np.where(away > 0, 1, -1)
         table.since_s[rows, number] = time_s
-        there = rows[(away > 0) & counts]
-        return [self._event(row, number, "appears", time_s) for row in there.tolist()]
+        inside = rows[(away > 0) & counts]
+        return [self._count(row, number, "appears", time_s) for row in inside.tolist()]
 
-    def _move(
+    def _update_tracks(
         self, rows: NDArray[np.intp], points: Floats, margins: Floats, time_s: float
     ) -> list[ZoneEvent]:
         table = self._table
-        seen = _Moves(rows, table.points[rows].copy(), points, margins, time_s - table.seen_s[rows])
-        self._warm(points, seen.passed_s)
+        passed_s = time_s - table.seen_s[rows]
+        moves = _Moves(rows, table.points[rows].copy(), points, margins, passed_s)
+        self._add_heat(points, passed_s)
         table.points[rows], table.seen_s[rows] = points, time_s
         events = []
         for number in self.active:
-            if self.places.shapes[number].is_line:
-                events += self._cross(number, seen, time_s)
+            if self.zones.shapes[number].is_line:
+                events += self._find_crossings(number, moves, time_s)
             else:
-                self._add_time_in_zone(number, rows, seen.passed_s)
-                events += self._visit(number, seen, time_s)
+                self._add_time_in_zone(number, rows, passed_s)
+                events += self._find_visits(number, moves, time_s)
         return events
 
-    def _cross(self, number: int, seen: _Moves, time_s: float) -> list[ZoneEvent]:
-        rows, before, points, margins, _ = seen
+    def _find_crossings(self, number: int, moves: _Moves, time_s: float) -> list[ZoneEvent]:
+        rows, before, points, margins, _ = moves
         table, (a, b) = self._table, self._outlines[number]
-        was, now = table.away[rows, number], _from_line(points, self._outlines[number])
+        was, now = table.away[rows, number], _distance_from_line(points, self._outlines[number])
         changed = (was >= 0) != (now >= 0)
         if changed.any():
             share = was[changed] / (was[changed] - now[changed])
@@ -286,33 +288,32 @@ class Counter:
             table.through[rows[changed], number] = (along >= 0) & (along <= 1)
         table.away[rows, number] = now
         side = np.where(np.abs(now) > margins, np.sign(now), 0).astype(np.int8)
-        had = table.sure[rows, number]
-        turned = (side != 0) & (had != 0) & (side != had)
+        old_side = table.sure[rows, number]
+        turned = (side != 0) & (old_side != 0) & (side != old_side)
         crossed = turned & table.through[rows, number] & table.counts[rows, number]
-        table.sure[rows, number] = np.where(side != 0, side, had)
+        table.sure[rows, number] = np.where(side != 0, side, old_side)
         return [
-            self._event(int(rows[i]), number, "crosses", time_s, IN if side[i] > 0 else OUT)
+            self._count(int(rows[i]), number, "crosses", time_s, IN if side[i] > 0 else OUT)
             for i in np.flatnonzero(crossed).tolist()
         ]
 
-    def _visit(self, number: int, seen: _Moves, time_s: float) -> list[ZoneEvent]:
-        """Find visits; the straight way from the last point may lead in and out several times."""
-        rows, before, points, margins, passed_s = seen
+    def _find_visits(self, number: int, moves: _Moves, time_s: float) -> list[ZoneEvent]:
+        """Find visits. The straight path from the last point may lead in and out several times."""
+        rows, before, points, margins, passed_s = moves
         table, outline = self._table, self._outlines[number]
-        was, now = table.away[rows, number], _from_outline(points, outline)
+        was, now = table.away[rows, number], _distance_from_outline(points, outline)
         table.away[rows, number] = now
         least = np.minimum(margins, MOST_OF_ZONE * self._widths[number])
         side = (now > least).astype(np.int8) - (now < -margins)
         length, to_edge = np.linalg.norm(points - before, axis=1), np.abs(was) + np.abs(now)
-        between = (length >= to_edge) | (  # else the way meets no edge
-            (side == 0) & (length + to_edge > 2 * least)  # and stays within the margin
-        )
+        # Only a path of this length can meet an edge, or leave the margin and return.
+        between = (length >= to_edge) | ((side == 0) & (length + to_edge > 2 * least))
         turned = (side != 0) & (side != table.sure[rows, number])
         events = []
         for i in np.flatnonzero((turned | between) & table.counts[rows, number]).tolist():
             row, entered = int(rows[i]), False
-            way = _sides(before[i], points[i], outline, least[i], margins[i]) if between[i] else ()
-            for now_in, share in (*way, (int(side[i]), 0.0)):
+            path = _sides(before[i], points[i], outline, least[i], margins[i]) if between[i] else ()
+            for now_in, share in (*path, (int(side[i]), 0.0)):
                 if now_in in (0, table.sure[row, number]):
                     continue
                 if now_in > 0:
@@ -322,41 +323,41 @@ class Counter:
                     table.since_s[row, number] -= inside_s
                     self._add_seconds(number, int(table.classes[row]), inside_s)
                 kind = "enters" if now_in > 0 else "leaves"
-                events.append(self._event(row, number, kind, time_s))
+                events.append(self._count(row, number, kind, time_s))
                 table.sure[row, number] = now_in
-        return events + self._stay(number, rows, time_s)
+        return events + self._find_stays(number, rows, time_s)
 
-    def _stay(self, number: int, rows: NDArray[np.intp], time_s: float) -> list[ZoneEvent]:
-        table, longest = self._table, self.places.shapes[number].stays_s
-        if longest is None:
+    def _find_stays(self, number: int, rows: NDArray[np.intp], time_s: float) -> list[ZoneEvent]:
+        table, stays_s = self._table, self.zones.shapes[number].stays_s
+        if stays_s is None:
             return []
-        there = (table.sure[rows, number] > 0) & table.counts[rows, number]
-        late = time_s - table.since_s[rows, number] >= longest - CLOCK_S
-        staying = rows[there & late & ~table.stayed[rows, number]]
+        inside = (table.sure[rows, number] > 0) & table.counts[rows, number]
+        late = time_s - table.since_s[rows, number] >= stays_s - CLOCK_S
+        staying = rows[inside & late & ~table.stayed[rows, number]]
         table.stayed[staying, number] = True
-        return [self._event(row, number, "stays", time_s) for row in staying.tolist()]
+        return [self._count(row, number, "stays", time_s) for row in staying.tolist()]
 
     def _end_rows(self, gone: NDArray[np.bool_]) -> list[ZoneEvent]:
         if not gone.any():
             return []
-        events = self._end_inside(gone, self.active)
+        events = self._end_visits(gone, self.active)
         self._table.keep(~gone)
         self._count_present()
         return events
 
-    def _end_inside(self, gone: NDArray[np.bool_], numbers: Sequence[int]) -> list[ZoneEvent]:
+    def _end_visits(self, gone: NDArray[np.bool_], numbers: Sequence[int]) -> list[ZoneEvent]:
         table, time_s, events = self._table, self.time_s or 0.0, list[ZoneEvent]()
         for number in numbers:
-            if not self.places.shapes[number].is_line:
+            if not self.zones.shapes[number].is_line:
                 inside = gone & (table.sure[:, number] > 0) & table.counts[:, number]
                 rows = np.flatnonzero(inside).tolist()
-                events += [self._event(row, number, "ends", time_s) for row in rows]
+                events += [self._count(row, number, "ends", time_s) for row in rows]
         return events
 
-    def _event(
+    def _count(
         self, row: int, number: int, event: str, time_s: float, direction: str = ""
     ) -> ZoneEvent:
-        """Return and count an event, before the table takes the track's new side."""
+        """Count an event and return it. Call this before the table gets the track's new side."""
         table = self._table
         class_id = int(table.classes[row])
         since_s = until_s = None
@@ -365,62 +366,62 @@ class Counter:
         if event != "stays":
             kind = direction or COUNTED_AS[event]
             for tallies in (self.total, self._interval):
-                tally = self._tally(tallies, (number, class_id))
+                tally = self._get_tally(tallies, (number, class_id))
                 tally.counts[kind] += 1
                 if event in ("leaves", "ends") and since_s is not None and until_s is not None:
                     tally.stays.append(until_s - since_s)
         x, y = table.points[row].tolist()
         return ZoneEvent(
-            *(time_s, self.places.shapes[number].name, event, direction, self.name_of(class_id)),
+            *(time_s, self.zones.shapes[number].name, event, direction, self.name_of(class_id)),
             *(int(table.ids[row]), x, y, since_s, until_s),
-            side=_side(self.places.shapes[number], direction),
+            side=_name_side(self.zones.shapes[number], direction),
         )
 
-    def _tally(self, tallies: dict[Key, ShapeTally], key: Key) -> ShapeTally:
+    def _get_tally(self, tallies: dict[Key, ShapeTally], key: Key) -> ShapeTally:
         if key not in tallies:
-            kinds = OF_LINES if self.places.shapes[key[0]].is_line else OF_ZONES
+            kinds = OF_LINES if self.zones.shapes[key[0]].is_line else OF_ZONES
             tallies[key] = ShapeTally(dict.fromkeys(kinds, 0))
         return tallies[key]
 
     def _add_time_in_zone(self, number: int, rows: NDArray[np.intp], passed: Floats) -> None:
         table = self._table
-        there = (table.sure[rows, number] > 0) & table.counts[rows, number]
-        for class_id in np.unique(table.classes[rows[there]]).tolist():
-            seconds = float(passed[there & (table.classes[rows] == class_id)].sum())
+        inside = (table.sure[rows, number] > 0) & table.counts[rows, number]
+        for class_id in np.unique(table.classes[rows[inside]]).tolist():
+            seconds = float(passed[inside & (table.classes[rows] == class_id)].sum())
             self._add_seconds(number, class_id, seconds)
 
     def _add_seconds(self, number: int, class_id: int, seconds: float) -> None:
         for tallies in (self.total, self._interval):
-            self._tally(tallies, (number, class_id)).seconds += seconds
+            self._get_tally(tallies, (number, class_id)).seconds += seconds
 
     def _count_present(self) -> None:
-        """Update how many objects are in each zone, including briefly lost ones."""
+        """Update how many objects are in each zone, including those not seen for a short time."""
         table = self._table
         present: dict[Key, int] = defaultdict(int)
         for row, number in np.argwhere((table.sure > 0) & table.counts & self._is_zone).tolist():
             present[number, int(table.classes[row])] += 1
         for tallies in (self.total, self._interval):
             for key in {*present, *tallies}:
-                tally = self._tally(tallies, key)
+                tally = self._get_tally(tallies, key)
                 tally.now = present.get(key, 0)
                 tally.most = max(tally.most, tally.now)
 
     def _move_interval(self, frame_s: float, wall: Wall | None) -> list[ZoneCount]:
         """Return finished intervals. On the wall clock, the first one begins when counting begins
-        or the clock was set, later ones at multiples of their length since midnight; on the frames'
-        clock, all begin at multiples."""
-        (now_s, was_set), every = wall or (frame_s, False), self.places.every_s
+        or the clock was set, later ones at multiples of their length after midnight. On the frames'
+        clock, all begin at multiples of their length."""
+        (now_s, was_set), every = wall or (frame_s, False), self.zones.every_s
         if self._now_s is not None and not was_set:
             self._now_s = max(now_s, self._now_s)
             return self._close_intervals(self._now_s)
-        over = self._cut_interval()
+        finished = self._cut_interval()
         self._by_wall = wall is not None
         self._began_s = now_s if self._by_wall else math.floor(now_s / every) * every
-        self._ends_s = self._end_after(self._began_s)
+        self._ends_s = self._find_end(self._began_s)
         if self._now_s is None:
             self.history.began_s = self._ends_s - every
         self._now_s = now_s
-        return over
+        return finished
 
     def _cut_interval(self) -> list[ZoneCount]:
         """End the current interval early."""
@@ -429,46 +430,46 @@ class Counter:
         return self._close_interval(self._now_s)
 
     def _close_intervals(self, now_s: float) -> list[ZoneCount]:
-        every, over = self.places.every_s, list[ZoneCount]()
+        every, finished = self.zones.every_s, list[ZoneCount]()
         for _ in range(MOST_EMPTY):
             if now_s < self._ends_s:
-                return over
-            over += self._close_interval(self._ends_s)
-            self._ends_s = self._end_after(self._ends_s)
+                return finished
+            finished += self._close_interval(self._ends_s)
+            self._ends_s = self._find_end(self._ends_s)
         self._began_s += math.floor((now_s - self._began_s) / every) * every
-        self._ends_s = self._end_after(self._began_s)
-        return over
+        self._ends_s = self._find_end(self._began_s)
+        return finished
 
-    def _end_after(self, at_s: float) -> float:
-        every = self.places.every_s
-        return _next_mark(at_s, every) if self._by_wall else at_s + every
+    def _find_end(self, at_s: float) -> float:
+        every = self.zones.every_s
+        return _find_next_mark(at_s, every) if self._by_wall else at_s + every
 
     def _close_interval(self, to_s: float) -> list[ZoneCount]:
-        """Return a row for each line and zone, and each class that it counts and that is known."""
+        """Return a row for each line or zone and each known class that it counts."""
         from_s, interval = self._began_s, self._interval
         counted = {class_id for _, class_id in self.total}
         for number in self.active:
             for class_id in counted if self._classes[number] is None else ():
-                self._tally(self.total, (number, class_id))
+                self._get_tally(self.total, (number, class_id))
         for key, tally in self.total.items():
             if key not in interval and key[0] in self.active:
-                self._tally(interval, key).most = tally.now
+                self._get_tally(interval, key).most = tally.now
         for number in set(self.active) - {number for number, _ in interval}:
-            self._tally(interval, (number, NO_CLASS))
-        rows = [self._row(from_s, to_s, key, interval[key]) for key in sorted(interval)]
+            self._get_tally(interval, (number, NO_CLASS))
+        rows = [self._make_row(from_s, to_s, key, interval[key]) for key in sorted(interval)]
         self.history.add(from_s, to_s, interval)
         self._began_s, self._interval, self._frames = to_s, {}, 0
         for key, tally in self.total.items():
-            if tally.now:  # objects present now begin the next interval, too
-                self._tally(self._interval, key).most = tally.now
+            if tally.now:  # objects that are present count in the next interval, too
+                self._get_tally(self._interval, key).most = tally.now
         return rows
 
     def name_of(self, class_id: int) -> str:
         known = 0 <= class_id < len(self._names)
         return self._names[class_id] if known else "" if class_id == NO_CLASS else str(class_id)
 
-    def _row(self, from_s: float, to_s: float, key: Key, tally: ShapeTally) -> ZoneCount:
-        shape = self.places.shapes[key[0]]
+    def _make_row(self, from_s: float, to_s: float, key: Key, tally: ShapeTally) -> ZoneCount:
+        shape = self.zones.shapes[key[0]]
         mean = None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S)
         most = None if shape.is_line else tally.most
         return ZoneCount(
@@ -476,27 +477,27 @@ class Counter:
             *(mean, most, shape.sides, self._frames, self.start_s),
         )
 
-    def _warm(self, points: Floats, passed: Floats) -> None:
+    def _add_heat(self, points: Floats, passed: Floats) -> None:
         assert self._size is not None
         cells = (points / self._size * (HEAT_COLUMNS, HEAT_ROWS)).astype(np.intp)
         cells = cells.clip(0, (HEAT_COLUMNS - 1, HEAT_ROWS - 1))
         np.add.at(self.heat, (cells[:, 1], cells[:, 0]), passed)
 
-    def _scale(self, size: tuple[int, int]) -> None:
+    def _set_size(self, size: tuple[int, int]) -> None:
         self._size = size
-        self._outlines = [outline_of(shape, self.places.size, size) for shape in self.places.shapes]
-        self._widths = [_width(outline) for outline in self._outlines]
+        self._outlines = [outline_of(shape, self.zones.size, size) for shape in self.zones.shapes]
+        self._widths = [_estimate_width(outline) for outline in self._outlines]
 
 
-def _next_mark(at_s: float, every_s: float) -> float:
-    """Return when the local clock next shows midnight, or a multiple of ``every_s`` since then."""
+def _find_next_mark(at_s: float, every_s: float) -> float:
+    """Return when the local clock next shows midnight or a multiple of ``every_s`` after it."""
     at, every = round(at_s * 1000), round(every_s * 1000)
     past = _local_ms(at) % DAY_MS
     end = at + min(every - past % every, DAY_MS - past)
     if _local_ms(end) % DAY_MS % every:  # daylight saving time changes in between
-        moved = end - (_local_ms(end) - end) + (_local_ms(at) - at)
-        if moved > at and not _local_ms(moved) % DAY_MS % every:
-            end = moved
+        shifted = end - (_local_ms(end) - end) + (_local_ms(at) - at)
+        if shifted > at and not _local_ms(shifted) % DAY_MS % every:
+            end = shifted
     return end / 1000
 
 
@@ -505,7 +506,7 @@ def _local_ms(unix_ms: int) -> int:
 
 
 class History:
-    """The counts of past intervals, at most ``HISTORY``: then pairs are merged."""
+    """The counts of past intervals, at most ``HISTORY``; if there are more, pairs are merged."""
 
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s
@@ -517,17 +518,17 @@ class History:
         while middle >= HISTORY * self.every_s:
             self.every_s *= 2
             pairs = [self.slots[i : i + 2] for i in range(0, len(self.slots), 2)]
-            self.slots = [_join(pair) for pair in pairs]
+            self.slots = [_merge(pair) for pair in pairs]
         slot = max(0, int(middle / self.every_s))
         while len(self.slots) <= slot:
             self.slots.append({})
-        self.slots[slot] = _join([self.slots[slot], interval])
+        self.slots[slot] = _merge([self.slots[slot], interval])
 
 
-def _join(several: Sequence[dict[Key, ShapeTally]]) -> dict[Key, ShapeTally]:
+def _merge(several: Sequence[dict[Key, ShapeTally]]) -> dict[Key, ShapeTally]:
     joined: dict[Key, ShapeTally] = {}
-    for one in several:
-        for key, tally in one.items():
+    for tallies in several:
+        for key, tally in tallies.items():
             if not (tally.seconds or any(tally.counts.values())):
                 continue
             into = joined.setdefault(key, ShapeTally(dict.fromkeys(tally.counts, 0)))
@@ -547,28 +548,28 @@ def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, in
     return np.array(shape.points, np.float64) * scale
 
 
-def _side(shape: Shape, direction: str) -> str:
-    """Return the name of a direction, if the file names this one or the other."""
+def _name_side(shape: Shape, direction: str) -> str:
+    """Return the file's name for a direction; "" if it names neither direction."""
     return shape.sides[direction == OUT] if direction and shape.sides != SIDES else ""
 
 
-def _points(boxes: NDArray[np.floating], places: ZoneSet) -> tuple[Floats, Floats]:
+def _reference_points(boxes: NDArray[np.floating], zones: ZoneSet) -> tuple[Floats, Floats]:
     """Return the counted point of each box, and its margin."""
     boxes = boxes.astype(np.float64)
     x, sides = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 2:] - boxes[:, :2]).mean(axis=1)
-    y = boxes[:, 3] if places.point == BOTTOM else (boxes[:, 1] + boxes[:, 3]) / 2
-    return np.stack([x, y], axis=1), np.maximum(LEAST_MARGIN, places.margin * sides)
+    y = boxes[:, 3] if zones.point == BOTTOM else (boxes[:, 1] + boxes[:, 3]) / 2
+    return np.stack([x, y], axis=1), np.maximum(LEAST_MARGIN, zones.margin * sides)
 
 
-def _from_line(points: Floats, line: Floats) -> Floats:
-    """Return the distance of points from the endless line, positive on its right-hand side."""
+def _distance_from_line(points: Floats, line: Floats) -> Floats:
+    """Return the distance of points from the infinite line, positive on its right-hand side."""
     a, b = line
     along = (b - a) / np.hypot(*(b - a))
     away: Floats = (points - a) @ np.array([-along[1], along[0]])
     return away
 
 
-def _from_outline(points: Floats, outline: Floats) -> Floats:
+def _distance_from_outline(points: Floats, outline: Floats) -> Floats:
     """Return the distance of each point from the nearest edge, positive inside (ray casting)."""
     x, y = points[:, :1], points[:, 1:]
     after = np.roll(outline, -1, axis=0)
@@ -585,24 +586,23 @@ def _from_outline(points: Floats, outline: Floats) -> Floats:
 def _sides(
     a: Floats, b: Floats, outline: Floats, least: float, margin: float
 ) -> Iterator[tuple[int, float]]:
-    """Yield the sides, with shares of the way, on which the way from ``a`` to ``b`` clearly is."""
-    way, edges, to = b - a, np.roll(outline, -1, axis=0) - outline, outline - a
+    """Yield the sides on which the path from ``a`` to ``b`` clearly is, with its shares there."""
+    path, edges, to = b - a, np.roll(outline, -1, axis=0) - outline, outline - a
     with np.errstate(divide="ignore", invalid="ignore"):
-        at = (to[:, 0] * edges[:, 1] - to[:, 1] * edges[:, 0]) / (
-            across := way[0] * edges[:, 1] - way[1] * edges[:, 0]
-        )
-        along = (to[:, 0] * way[1] - to[:, 1] * way[0]) / across
+        across = path[0] * edges[:, 1] - path[1] * edges[:, 0]
+        at = (to[:, 0] * edges[:, 1] - to[:, 1] * edges[:, 0]) / across
+        along = (to[:, 0] * path[1] - to[:, 1] * path[0]) / across
     met = np.sort(at[(at > 0) & (at < 1) & (along >= 0) & (along <= 1)]).tolist()
     for begin, end in pairwise((0.0, *met, 1.0)):
-        away = _from_outline(a + np.linspace(begin, end, SAMPLES)[:, None] * way, outline)
+        away = _distance_from_outline(a + np.linspace(begin, end, SAMPLES)[:, None] * path, outline)
         if away.max() > least:
             yield 1, end - begin
         elif away.min() < -margin:
             yield -1, end - begin
 
 
-def _width(outline: Floats) -> float:
-    """Return about the width of a zone: for a rectangle, its shorter side or less."""
+def _estimate_width(outline: Floats) -> float:
+    """Return the approximate width of a zone: for a rectangle, its shorter side or less."""
     if len(outline) == 2:
         return 0.0
     after = np.roll(outline, -1, axis=0)

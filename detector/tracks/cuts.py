@@ -1,4 +1,4 @@
-"""Detects cuts of a scene by thumbnails. After a cut, all objects are new."""
+"""Detect scene cuts by comparing thumbnails. After a cut, all objects are new."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from detector.core.types import Frame, Planes
 
 SIDE = 32  # pixels of the thumbnail along each side, at most
 SHADES = 16  # of its histogram
-# A cut changes both the pixels and the histogram. Panning changes only the first, switching a light
-# mostly the second.
+# A cut changes both the pixels and the histogram. Panning changes only the pixels; switching a
+# light changes mostly the histogram.
 LEAST_CHANGE = 28.0  # mean difference of pixels, of 255
 LEAST_SHIFT = 0.25  # share of pixels that change their shade
 
@@ -19,13 +19,13 @@ class Cuts:
     def __init__(self) -> None:
         self._last: NDArray[np.int16] | None = None
 
-    def here(self, frame: Frame) -> bool:
+    def is_cut(self, frame: Frame) -> bool:
         """Return whether the scene was cut before this frame; the result is stored in the frame."""
         if frame.cut is None:
-            frame.cut = self._look(frame)
+            frame.cut = self._compare(frame)
         return frame.cut
 
-    def _look(self, frame: Frame) -> bool:
+    def _compare(self, frame: Frame) -> bool:
         last, self._last = self._last, _thumbnail(frame)
         if last is None:
             return False
@@ -34,7 +34,7 @@ class Cuts:
         change = np.abs(last - self._last).mean()
         if change < LEAST_CHANGE:
             return False
-        moved = np.abs(_shades(last) - _shades(self._last)).sum() / (2 * last.size)
+        moved = np.abs(_count_shades(last) - _count_shades(self._last)).sum() / (2 * last.size)
         return bool(moved >= LEAST_SHIFT)
 
 
@@ -43,10 +43,11 @@ def _thumbnail(frame: Frame) -> NDArray[np.int16]:
     height, width = frame.size
     down, right = max(1, height // SIDE), max(1, width // SIDE)
     picture = frame.picture
-    plane = picture.y if isinstance(picture, Planes) else picture[..., 1]  # green: about as bright
+    # In BGR, green approximates the brightness.
+    plane = picture.y if isinstance(picture, Planes) else picture[..., 1]
     return plane[down // 2 :: down, right // 2 :: right].astype(np.int16)
 
 
-def _shades(thumbnail: NDArray[np.int16]) -> NDArray[np.int64]:
+def _count_shades(thumbnail: NDArray[np.int16]) -> NDArray[np.int64]:
     counts: NDArray[np.int64] = np.bincount(thumbnail.ravel() * SHADES // 256, minlength=SHADES)
     return counts

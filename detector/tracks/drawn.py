@@ -1,4 +1,4 @@
-"""Stores what a viewer draws during a run in the file of lines and zones."""
+"""Store lines and zones that a viewer draws during a run in their file."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ _dump = partial(yaml.safe_dump, default_flow_style=None, sort_keys=False, allow_
 
 def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, str]:
     """Replace a camera's lines and zones by a ``drawing`` (YAML or JSON). Return the file, its text
-    and what changed. Other options stay, and comments unless a user wrote ``cameras:``. Raises
-    UsageError."""
+    and a list of the changes. Other options stay; comments stay, too, unless a user wrote
+    ``cameras:``. Raises UsageError."""
     text = read_text(path, "a file of lines and zones") if os.path.lexists(path) else ""
     before = read_zones(path, text).of_camera(camera) if text else ZoneSet()
     content = parse_yaml(text, path) or {}
     where, cameras = f"{path}: cameras.{camera}", content.get("cameras") or {}
-    drawn = mapping(where, "it", parse_yaml(drawing, f"{where}: the drawing"))
+    drawn = mapping(where, parse_yaml(drawing, f"{where}: the drawing"))
     refuse_unknown(where, "key", drawn, DRAWN)
     own = cameras.get(camera)
     for group in DRAWN[1:]:
         old, new = (content if own is None else own).get(group) or {}, drawn.get(group) or {}
         for name, shape in new.items() if isinstance(new, dict) else ():
-            if isinstance(shape, dict) and isinstance(was := old.get(name), dict):
-                new[name] = {**{key: was[key] for key in KEPT if key in was}, **shape}
+            if isinstance(shape, dict) and isinstance(before_it := old.get(name), dict):
+                new[name] = {**{key: before_it[key] for key in KEPT if key in before_it}, **shape}
         drawn[group] = new
-    whole = {**content, "cameras": {**cameras, camera: {**(own or {}), **drawn}}}
-    head, kept = text.partition(MARK)[0].rstrip(), None
-    made = f"{head}\n{MARK}{_dump({'cameras': whole['cameras']})}".lstrip()
-    with suppress(UsageError):  # a duplicate ``cameras``, written by a user
-        kept = parse_yaml(made, path)
-    made = made if kept == whole else str(_dump(whole))
-    file = read_zones(path, made)
+    new_content = {**content, "cameras": {**cameras, camera: {**(own or {}), **drawn}}}
+    head, parsed = text.partition(MARK)[0].rstrip(), None
+    written = f"{head}\n{MARK}{_dump({'cameras': new_content['cameras']})}".lstrip()
+    with suppress(UsageError):  # a duplicate ``cameras``, if a user wrote one
+        parsed = parse_yaml(written, path)
+    if parsed != new_content:
+        written = str(_dump(new_content))
+    file = read_zones(path, written)
     both = before, file.of_camera(camera)
-    old, new = ({shape.name: one.key_of(shape) for shape in one.shapes} for one in both)
+    old, new = ({shape.name: each.key_of(shape) for shape in each.shapes} for each in both)
     changed = (name for name in new if old.get(name) != new[name])
     words = [f"{name} {'changed' if name in old else 'added'}" for name in changed]
     words += [f"{name} removed" for name in old if name not in new]
-    return file, made, ", ".join(words) or "nothing changed"
+    return file, written, ", ".join(words) or "nothing changed"

@@ -1,9 +1,9 @@
-"""Predicts the boxes of many tracks at once by Kalman filters of constant speed.
+"""Predict the boxes of many tracks at once by Kalman filters of constant speed.
 
-A filter is four small ones, each of a position and a speed; tracks are rows. SORT and ByteTrack
-(Bewley 2016, Zhang 2022) filter x1, y1, x2, y2; OC-SORT (Cao 2023) the centre, the area and the
-aspect ratio, which has no speed. Noise is given for a step of ``STEP_S``; a longer step gets what
-that many steps would add.
+Each track has four independent filters, each for a number and its speed. SORT and ByteTrack
+(Bewley 2016, Zhang 2022) filter x1, y1, x2, y2; OC-SORT (Cao 2023) filters the centre, the area,
+and the aspect ratio, which has no speed. Noise is stated for a step of ``STEP_S``; n steps at once
+add as much as n single ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ STEP_S = 1 / 30  # the papers' frame rate
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the four numbers of a box are, with their variances, [4]. ``measured``: of a detection.
-    ``drift``, ``drift_speed``: added per step. ``first``, ``first_speed``: of a new track."""
+    """The four numbers that represent a box, and their variances, [4]: ``measured`` of a detection,
+    ``drift`` and ``drift_speed`` added per step, ``first`` and ``first_speed`` of a new track."""
 
     of_boxes: Callable[[Floats], Floats]
     to_boxes: Callable[[Floats], Floats]
@@ -33,7 +33,7 @@ class Form:
     first_speed: Floats
 
 
-def _centres(boxes: Floats) -> Floats:
+def _to_centres(boxes: Floats) -> Floats:
     """Return centre x and y, area, width / height."""
     sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 1e-3)
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -41,19 +41,19 @@ def _centres(boxes: Floats) -> Floats:
     return np.column_stack([middle, area, aspect])
 
 
-def _of_centres(numbers: Floats) -> Floats:
+def _from_centres(numbers: Floats) -> Floats:
     area, aspect = np.maximum(numbers[:, 2], 1e-6), np.maximum(numbers[:, 3], 1e-6)
     half = np.column_stack([np.sqrt(area * aspect), np.sqrt(area / aspect)]) / 2
     return np.concatenate([numbers[:, :2] - half, numbers[:, :2] + half], axis=1)
 
 
-def _same(boxes: Floats) -> Floats:
+def _identity(boxes: Floats) -> Floats:
     return boxes
 
 
 CORNERS = Form(
-    of_boxes=_same,
-    to_boxes=_same,
+    of_boxes=_identity,
+    to_boxes=_identity,
     measured=np.full(4, 0.1),
     drift=np.full(4, 0.01),
     drift_speed=np.full(4, 0.01),
@@ -61,8 +61,8 @@ CORNERS = Form(
     first_speed=np.ones(4),
 )
 CENTRES = Form(
-    of_boxes=_centres,
-    to_boxes=_of_centres,
+    of_boxes=_to_centres,
+    to_boxes=_from_centres,
     measured=np.array([1.0, 1.0, 10.0, 10.0]),
     drift=np.ones(4),
     drift_speed=np.array([0.01, 0.01, 0.0001, 0.0]),
@@ -73,16 +73,13 @@ CENTRES = Form(
 
 class Motion:
     """The filters of T tracks. ``place`` and ``speed`` (per step) are [T, 4]; ``spread`` [T, 4, 3]
-    has the variance of the place, the covariance with the speed, and the variance of the speed."""
+    has the variance of place, the covariance of both, and the variance of speed."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
         self.place: Floats = np.zeros((0, 4))
         self.speed: Floats = np.zeros((0, 4))
         self.spread: Floats = np.zeros((0, 4, 3))
-
-    def __len__(self) -> int:
-        return len(self.place)
 
     def add(self, boxes: Floats) -> None:
         """Append new tracks at rest; ``boxes`` [n, 4] xyxy."""
@@ -104,7 +101,7 @@ class Motion:
         grown = np.empty_like(spread)
         v = form.drift_speed
         grown[..., 0] = spread[..., 0] + 2 * n * spread[..., 1] + n * n * spread[..., 2]
-        # What n single steps would add: sums of 1, k and k * k for k = 0 to n - 1.
+        # Noise of n single steps: sums of 1, k and k * k for k = 0 to n - 1.
         grown[..., 0] += n * form.drift + max(n * (n - 1) * (2 * n - 1) / 6, 0) * v
         grown[..., 1] = spread[..., 1] + n * spread[..., 2] + max(n * (n - 1) / 2, 0) * v
         grown[..., 2] = spread[..., 2] + n * v
@@ -112,18 +109,17 @@ class Motion:
         self.spread[rows] = grown
 
     def correct(self, rows: NDArray[np.intp], boxes: Floats) -> None:
-        """Update the tracks ``rows`` [n] with seen ``boxes`` [n, 4] xyxy."""
+        """Update the tracks ``rows`` [n] with detected ``boxes`` [n, 4] xyxy."""
         spread = self.spread[rows]
-        whole = spread[..., 0] + self.form.measured
-        gain, gain_speed = spread[..., 0] / whole, spread[..., 1] / whole
-        missed = self.form.of_boxes(boxes) - self.place[rows]
-        self.place[rows] += gain * missed
-        self.speed[rows] += gain_speed * missed
-        left = 1 - gain
+        total = spread[..., 0] + self.form.measured
+        gain, gain_speed = spread[..., 0] / total, spread[..., 1] / total
+        error = self.form.of_boxes(boxes) - self.place[rows]
+        self.place[rows] += gain * error
+        self.speed[rows] += gain_speed * error
         self.spread[rows] = np.stack(
             [
-                left * spread[..., 0],
-                left * spread[..., 1],
+                (1 - gain) * spread[..., 0],
+                (1 - gain) * spread[..., 1],
                 spread[..., 2] - gain_speed * spread[..., 1],
             ],
             axis=-1,

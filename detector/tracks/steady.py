@@ -1,7 +1,7 @@
-"""Draws boxes steadily (--smooth): filtered along their tracks, and held if one is missed.
+"""Smooth the drawn boxes (--smooth): filter them along their tracks, and predict missed ones.
 
 Uses the 1 Euro filter (Casiez, Roussel and Vogel, CHI 2012): a low pass whose cutoff rises with
-speed. Speeds are in units of the box, so that one setting serves small and large boxes.
+speed. Speeds are relative to the size of the box, so that one setting serves all sizes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from detector.core.types import Detections
 from detector.tracks.motion import Floats
 from detector.tracks.tracker import NONE, Tracker
 
-HOLD_S = 0.5  # how long a track is drawn without a box
+HOLD_S = 0.5  # how long a missed object is still drawn
 CUTOFF_HZ = 1.0  # at rest
-PER_SPEED = 3.0  # Hz more per box size per second
+PER_SPEED = 3.0  # Hz added for a speed of one box size per second
 SPEED_CUTOFF_HZ = 1.0
 
 
@@ -33,43 +33,37 @@ class Steady:
         self._filters: dict[int, _BoxFilter] = {}
 
     def draw(self, detections: Detections, tracker: Tracker, time_s: float) -> Detections:
-        """Return what pictures show, best score first. Boxes without an id stay unfiltered."""
+        """Return the boxes to draw, best score first. Boxes without an id stay unfiltered."""
         assert detections.track_ids is not None
-        here = detections.track_ids
+        ids, coasting = detections.track_ids, detections.coasting
+        coasting = np.zeros(len(ids), bool) if coasting is None else coasting
         rows = tracker.followed(time_s, HOLD_S)
-        rows = rows[~np.isin(tracker.ids[rows], here)]
+        rows = rows[~np.isin(tracker.ids[rows], ids)]
         missed = tracker.coasting(rows, time_s)
         drawn = replace(
             detections,
             boxes=np.concatenate([detections.boxes, missed.boxes]),
             scores=np.concatenate([detections.scores, missed.scores]),
             class_ids=np.concatenate([detections.class_ids, missed.class_ids]),
-            track_ids=np.concatenate([here, tracker.ids[rows]]),
-            coasting=np.concatenate(
-                [
-                    np.zeros(len(here), bool)
-                    if detections.coasting is None
-                    else detections.coasting,
-                    np.ones(len(rows), bool),
-                ]
-            ),
+            track_ids=np.concatenate([ids, tracker.ids[rows]]),
+            coasting=np.concatenate([coasting, np.ones(len(rows), bool)]),
             trails=(),
         )
         boxes = drawn.boxes.copy()
-        for i, one in enumerate(drawn.track_ids.tolist()):  # type: ignore[union-attr]
-            if one != NONE:
-                boxes[i] = self._filtered(one, boxes[i].astype(np.float64), time_s)
+        for i, track in enumerate(drawn.track_ids.tolist()):  # type: ignore[union-attr]
+            if track != NONE:
+                boxes[i] = self._filter(track, boxes[i].astype(np.float64), time_s)
         alive = set(tracker.ids.tolist())
-        self._filters = {one: kept for one, kept in self._filters.items() if one in alive}
+        self._filters = {track: each for track, each in self._filters.items() if track in alive}
         order = np.argsort(-drawn.scores, kind="stable")
         return replace(drawn, boxes=boxes).only(order)
 
-    def _filtered(self, one: int, box: Floats, time_s: float) -> Floats:
+    def _filter(self, track: int, box: Floats, time_s: float) -> Floats:
         size = np.maximum(box[2:] - box[:2], 1.0)
         place = np.concatenate([(box[:2] + box[2:]) / 2, size])
-        last = self._filters.get(one)
+        last = self._filters.get(track)
         if last is None:
-            self._filters[one] = _BoxFilter(time_s, place, place.copy(), np.zeros(4))
+            self._filters[track] = _BoxFilter(time_s, place, place.copy(), np.zeros(4))
             return box
         passed_s = time_s - last.time_s
         if passed_s > 0:

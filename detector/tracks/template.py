@@ -1,8 +1,8 @@
-"""The files of ``detect-video zones``: a template of zones.yaml, a still with a grid, and a page
-for drawing lines and zones with the mouse.
+"""Write the files of ``detect-video zones``: a template of zones.yaml, a still with a grid, and a
+page for drawing lines and zones with the mouse.
 
-The page needs no server and loads nothing. The template has no line, so that it cannot count at a
-line that no user drew.
+The page needs no server and loads nothing. The template's lines are only comments, so that nothing
+is counted at a line that no user drew.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from detector.core.run.outputs import MOST_NAMES, stem_of
 from detector.core.run.reading import SourceReading
 from detector.core.sources._forms import is_live
 from detector.core.sources._network.addresses import last_part_of
+from detector.core.stages.labels import render
 from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"
 ABOUT, CODE = '"__ABOUT__"', "__DRAW__"  # placeholders in a page: its data, the code for drawing
-GRID_LINES = 10  # roughly, along the longer side
+GRID_LINES = 10  # at most, along the longer side
 ENDINGS = (".yaml", ".png", ".html")
 SHADE, INK = (60, 220, 255), (0, 0, 0)  # BGR
 
@@ -86,20 +87,20 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
         **{"x1": width // 4, "x2": 3 * width // 4},
         **{"y1": height // 4, "y2": height // 2, "y3": 3 * height // 4},
     )
-    contents = (text.encode(), _encode(with_grid(picture), ".png"), _page(picture, name, yaml))
+    contents = (text.encode(), _encode(with_grid(picture), ".png"), _make_page(picture, name, yaml))
     for path, content in zip(paths, contents, strict=True):
         write_whole(path, content)
     return paths
 
 
 def choose_paths(stem: str, endings: Sequence[str], output: str | None) -> list[Path]:
-    """Return names of new files; none replaces a file. Raises UsageError, OutputError."""
+    """Return paths of files that do not exist yet. Raises UsageError, OutputError."""
     names = [stem, *(f"{stem}-{number}" for number in range(2, MOST_NAMES))]
     if output is not None:
-        given = Path(output)
-        if given.suffix.replace(".yml", ".yaml") != endings[0]:
+        target = Path(output)
+        if target.suffix.replace(".yml", ".yaml") != endings[0]:
             raise UsageError(f"--output {output}: give a name that ends in {endings[0]}")
-        names, endings = [str(given.with_suffix(""))], (given.suffix, *endings[1:])
+        names, endings = [str(target.with_suffix(""))], (target.suffix, *endings[1:])
     for name in names:
         paths = [Path(f"{name}{ending}") for ending in endings]
         if not any(os.path.lexists(path) for path in paths):
@@ -115,7 +116,7 @@ def _first_frame(spec: str, config: Config) -> Frame:
 
 
 def with_grid(picture: Image) -> Image:
-    """Return a copy with lines at round numbers of pixels, which are written at the edges."""
+    """Return a copy with grid lines at round numbers of pixels, labelled at the edges."""
     drawn = picture.copy()
     height, width = picture.shape[:2]
     step = _round_step(max(width, height) / GRID_LINES)
@@ -124,34 +125,26 @@ def with_grid(picture: Image) -> Image:
     drawn[::step] = SHADE
     drawn = cv2.addWeighted(drawn, 0.6, picture, 0.4, 0)
     for at in range(0, width, step):
-        _write(drawn, str(at), at, 0, scale)
+        render(str(at), scale, SHADE, INK).draw(drawn, at, 0)
     for at in range(step, height, step):
-        _write(drawn, str(at), 0, at, scale)
+        render(str(at), scale, SHADE, INK).draw(drawn, 0, at)
     return np.asarray(drawn, np.uint8)
 
 
-def _round_step(wanted: float) -> int:
+def _round_step(least: float) -> int:
     """Round up to one of 1, 2, 5, 10, 20, 50..."""
     steps = [base * power for power in (1, 10, 100, 1000, 10000) for base in (1, 2, 5)]
-    return next(step for step in steps if step >= wanted or step == steps[-1])
-
-
-def _write(image: Image, text: str, x: int, y: int, scale: float) -> None:
-    (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
-    right, bottom = x + width + 4, y + height + below
-    cv2.rectangle(image, (x, y), (right, bottom), SHADE, cv2.FILLED)
-    at = (x + 2, y + height + 1)
-    cv2.putText(image, text, at, cv2.FONT_HERSHEY_SIMPLEX, scale, INK, 1, cv2.LINE_AA)
+    return next(step for step in steps if step >= least or step == steps[-1])
 
 
 def _encode(picture: Image, suffix: str) -> bytes:
-    done, data = cv2.imencode(suffix, picture)
-    if not done:
+    succeeded, data = cv2.imencode(suffix, picture)
+    if not succeeded:
         raise OutputError("the still cannot be encoded; choose another moment with --start")
     return bytes(data.tobytes())
 
 
-def _page(picture: Image, name: str, file: Path) -> bytes:
+def _make_page(picture: Image, name: str, file: Path) -> bytes:
     height, width = picture.shape[:2]
     still = base64.b64encode(_encode(picture, ".jpg")).decode()
     about = {"width": width, "height": height, "name": name, "file": file.name}
@@ -160,5 +153,5 @@ def _page(picture: Image, name: str, file: Path) -> bytes:
 
 def fill_page(page: Path, about: Mapping[str, Any]) -> bytes:
     safe = json.dumps(about).replace("<", "\\u003c")
-    text, code = (page.with_name(one).read_text("utf-8") for one in (page.name, "draw.js"))
+    text, code = (page.with_name(name).read_text("utf-8") for name in (page.name, "draw.js"))
     return text.replace(CODE, code).replace(ABOUT, safe).encode()

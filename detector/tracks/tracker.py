@@ -16,18 +16,20 @@ Ids = NDArray[np.int64]
 Numbers = NDArray[np.intp]
 
 NONE = -1  # the id of a box without a track, or of an unconfirmed track
-LOST_S = 1.0  # how long a track is searched for
-CLOCK_S = 1e-6  # rounding of frame times, at most
+LOST_S = 1.0  # how long a track that is not seen may be continued
+CLOCK_S = 1e-6  # largest rounding error of frame times
 
 
 class Tracker(ABC):
-    """Gives the boxes of one camera the ids of their tracks. A box joins only a track of its class;
-    boxes that score below ``conf`` start none."""
+    """Assigns track ids to the boxes of one camera. A box joins only a track of its class; boxes
+    that score below ``conf`` start no track."""
 
     form: ClassVar[Form] = CORNERS
     least_overlap: ClassVar[float]  # IoU
-    hits_needed: ClassVar[int]  # frames in a row until a track has its id
-    lowest_conf: ClassVar[float] = 1.0  # least score of the boxes that it uses
+    hits_needed: ClassVar[int]  # consecutive frames before a track gets an id
+    lowest_conf: ClassVar[float] = 1.0  # lowest score of the boxes that it uses
+    # names of the attributes that are indexed by track
+    arrays: ClassVar[tuple[str, ...]] = ("ids", "classes", "hits", "seen_s", "scores")
 
     def __init__(self, conf: float) -> None:
         self.conf = conf
@@ -55,24 +57,24 @@ class Tracker(ABC):
         time_s: float,
     ) -> Ids:
         """Return the id of each box [N], or ``NONE``, for the frame at ``time_s``. ``boxes`` xyxy
-        [N, 4], ``scores`` [N], ``class_ids`` [N]. If the clock goes back by more than ``LOST_S``,
-        as after a camera restarts, all tracks end; if by less, time stands still."""
+        [N, 4], ``scores`` [N], ``class_ids`` [N]. All tracks end if the clock goes back by more
+        than ``LOST_S``, as when a camera restarts; a smaller step back counts as no time."""
         if self._time_s is not None and time_s < self._time_s - LOST_S:
             self.end()
             self._time_s = None
         passed_s = 0.0 if self._time_s is None else max(0.0, time_s - self._time_s)
         self._time_s = time_s if self._time_s is None else max(self._time_s, time_s)
-        self._keep(self._time_s - self.seen_s <= LOST_S + CLOCK_S)
+        self._end_others(self._time_s - self.seen_s <= LOST_S + CLOCK_S)
         if len(self):
             self.motion.predict(passed_s / STEP_S)
-        found = np.full(len(scores), NONE, np.int64)
-        self.follow(boxes.astype(np.float64), scores.astype(np.float64), class_ids, found)
-        return found
+        box_ids = np.full(len(scores), NONE, np.int64)
+        self.follow(boxes.astype(np.float64), scores.astype(np.float64), class_ids, box_ids)
+        return box_ids
 
     def end(self) -> None:
-        self._keep(np.zeros(len(self), bool))
+        self._end_others(np.zeros(len(self), bool))
 
-    # Between inferred frames; none of these move a track.
+    # For frames that are not inferred. These methods change no track.
 
     def seen(self) -> Numbers:
         """Return the tracks seen in the last frame, in boxes that score at least ``conf``."""
@@ -94,27 +96,27 @@ class Tracker(ABC):
         )
 
     @abstractmethod
-    def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
-        """Match boxes with the tracks' predicted boxes, and write ids into ``found``."""
+    def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, box_ids: Ids) -> None:
+        """Match boxes with the tracks' predicted boxes, and write their ids into ``box_ids``."""
 
-    # The parts of ``follow``.
+    # Methods for ``follow``
 
     def same_class(self, rows: Numbers, class_ids: Ids) -> NDArray[np.bool_]:
         same: NDArray[np.bool_] = self.classes[rows][:, None] == class_ids[None]
         return same
 
-    def matched(
-        self, places: Floats, rows: Numbers, boxes: Floats, class_ids: Ids, least: float
+    def match(
+        self, predicted: Floats, rows: Numbers, boxes: Floats, class_ids: Ids, least: float
     ) -> tuple[Numbers, Numbers]:
-        """Return tracks and boxes with IoU of at least ``least``: indices into ``rows``,
-        ``boxes``."""
-        overlap = overlaps(places, boxes) * self.same_class(rows, class_ids)
+        """Match the tracks ``rows``, at their ``predicted`` boxes, with ``boxes`` by an IoU of at
+        least ``least``. Return indices into ``rows`` and ``boxes``."""
+        overlap = overlaps(predicted, boxes) * self.same_class(rows, class_ids)
         first, second = assign(overlap)
         enough = overlap[first, second] >= least
         return first[enough], second[enough]
 
-    def take(self, rows: Numbers, boxes: Floats, scores: Floats, at: Numbers, found: Ids) -> None:
-        """Update the tracks ``rows`` with ``boxes``; ``at``: indices into ``found``, ``scores``."""
+    def take(self, rows: Numbers, boxes: Floats, scores: Floats, at: Numbers, box_ids: Ids) -> None:
+        """Update tracks ``rows`` with ``boxes``; ``at``: indices into ``scores``, ``box_ids``."""
         self.motion.correct(rows, boxes)
         self.hits[rows] += 1
         assert self._time_s is not None
@@ -123,7 +125,7 @@ class Tracker(ABC):
         for row in rows[(self.ids[rows] == NONE) & (self.hits[rows] >= self.needed())].tolist():
             self.ids[row] = self._next
             self._next += 1
-        found[at] = self.ids[rows]
+        box_ids[at] = self.ids[rows]
 
     def needed(self) -> int:
         return self.hits_needed
@@ -140,20 +142,17 @@ class Tracker(ABC):
 
     def drop_unsure(self) -> None:
         """End tracks that have no id and were not seen in this frame."""
-        self._keep((self.ids != NONE) | (self.seen_s == self._time_s))
+        self._end_others((self.ids != NONE) | (self.seen_s == self._time_s))
 
-    def _keep(self, kept: NDArray[np.bool_]) -> None:
-        if kept.all():
-            return
-        self.keep_rows(kept)
-
-    def keep_rows(self, kept: NDArray[np.bool_]) -> None:
-        self.motion.keep(kept)
-        self.ids, self.classes, self.hits = self.ids[kept], self.classes[kept], self.hits[kept]
-        self.seen_s, self.scores = self.seen_s[kept], self.scores[kept]
+    def _end_others(self, kept: NDArray[np.bool_]) -> None:
+        if not kept.all():
+            self.motion.keep(kept)
+            for name in self.arrays:
+                setattr(self, name, getattr(self, name)[kept])
 
 
 def others(count: int, taken: Numbers) -> Numbers:
-    left = np.ones(count, bool)
-    left[taken] = False
-    return np.flatnonzero(left)
+    """Return the indices below ``count`` that are not ``taken``."""
+    free = np.ones(count, bool)
+    free[taken] = False
+    return np.flatnonzero(free)

@@ -1,4 +1,4 @@
-"""The wing of tracks: it adds the stages in stages/."""
+"""Declare the wing of tracks, which adds the stages in ``stages/``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session's figures of lines and zones: totals for the summary, and counts over time."""
+"""Prepare figures of lines and zones for the session: totals, and counts over time."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ DECIMALS = 3  # of seconds
 def totals_of(camera: str, counter: Counter) -> list[ZoneTotals]:
     from detector.core.session.document import DwellFigures, ZoneTotals
 
-    found = []
+    totals = []
     for shape, keys in _by_name(counter):
         tallies = {name: [counter.total[key] for key in some] for name, some in keys.items()}
-        stays = [seconds for some in tallies.values() for one in some for seconds in one.stays]
-        found.append(
+        stays = [seconds for some in tallies.values() for tally in some for seconds in tally.stays]
+        totals.append(
             ZoneTotals(
                 name=shape.name,
                 kind="line" if shape.is_line else "zone",
                 camera=camera,
                 sides=list(shape.sides),
                 counts={
-                    name: {kind: sum(one.counts[kind] for one in some) for kind in some[0].counts}
+                    name: {
+                        kind: sum(tally.counts[kind] for tally in some) for kind in some[0].counts
+                    }
                     for name, some in tallies.items()
                 },
                 most={
-                    name: max(one.most for one in some)
+                    name: max(tally.most for tally in some)
                     for name, some in tallies.items()
                     if not shape.is_line
                 },
@@ -49,7 +51,7 @@ def totals_of(camera: str, counter: Counter) -> list[ZoneTotals]:
                 else None,
             )
         )
-    return found
+    return totals
 
 
 def history_of(camera: str, counter: Counter) -> SceneHistory:
@@ -62,13 +64,13 @@ def history_of(camera: str, counter: Counter) -> SceneHistory:
             kind="line" if shape.is_line else "zone",
             class_name=name,
             counts={
-                kind: [sum(one.counts[kind] for one in slot) for slot in _slots(history, keys)]
+                kind: [sum(tally.counts[kind] for tally in slot) for slot in _slots(history, keys)]
                 for kind in counter.total[keys[0]].counts
             },
             mean=[]
             if shape.is_line
             else [
-                round(sum(one.seconds for one in slot) / history.every_s, DECIMALS)
+                round(sum(tally.seconds for tally in slot) / history.every_s, DECIMALS)
                 for slot in _slots(history, keys)
             ],
         )
@@ -82,7 +84,7 @@ def history_of(camera: str, counter: Counter) -> SceneHistory:
         series=series,
         heat_columns=HEAT_COLUMNS,
         heat_rows=HEAT_ROWS,
-        heat_s=[round(one, 2) for one in counter.heat.ravel().tolist()],
+        heat_s=[round(seconds, 2) for seconds in counter.heat.ravel().tolist()],
         clock=_clock_of(counter),
     )
 
@@ -101,9 +103,10 @@ def _clock_of(counter: Counter) -> list[tuple[float, float]]:
 
 
 def _by_name(counter: Counter) -> Iterator[tuple[Shape, dict[str, list[Key]]]]:
-    """Yield each line and zone, at all its positions, with its keys per class."""
-    shapes = counter.places.shapes
-    for (name, is_line), shape in {(one.name, one.is_line): one for one in shapes}.items():
+    """Yield each line and zone once, even if it was redrawn, with its keys per class."""
+    shapes = counter.zones.shapes
+    named = {(shape.name, shape.is_line): shape for shape in shapes}
+    for (name, is_line), shape in named.items():
         keys: dict[str, list[Key]] = {}
         for key in sorted(counter.total):
             if (shapes[key[0]].name, shapes[key[0]].is_line) == (name, is_line):

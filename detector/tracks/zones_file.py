@@ -1,7 +1,7 @@
-"""The file of lines and zones, with sections for cameras and clips (docs/counting.md).
+"""Read the file of lines and zones, with sections for cameras and clips (docs/counting.md).
 
-A section of ``cameras`` or ``clips`` inherits the options of the top level; its own lines or zones
-replace all of those.
+A section of ``cameras`` or ``clips`` inherits the options of the top level. If it has lines or
+zones, it inherits none of those.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from detector.core.errors.yaml_parsing import parse_yaml
 
 Point = tuple[float, float]
 
-SIDES = ("in", "out")  # of a line: from its left-hand to its right-hand side, and back
+SIDES = ("in", "out")  # directions: from a line's left-hand to its right-hand side, and back
 BOTTOM, CENTRE = "bottom", "centre"
 OPTIONS = ("size", "point", "margin", "every", "classes", "start", "lines", "zones")
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
 INTERVAL_S = 60.0
 MARGIN = 0.15  # of the mean side of a box: a detector's errors grow with the box
-OWN_NAMES = "%Y%m%dT%H%M%S%z.mp4"  # how recordings of cameras are named
-DIGITS = 4  # of shares of the picture, for comparison; the page rounds more finely
+OWN_NAMES = "%Y%m%dT%H%M%S%z.mp4"  # names of our recordings of cameras
+DIGITS = 4  # decimals of 0..1 for comparing shapes; the page stores more
 EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line (two points; "in" is from its left-hand to its right-hand side, seen from the first
-    point to the second) or a zone, a polygon. ``classes``: names or ids that it counts; None: all.
-    ``stays_s``: after this long in the zone, an object "stays"; None: never. ``sides``: names of
-    the directions in and out."""
+    """A line (two points) or a zone (a polygon). "In" is from a line's left-hand to its right-hand
+    side, seen from the first point to the second. ``classes``: names or ids that it counts; None:
+    all. ``stays_s``: after this long in the zone, an object "stays"; None: never. ``sides``: names
+    of the directions in and out."""
 
     name: str
     points: tuple[Point, ...]
@@ -53,7 +53,8 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class ZoneSet:
     """Lines and zones with their options. ``size``: width and height that the points refer to;
-    (1, 1): shares; None: pixels. ``start``: a clip's start, or the ``strptime`` format of names."""
+    (1, 1): points are in 0..1; None: in pixels. ``start``: when a clip starts, or the ``strptime``
+    format of clips' names."""
 
     shapes: tuple[Shape, ...] = ()
     size: tuple[float, float] | None = None
@@ -78,14 +79,13 @@ class ZoneSet:
             ) from error
 
     def share(self, point: Point) -> Point:
-        """Convert a point to shares of ``size``."""
+        """Convert a point to 0..1 of ``size``."""
         width, height = self.size or (1.0, 1.0)
         return point[0] / width, point[1] / height
 
     def key_of(self, shape: Shape) -> tuple[object, ...]:
-        """Return a key that is equal for shapes that count the same, whatever their sides'
-        names."""
-        points = [round(one, DIGITS) for point in shape.points for one in self.share(point)]
+        """Return a key that is equal for shapes that differ only in the names of their sides."""
+        points = [round(value, DIGITS) for point in shape.points for value in self.share(point)]
         plain = replace(shape, points=(), sides=SIDES)
         return plain, *points, self.point, self.margin
 
@@ -110,24 +110,25 @@ class ZonesFile:
         """Return the first section that fits a file's name or path. Raises UsageError."""
         name = Path(source).name
         fitting = (
-            places
-            for pattern, places in self.clips.items()
+            zones
+            for pattern, zones in self.clips.items()
             if fnmatchcase(name, pattern) or fnmatchcase(source, pattern)
         )
-        found = next(fitting, self.default)
-        if not found.shapes:
+        section = next(fitting, self.default)
+        if not section.shapes:
             raise UsageError(
                 f"{self.path}: has no lines or zones for {name}; add some at the top level, or "
                 f"below clips: {name}:"
             )
-        return found
+        return section
 
     def each(self) -> Iterator[ZoneSet]:
         yield from (self.default, *self.cameras.values(), *self.clips.values())
 
 
 def read_zones(path: str, text: str | None = None) -> ZonesFile:
-    """Read ``path``, or its content in braces. ``text``: the content of a file not yet written."""
+    """Read ``path``, which may be the content itself, in braces. ``text``: content of a file that
+    is not written yet."""
     if path.startswith("{"):
         text, path = path, "zones"
     text = read_text(path, "a file of lines and zones") if text is None else text
@@ -135,16 +136,18 @@ def read_zones(path: str, text: str | None = None) -> ZonesFile:
     if not isinstance(content, dict):
         raise UsageError(f"{path}: is not a mapping with lines: and zones:; {EXAMPLE}")
     refuse_unknown(path, "key", content, (*OPTIONS, "cameras", "clips"))
-    default = _places(path, content, {})
+    default = _parse_section(path, content, {})
     own = {
         group: {
-            str(name): _places(f"{path}: {group}.{name}", mapping(path, group, section), content)
-            for name, section in mapping(path, group, content.get(group) or {}).items()
+            str(name): _parse_section(
+                f"{path}: {group}.{name}", mapping(f"{path}: {group}", section), content
+            )
+            for name, section in mapping(f"{path}: {group}", content.get(group) or {}).items()
         }
         for group in ("cameras", "clips")
     }
     file = ZonesFile(path, default, own["cameras"], own["clips"])
-    if not any(places.shapes for places in file.each()):
+    if not any(zones.shapes for zones in file.each()):
         raise UsageError(
             f"{path}: has no lines or zones; draw some on the page that detect-video zones SOURCE "
             "writes, and save them here"
@@ -152,18 +155,18 @@ def read_zones(path: str, text: str | None = None) -> ZonesFile:
     return file
 
 
-def mapping(path: str, where: str, value: Any) -> dict[Any, Any]:
+def mapping(where: str, value: Any) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise UsageError(f"{path}: {where}: {quote(value)} is not a mapping of names; {EXAMPLE}")
+        raise UsageError(f"{where}: {quote(value)} is not a mapping of names; {EXAMPLE}")
     return value
 
 
-def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> ZoneSet:
-    """Read a section. ``above``: the whole file, whose options the section inherits."""
+def _parse_section(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> ZoneSet:
+    """Read a section. ``above``: the top level, whose options it inherits; {} for the top level."""
     if above:
         refuse_unknown(where, "key", section, OPTIONS)
         inherited = [key for key in OPTIONS if key in above and key not in section]
-        if not {"lines", "zones"}.isdisjoint(section):  # its own shapes replace all
+        if not {"lines", "zones"}.isdisjoint(section):
             inherited = [key for key in inherited if key not in ("lines", "zones")]
         section = {**{key: above[key] for key in inherited}, **section}
     point = section.get("point", BOTTOM)
@@ -172,14 +175,14 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Zo
     margin = section.get("margin", MARGIN)
     if not _is_number(margin) or not 0 <= margin <= 1:
         raise UsageError(f"{where}: margin: {quote(margin)} is not a fraction of a box, 0 to 1")
-    every_s = _seconds(f"{where}: every", section.get("every", INTERVAL_S))
-    start = _start(where, section.get("start", OWN_NAMES))
-    size = _size(where, section.get("size"))
-    classes = _classes(where, section.get("classes"))
+    every_s = _parse_seconds(f"{where}: every", section.get("every", INTERVAL_S))
+    start = _parse_start(where, section.get("start", OWN_NAMES))
+    size = _parse_size(where, section.get("size"))
+    classes = _parse_classes(where, section.get("classes"))
     shapes = [
-        _shape(f"{where}: {group}", name, given, group == "lines", classes)
+        _parse_shape(f"{where}: {group}", name, given, group == "lines", classes)
         for group in ("lines", "zones")
-        for name, given in mapping(where, group, section.get(group) or {}).items()
+        for name, given in mapping(f"{where}: {group}", section.get(group) or {}).items()
     ]
     names = [shape.name for shape in shapes]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -187,7 +190,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Zo
     if len(shapes) > MOST_SHAPES:
         raise UsageError(f"{where}: more than {MOST_SHAPES} lines and zones; remove some")
     points = [point for shape in shapes for point in shape.points]
-    if size is None and points and all(0 <= one <= 1 for point in points for one in point):
+    if size is None and points and all(0 <= value <= 1 for point in points for value in point):
         size = (1.0, 1.0)
     for shape in shapes if size is not None else ():
         assert size is not None
@@ -195,17 +198,17 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Zo
     return ZoneSet(tuple(shapes), size, point, every_s, float(margin), start)
 
 
-def _shape(
-    where: str, name: Any, given: Any, is_line: bool, classes: tuple[str, ...] | None
+def _parse_shape(
+    where: str, name: Any, content: Any, is_line: bool, classes: tuple[str, ...] | None
 ) -> Shape:
-    text = _name(where, name)
+    text = _parse_name(where, name)
     where = f"{where}.{text}"
-    if isinstance(given, list):
-        given = {"points": given}
-    given = mapping(where, "it", given)
+    if isinstance(content, list):
+        content = {"points": content}
+    content = mapping(where, content)
     keys = ("points", "classes", *(SIDES if is_line else ("stays",)))
-    refuse_unknown(where, "key", given, keys)
-    points = _points(f"{where}.points", given.get("points"))
+    refuse_unknown(where, "key", content, keys)
+    points = _parse_points(f"{where}.points", content.get("points"))
     if is_line:
         if len(points) != 2:
             raise UsageError(f"{where}.points: a line needs 2 points, this one has {len(points)}")
@@ -213,21 +216,21 @@ def _shape(
             raise UsageError(f"{where}.points: the line has no length: both points are the same")
     else:
         _check_polygon(f"{where}.points", points)
-    sides = tuple(_name(f"{where}.{side}", given.get(side, side)) for side in SIDES)
+    sides = tuple(_parse_name(f"{where}.{side}", content.get(side, side)) for side in SIDES)
     if sides[0] == sides[1]:
         raise UsageError(f"{where}: in and out are both called {sides[0]}; give two names")
-    stays = given.get("stays")
+    stays = content.get("stays")
     return Shape(
         text,
         points,
         is_line,
-        _classes(where, given["classes"]) if "classes" in given else classes,
-        None if stays is None else _seconds(f"{where}.stays", stays),
+        _parse_classes(where, content["classes"]) if "classes" in content else classes,
+        None if stays is None else _parse_seconds(f"{where}.stays", stays),
         (sides[0], sides[1]),
     )
 
 
-def _name(where: str, name: Any) -> str:
+def _parse_name(where: str, name: Any) -> str:
     if isinstance(name, bool) or not isinstance(name, (str, int, float)):
         raise UsageError(
             f"{where}: YAML reads the name as {quote(str(name))} (on, off, yes and no are true or "
@@ -239,22 +242,22 @@ def _name(where: str, name: Any) -> str:
     return text
 
 
-def _points(where: str, given: Any) -> tuple[Point, ...]:
-    if not isinstance(given, list):
+def _parse_points(where: str, points: Any) -> tuple[Point, ...]:
+    if not isinstance(points, list):
         raise UsageError(f"{where}: is not a list of points: [[x, y], [x, y]]")
-    if len(given) > MOST_POINTS:
+    if len(points) > MOST_POINTS:
         raise UsageError(f"{where}: more than {MOST_POINTS} points; remove some")
-    for point in given:
+    for point in points:
         if not isinstance(point, list) or len(point) != 2 or not all(map(_is_number, point)):
             raise UsageError(f"{where}: {quote(point)} is not a point: [x, y], two numbers")
-    return tuple((float(x), float(y)) for x, y in given)
+    return tuple((float(x), float(y)) for x, y in points)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _seconds(where: str, value: Any) -> float:
+def _parse_seconds(where: str, value: Any) -> float:
     """Parse 60, 60s, 1m or 1h; at least a second."""
     text = str(value).strip() if not isinstance(value, bool) else ""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
@@ -267,7 +270,7 @@ def _seconds(where: str, value: Any) -> float:
     return seconds
 
 
-def _start(where: str, value: Any) -> str:
+def _parse_start(where: str, value: Any) -> str:
     text = str(value)
     with suppress(ValueError):
         if "%" in text or _unix_time(datetime.fromisoformat(text)) is not None:
@@ -279,32 +282,32 @@ def _start(where: str, value: Any) -> str:
 
 
 def _unix_time(began: datetime) -> float | None:
-    """Return None for a local time that is ambiguous, when daylight saving time ends."""
+    """Return the Unix time; None for a local time that occurs twice, as when DST ends."""
     if not 1970 <= began.year < 9999:
         return None
     is_twice = not began.tzinfo and began.timestamp() != began.replace(fold=1).timestamp()
     return None if is_twice else began.timestamp()
 
 
-def _size(where: str, value: Any) -> tuple[float, float] | None:
+def _parse_size(where: str, value: Any) -> tuple[float, float] | None:
     if value is None:
         return None
     if (
         not isinstance(value, list)
         or len(value) != 2
-        or not all(_is_number(one) and one >= 1 for one in value)
+        or not all(_is_number(side) and side >= 1 for side in value)
     ):
         raise UsageError(f"{where}: size: {quote(value)} is not a width and height: [1280, 720]")
     return float(value[0]), float(value[1])
 
 
-def _classes(where: str, value: Any) -> tuple[str, ...] | None:
+def _parse_classes(where: str, value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
-    given = value if isinstance(value, list) else [value]
-    if not given or not all(isinstance(one, (str, int)) for one in given):
+    names = value if isinstance(value, list) else [value]
+    if not names or not all(isinstance(name, (str, int)) for name in names):
         raise UsageError(f"{where}: classes: {quote(value)} is not a list of names: [person, car]")
-    return tuple(str(one) for one in given)
+    return tuple(str(name) for name in names)
 
 
 def _check_inside(where: str, points: Sequence[Point], size: tuple[float, float]) -> None:
@@ -327,7 +330,7 @@ def _check_polygon(where: str, points: Sequence[Point]) -> None:
     for i, (a, b) in enumerate(edges):
         if a == b:
             raise UsageError(f"{where}: point {i + 1} is repeated")
-    if (crossing := _crossing(tuple(points))) is not None:
+    if (crossing := _find_crossing(tuple(points))) is not None:
         i, j = crossing
         raise UsageError(
             f"{where}: the zone crosses itself, between points {i + 1} and "
@@ -342,7 +345,7 @@ def _edges(points: tuple[Point, ...]) -> list[tuple[Point, Point]]:
 
 
 @lru_cache(1000)  # sections of cameras and clips inherit zones
-def _crossing(points: tuple[Point, ...]) -> tuple[int, int] | None:
+def _find_crossing(points: tuple[Point, ...]) -> tuple[int, int] | None:
     """Return two edges of a polygon that meet although they are not neighbours."""
     edges, count = _edges(points), len(points)
     for i in range(count):

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from detector.core import engines
-from detector.core.cli.exits import _sentence, end
+from detector.core.cli.exits import _end_sentence, end
 from detector.core.cli.group import cli, command_names
 from detector.core.cli.habits import refuse_split_lists
 from detector.core.config.levels import resolve_config
@@ -472,4 +472,4 @@ def test_a_usage_error_names_the_help_that_lists_the_option(
     ],
 )
 def test_a_message_of_click_ends_once(message, line):
-    assert _sentence(message) == line
+    assert _end_sentence(message) == line

@@ -122,7 +122,7 @@ def test_echo_prints_one_line(capsys):
 def test_a_stream_that_lacks_a_letter_gets_an_escape(tmp_path):
     with (tmp_path / "out").open("w+b", buffering=0) as raw:
         before = io.TextIOWrapper(io.BytesIO(), "latin-1", "strict")
-        stream = streams._text(raw, before, lines=False)
+        stream = streams._wrap_text(raw, before, lines=False)
         stream.write("ü 视\n")
         stream.flush()
     assert (tmp_path / "out").read_bytes() == "ü \\u89c6\n".encode("latin-1")

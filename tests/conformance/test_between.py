@@ -182,5 +182,5 @@ def test_the_python_api_has_it(best: type[BestStage]) -> None:
 
 
 def test_stage_is_skipped_unless_its_option_is_given(best: type[BestStage]) -> None:
-    assert between.wanted(config(max_det=300).as_dict()) == ()
-    assert [one.name for one in between.wanted(config().as_dict())] == ["best"]
+    assert between.choose(config(max_det=300).as_dict()) == ()
+    assert [one.name for one in between.choose(config().as_dict())] == ["best"]

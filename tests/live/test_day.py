@@ -199,7 +199,7 @@ class Rig:
         self.sessions = Counter[str]()
         (folder / "zones.yaml").write_text(ZONES)
         asked = {"track": "bytetrack", "zones": str(folder / "zones.yaml")}
-        self.wanted = between.wanted(resolve_config(None, asked).as_dict())
+        self.wanted = between.choose(resolve_config(None, asked).as_dict())
         clock = lambda: world.ns  # noqa: E731
         self.recorder = Recorder(folder, world, self.said)
         self.collector = Collector([], lambda one, wake: Feed(one, wake, clock), clock=clock)

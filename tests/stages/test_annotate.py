@@ -14,7 +14,7 @@ from detector.core.stages.annotate import (
     DrawnLayout,
     PlacedLabel,
     Style,
-    _doubtful,
+    _find_ambiguous,
     annotate,
     lay_out,
     pixelate,
@@ -271,7 +271,7 @@ def test_a_label_is_in_doubt_up_to_the_outline_of_another_box(left: int, doubtfu
     label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))
     placed = PlacedLabel(0, "", "", 0, 1.0, label, 10, 20)
     other = [left, 0, left + 31, 100] if left != 5 else [5, 0, 40, 100]  # the label lies inside
-    assert _doubtful(DrawnLayout(2, [[10, 30, 20, 60], other], [0, 0], [placed], [], [])) == [
+    assert _find_ambiguous(DrawnLayout(2, [[10, 30, 20, 60], other], [0, 0], [placed], [], [])) == [
         doubtful
     ]
 

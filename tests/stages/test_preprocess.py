@@ -62,7 +62,7 @@ def test_arm64_scales_as_x86_does(monkeypatch, shape, size):
 
     monkeypatch.setattr(preprocess, "ARM64", True)
     monkeypatch.setattr(cv2, "resize", resize_by_kleidicv_or_carotene)
-    preprocess._nudge.cache_clear()
+    preprocess._find_nudge.cache_clear()
     assert np.array_equal(preprocess.resize(image, size), resize(image, size))
 
 

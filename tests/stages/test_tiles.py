@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from detector.core.stages.preprocess import GEOMETRIES, letterbox
-from detector.core.stages.tiles import (
-    Region,
-    TiledFit,
-    cut_out,
-    join_tiles,
-    regions,
-    tiled_preprocess,
-)
+from detector.core.stages.tiles import FrameTiles, Region, TiledFit, cut_out, join_tiles, regions
 from detector.core.types import Detections, Letterbox, size_of
 from tests.planes import planes_of
 from tests.stages.test_planes import smooth
@@ -55,7 +48,7 @@ def test_the_letterbox_of_a_tile_is_that_of_a_crop(geometry, make):
     def one(part, row):
         return letterbox(part, row, geometry=geometry)
 
-    fit = tiled_preprocess(one, (2, 2), join_tiles)(picture, slot)
+    fit = FrameTiles(one, join_tiles, (2, 2))(picture, slot)
     for region, row, own in zip(fit.shown, slot, fit.fits, strict=True):
         crop, alone = cut_out(picture, region).copy(), np.zeros((64, 96, 3), np.uint8)
         assert own == one(crop, alone)

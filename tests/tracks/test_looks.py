@@ -22,7 +22,7 @@ from detector.core.errors import UsageError
 from detector.core.run.plan import Asked
 from detector.core.stages.annotate import Style, dashes, lay_out
 from detector.core.types import Arrival, Detections, Frame, Planes, SourceInfo
-from detector.tracks.looks import CONFIRM_S, DRIFT, MOST_S, Looks, holds_s
+from detector.tracks.looks import CONFIRM_S, DRIFT, MOST_S, Looks, compute_holds_s
 from detector.tracks.stages.track import MOST, parse_every
 from detector.tracks.steady import HOLD_S, Steady
 from detector.tracks.trackers import find, names
@@ -97,17 +97,17 @@ def test_auto_on_cameras_takes_the_newest_and_waits_for_nothing() -> None:
 
 def test_how_long_tracks_hold() -> None:
     tracker = BytetrackTracker(0.25)
-    assert holds_s(tracker) == MOST_S
+    assert compute_holds_s(tracker) == MOST_S
     for i in range(40):
         boxes = one_box(100 + 4 * i)  # 100 pixels a second, in boxes of 40
         tracker.update(boxes.boxes, boxes.scores, boxes.class_ids, i / 25)
         if i == 0:
-            assert holds_s(tracker) == CONFIRM_S
-    assert holds_s(tracker) == pytest.approx(DRIFT * WIDTH / 100, rel=0.02)
+            assert compute_holds_s(tracker) == CONFIRM_S
+    assert compute_holds_s(tracker) == pytest.approx(DRIFT * WIDTH / 100, rel=0.02)
     still = BytetrackTracker(0.25)
     for i in range(5):
         still.update(boxes.boxes, boxes.scores, boxes.class_ids, i / 25)
-    assert holds_s(still) == MOST_S
+    assert compute_holds_s(still) == MOST_S
 
 
 # ----------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_wrong_numbers_and_what_cannot_be_together(given: dict[str, Any]) -> Non
         Asked.of(resolve_config(None, given))
 
 
-def test_a_tracker_of_the_caller_moves_no_boxes() -> None:
+def test_a_parse_tracker_the_caller_moves_no_boxes() -> None:
     class Mine:
         def update(self, detections: Detections, frame: Frame) -> NDArray[np.int64]:
             return np.zeros(len(detections), np.int64)

@@ -58,9 +58,9 @@ def ids(detections: Detections) -> list[int]:
 
 
 def test_it_is_off_unless_asked() -> None:
-    assert between.wanted(resolve_config(None, {}).as_dict()) == ()
+    assert between.choose(resolve_config(None, {}).as_dict()) == ()
     asked = resolve_config(None, {"track": "sort"}).as_dict()
-    assert [one.name for one in between.wanted(asked)] == ["track"]
+    assert [one.name for one in between.choose(asked)] == ["track"]
 
 
 def test_low_scores_reach_only_the_tracker() -> None:
@@ -74,7 +74,7 @@ def test_low_scores_reach_only_the_tracker() -> None:
 def test_the_head_hands_them_over() -> None:
     """A run with ByteTrack gets boxes from 0.1 on from the head; the others keep --conf."""
     for track, lowest in (("bytetrack", 0.1), ("sort", 1.0)):
-        (one,) = between.wanted(resolve_config(None, {"track": track}).as_dict())
+        (one,) = between.choose(resolve_config(None, {"track": track}).as_dict())
         assert one.kind.lowest_conf(one.settings) == lowest
     asked: list[float] = []
     plan = resolve(resolve_config(None, {"engine": "null", "conf": 0.4}))
@@ -100,7 +100,7 @@ def test_a_cut_ends_the_tracks() -> None:
 def test_a_cut_changes_the_shade_of_a_quarter(share: float, cut: bool) -> None:
     seen, after = Cuts(), frame(1)
     after.image[:, : int(share * 640)] = 255
-    assert [seen.here(frame(0)), seen.here(after)] == [False, cut]
+    assert [seen.is_cut(frame(0)), seen.is_cut(after)] == [False, cut]
 
 
 def test_slow_change_of_light_is_not_a_cut() -> None:

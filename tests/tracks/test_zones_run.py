@@ -179,8 +179,8 @@ def test_zones_template_is_inert_and_replaces_no_file(tmp_path: Path) -> None:
 
 def test_the_numbers_of_a_still_stand_on_a_plain_ground() -> None:
     ground = (with_grid(np.zeros((200, 400, 3), np.uint8)) == SHADE).all(axis=2)
-    assert ground[1:9, 151].all(), "below the upper edge"
-    assert (ground[42:59, 1] == [False] * 8 + [True] * 9).all(), "below the line"
+    assert ground[0:9, 150].all(), "below the upper edge"
+    assert (ground[42:59, 0] == [False] * 8 + [True] * 9).all(), "below the line"
 
 
 CLICKS = """(() => {

@@ -47,42 +47,43 @@ FOR_PROCESS = KEYWORDS.union(
 )
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_open.clear)  # they belong to the parent
-# Finalizers release decoders at exit. One registered before ``_close_open`` makes them run later.
+os.register_at_fork(after_in_child=_open.clear)  # open Detectors belong to the parent
+# Finalizers release decoders at exit. ``atexit`` works in reverse order, so creating one before
+# ``_close_open`` is registered makes all finalizers run after it.
 weakref.finalize(_open, bool)
 _exiting = threading.Event()
 
 
 @atexit.register
 def _close_open() -> None:
-    """Close all: a thread inside an engine or a decoder aborts an interpreter that has ended."""
+    """Close all Detectors: a thread inside an engine or decoder would crash the exiting process."""
     _exiting.set()
     for detector in list(_open):
         with suppress(EngineError):  # a broken device
-            detector._end()
+            detector._close_at_exit()
 
 
 class GivenTracker(Protocol):
-    """A tracker of the caller: assigns track ids to the objects of each frame, in order."""
+    """The caller's own tracker, which assigns track ids to the objects of each frame, in order."""
 
     def update(self, detections: types.Detections, frame: Frame) -> ArrayLike:
         """Return a whole number for each detection, [M]; -1 for an object without a track."""
 
 
-class _TrackedStream:
+class _TrackerStage:
     def __init__(self, tracker: GivenTracker) -> None:
         self._tracker = tracker
 
     def __call__(self, frame: Frame, detections: types.Detections) -> types.Detections:
         import numpy as np
 
-        given = self._tracker.update(detections, frame)
-        ids = np.asarray(given)
+        returned = self._tracker.update(detections, frame)
+        ids = np.asarray(returned)
         whole = ids.dtype.kind in "iu" or (ids.dtype.kind == "f" and (ids == np.rint(ids)).all())
         if ids.shape != (len(detections),) or not (whole or not ids.size):
             raise UsageError(
                 f"track: {type(self._tracker).__name__}.update() must return a whole number for "
-                f"each of {len(detections)} detections, not {reprlib.repr(given)}"
+                f"each of {len(detections)} detections, not {reprlib.repr(returned)}"
             )
         return replace(detections, track_ids=ids.astype(np.int64))
 
@@ -98,10 +99,9 @@ class Detector(AnswersAttributes):
 
     ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
     package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" chooses as the command
-    does on this machine, None takes the first by rank, in fp32. ``options``: ``conf=0.4``,
-    ``batch=8``, ``classes=["person"]``, ``weights=...`` and the others of ``Options``. Raises
-    UsageError that suggests the nearest known option, ModelError and EngineError. Close it, or use
-    ``with``:
+    does on this machine, None takes the first in a fixed order, in fp32. ``options``: those of
+    ``Options``, such as ``conf=0.4``, ``batch=8`` or ``classes=["person"]``. Raises UsageError
+    that suggests the nearest known option, ModelError and EngineError. Close it, or use ``with``:
 
         >>> import numpy as np
         >>> from detector import Detector
@@ -114,7 +114,7 @@ class Detector(AnswersAttributes):
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
     ``infer_every="3"`` or ``"auto"``, ``frame.coasting`` marks frames whose boxes come from tracks.
     With ``zones="zones.yaml"``, or its content, ``{"lines": {"door": [[0, 300], [960, 300]]}}``,
-    ``found.events`` tells what crossed a line, entered or left a zone in each frame.
+    ``found.events`` lists what crossed a line, entered or left a zone in each frame.
     """
 
     answers = OF_DETECTORS
@@ -136,15 +136,15 @@ class Detector(AnswersAttributes):
                 f"a model must be a file path or a known name, not {kind_of(model)}; "
                 'Detector("street") is the packaged one'
             )
-        given = {"model": os.fspath(model), "engine": engine or "auto", **options}
-        given["track"], self._tracker = _tracker_of(track)
+        flags = {"model": os.fspath(model), "engine": engine or "auto", **options}
+        flags["track"], self._tracker = _parse_tracker(track)
         with python_words(KEYWORDS):
-            config = resolve_config(None, given)
+            config = resolve_config(None, flags)
             if self._tracker is not None and config.tracking.infer_every is not None:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
             # A call waits for its picture, so one request on all threads gives the lowest latency.
             # A stream runs concurrency=N requests.
-            self._given, self._as_measured = given, (as_measured := engine == "auto")
+            self._flags, self._as_measured = flags, (as_measured := engine == "auto")
             self._plan = resolve(
                 config,
                 spare_requests=1,
@@ -152,8 +152,7 @@ class Detector(AnswersAttributes):
                 measured=as_measured,
                 timed=as_measured,
             )
-        opened = self._plan.loaded.engine
-        turns = threading.BoundedSemaphore(opened.concurrency)
+        turns = threading.BoundedSemaphore(self._plan.loaded.engine.concurrency)
         self._closed = threading.Event()
         shapes = self._plan.shapes()
         requests = self._plan.requests if shapes is None else shapes.requests
@@ -200,7 +199,7 @@ class Detector(AnswersAttributes):
 
         A picture is u8 BGR [h, w, 3], as ``cv2.imread`` returns it, the path of a picture file, or
         a PIL picture, whose EXIF rotation is not applied (``ImageOps.exif_transpose`` does that).
-        It is not changed. A list runs in batches of the Detector's ``batch``. ``conf`` and
+        A call does not change it. A list runs in batches of the Detector's ``batch``. ``conf`` and
         ``classes`` apply to this call only. Several threads may call one Detector; one call runs at
         a time. Raises UsageError for anything else, and SourceError for a file that cannot be read.
         """
@@ -222,8 +221,8 @@ class Detector(AnswersAttributes):
         shapes = plan.shapes()
         request = self._requests[-1]  # reserved for calls: a stream may use the others
         found = []
-        # Only one thread may use the request's single slot, or the tracker.
-        images = [as_image(one, plan.reading.choice) for one in pictures]
+        images = [as_image(picture, plan.reading.choice) for picture in pictures]
+        # Only one thread may use the request, or write to the track of spans.
         with self._calling, self._timeline().track("call") as track:
             _refuse_closed(self._closed)
             for start in range(0, len(images), len(request.slot)):
@@ -260,7 +259,7 @@ class Detector(AnswersAttributes):
         inference run in other threads while the caller works. The caller may keep the frames.
         ``blur=[...]`` pixelates the objects of these classes in them. A source may also be a camera
         (``"rtsp://..."`` or the number of a webcam), or a ``cameras.yaml`` for many at once.
-        Cameras have no end; the newest pictures come first, and ``frame.arrival`` tells the camera
+        Cameras have no end; the newest pictures come first, and ``frame.arrival`` has the camera
         and the time. Leaving the loop early stops the threads. Raises SourceError, and UsageError
         for a second stream at the same time.
         """
@@ -309,12 +308,12 @@ class Detector(AnswersAttributes):
             if live is not None and plan.reading.still is not None:
                 raise UsageError("skip_still is for files, not for cameras; omit it")
             fresh = live is not None and self._newest
-            made = plan.parts(opened)
-            own = {} if self._tracker is None else {"track": _TrackedStream(self._tracker)}
+            parts = plan.parts(opened)
+            tracker = {} if self._tracker is None else {"track": _TrackerStage(self._tracker)}
             parts = replace(
-                made,
-                between={**made.between, **own},
-                shapes=None if made.shapes is None else _ShapesOfTurns(made.shapes),
+                parts,
+                between={**parts.between, **tracker},
+                shapes=None if parts.shapes is None else _QueuedShapes(parts.shapes),
                 # A camera's picture would go stale in a queue.
                 requests=self._requests[: plan.loaded.engine.concurrency + 1 if fresh else -1],
                 arrive=None if live is None else live.arrive,
@@ -324,11 +323,11 @@ class Detector(AnswersAttributes):
             with closing(plan.loop.marked(parts, self._timeline(), progress)) as frames:
                 try:
                     for frame, found in frames:
-                        shown = frame.image.copy()  # the loop will reuse its buffer
-                        pixelate(shown, found, plan.drawing.blurred)
-                        of = frame.source or opened.info
-                        kept = replace(frame, picture=shown, source=of)
-                        yield Pair((kept, Detections.wrap(found, shown)))
+                        image = frame.image.copy()  # the loop will reuse its buffer
+                        pixelate(image, found, plan.drawing.blurred)
+                        info = frame.source or opened.info
+                        copy = replace(frame, picture=image, source=info)
+                        yield Pair((copy, Detections.wrap(found, image)))
                     return True
                 finally:
                     progress.stop.set()  # otherwise a silent pipe would block the reader
@@ -363,11 +362,11 @@ class Detector(AnswersAttributes):
             if callback is not None:
                 callback(frame, Detections.wrap(found))
 
-        given = {**self._given, **options, "output": None if output is None else os.fspath(output)}
+        flags = {**self._flags, **options, "output": None if output is None else os.fspath(output)}
         measured = self._as_measured
         hooks = Hooks(detected=call, measured=measured, timed=measured, tuned=measured)
         with python_words(FOR_PROCESS):
-            result = detect(_gather([_as_spec(source)]), resolve_config(None, given), hooks=hooks)
+            result = detect(_gather([_as_spec(source)]), resolve_config(None, flags), hooks=hooks)
             for error in result.errors:
                 raise error
         if result.exit_code in STOPPED_CODES:
@@ -380,15 +379,15 @@ class Detector(AnswersAttributes):
         from detector.core.timeline.nvtx_ranges import attach
 
         loop = self._plan.loop
-        seen = loop.nvtx and attach().domain is not None
-        return loop.timeline(None, max_rows=0) if seen else OffTimeline()
+        profiled = loop.nvtx and attach().domain is not None
+        return loop.timeline(None, max_rows=0) if profiled else OffTimeline()
 
     def close(self) -> None:
-        """Release the engine once no thread computes on it. May be called twice. Afterwards, calls
-        and streams raise UsageError, also those still running."""
+        """Release the engine once no thread uses it. May be called twice. Afterwards, calls and
+        streams raise UsageError, even those still running."""
         self.__exit__(None, None, None)
 
-    def _end(self) -> None:
+    def _close_at_exit(self) -> None:
         self._closed.set()
         self._calling.acquire(timeout=10)
         while (running := self._running) is not None:
@@ -412,7 +411,7 @@ class Detector(AnswersAttributes):
             self._plan.loaded.__exit__(kind, error, trace)
 
 
-def _tracker_of(track: object) -> tuple[str | None, GivenTracker | None]:
+def _parse_tracker(track: object) -> tuple[str | None, GivenTracker | None]:
     """Return the name of a built-in tracker, or the caller's own. Raises UsageError."""
     if track is True:  # like --track without a value
         return TrackingConfig.__dataclass_fields__["track"].metadata["bare"], None
@@ -453,26 +452,26 @@ def _as_spec(source: object) -> str:
 
 
 def _gather(specs: list[str]) -> list[str]:
-    """List sources like the command line, a folder's pictures first. Omissions become warnings."""
+    """List sources like the command line, a folder's pictures first. Warn about omitted files."""
     from detector.core import sources
     from detector.core.errors.writing import is_output
 
-    gathered = [one for spec in specs for one in sources.gather([spec], is_output)]
+    gathered = [source for spec in specs for source in sources.gather([spec], is_output)]
     for note in filter(None, map(sources.note_of, gathered)):
         warnings.warn(note, stacklevel=3)
     return gathered
 
 
 def _refuse_closed(closed: threading.Event) -> None:
-    if _exiting.is_set():  # end a thread without a traceback: printing one at exit can abort Python
+    if _exiting.is_set():  # ends the thread without a traceback, whose printing can abort Python
         raise SystemExit
     if closed.is_set():
         raise UsageError("this Detector is closed; create another one")
 
 
 class _QueuedRequest:
-    """A request that waits for its turn. ``lock`` is held during inference; a signal handler in the
-    same thread may close the Detector meanwhile."""
+    """A request that waits for its turn. ``lock`` is held during inference, and is reentrant since
+    a signal handler in the same thread may close the Detector."""
 
     def __init__(
         self, request: BatchRequest, turns: threading.BoundedSemaphore, closed: threading.Event
@@ -494,14 +493,14 @@ class _QueuedRequest:
             return outputs
 
 
-class _ShapesOfTurns:
-    """``loop.parts.ShapedInputs`` for requests that share an engine."""
+class _QueuedShapes:
+    """``loop.parts.ShapedInputs`` for ``_QueuedRequest`` objects."""
 
     def __init__(self, shapes: ShapedInputs) -> None:
         self.has, self.prepare = shapes.has, shapes.prepare
         self._shapes = shapes
 
     def give(
-        self, turn: _QueuedRequest, picture: types.AnyPicture
+        self, request: _QueuedRequest, picture: types.AnyPicture
     ) -> Callable[[Outputs], types.Candidates]:
-        return self._shapes.give(turn.inner, picture)
+        return self._shapes.give(request.inner, picture)

@@ -86,7 +86,7 @@ def _read_picture(path: str, choice: Choice | None) -> Image:
     listed = None if arrives else sources.pictures_of(path)
     if listed is None or len(listed) != 1:
         what = "a video" if listed is None else f"{len(listed)} pictures"
-        if is_address(path):  # a file name alone would often mislead
+        if is_address(path):  # the suffix of an address says little about its content
             what = "not a picture"
         raise UsageError(
             f"{shown}: is {'a camera' if arrives else what}; use stream({shown!r}) for it"

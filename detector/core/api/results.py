@@ -1,11 +1,10 @@
-"""The objects that a ``Detector`` finds in one picture: loop over, filter, draw, convert them."""
+"""The objects that a ``Detector`` finds in one picture. They can be filtered, drawn, converted."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import weakref
-from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,41 +45,41 @@ class Detections(AnswersAttributes, types.Detections):
     ``boxes`` xyxy [M, 4] float32 in pixels of the picture, ``scores`` [M] float32, ``class_ids``
     [M], ``names``: class id -> name, ``track_ids`` [M] or None, ``coasting`` [M] or None: not
     detected in this frame, but moved by its track (``infer_every``), ``scene`` or None: events at
-    lines and in zones in this frame (``zones``). Iterating yields ``Detection``; so does
-    ``found[0]``. A mask and ``of`` select some; ``==`` compares all values.
+    lines and in zones in this frame (``zones``). Iterating and ``found[0]`` yield ``Detection``;
+    indexing with a mask and ``of`` return subsets; ``==`` compares all values.
 
         >>> boxes, scores = np.float32([[10, 20, 50, 90], [60, 20, 80, 90]]), np.float32([0.9, 0.6])
         >>> found = Detections(boxes, scores, np.array([0, 1]), ("person", "vehicle"))
         >>> found[found.scores > 0.5].of("vehicle").boxes.tolist()
         [[60.0, 20.0, 80.0, 90.0]]
 
-    It does not keep its picture alive: ``plot``, ``save`` and a notebook find the picture while the
-    caller has it, and a file's while the file exists.
+    ``plot``, ``save`` and notebooks draw on the picture, which is not kept alive: the caller must
+    still hold it, or its file must exist.
     """
 
     __slots__ = ("_picture",)
 
     @classmethod
     def wrap(cls, found: types.Detections, picture: Picture | None = None) -> Detections:
-        """Add the methods of this class to the same arrays. ``picture``: where they were found."""
-        made = cls(
+        """Return the same arrays in this class. ``picture``: the one that contains the objects."""
+        wrapped = cls(
             *(found.boxes.view(Boxes), found.scores, found.class_ids),
             *(found.names, found.cut, found.track_ids),
             coasting=found.coasting,
             scene=found.scene,
         )
         if isinstance(picture, (str, os.PathLike)):
-            made._picture = os.fspath(picture)
+            wrapped._picture = os.fspath(picture)
         elif picture is not None:
-            made._picture = weakref.ref(picture)
-        return made
+            wrapped._picture = weakref.ref(picture)
+        return wrapped
 
     def __post_init__(self) -> None:
-        super().__post_init__()  # with slots, ``super()`` refers to another class
+        super().__post_init__()
         self._picture: str | weakref.ref[Any] | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Drop the reference to the picture, which only this process has."""
+        """Return all values; a picture in memory is dropped, the path of a file is kept."""
         path = self._picture if isinstance(self._picture, str) else None
         return (*(getattr(self, name) for name in self.__dataclass_fields__), path)
 
@@ -89,9 +88,9 @@ class Detections(AnswersAttributes, types.Detections):
             setattr(self, name, value)
 
     def only(self, rows: Any) -> Self:
-        some = super().only(rows)
-        some._picture = self._picture
-        return some
+        subset = super().only(rows)
+        subset._picture = self._picture
+        return subset
 
     def _one(self, i: int) -> Detection:
         return Detection(*super()._one(i))
@@ -106,10 +105,11 @@ class Detections(AnswersAttributes, types.Detections):
         """Return a table with the columns class, class_id, score, x1, y1, x2, y2, and track if
         objects are tracked (missing for one without a track). Raises ImportError without pandas."""
         pandas = _import("pandas", "to_df()")
+        from detector.core.sinks._rows import plain_values
         from detector.core.sinks.csv import COLUMNS
 
         table = pandas.DataFrame(
-            [(name, id, score, *box) for name, id, score, box in _plain_values(self)],
+            [(name, id, score, *box) for name, id, score, box in plain_values(self)],
             columns=COLUMNS[COLUMNS.index("class") :],
         )
         numbers = dict.fromkeys(table.columns[2:], "float64")  # also if empty, for pandas.concat
@@ -158,9 +158,9 @@ class Detections(AnswersAttributes, types.Detections):
     plot = draw  # ultralytics' name
 
     def save(self, path: str | os.PathLike[str], image: Image | None = None) -> None:
-        """Write what ``draw`` returns, whole or not at all, in the format of ``path``'s suffix.
+        """Write the picture that ``draw`` returns, in the format of ``path``'s suffix.
 
-        Raises OutputError if it cannot be written, and what ``draw`` raises.
+        A failure leaves no partial file. Raises OutputError, and the errors of ``draw``.
         """
         from pathlib import Path
 
@@ -177,8 +177,8 @@ class Detections(AnswersAttributes, types.Detections):
         """Return the picture, u8 BGR, or None if it was released. A file is read again."""
         from detector.core.api.pictures import as_image
 
-        of = self._picture
-        picture = of if isinstance(of, str) or of is None else of()
+        known = self._picture
+        picture = known() if isinstance(known, weakref.ref) else known
         return None if picture is None else as_image(picture)
 
     def _repr_png_(self) -> bytes | None:
@@ -200,26 +200,22 @@ class Detections(AnswersAttributes, types.Detections):
 
     def _repr_html_(self) -> str | None:
         """Show a notebook a table if the picture is gone. Notebooks prefer HTML to PNG."""
+        from detector.core.sinks._rows import plain_values
+
         if self._repr_png_() is not None:
             return None
         rows = "".join(
             f"<tr><td>{escape(name)}</td><td>{score}</td><td>{box}</td></tr>"
-            for name, _, score, box in _plain_values(self)
+            for name, _, score, box in plain_values(self)
         )
         return f"<table><tr><th>class</th><th>score</th><th>box</th></tr>{rows}</table>"
 
 
 class Pair(AnswersAttributes, tuple["Frame", Detections]):
-    """What a stream yields: a frame, and what was found in it."""
+    """What a stream yields: a frame and its detections."""
 
     __slots__ = ()
     answers = OF_STREAMS
-
-
-def _plain_values(found: types.Detections) -> Iterator[tuple[str, int, float, list[float]]]:
-    from detector.core.sinks._rows import plain_values
-
-    return plain_values(found)
 
 
 def _import(library: str, what: str) -> Any:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from detector.core.errors import DetectVideoError
 
-# An option, and the value after it: FILE, 640x384, or what a colon follows (``--conf 3: ...``).
+# An option, and the value after it: FILE, 640x384, or any word before a colon (``--conf 3: ...``).
 OPTION = re.compile(
     r"(?<![\w-])--([a-z][a-z-]*)(?: ([A-Z]{2,}\b|[\d./][^\s;,:]*|[^\s;,:-]+(?=:)))?"
 )
@@ -19,7 +19,7 @@ OPTION = re.compile(
 
 @contextmanager
 def python_words(options: Collection[str]) -> Iterator[None]:
-    """Name the ``options`` as keywords in errors raised inside; other options stay as they are."""
+    """Write the ``options`` as keywords in the messages of errors raised in the block."""
     try:
         yield
     except DetectVideoError as error:

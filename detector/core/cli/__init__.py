@@ -1,4 +1,4 @@
-"""What the commands share. Each is a file in a folder ``commands``, of the core or a wing."""
+"""Code that the commands share. Each command is a file in ``commands/`` of the core or a wing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def main() -> NoReturn:
     except BaseException as error:
         code = code or end(error)
     if stopped or code in (EXIT_INTERNAL, EXIT_ENGINE):
-        # Libraries may still run threads. The interpreter's cleanup would crash them ("terminate
-        # called") or wait for them.
+        # Libraries may still run threads. A normal exit would crash in them ("terminate called") or
+        # wait for them.
         os._exit(code)
     sys.exit(code)
 
@@ -50,7 +50,7 @@ def _run_command() -> int:
     from detector.core.cli.group import cli
 
     try:
-        # It returns the code of `--help`; commands exit by SystemExit.
+        # `--help` returns its exit code; commands exit by SystemExit.
         return int(cli.main(prog_name="detect-video", standalone_mode=False) or 0)
     except SystemExit as leaving:
         return int(leaving.code or 0)

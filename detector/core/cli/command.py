@@ -37,10 +37,10 @@ def subcommand(
     """Make a command of a function that returns its exit code (None: 0). A DetectVideoError becomes
     one line on stderr and its exit code (exits.py).
 
-    ``options``: the configuration options that it takes. ``config_file`` adds --config. ``json``:
-    what --json prints; adds ``as_json``. ``quiet``: the help of --quiet. ``interrupted``: what to
-    print after a signal that nothing else handled. ``light``: the command imports no numpy and
-    needs no threads. ``examples``: command lines for --help.
+    ``options``: the configuration options that it accepts. ``config_file`` adds --config. ``json``
+    adds --json and names what it prints. ``quiet`` adds --quiet with this help. ``interrupted``:
+    the message after a signal that nothing else handled. ``light``: the command imports no numpy
+    and starts no threads. ``examples``: command lines for --help.
     """
     shared = list(options)
     if config_file:
@@ -76,12 +76,12 @@ def subcommand(
 
 
 @contextmanager
-def errors_as_documents(wanted: bool) -> Iterator[None]:
-    """Print an error that ends the block as a document too, with --json (``wanted``)."""
+def errors_as_documents(as_json: bool) -> Iterator[None]:
+    """With --json, also print an error that ends the block as a JSON document."""
     try:
         yield
     except (DetectVideoError, Stopped) as error:
-        if wanted:
+        if as_json:
             reason = error.word if isinstance(error, Stopped) else str(error)
             print_json({"schema": 1, "exit": {"code": error.exit_code, "reason": reason}})
         raise

@@ -26,7 +26,7 @@ from detector.core.run.signals import Stopped, raise_on_signals, raise_swallowed
 from detector.core.wings import MissingPartError
 
 LOG = "detect-video-error.log"
-WRITING = "stopped at once; unfinished output stays under *.partial.*"
+PARTIAL_KEPT = "stopped at once; unfinished output stays under *.partial.*"
 
 
 @contextmanager
@@ -36,17 +36,17 @@ def exit_codes(interrupted: str) -> Iterator[None]:
         try:
             yield
         except Stopped as stopped:
-            stopped.says = WRITING if stopped.writing else interrupted
+            stopped.says = PARTIAL_KEPT if stopped.writing else interrupted
             raise
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            raise_swallowed()  # then this error is a library's reaction to the signal
+            raise_swallowed()  # raises Stopped if a library turned a signal into this error
             sys.exit(end(error))
 
 
 def end(error: BaseException) -> int:
-    """Print in one line why the command ended. Return the exit code."""
+    """Print why the command ended, in one line. Return the exit code."""
     if isinstance(error, DetectVideoError):
         complain(error)
         return error.exit_code
@@ -54,10 +54,11 @@ def end(error: BaseException) -> int:
         _say(f"{error.word}: {error.says}" if error.says else error.word)
         return error.exit_code
     if isinstance(error, click.ClickException):
-        if len(sys.argv) == 1 or type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 raises it
-            error.show()  # no argument at all: show the help with its layout
+        # click 8.2 raises NoArgsIsHelpError, whose message is the help with its layout
+        if len(sys.argv) == 1 or type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
         else:
-            _say(f"{_sentence(error.format_message())} See {_help_of(error)}.")
+            _say(f"{_end_sentence(error.format_message())} See {_help_command(error)}.")
         return error.exit_code
     if isinstance(error, MissingPartError):
         _say(str(error))
@@ -67,20 +68,22 @@ def end(error: BaseException) -> int:
         return EXIT_INTERRUPTED
     from detector.core.run.limits import blame_limit
 
-    blamed = blame_limit(error)
-    if blamed is not None:
-        complain(blamed)
-        return blamed.exit_code
-    return _internal(error)
+    limit_error = blame_limit(error)
+    if limit_error is not None:
+        complain(limit_error)
+        return limit_error.exit_code
+    summary = " ".join(f"{type(error).__name__}: {error}".split())
+    _say(f"internal error, please report it with {_find_log(error)}: {summary}")
+    return EXIT_INTERNAL
 
 
-def _sentence(message: str) -> str:
+def _end_sentence(message: str) -> str:
     line = " ".join(message.split())
     return line if line.endswith((".", "?", "?)")) else f"{line}."
 
 
-def _help_of(error: click.ClickException) -> str:
-    """Return the help that lists what the user mistyped: of the command, or of ``detect-video``."""
+def _help_command(error: click.ClickException) -> str:
+    """Return the ``--help`` command that lists what the user mistyped."""
     context = getattr(error, "ctx", None)
     words = context.command_path.split()[1:] if context is not None else []
     return " ".join(["detect-video", *([] if words == ["detect"] else words), "--help"])
@@ -90,33 +93,27 @@ def complain(error: DetectVideoError) -> None:
     """Print the message and its notes, each as one line, even if it contains line breaks."""
     from detector.core.run.limits import folder_is_gone
 
-    gone = "; the current folder was deleted: go to another one with cd" if folder_is_gone() else ""
-    others = [note for note in getattr(error, "__notes__", ()) if not note.startswith(LOGGED)]
-    for text in (str(error), *others):
-        _say(" ".join(text.split()) + gone)
+    hint = "; the current folder was deleted: go to another one with cd" if folder_is_gone() else ""
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(LOGGED)]
+    for text in (str(error), *notes):
+        _say(" ".join(text.split()) + hint)
 
 
 def _say(text: str) -> None:
     echo(f"detect-video: {text}", err=True)
 
 
-def _internal(error: BaseException) -> int:
-    summary = " ".join(f"{type(error).__name__}: {error}".split())
-    _say(f"internal error, please report it with {_log_of(error)}: {summary}")
-    return EXIT_INTERNAL
-
-
-def _log_of(error: BaseException) -> str:
-    """Return the file that holds the traceback: in the session, or the file of the last error."""
+def _find_log(error: BaseException) -> str:
+    """Return the file with the traceback: the session's, or else one that is written here."""
     for note in getattr(error, "__notes__", ()):
         if note.startswith(LOGGED):
             return str(note.removeprefix(LOGGED))
     trace = redact("".join(traceback.format_exception(error)))
     text = trace.encode(errors="backslashreplace")
     with suppress(OutputError, OSError):
-        kept = user_cache() / LOG
-        write_whole(kept, text, ours=True, private=True)
-        return str(kept)
+        target = user_cache() / LOG
+        write_whole(target, text, ours=True, private=True)
+        return str(target)
     with suppress(OSError):  # a unique name: others may write to this folder
         file, path = tempfile.mkstemp(prefix="detect-video-", suffix=".log")
         with os.fdopen(file, "wb") as log:

@@ -36,8 +36,8 @@ def command_names() -> list[str]:
 
 
 class DefaultGroup(click.Group):
-    """A group with a default: ``detect-video in.mp4`` means ``detect-video detect in.mp4``. Write
-    ``./build`` for a file."""
+    """A group with a default: ``detect-video in.mp4`` means ``detect-video detect in.mp4``. A file
+    that has the name of a command must be given as ``./build``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return command_names()
@@ -50,7 +50,7 @@ class DefaultGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         widen(ctx)
-        if ctx.resilient_parsing:  # a shell completes a word: print and refuse nothing
+        if ctx.resilient_parsing:  # a shell completes a word: print nothing, raise no error
             return super().parse_args(ctx, _words_before(args))
         if not args:
             for line in SUMMARY.splitlines():
@@ -82,20 +82,20 @@ class DefaultGroup(click.Group):
 
     def _options_of(self, ctx: click.Context) -> Callable[[str], dict[str, bool]]:
         """Return a function that lists a command's options; it imports the command when called."""
-        from detector.core.cli.habits import takes_values
+        from detector.core.cli.habits import list_options
 
         def known(name: str) -> dict[str, bool]:
             command = self.get_command(ctx, name)
-            return {} if command is None else takes_values(command)
+            return {} if command is None else list_options(command)
 
         return known
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete words. Files come first: bash drops what precedes them."""
+        """Complete words. Files come first, because bash drops items before them."""
         detect = self._detect()
-        found = super().shell_complete(ctx, incomplete)
-        found += detect.shell_complete(click.Context(detect), incomplete)
-        words = list({item.value: item for item in found}.values())
+        items = super().shell_complete(ctx, incomplete)
+        items += detect.shell_complete(click.Context(detect), incomplete)
+        words = list({item.value: item for item in items}.values())
         return words if incomplete.startswith("-") else [*complete_files(incomplete), *words]
 
     def _detect(self) -> HelpfulCommand:
@@ -115,8 +115,8 @@ class DefaultGroup(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the options of ``detect``, which most users look for, then the commands."""
-        detect, whole = self._detect(), TOPIC in ctx.meta
-        write_examples(detect.examples if whole else detect.examples[:EXAMPLES], formatter)
+        detect, has_topic = self._detect(), TOPIC in ctx.meta
+        write_examples(detect.examples if has_topic else detect.examples[:EXAMPLES], formatter)
         detect.format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
@@ -127,13 +127,12 @@ class DefaultGroup(click.Group):
             formatter.write_text(
                 "0 done; 1 internal error; 2 usage; 3 source; 4 model or weights; 5 engine; "
                 "6 output; 7 finished, but frames were bad, the file ended early, or items of a "
-                "batch failed; "
-                "8 a gate failed; 129 hung up; 130 interrupted; 143 terminated."
+                "batch failed; 8 a gate failed; 129 hung up; 130 interrupted; 143 terminated."
             )
 
 
 def _words_before(args: list[str]) -> list[str]:
-    """Return the command line before the word that a shell completes, with its command."""
+    """Return the command line before the word that a shell completes, its command first."""
     from detector.core.config.elsewhere import WORDS
 
     if not args or args[0] in ("--help", "-h", "--version"):
@@ -145,7 +144,7 @@ def _words_before(args: list[str]) -> list[str]:
 
 
 def _refuse_misspelt(word: str, ctx: click.Context) -> None:
-    """Refuse ``profle in.mp4``, which is not two sources: those have a path or a suffix."""
+    """Raise UsageError for ``profle in.mp4``. A source would have a path or a suffix."""
     close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
     if close and word.isidentifier():
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)

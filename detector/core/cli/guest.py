@@ -28,7 +28,7 @@ class Guest(Protocol):
         line. Raises UsageError for sources that cannot be combined, and for unused options."""
 
     def check(self, specs: Sequence[str], config: Config) -> None:
-        """Raise everything that is wrong with sources that it runs, without opening one."""
+        """Raise UsageError with all that is wrong with sources that it runs; open none of them."""
 
     def around(
         self, config: Config, say: Callable[[str], None]
@@ -43,8 +43,8 @@ class Guest(Protocol):
         command: Sequence[str],
         console: SafeConsole | None,
         say: Callable[[str], None],
-        told: bool,
+        report_changes: bool,
         building: BuildProgress | None,
     ) -> RunResult:
-        """Run the sources. ``console``: a terminal to draw on, or None. ``told``: whether to print
-        a line for each source that comes or goes."""
+        """Run the sources. ``console``: a terminal to draw on, or None. ``report_changes``: print a
+        line when a source connects or disconnects."""

@@ -1,4 +1,4 @@
-"""Translate options and first words of other programs' users to ours."""
+"""Suggest our commands and options to users who type those of other programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LISTS = ("--classes", "--blur")  # options whose items other programs take as se
 
 
 def our_option(theirs: str, known: Collection[str]) -> str | None:
-    """Return our option for another program's, or for ours with underscores, or None."""
+    """Return what to use for another program's option, or for ours with underscores, or None."""
     from detector.core.config.elsewhere import HABITS  # imported only if needed
 
     option = theirs.replace("_", "-")
@@ -29,8 +29,8 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
 
 
 def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
-    """Return our command for another program's first word, if any. Raises UsageError for ``train``,
-    ``conf=0.3`` and ``yolo predict``, with our way to write it."""
+    """Return our command for another program's first word, if any. Raises UsageError that says how
+    to write ``train``, ``conf=0.3`` or ``yolo predict``."""
     word = words[0]
     from detector.core.config.elsewhere import ABSENT, WORDS
 
@@ -52,8 +52,8 @@ def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -
 
 
 def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
-    """Return the hint for an option that the command lacks; None if no program has it."""
-    ours = our_option(option, known := takes_values(ctx.command))
+    """Return a hint for an option that the command lacks; None if we know none like it."""
+    ours = our_option(option, known := list_options(ctx.command))
     if ours is None:
         return None
     if sum(map(_is_foreign, words)) < 2 or not _all_known(words, known):
@@ -62,18 +62,19 @@ def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str 
 
 
 def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
-    """Return the line in our words. Imports the translator only if needed."""
+    """Import the translator only if needed."""
     from detector.core.cli.translating import write_ours
 
     return write_ours(words, known, ctx, *command)
 
 
-def takes_values(command: click.Command) -> dict[str, bool]:
+def list_options(command: click.Command) -> dict[str, bool]:
+    """Return the command's options, and whether each takes a value."""
     return {
-        name: not one.is_flag
-        for one in command.params
-        if isinstance(one, click.Option)
-        for name in (*one.opts, *one.secondary_opts)
+        name: not option.is_flag
+        for option in command.params
+        if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
     }
 
 
@@ -103,8 +104,7 @@ def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.
         if loose and (names or not all(map(_may_be_camera, others or loose))):
             joined = ",".join(item.strip(",") for item in (words[at + 1], *loose))
             given = " ".join(words[at : at + 2 + len(loose)])
-            said = f"{given}: {word} takes one value; use {word} {joined}."
-            raise click.UsageError(said, ctx)
+            raise click.UsageError(f"{given}: {word} takes one value; use {word} {joined}.", ctx)
 
 
 def _is_bare(word: str) -> bool:
@@ -118,7 +118,7 @@ def _may_be_camera(source: str) -> bool:
 
 
 def refuse_model_name(word: str, ctx: click.Context) -> None:
-    """Raise UsageError for a source that is no file but reads like a model: ``yolov5nn``."""
+    """Raise UsageError for a source that resembles a model's name: ``yolov5nn``."""
     if os.sep in word or "." in word:
         return
     from detector.core.models.catalogue import known

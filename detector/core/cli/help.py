@@ -1,11 +1,12 @@
-"""What --help shows (common options, one group, or all), and what a shell completes.
+"""Write --help (common options, one group, or all), and complete words for a shell.
 
-``--help`` alone lists a command's own options and the common ones of the configuration, one line
-each, if it has many. ``--help all``, ``--help GROUP`` and ``--help OPTION`` show the full texts.
+If a command has many options, ``--help`` alone lists its own and the common ones, one line each.
+``--help all``, ``--help GROUP`` and ``--help OPTION`` show the full texts.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ OWN = "Options"  # title of options without a group
 FLAGS = ("--help", "-h")
 TOPIC = f"{__name__}.topic"  # key in a context's meta: the topic given to --help
 OF_CLASSES = ("classes", "blur")  # options that take names of classes
-MANY = 20  # options; a command with fewer shows them all on one screen
+MOST_LISTED = 20  # --help lists all options of commands with at most this many
 
 
 class GroupedOption(click.Option):
@@ -45,7 +46,7 @@ class GroupedOption(click.Option):
         common: bool = False,
         **more: Any,
     ) -> None:
-        """Create it. ``bare``: the value if none follows. ``common``: shown by --help alone."""
+        """Create it. ``bare``: its value if none is given. ``common``: shown by --help alone."""
         super().__init__(*given, **more)
         self.group, self.words, self.bare = group, words, bare
         self.short, self.common = short, common
@@ -53,8 +54,7 @@ class GroupedOption(click.Option):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         words = (self.words and self.words()) or _names_for(self.name, ctx)
         if not words or self.name == "model":
-            names = [CompletionItem(word) for word in words if word.startswith(incomplete)]
-            return complete_files(incomplete) + names
+            return complete_files(incomplete, words)
         before, comma, last = incomplete.rpartition(",")
         return [CompletionItem(before + comma + word) for word in words if word.startswith(last)]
 
@@ -74,9 +74,10 @@ def _names_for(option: str | None, ctx: click.Context) -> Sequence[str]:
     return () if file is None else read_names(file)
 
 
-def complete_files(incomplete: str) -> list[CompletionItem]:
-    """Leave the word to the shell, which knows how to write a path."""
-    return [CompletionItem(incomplete, type="file")]
+def complete_files(incomplete: str, words: Sequence[str] = ()) -> list[CompletionItem]:
+    """Make the shell complete paths, besides ``words``."""
+    items = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="file"), *items]
 
 
 class Files(click.types.StringParamType):
@@ -94,8 +95,7 @@ class Models(Files):
     ) -> list[CompletionItem]:
         from detector.core.models.catalogue import known
 
-        names = [CompletionItem(name) for name in known() if name.startswith(incomplete)]
-        return complete_files(incomplete) + names
+        return complete_files(incomplete, known())
 
 
 class HelpfulCommand(click.Command):
@@ -119,18 +119,17 @@ class HelpfulCommand(click.Command):
 
     def _with_bare(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
         """Add the value of each flag given without one."""
-        bare = {
-            flag: one
-            for one in self.get_params(ctx)
-            if isinstance(one, GroupedOption) and one.bare is not None and one.words is not None
-            for flag in one.opts
+        options = {
+            flag: (option.bare, option.words)
+            for option in self.get_params(ctx)
+            if isinstance(option, GroupedOption) and option.bare is not None and option.words
+            for flag in option.opts
         }
-        given = []
+        complete = []
         for word, following in zip(args, [*args, ""][1:], strict=True):
-            one = bare.get(word)
-            values = one.words() if one is not None and one.words is not None else ()
-            if one is None or following in values:
-                given.append(word)
+            bare, words = options.get(word, (None, tuple))
+            if bare is None or following in (values := words()):
+                complete.append(word)
                 continue
             if following and not os.path.lexists(following):
                 from detector.core.cli.habits import our_option
@@ -139,56 +138,55 @@ class HelpfulCommand(click.Command):
                 for near in () if answer else get_close_matches(following, values, 1):
                     answer = f"did you mean {word} {near}?"
                 if answer:
-                    said = f"{word} {following}: unknown value; {answer}"
-                    raise click.UsageError(said, ctx)
-            given.append(f"{word}={one.bare}")
-        return given
+                    raise click.UsageError(f"{word} {following}: unknown value; {answer}", ctx)
+            complete.append(f"{word}={bare}")
+        return complete
 
     def take_topic(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Return ``args`` without the word after --help, kept in the context. Raises UsageError."""
+        """Move the word after --help from ``args`` to the context. Raises UsageError."""
         at = next((at for at, word in enumerate(args) if word in FLAGS), None)
         if ctx.resilient_parsing or at is None or not args[at + 1 :] or not self._is_long(ctx):
             return args
         word = args[at + 1]
         if os.path.lexists(word):
             return args
-        if self._shown_for(ctx, word) is None:
-            groups = ", ".join([ALL, *map(key_of, self._grouped(ctx))])
-            said = f"--help {word}: unknown group or option; groups: {groups}."
+        if self._choose(ctx, word) is None:
+            groups = ", ".join([ALL, *map(key_of, self._group_options(ctx))])
+            message = f"--help {word}: unknown group or option; groups: {groups}."
             if word in commands():
-                said = f"use detect-video {word} --help."
-            raise click.UsageError(said, ctx)
+                message = f"use detect-video {word} --help."
+            raise click.UsageError(message, ctx)
         ctx.meta[TOPIC] = word
         return [*args[: at + 1], *args[at + 2 :]]
 
     def _is_long(self, ctx: click.Context) -> bool:
-        return len(self.get_params(ctx)) > MANY
+        return len(self.get_params(ctx)) > MOST_LISTED
 
-    def _grouped(self, ctx: click.Context) -> dict[str, list[click.Option]]:
+    def _group_options(self, ctx: click.Context) -> dict[str, list[click.Option]]:
         groups: dict[str, list[click.Option]] = {}
-        for one in self.get_params(ctx):
-            if isinstance(one, click.Option) and not one.hidden:
-                groups.setdefault(getattr(one, "group", "") or OWN, []).append(one)
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and not option.hidden:
+                groups.setdefault(getattr(option, "group", "") or OWN, []).append(option)
         own = groups.pop(OWN, [])
         return {**groups, OWN: own} if own else groups
 
-    def _shown_for(self, ctx: click.Context, topic: str) -> dict[str, list[click.Option]] | None:
+    def _choose(self, ctx: click.Context, topic: str) -> dict[str, list[click.Option]] | None:
         """Return the options that ``--help TOPIC`` shows; None for an unknown topic."""
-        groups = self._grouped(ctx)
+        groups = self._group_options(ctx)
         if topic == ALL:
             return groups
         from detector.core.cli.habits import our_option
 
         name = topic.lower().lstrip("-").replace("_", "-")
-        chosen = {title: ones for title, ones in groups.items() if key_of(title) == name}
+        chosen = {title: options for title, options in groups.items() if key_of(title) == name}
         if chosen:
             return chosen
         flags = (f"--{name}", f"-{name}", our_option(f"--{name}", ()) or "")
-        for title, ones in groups.items():
-            for one in ones:
-                names = (*one.opts, *one.secondary_opts)
+        for title, options in groups.items():
+            for option in options:
+                names = (*option.opts, *option.secondary_opts)
                 if any(flag.removeprefix("use ").split(" ")[0] in names for flag in flags):
-                    return {title: [one]}
+                    return {title: [option]}
         return None
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -203,30 +201,29 @@ class HelpfulCommand(click.Command):
         if topic is None and self._is_long(ctx):
             self._write_common(ctx, formatter)
             return
-        for title, ones in (self._shown_for(ctx, topic or ALL) or {}).items():
-            rows = [row for one in ones if (row := one.get_help_record(ctx))]
+        for title, options in (self._choose(ctx, topic or ALL) or {}).items():
+            rows = [row for option in options if (row := option.get_help_record(ctx))]
             with formatter.section(title):
                 formatter.write_dl(rows, col_max=26)
 
     def _write_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options that most users need and the command's own, one line each."""
-        groups = self._grouped(ctx)
+        groups = self._group_options(ctx)
         rows = []
-        for ones in groups.values():
-            for one in ones:
-                if (row := one.get_help_record(ctx)) is None:
-                    continue
-                if not isinstance(one, GroupedOption):
-                    rows.append((row[0], make_short(one.help or "", formatter.width - 30)))
-                elif one.common:
-                    rows.append((row[0].split(" / ")[0], one.short))
+        for option in itertools.chain(*groups.values()):
+            if (row := option.get_help_record(ctx)) is None:
+                continue
+            if not isinstance(option, GroupedOption):
+                rows.append((row[0], make_short(option.help or "", formatter.width - 30)))
+            elif option.common:
+                rows.append((row[0].split(" / ")[0], option.short))
         with formatter.section("Options"):
             formatter.write_dl(rows, col_max=26)
         formatter.write_paragraph()
         with formatter.indentation():
-            named = ", ".join(map(key_of, groups))
+            names = ", ".join(map(key_of, groups))
             formatter.write_text(
-                f"More: --help all, --help OPTION, or --help with a group: {named}."
+                f"More: --help all, --help OPTION, or --help with a group: {names}."
             )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -235,7 +232,7 @@ class HelpfulCommand(click.Command):
 
 
 def key_of(title: str) -> str:
-    """Return the keyword of a group: ``recording`` for Recording of cameras."""
+    """Return the word that selects a group: ``recording`` for "Recording of cameras"."""
     return title.split()[0].lower()
 
 
@@ -248,7 +245,7 @@ def make_short(text: str, most: int) -> str:
 
 
 def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    """Write ``COMMAND # comment`` lines unwrapped: a wrapped command line cannot be copied."""
+    """Write ``COMMAND # comment`` lines unwrapped, so that users can copy them."""
     if examples:
         with formatter.section("Examples"):
             for example in examples:
@@ -256,6 +253,6 @@ def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> N
 
 
 def widen(ctx: click.Context) -> None:
-    """Use the terminal's full width; a pipe gets 100 columns."""
+    """Use the terminal's width, up to 140 columns; a pipe gets 100."""
     width = shutil.get_terminal_size((100, 24)).columns
     ctx.terminal_width = max(40, min(width, 140)) - 1

@@ -19,7 +19,7 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """Make an option of each leaf of the configuration; None if not given. ``groups``, ``but``:
+    """Make options of the configuration's leaves; they are None if not given. ``groups``, ``but``:
     groups to include and exclude. ``only``, ``without``: leaves. ``defaults``: for the help."""
     own = defaults or {}
     return [
@@ -35,7 +35,7 @@ def config_options(
 def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> click.Option:
     meta = leaf.metadata
     names = list(meta.get("flags", (flag_of(leaf),)))
-    text, hidden = _help(help_of(leaf), default), meta.get("hidden", False)
+    text, hidden = _add_default(help_of(leaf), default), meta.get("hidden", False)
     shown = {"short": short_of(leaf), "common": meta.get("common", False)}
     if leaf.type not in ("bool", bool):
         return GroupedOption(
@@ -63,6 +63,6 @@ def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> cli
     )
 
 
-def _help(text: str, default: Any) -> str:
+def _add_default(text: str, default: Any) -> str:
     plain = default is None or isinstance(default, bool)
     return text if plain else f"{text}  [default: {default}]"

@@ -1,4 +1,4 @@
-"""Standard input, output and error in any state: closed, full, or without a reader."""
+"""Handle standard streams that are closed, full, or without a reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _StandardOutput(io.FileIO):
     def write(self, data: Any, /) -> int:
         if not self._lost:
             try:
-                return super().write(data)  # it may write less: the buffer above continues
+                return super().write(data)  # may write a part; the buffer then writes the rest
             except OSError as error:
                 self._lost = True
                 self._complain(error)
@@ -49,13 +49,13 @@ class _Errors(_StandardOutput):
 def check_standard_output(owners: Mapping[str, bool]) -> None:
     """Raise UsageError if several of ``owners`` (option -> whether) write to standard output,
     OutputError if it is closed."""
-    given = [option for option, writes in owners.items() if writes]
-    if len(given) > 1:
+    writers = [option for option, writes in owners.items() if writes]
+    if len(writers) > 1:
         raise UsageError(
-            f"{' and '.join(given)} both write to standard output; omit one, or name a file"
+            f"{' and '.join(writers)} both write to standard output; omit one, or name a file"
         )
-    if given and "stdout" in _CLOSED:
-        raise OutputError(f"{given[0]}: standard output is closed; omit >&-, or write to a file")
+    if writers and "stdout" in _CLOSED:
+        raise OutputError(f"{writers[0]}: standard output is closed; omit >&-, or write to a file")
 
 
 def take_standard_output() -> int:
@@ -68,21 +68,21 @@ def take_standard_output() -> int:
 
 
 def guard_streams() -> None:
-    """Replace ``sys.stdout`` and ``sys.stderr`` with streams that handle these failures."""
+    """Replace ``sys.stdout`` and ``sys.stderr`` with streams that handle failed writes."""
     _open_closed()
     with suppress(OSError):
         sys.stdout.flush()  # a user's sitecustomize may have printed something
-    sys.stdout = _text(_StandardOutput(1, "w", closefd=False), sys.stdout, os.isatty(1))
-    sys.stderr = _text(_Errors(2, "w", closefd=False), sys.stderr, True, _ErrorText)
+    sys.stdout = _wrap_text(_StandardOutput(1, "w", closefd=False), sys.stdout, os.isatty(1))
+    sys.stderr = _wrap_text(_Errors(2, "w", closefd=False), sys.stderr, True, _ErrorText)
 
 
 def keep_others_out() -> None:
-    """Keep standard output ours alone: what libraries print there goes to standard error."""
+    """Reserve standard output for us: redirect what libraries print there to standard error."""
     before = sys.stdout
     raw = getattr(getattr(before, "buffer", None), "raw", None)
     if isinstance(raw, _StandardOutput) and raw.fileno() == 1:
         ours = take_standard_output()
-        sys.stdout = _text(_StandardOutput(ours, "w"), before, os.isatty(ours))
+        sys.stdout = _wrap_text(_StandardOutput(ours, "w"), before, os.isatty(ours))
 
 
 class _ErrorText(io.TextIOWrapper):
@@ -93,7 +93,7 @@ class _ErrorText(io.TextIOWrapper):
         return len(text)
 
 
-def _text(
+def _wrap_text(
     raw: io.FileIO, before: TextIO, lines: bool, kind: type[io.TextIOWrapper] = io.TextIOWrapper
 ) -> io.TextIOWrapper:
     return kind(
@@ -112,5 +112,5 @@ def _open_closed() -> None:
             os.fstat(number)
         except OSError:
             _CLOSED.append(name)
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets this number, the lowest free one
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

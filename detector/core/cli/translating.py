@@ -31,31 +31,32 @@ Known = Callable[[str], Mapping[str, bool]]
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """Return ``use detect-video in.mp4 --size 640.``, and what we lack. Raises UsageError."""
+    """Return ``use detect-video in.mp4 --size 640.``, then the options that we lack. Raises
+    UsageError."""
     line = _TranslatedLine(known, ctx, command)
     rest = [*words]
     while rest:
         line.take(rest.pop(0), rest)
     words = shlex.join(line.words())
-    left = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
-    return f"use {line.before}{words}.{left}"
+    lack = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
+    return f"use {line.before}{words}.{lack}"
 
 
 class _TranslatedLine:
     def __init__(self, known: Known, ctx: click.Context, command: str) -> None:
         self.left_out: list[str] = []
-        self._of, self._ctx = known, ctx
+        self._options_of, self._ctx = known, ctx
         self._command, self._sources = command, list[str]()
         self._options: dict[str, str | None] = {}
         self._saves: list[str] = []
         self._folder: list[str] = []
         self._output_follows = False
         self._counts = False
-        self.before = ""  # what has to be done first
+        self.before = ""  # a command to run first, if any
 
     @property
     def _known(self) -> Mapping[str, bool]:
-        return self._of(self._command)
+        return self._options_of(self._command)
 
     def take(self, word: str, rest: list[str]) -> None:
         """Translate one word; its values are taken from ``rest``."""
@@ -63,7 +64,7 @@ class _TranslatedLine:
         dashed = word.startswith("-") and word != "-"
         option = ("" if dashed else "--") + name.replace("_", "-")
         follows = self._known.get(option, option not in SWITCHES)
-        # ``save_txt``, without a value; other words alone may name a file
+        # ``save_txt`` is an option; words without a dash or underscore may name a file
         is_on = not follows and (option in SWITCHES or "_" in name) and not os.path.lexists(word)
         assigned = equals and name.isidentifier() and not os.path.lexists(word)
         if assigned and name in ("mode", "task"):
@@ -73,7 +74,7 @@ class _TranslatedLine:
         elif dashed or assigned or is_on:
             if not equals:
                 value = _take_values(option, rest) if follows and rest else "true"
-            self._add(option, _ours(option, value))
+            self._add(option, _convert_value(option, value))
         elif word == "solutions":
             solution = rest.pop(0) if rest else ""
             self._counts = solution in COUNTING
@@ -152,16 +153,16 @@ class _TranslatedLine:
             del options["--precision"]
             self.left_out.append("half for ONNX files, which serve every precision")
         if "--model" not in options and (options.get("--weights") or "").endswith(".pt"):
-            options["--model"] = options.pop("--weights")  # YOLOv5's word for it
+            options["--model"] = options.pop("--weights")  # where YOLOv5 takes the model
         if self._folder:
             options["-o"] = os.path.join(*self._folder, "")
         command = [] if self._command == "detect" else [self._command]
-        given = ((name,) if value is None else (name, value) for name, value in options.items())
-        return ["detect-video", *command, *self._sources, *itertools.chain(*given)]
+        pairs = ((name,) if value is None else (name, value) for name, value in options.items())
+        return ["detect-video", *command, *self._sources, *itertools.chain(*pairs)]
 
 
 def _take_values(option: str, rest: list[str]) -> str:
-    """Take the value behind an option; of --imgsz 480 640 and --classes 0 2 both, as a list."""
+    """Take an option's value; for --imgsz 480 640 and --classes 0 2 both, joined by a comma."""
     values = [rest.pop(0)]
     several = option == "--classes" or HABITS.get(option) == "--size"
     while several and rest and values[0].isdecimal() and rest[0].isdecimal():
@@ -169,8 +170,8 @@ def _take_values(option: str, rest: list[str]) -> str:
     return ",".join(values)
 
 
-def _ours(option: str, value: str) -> str:
-    """Return a value as ours: ``[2, 7]`` is 2,7, and a size of height, width is WIDTHxHEIGHT."""
+def _convert_value(option: str, value: str) -> str:
+    """Write a value as we do: ``[2, 7]`` as 2,7, and a size of height, width as WIDTHxHEIGHT."""
     if value[:1] in ("[", "("):
         value = re.sub(r"[][() '\"]", "", value).strip(",")
     if HABITS.get(option) == "--size" and "," in value:

@@ -1,4 +1,4 @@
-"""``detect-video build MODEL``: what an engine needs, made before the first run; or the graph."""
+"""``detect-video build MODEL``: build an engine file before the first run, or export the graph."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def command(
     from detector.core.config.levels import resolve_config
     from detector.core.errors import UsageError
     from detector.core.jobs.build import build, export_onnx, parse_batches
-    from detector.core.terminal.models import lines, progress_bar
+    from detector.core.terminal.models import describe_build, progress_bar
 
     if output is not None and to is None:
         raise UsageError("--output is for --to onnx; built files go to --engines-dir")
@@ -68,5 +68,5 @@ def command(
     if as_json:
         print_json(facts)
     else:
-        for line in lines(facts):
+        for line in describe_build(facts):
             echo(line)

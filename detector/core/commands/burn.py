@@ -1,4 +1,4 @@
-"""``detect-video burn X.mkv``: an overlay's boxes, drawn into a video."""
+"""``detect-video burn X.mkv``: draw an overlay's boxes into a video."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``detect-video completion SHELL``: what a shell completes words with."""
+"""``detect-video completion SHELL``: print the code with which a shell completes words."""
 
 from __future__ import annotations
 

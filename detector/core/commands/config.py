@@ -1,4 +1,4 @@
-"""``detect-video config show``: which options are in force, and where each comes from."""
+"""``detect-video config show``: print the options in force and where each comes from."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def show(config_file: str | None, as_json: bool, **flags: Any) -> None:
     from detector.core.tables import Column, Table
     from detector.core.terminal.tables import draw_table
 
-    each = [
-        {"option": f"{group}.{name}", "value": _text(row["value"]), "from": row["from"]}
+    cells = [
+        {"option": f"{group}.{name}", "value": _format_value(row["value"]), "from": row["from"]}
         for group, leaves in rows.items()
         for name, row in leaves.items()
     ]
     columns = (Column("option"), Column("value"), Column("from"))
     console = terminal(piped_width=120)
-    console.print(draw_table(console, Table("options", columns, each, "options in force")))
+    console.print(draw_table(console, Table("options", columns, cells, "options in force")))
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, (list, tuple)):
@@ -66,7 +66,7 @@ def _text(value: Any) -> str:
 
 
 class _Group(click.Group):
-    """Alone it says its help on stderr and ends with 2, as click does by itself from 8.2 on."""
+    """Prints its help to stderr and exits with 2 without a subcommand, as click 8.2 itself does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:

@@ -1,4 +1,4 @@
-"""``detect-video [detect] SOURCE...``: the main job."""
+"""``detect-video [detect] SOURCE...``: find objects and write outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EXAMPLES = (
     "detect-video rtsp://10.0.0.5/stream          # a camera: daily files in live/",
     "detect-video in.mp4 --blur person            # pixelate people",
 )
-FORCED = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # make rich take a pipe for a terminal
+FORCED = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # make rich treat a pipe as a terminal
 VERBOSE = click.Option(
     ["--verbose", "-v"],
     is_flag=True,
@@ -79,9 +79,9 @@ def command(
     check_standard_output({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)
-        on_line = {name for name, value in flags.items() if value is not None}
-        guest: Guest | None = wings.guest() if _concerns_wings(specs, config, on_line) else None
-        taken = guest is not None and guest.takes(specs, config, on_line)
+        given = {name for name, value in flags.items() if value is not None}
+        guest: Guest | None = wings.guest() if _concerns_wings(specs, config, given) else None
+        taken = guest is not None and guest.takes(specs, config, given)
         if check:
             if guest is None or not taken:
                 check_source(specs[0])
@@ -92,9 +92,9 @@ def command(
     rows_to = take_standard_output() if owners["--output -"] and not taken else None
     if owners["--events -"]:
         quiet = True  # a reader of events gets nothing else
-    # rich takes a twentieth of a start, so where nothing moves it is imported when the run is over.
-    moves = sys.stdout.isatty() or not FORCED.isdisjoint(os.environ)
-    console = terminal(piped_width=80) if moves and not (as_json or quiet) else None
+    # Importing rich takes a twentieth of the start-up time: without a live line, do it afterwards.
+    may_draw = sys.stdout.isatty() or not FORCED.isdisjoint(os.environ)
+    console = terminal(piped_width=80) if may_draw and not (as_json or quiet) else None
     drawn_on = console if console is not None and console.is_terminal else None
     building = None
     if drawn_on is not None:
@@ -107,7 +107,6 @@ def command(
         if taken:
             assert guest is not None
             assert around is not None
-            told = not (drawn_on or as_json or quiet)  # in lines; the table says it too
             result = guest.detect(
                 specs,
                 config,
@@ -115,13 +114,13 @@ def command(
                 command=sys.argv,
                 console=drawn_on,
                 say=_say,
-                told=told,
+                report_changes=not (drawn_on or as_json or quiet),  # a table shows them anyway
                 building=building,
             )
         else:
             shown = verbose and not quiet
             result = _detect_files(specs, config, around, drawn_on, building, rows_to, shown)
-    quiet = quiet or result.unread  # who left does not want to read more
+    quiet = quiet or result.unread  # the reader of the output has left
     if as_json:
         print_json(result.summary)
     elif not quiet and result.session is not None:
@@ -130,7 +129,7 @@ def command(
         width = 140 if verbose else 80
         closing = wings.closing_lines(result.summary, verbose)
         print_run(console or terminal(piped_width=width), result.summary, verbose, closing)
-    elif result.exit_code == EXIT_DAMAGED:  # an exit code alone says too little
+    elif result.exit_code == EXIT_DAMAGED:  # explain the code even with --quiet
         for source in result.summary.each:
             if source.exit.code == EXIT_DAMAGED:
                 _say(f"{source.video.path}: exit {EXIT_DAMAGED}: {source.exit.reason}")
@@ -139,15 +138,15 @@ def command(
     return result.exit_code
 
 
-def _concerns_wings(specs: Sequence[str], config: Config, on_line: Container[str]) -> bool:
-    """Not a run of plain files without an option of cameras or of the page."""
+def _concerns_wings(specs: Sequence[str], config: Config, given: Container[str]) -> bool:
+    """Return False for plain files without an option for cameras or for the page."""
     from detector.core.config.schema import CAMERA_GROUPS, options
     from detector.core.run.inputs import is_camera
 
     groups = {name: getattr(config, name) for name in (*CAMERA_GROUPS, "page")}
     return (
         any(group != type(group)() for group in groups.values())
-        or any(name in groups and leaf.name in on_line for name, leaf in options())
+        or any(name in groups and leaf.name in given for name, leaf in options())
         or any(not os.path.isfile(spec) or is_camera(spec) for spec in specs)
     )
 

@@ -1,4 +1,4 @@
-"""``detect-video doctor``: what can run here, and why not."""
+"""``detect-video doctor``: check what can run on this machine."""
 
 from __future__ import annotations
 

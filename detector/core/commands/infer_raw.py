@@ -1,4 +1,4 @@
-"""``detect-video infer-raw``: decoded outputs for arrays, for comparisons with other programs."""
+"""``detect-video infer-raw``: decode outputs for arrays, to compare them with other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``detect-video models``: list the known ones, show one, pull a file."""
+"""``detect-video models``: list the known models, inspect one, or download its file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from detector.core.cli.command import CONTEXT, subcommand
 from detector.core.cli.help import Models
 from detector.core.cli.options import config_options
-from detector.core.cli.printing import echo, print_json, print_text, terminal
+from detector.core.cli.printing import echo, print_json, terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +33,7 @@ def list_models(as_json: bool) -> None:
         print_models(terminal(piped_width=220), listing())
 
 
-@subcommand(options=config_options("network", "runtime", only=SHOWN), json="what was counted")
+@subcommand(options=config_options("network", "runtime", only=SHOWN), json="the counts")
 @click.argument("model", type=Models(), metavar="MODEL")
 def show(model: str, as_json: bool, **flags: Any) -> None:
     """Count a model's parameters, MACs and FLOPs."""
@@ -104,7 +104,8 @@ def describe(model: str, output: str | None, **flags: Any) -> None:
     from detector.core.run.canvas import model_request
 
     request = model_request(resolve_config(None, {"model": model, **flags}))
-    print_text(write_description(request, output))
+    for line in write_description(request, output).splitlines():
+        echo(line)
     if output != "-":
         target = output or f"{request.path.stem}.describe.yaml"
         echo(f"wrote {target}; check the guesses, then use --model {model} --describe {target}")

@@ -66,7 +66,7 @@ class Asked:
             raise UsageError("--track: no tracker here; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
             raise UsageError("--save-times and --no-instruments contradict each other; omit one")
-        model_file, wanted = Path(config.network.model).name, between.wanted(config.as_dict())
+        model_file, wanted = Path(config.network.model).name, between.choose(config.as_dict())
         brought = tuple(name for stage in wanted for name in stage.kind.brings)
         _refuse_unfilled(config, brought)
         reading = SourceReading.of(config)
@@ -220,9 +220,9 @@ class RunPlan:
         it wants; that stage removes boxes below --conf."""
         head, conf = network.head, min(self.selection.conf, lowest_conf)
         if network.watched:
-            from detector.core.stages.doubt import watched
+            from detector.core.stages.doubt import check_results
 
-            head = watched(head, self.model_file, len(network.names), network.watched)
+            head = check_results(head, self.model_file, len(network.names), network.watched)
         return lambda outputs: head(outputs, conf)
 
     def stages(self, lowest_conf: float = 1.0) -> tuple[Preprocess, Head, Nms]:

@@ -143,12 +143,6 @@ class Tiling:
         from detector.core.stages import tiles
 
         join = partial(tiles.join_tiles, **joining)
-        if self.most:
-            preprocess = tiles.FrameTiles(preprocess, join)
-            return preprocess, tiles.each_given_tile(head), tiles.nms_of_tiles(nms)
-        assert self.grid is not None
-        return (
-            tiles.tiled_preprocess(preprocess, self.grid, join),
-            tiles.each_tile(head),
-            tiles.nms_of_tiles(nms),
-        )
+        fill = tiles.FrameTiles(preprocess, join, None if self.most else self.grid)
+        each = tiles.each_given_tile if self.most else tiles.each_tile
+        return fill, each(head), lambda candidates: [nms(one) for one in candidates]

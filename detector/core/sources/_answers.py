@@ -108,7 +108,8 @@ def _ask(place: WebPlace) -> Taken:
             return Taken(LIVE)  # its feed reports the error and retries
         return Taken(REFUSED, error=f"{place}: {redact(_meaning(error, place))}")
     taken = _judge(place, answer, named)
-    if taken.kind == LIVE and answer.head and _TOLD_OF_ONE_CLIENT.issuperset(answer.header_names()):
+    names = {name.lower() for name in answer.headers}
+    if taken.kind == LIVE and answer.head and _TOLD_OF_ONE_CLIENT.issuperset(names):
         with _lock:
             _open[place.whole] = answer
     else:

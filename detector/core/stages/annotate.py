@@ -29,8 +29,8 @@ from detector.core.types import Detections, Image, Picture, Planes, size_of
 if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
-# Bright, well apart, and readable under black or white text (BGR). Class 0, nearly always the
-# person, is the orange-red of a warning.
+# BGR: bright, easy to tell apart, and readable below black or white text. Class 0, which usually
+# means person, is orange-red.
 _HAND_PICKED = (
     (56, 87, 255),
     (219, 152, 52),
@@ -47,30 +47,28 @@ _HAND_PICKED = (
 )
 
 
-def _palette(n: int) -> tuple[Color, ...]:
+def _make_palette(n: int) -> tuple[Color, ...]:
     """Return n colours, BGR: hand-picked ones, then hues a golden angle apart, in 3 lightnesses."""
     i = np.arange(n - len(_HAND_PICKED))
-    hsv = np.stack([i * 67 % 180, 130 + i % 2 * 90, 255 - i % 3 * 45], axis=1).astype(
-        np.uint8
-    )  # OpenCV hue: 0..179
+    hues = i * 67 % 180  # 0..179 in OpenCV
+    hsv = np.stack([hues, 130 + i % 2 * 90, 255 - i % 3 * 45], axis=1).astype(np.uint8)
     bgr = cv2.cvtColor(hsv[None], cv2.COLOR_HSV2BGR)[0]
     return _HAND_PICKED + tuple((int(b), int(g), int(r)) for b, g, r in bgr)
 
 
-def _ink(color: Color) -> Color:
-    """Return white text for dark, black for light colours: at least 3 : 1 contrast (WCAG 2)."""
+def _choose_ink(color: Color) -> Color:
+    """Return white for text on a dark colour, else black: at least 3 : 1 contrast (WCAG 2)."""
     blue, green, red = ((channel / 255) ** 2.2 for channel in color)
     return (255, 255, 255) if 0.0722 * blue + 0.7152 * green + 0.2126 * red < 0.29 else (0, 0, 0)
 
 
-PALETTE = _palette(80)  # COCO's classes; higher class ids start again
-INKS = tuple(_ink(color) for color in PALETTE)
-
+PALETTE = _make_palette(80)  # one per class of COCO; higher class ids reuse them
+INKS = tuple(_choose_ink(color) for color in PALETTE)
 
 PEOPLE = {"person", "people", "pedestrian"}  # in COCO, VisDrone and MOT, and the default model
 YELLOW = 3  # index in the palette: the background of a remark
 FEW = 12  # boxes; with more, text is smaller, and ambiguous labels show their corner
-BLOCKS = 6  # of a pixelated object along its shorter side
+BLOCKS = 6  # along the shorter side of a pixelated object
 DASH = 4  # length of a dash, in line widths
 SMALLEST_BLOCK = 8  # pixels: smaller blocks leave letters and faces readable
 
@@ -81,7 +79,7 @@ class Style:
 
     ``line_width``: pixels, None: from the picture's size. ``font_scale``: 1.0 is the size chosen
     for the picture. ``blurred``: ids of classes whose boxes are pixelated. ``remark``: a sentence
-    at the bottom left that viewers must know. ``font``: of the labels; None: OpenCV's own.
+    for viewers at the bottom left. ``font``: draws the labels; None: OpenCV's own font.
     """
 
     line_width: int | None = None
@@ -94,10 +92,11 @@ class Style:
 
 
 class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to create
-    """A label and its top left corner, pixels. ``number``: its detection; None: the remark."""
+    """A label and its top left corner, pixels. ``number``: index of its detection; None for the
+    remark."""
 
     number: int | None
-    text: str  # as much as fits: the class name, or ""
+    text: str  # the class name, or "" if only the score fits
     score: str
     shade: int  # index in PALETTE
     scale: float  # of the text
@@ -116,11 +115,11 @@ class Corner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DrawnLayout:
-    """The positions of everything that ``annotate`` draws in one picture, or overlays write.
+    """The positions of everything that ``annotate`` or an overlay draws in one picture.
 
     ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 past the last one; best
-    score first. ``shades``: indexes in PALETTE. ``corners``: in drawing order. ``dots``: boxes that
-    have one instead of a label. ``dashed``: boxes of objects not detected in this picture.
+    score first. ``shades``: indexes in PALETTE. ``corners``: in drawing order. ``dots``: boxes with
+    a dot instead of a label. ``dashed``: boxes of objects that were predicted, not detected.
     """
 
     line: int
@@ -129,53 +128,53 @@ class DrawnLayout:
     labels: list[PlacedLabel]
     corners: list[Corner]
     dots: list[int]
-    dashed: frozenset[int] = frozenset()  # boxes whose outline is ``dashes``
+    dashed: frozenset[int] = frozenset()
     trails: tuple[NDArray[np.float32], ...] = ()  # of each box, points [n, 2]
 
 
 def lay_out(width: int, height: int, detections: Detections, style: Style) -> DrawnLayout:
     """Place boxes and labels in a picture of this size, the best score's label first. Line width
     and text grow with the picture, and text shrinks if there are many boxes."""
-    size = _side(width, height)
-    line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
+    side = _mean_side(width, height)
+    line = style.line_width or max(1, round(side / 400))  # 2 at 1280x720, 20 at 8192x8192
     if not len(detections.boxes) and not style.remark:
         return DrawnLayout(line, [], [], [], [], [])
     boxes = detections.boxes.round().astype(np.int64).tolist()
-    shades = (_kinds(detections) % len(PALETTE)).tolist()
+    shades = (_choose_colors(detections) % len(PALETTE)).tolist()
     coasting = detections.coasting
     dashed = frozenset(() if coasting is None else np.flatnonzero(coasting).tolist())
     layout = DrawnLayout(line, boxes, shades, [], [], [], dashed, detections.trails)
     labelled = style.labels and bool(boxes)
     if not labelled and not style.remark:
         return layout
-    places = LabelSpace(width, height, detections.boxes, line, _people(detections))
+    places = LabelSpace(width, height, detections.boxes, line, _find_people(detections))
     scale = _text_scale(width, height, style)
     if style.remark:
-        remark = _render(style.remark, YELLOW, scale)
+        remark = render(style.remark, scale, PALETTE[YELLOW], INKS[YELLOW])
         top = max(0, height - remark.height)
         places.take(0, top, remark.width, remark.height)
         layout.labels.append(PlacedLabel(None, style.remark, "", YELLOW, scale, remark, 0, top))
     if labelled:
-        # In steps: text that changed its size with every box would flicker, and defeat the cache.
+        # In steps: text that changed its size with each added box would flicker and miss the cache.
         crowded = 1.0 if len(boxes) <= FEW else 0.87 if len(boxes) <= 24 else 0.75
         scale = round(max(0.36, scale * crowded), 3)
-        bare = _place_labels(layout, places, detections, scale, style)
-        layout.dots.extend(_place_dots(places, boxes, bare, line + 1))
+        unlabelled = _place_labels(layout, places, detections, scale, style)
+        layout.dots.extend(_place_dots(places, boxes, unlabelled, line + 1))
     return layout
 
 
-def _side(width: int, height: int) -> float:
+def _mean_side(width: int, height: int) -> float:
     return min(max(math.sqrt(height * width), 1.0), 16384.0)
 
 
 def _text_scale(width: int, height: int, style: Style) -> float:
     """Return the scale: 0.64 at 1280x720, capitals of 9 pixels in OpenCV 5, 13 in OpenCV 4."""
-    return round(max(0.4, _side(width, height) / 1500) * style.font_scale, 3)
+    return round(max(0.4, _mean_side(width, height) / 1500) * style.font_scale, 3)
 
 
-def _people(detections: Detections) -> list[int]:
-    of_people = _classes_of_people(detections.names)
-    return [i for i, one in enumerate(detections.class_ids.tolist()) if one in of_people]
+def _find_people(detections: Detections) -> list[int]:
+    people = _classes_of_people(detections.names)
+    return [i for i, class_id in enumerate(detections.class_ids.tolist()) if class_id in people]
 
 
 @lru_cache(maxsize=16)
@@ -183,18 +182,18 @@ def _classes_of_people(names: tuple[str, ...]) -> frozenset[int]:
     return frozenset(i for i, name in enumerate(names) if name.lower() in PEOPLE)
 
 
-def _kinds(detections: Detections) -> NDArray[np.int64]:
-    """Return a number per colour: for each track, or a class's objects without a track."""
+def _choose_colors(detections: Detections) -> NDArray[np.int64]:
+    """Return the number of each object's colour, [M]: its track id, or its class id without one."""
     if detections.track_ids is None:
         return detections.class_ids
-    followed = detections.track_ids >= 0
-    return np.where(followed, detections.track_ids, detections.class_ids)
+    tracked = detections.track_ids >= 0
+    return np.where(tracked, detections.track_ids, detections.class_ids)
 
 
 def annotate(picture: Picture, detections: Detections, style: Style = Style()) -> None:
     """Draw each box with its label ("person 0.91") into ``picture``, in place: u8 BGR [h, w, 3], or
-    planes of YUV. Objects of ``style.blurred`` are pixelated first. The best score's box is drawn
-    last, to lie on top; labels come after all boxes."""
+    planes of YUV. Objects of ``style.blurred`` are pixelated first. The box with the best score is
+    drawn last, on top; labels come after all boxes."""
     height, width = size_of(picture)
     if style.blurred:
         pixelate(picture, detections, style.blurred)
@@ -238,10 +237,10 @@ def _draw_in_bgr(image: Image, layout: DrawnLayout) -> None:
 def _draw_in_planes(planes: Planes, layout: DrawnLayout) -> None:
     """Draw the same shapes in the same order."""
     palette = shades(PALETTE, planes.colours)
-    draw_trails(planes, layout.trails, [palette[one] for one in layout.shades], layout.line)
-    upwards = [i for i in reversed(range(len(layout.boxes))) if i not in layout.dashed]
-    corners = [_corners_of(layout.boxes[i]) for i in upwards]
-    draw_boxes(planes, corners, [palette[layout.shades[i]] for i in upwards], layout.line)
+    draw_trails(planes, layout.trails, [palette[shade] for shade in layout.shades], layout.line)
+    order = [i for i in reversed(range(len(layout.boxes))) if i not in layout.dashed]
+    corners = [_corners_of(layout.boxes[i]) for i in order]
+    draw_boxes(planes, corners, [palette[layout.shades[i]] for i in order], layout.line)
     for i in sorted(layout.dashed, reverse=True):
         parts = dashes(layout.boxes[i], layout.line)
         fill_areas(planes, parts, [palette[layout.shades[i]]] * len(parts))
@@ -256,26 +255,24 @@ def _draw_in_planes(planes: Planes, layout: DrawnLayout) -> None:
 
 
 def _corners_of(box: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the first and the last pixel of a box, which ends at an outer corner: x2 = width is
-    the right edge, and its last pixel is the one before."""
+    """Return the first and the last pixel of a box. x2 and y2 are past the last pixel."""
     x1, y1, x2, y2 = box
     return (x1, y1), (max(x1, x2 - 1), max(y1, y2 - 1))
 
 
 def dashes(box: Sequence[int], line: int) -> list[Rect]:
     """Return the outline of a box in dashes, as wide as other outlines; each side begins and ends
-    with one. They may exceed the picture."""
-    x1, y1, x2, y2 = box
-    before, behind = line // 2, line // 2 + 1  # as cv2 draws an outline around its pixels
-    right, bottom = max(x1, x2 - 1), max(y1, y2 - 1)
-    across = [(a, b) for a, b in _steps(x1 - before, right + behind, line)]
-    down = [(a, b) for a, b in _steps(y1 - before, bottom + behind, line)]
-    rows = [(a, y - before, b, y + behind) for y in (y1, bottom) for a, b in across]
-    return rows + [(x - before, a, x + behind, b) for x in (x1, right) for a, b in down]
+    with a dash. They may exceed the picture."""
+    (x1, y1), (right, bottom) = _corners_of(box)
+    before, after = line // 2, line // 2 + 1  # as cv2 draws an outline around its pixels
+    across = list(_split_side(x1 - before, right + after, line))
+    down = list(_split_side(y1 - before, bottom + after, line))
+    rows = [(a, y - before, b, y + after) for y in (y1, bottom) for a, b in across]
+    return rows + [(x - before, a, x + after, b) for x in (x1, right) for a, b in down]
 
 
-def _steps(start: int, end: int, line: int) -> Iterator[tuple[int, int]]:
-    """Yield dashes and gaps of equal length, about ``DASH`` lines, from dash to dash."""
+def _split_side(start: int, end: int, line: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each dash. Dashes and gaps are about ``DASH`` line widths long."""
     parts = max(1, round((end - start) / (DASH * line))) // 2 * 2 + 1
     at = [start + round((end - start) * i / parts) for i in range(parts + 1)]
     return ((at[i], at[i + 1]) for i in range(0, parts, 2))
@@ -288,53 +285,55 @@ def _middle_of_dot(box: Sequence[int], radius: int) -> tuple[int, int]:
 def _place_labels(
     layout: DrawnLayout, places: LabelSpace, detections: Detections, scale: float, style: Style
 ) -> list[int]:
-    """Add the labels of all boxes, best score first, and their corners. Return the boxes that no
-    label fits, whether without its score or with the score alone; their colour tells the class."""
+    """Add the labels of all boxes, best score first, and their corners. Return the boxes for which
+    not even the name or the score alone fits."""
     ids, shades, boxes = detections.class_ids.tolist(), layout.shades, layout.boxes
     font, crowded = style.font, len(boxes) > FEW
     first = {class_id: i for i, class_id in reversed(list(enumerate(ids)))}
-    shown = {one: drawable(detections.name(i), one, font) for one, i in first.items()}
+    classes = {id: drawable(detections.name(i), id, font) for id, i in first.items()}
     tracks = detections.track_list()
     names = [
-        shown[class_id] if track is None else f"{shown[class_id]} {track}"
+        classes[class_id] if track is None else f"{classes[class_id]} {track}"
         for class_id, track in zip(ids, tracks, strict=True)
     ]
     nothing = [""] * len(names)
-    texts = [(names, nothing)]
+    forms = [(names, nothing)]  # of the labels' texts, the longest first
     if style.scores:
-        shares = [f"{score:.2f}" for score in detections.scores.tolist()]
-        texts = [(names, shares), (names, nothing), (nothing, shares)]
-    bare = list(range(len(names)))
-    hung: list[tuple[int, Label, int]] = []  # box, label, its place
-    for level, ends in texts:
-        labels = [_render(level[i], shades[i], scale, ends[i], font) for i in bare]
-        left = []
-        for i, label, at in zip(bare, labels, places.find(bare, labels), strict=True):
-            if at is None:
-                left.append(i)
-            else:
-                x, y, place = at
-                placed = PlacedLabel(i, level[i], ends[i], shades[i], scale, label, x, y)
-                layout.labels.append(placed)
-                hung.append((i, label, place))
-        bare = left
-        if not bare:
+        scores = [f"{score:.2f}" for score in detections.scores.tolist()]
+        forms = [(names, scores), (names, nothing), (nothing, scores)]
+    unplaced = list(range(len(names)))
+    placed: list[tuple[int, Label, int]] = []  # box, label, index in PLACES
+    for starts, ends in forms:
+        labels = [
+            render(starts[i], scale, PALETTE[shades[i]], INKS[shades[i]], ends[i], font)
+            for i in unplaced
+        ]
+        positions = places.find(unplaced, labels)
+        for i, label, position in zip(unplaced, labels, positions, strict=True):
+            if position is not None:
+                x, y, place = position
+                layout.labels.append(
+                    PlacedLabel(i, starts[i], ends[i], shades[i], scale, label, x, y)
+                )
+                placed.append((i, label, place))
+        unplaced = [i for i, at in zip(unplaced, positions, strict=True) if at is None]
+        if not unplaced:
             break
-    if crowded and hung and len(set(shades)) < len(shades):
-        doubtful = _doubtful(layout)
+    if crowded and placed and len(set(shades)) < len(shades):
+        ambiguous = _find_ambiguous(layout)
         layout.corners.extend(
-            _corner(boxes[i], label, place, shades[i], layout.line)
-            for (i, label, place), doubt in reversed([*zip(hung, doubtful, strict=True)])
-            if doubt
+            _make_corner(boxes[i], label, place, shades[i], layout.line)
+            for (i, label, place), needed in reversed([*zip(placed, ambiguous, strict=True)])
+            if needed
         )
-    return bare
+    return unplaced
 
 
-def _doubtful(layout: DrawnLayout) -> list[bool]:
-    """Return for each box label whether it touches the outline of another box of its colour. A
-    label wholly inside a larger box, or next to it, is clear."""
-    placed = [one for one in layout.labels if one.number is not None]
-    own = np.array([one.number for one in placed])
+def _find_ambiguous(layout: DrawnLayout) -> list[bool]:
+    """Return for each box's label whether it touches the outline of another box of its colour. A
+    label wholly inside or outside of other boxes is unambiguous."""
+    placed = [label for label in layout.labels if label.number is not None]
+    own = np.array([label.number for label in placed])
     at = np.array([(p.x, p.y, p.x + p.label.width, p.y + p.label.height) for p in placed])
     left, top, right, bottom = at.T[..., None]
     x1, y1, x2, y2 = np.array(layout.boxes).T
@@ -346,38 +345,32 @@ def _doubtful(layout: DrawnLayout) -> list[bool]:
     mistaken &= (right >= x1 - near) & (bottom >= y1 - near)
     inside = (left > x1 + near) & (top > y1 + near)
     inside &= (right < x2 - near) & (bottom < y2 - near)
-    doubtful: list[bool] = (mistaken & ~inside).any(axis=1).tolist()
-    return doubtful
+    ambiguous: list[bool] = (mistaken & ~inside).any(axis=1).tolist()
+    return ambiguous
 
 
-def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int) -> Corner:
-    """Return a thick corner where a label meets its box. In a crowd boxes of one colour cross, and
-    the arms show to which one a label belongs, and on which side the box lies."""
+def _make_corner(box: Sequence[int], label: Label, place: int, shade: int, line: int) -> Corner:
+    """Return a thick corner where a label meets its box. If boxes of one colour overlap, its arms
+    show which box the label belongs to."""
     x1, y1, x2, y2 = box
     right, bottom = CORNERS[place]
     x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
     arm, half = min(label.height, (x2 - x1) // 2, (y2 - y1) // 2), line + 1
-    left, top, behind, below = x - half, y - half, x + half + 1, y + half + 1
-    across = (left - arm, top, behind, below) if right else (left, top, behind + arm, below)
-    down = (left, top - arm, behind, below) if bottom else (left, top, behind, below + arm)
+    left, top, after, below = x - half, y - half, x + half + 1, y + half + 1
+    across = (left - arm, top, after, below) if right else (left, top, after + arm, below)
+    down = (left, top - arm, after, below) if bottom else (left, top, after, below + arm)
     return Corner(shade, (across, down))
 
 
 def _place_dots(
-    places: LabelSpace, boxes: Sequence[Sequence[int]], bare: Sequence[int], radius: int
+    places: LabelSpace, boxes: Sequence[Sequence[int]], unlabelled: Sequence[int], radius: int
 ) -> Iterator[int]:
     """Yield the boxes without a label that have room for a dot in their top left corner."""
     side = 2 * radius + 1
-    for i in bare:
+    for i in unlabelled:
         x, y, x2, y2 = boxes[i]
         if min(x2 - x, y2 - y) >= 3 * side and places.take(x, y, side, side):
             yield i
-
-
-def _render(
-    text: str, shade: int, scale: float, score: str = "", font: Font | None = None
-) -> Label:
-    return render(text, scale, PALETTE[shade], INKS[shade], score, font)
 
 
 def pixelate(picture: Picture, detections: Detections, class_ids: frozenset[int]) -> None:

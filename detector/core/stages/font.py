@@ -1,7 +1,7 @@
-"""Draw text in the user's font file: any script that the file has letters for.
+"""Draw text with the user's font file, in any script for which it has letters.
 
-Pillow draws it: FreeType the letters, HarfBuzz their joins, FriBidi the order of right-to-left
-text. OpenCV has neither of the last two: its Arabic is backwards, with unjoined letters.
+Pillow uses FreeType for letters, HarfBuzz to join them, and FriBidi to order right-to-left text.
+OpenCV lacks the last two, so it draws Arabic backwards and unjoined.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from PIL import Image, ImageDraw, ImageFont, features
 
 from detector.core.errors import UsageError
 
-EM = (
-    28.0  # pixels of the em at scale 1.0; capitals have 20, between OpenCV 5's 14 and OpenCV 4's 21
-)
+# Pixels of the em at scale 1.0. Capitals then have 20, between OpenCV 5's 14 and OpenCV 4's 21.
+EM = 28.0
 SMALLEST = 9  # pixels of the em: smaller letters are illegible
 SAMPLE = 32  # pixels of the em for comparing a letter with the sign for a missing one
-# The largest picture of one letter, in ems each way. A damaged font can claim any size; the longest
-# ligatures of real ones (U+FDFD) have some 10.
+# Largest width and height of a letter, in ems. A damaged font can claim any size; the longest
+# ligatures of real fonts (U+FDFD) have some 10.
 LARGEST_LETTER = 16
-NO_LETTER = "\uffff"  # not a character, so every font shows its "missing" sign
+NO_LETTER = "\uffff"  # not a character, so every font draws its sign for a missing one
 
 
 class Text(NamedTuple):
@@ -51,11 +50,11 @@ class Font:
         self._faces = [own]
         if isinstance(plain, ImageFont.FreeTypeFont):
             self._faces.append(_Face(plain))
-        self._draw = lru_cache(maxsize=1024)(_draw_run)
+        self._draw = lru_cache(maxsize=1024)(_Face.draw)
 
     def can_write(self, text: str) -> bool:
-        """Return whether it has every letter, and draws them."""
-        if not all(char.isspace() or self._face(char) for char in text):
+        """Return whether it has and can draw every letter."""
+        if not all(char.isspace() or self._find_face(char) for char in text):
             return False
         try:
             self.write((text,), SAMPLE / EM)
@@ -64,65 +63,66 @@ class Font:
         return True
 
     def write(self, texts: tuple[str, ...], scale: float) -> list[Text]:
-        """Return the runs of these texts from left to right (or reversed). Raises UsageError."""
+        """Draw the runs of these texts, and return them from left to right. Raises UsageError."""
         size = max(SMALLEST, round(EM * scale))
         gap = Text(np.empty((0, 0), np.uint8), 0, 0, round(size * 0.28))
         runs: list[Text] = []
         for text in texts:
             runs += [
                 *([gap] if runs else []),
-                *(self._draw(*run, size) for run in self._runs(text)),
+                *(self._draw(*run, size) for run in self._split_runs(text)),
             ]
         return runs[::-1] if runs_leftward("".join(texts)) else runs
 
     def height(self, scale: float) -> Text:
-        """Return the least room of every label: digits and capitals."""
-        return self._draw("0", self._face("0") or self._faces[0], max(SMALLEST, round(EM * scale)))
+        """Return a drawn digit. Every label is at least as high."""
+        face = self._find_face("0") or self._faces[0]
+        return self._draw(face, "0", max(SMALLEST, round(EM * scale)))
 
-    def _face(self, char: str) -> _Face | None:
+    def _find_face(self, char: str) -> _Face | None:
         return next((face for face in self._faces if face.has(char)), None)
 
-    def _runs(self, text: str) -> list[tuple[str, _Face]]:
-        """Return parts of one face each. Marks stay with their letter, spaces with the last one."""
-        runs: list[tuple[str, _Face]] = []
+    def _split_runs(self, text: str) -> list[tuple[_Face, str]]:
+        """Split text by face. Marks stay with their letter, spaces with the letter before them."""
+        runs: list[tuple[_Face, str]] = []
         for char in text:
-            if char.isspace() and not self._face(char):
+            if char.isspace() and not self._find_face(char):
                 char = " "
-            last = runs[-1][1] if runs else self._faces[0]
-            mark = unicodedata.category(char)[0] == "M"
-            clings = runs and (mark or (char.isspace() and last.has(char)))
-            face = last if clings else self._face(char) or self._faces[0]
-            if runs and runs[-1][1] is face:
-                runs[-1] = (runs[-1][0] + char, face)
+            last = runs[-1][0] if runs else self._faces[0]
+            is_mark = unicodedata.category(char)[0] == "M"
+            keeps_face = runs and (is_mark or (char.isspace() and last.has(char)))
+            face = last if keeps_face else self._find_face(char) or self._faces[0]
+            if runs and runs[-1][0] is face:
+                runs[-1] = (face, runs[-1][1] + char)
             else:
-                runs.append((char, face))
+                runs.append((face, char))
         return runs
 
 
 class _Face:
-    """One of a font's two files, at every size."""
+    """A font file in all sizes: the user's, or Pillow's own."""
 
     def __init__(self, font: ImageFont.FreeTypeFont) -> None:
         self._font = font
-        # Without joins: one character is one letter of the file.
-        self._apart = font.font_variant(layout_engine=ImageFont.Layout.BASIC)
+        # Without shaping, so that one character is one glyph.
+        self._unshaped = font.font_variant(layout_engine=ImageFont.Layout.BASIC)
         self._sizes: dict[int, ImageFont.FreeTypeFont] = {}
         self._known: dict[str, bool] = {}
-        self._absent = self._sign(NO_LETTER)
+        self._absent = self._draw_sample(NO_LETTER)
 
     def has(self, char: str) -> bool:
         if (known := self._known.get(char)) is None:
             try:
-                known = self._sign(char) != self._absent
+                known = self._draw_sample(char) != self._absent
             except OSError:  # a damaged letter counts as missing
                 known = False
             self._known[char] = known
         return known
 
-    def _sign(self, char: str) -> tuple[float, tuple[float, ...], bytes]:
-        _check_size(self._apart, char)
-        drawn = self._apart.getmask(char, "L")
-        return self._apart.getlength(char), tuple(drawn.size), bytes(drawn)
+    def _draw_sample(self, char: str) -> tuple[float, tuple[float, ...], bytes]:
+        _check_size(self._unshaped, char)
+        drawn = self._unshaped.getmask(char, "L")
+        return self._unshaped.getlength(char), tuple(drawn.size), bytes(drawn)
 
     def draw(self, text: str, size: int) -> Text:
         if (font := self._sizes.get(size)) is None:
@@ -137,12 +137,9 @@ class _Face:
         return Text(np.asarray(picture), x1, y1, max(x2, round(font.getlength(text))))
 
 
-def _draw_run(text: str, face: _Face, size: int) -> Text:
-    return face.draw(text, size)
-
-
 def _check_size(font: ImageFont.FreeTypeFont, text: str) -> tuple[int, int, int, int]:
-    """Return where the ink of ``text`` lies around the baseline's start, pixels: x1, y1, x2, y2."""
+    """Return x1, y1, x2, y2 of the ink of ``text``, pixels from the start of the baseline. Raises
+    OSError if it is too large."""
     x1, y1, x2, y2 = font.getbbox(text, "L", anchor="ls")
     most = LARGEST_LETTER * font.size
     if y2 - y1 > most or x2 - x1 > most * max(1, len(text)):
@@ -165,5 +162,5 @@ def needs_shaping(text: str) -> bool:
 
 
 def can_shape() -> bool:
-    """Return whether Pillow finds FriBidi, which it loads from the system."""
+    """Return whether Pillow can load FriBidi from the system."""
     return bool(features.check("raqm"))

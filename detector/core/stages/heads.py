@@ -1,12 +1,12 @@
-"""Raw maps with anchors, turned into candidates.
+"""Decode raw maps with anchors into candidates.
 
     layout        outputs                          networks
     anchor_maps   maps [1, A*(5+C), h, w], raw     YOLOv5, YOLOv7
     darknet_yolo  maps [1, A*(5+C), h, w], raw     darknet [yolo]
 
-A, anchors; C, classes. Outputs of any other kind are read by their description: readings.py. Each
-layout is a function of the outputs of one picture (float32) and a confidence threshold, and returns
-the candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below any
+A: anchors; C: classes. readings.py reads all other outputs by their description. Each layout is a
+function of the outputs of one picture (float32) and a confidence threshold, and returns the
+candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below any
 threshold. Results share no memory with the outputs.
 
 ``LAYOUT_dense`` is the slow, plain version for comparisons: every row, [1, N, 5 + C] float32
@@ -29,7 +29,7 @@ Floats = NDArray[np.float32]
 
 # e^30 times any anchor squares without overflow in float32, and no picture has 1e13 pixels.
 MAX_LOG_SIZE = np.float32(30)
-FEW_CLASSES = 8  # only then is finding each cell's best class faster than copying cells
+FEW_CLASSES = 8  # with at most this many, finding a cell's best class is faster than copying it
 
 
 def sigmoid(x: Floats) -> Floats:
@@ -40,7 +40,7 @@ def sigmoid(x: Floats) -> Floats:
 
 
 def logit(p: float) -> float:
-    """Return the raw objectness at p, minus a margin: a sieve before the exact comparison."""
+    """Return the logit of p minus a margin, for a fast filter before the exact comparison."""
     if not 0 < p < 1:
         return -np.inf if p <= 0 else 15.0
     return float(np.log(p / (1 - p))) - 1e-3
@@ -54,7 +54,7 @@ def xyxy(boxes: Floats) -> Floats:
 
 
 def sound(boxes: Floats) -> NDArray[np.bool_]:
-    """Return [M]: whether a box is finite and float32 holds its area (no picture is so large)."""
+    """Return [M]: whether a box is finite and its area fits in float32."""
     below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
     return np.all(below, axis=1)  # type: ignore[no-any-return]
 
@@ -85,13 +85,14 @@ def survivors(
     outputs: Sequence[Floats], anchors: int, threshold: float, *, anchors_last: bool
 ) -> Survivors | None:
     """Return the cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the
-    threshold (NaN never does), ordered by y, x, anchor, or by anchor, y, x; None if there is none.
+    threshold (NaN never does); None if there is none. Order: anchor, y, x, or with ``anchors_last``
+    y, x, anchor.
 
-    Both sieves are safe: the product of two probabilities is below each of them. With few classes
-    the second runs before anything is copied, since a network without trained objectness has all of
-    its cells there.
+    Both filters keep every candidate, since the product of two probabilities is at most each of
+    them. With few classes the second runs before any cell is copied, since every cell of a network
+    without trained objectness passes the first.
     """
-    places, found, first = [], [], 0
+    places, copies, first = [], [], 0
     for output in outputs:
         raw = output.reshape(anchors, output.shape[1] // anchors, -1)
         passed = raw[:, 4] >= threshold
@@ -109,11 +110,11 @@ def survivors(
             at = np.flatnonzero(passed)
             a, cell = np.divmod(at, raw.shape[2])
         places.append(at + first)
-        found.append(raw[a, :, cell])
+        copies.append(raw[a, :, cell])
         first += passed.size
     if not places:
         return None
-    at, cells = np.concatenate(places), np.concatenate(found)
+    at, cells = np.concatenate(places), np.concatenate(copies)
     class_ids = cells[:, 5:].argmax(axis=1)
     best = cells[np.arange(len(cells)), class_ids + 5]
     alive = best >= threshold
@@ -122,19 +123,8 @@ def survivors(
     return Survivors(at[alive], cells[alive], class_ids[alive], best[alive])
 
 
-def all_cells(outputs: Sequence[Floats], anchors: int, *, anchors_last: bool) -> Floats:
-    """Return [N, 5 + C]: every cell of maps [1, A*(5+C), h, w], in the order of ``survivors``."""
-    order = (2, 0, 1) if anchors_last else (0, 2, 1)
-    rows = []
-    for output in outputs:
-        channels = output.shape[1] // anchors
-        raw = output.reshape(anchors, channels, -1)
-        rows.append(raw.transpose(order).reshape(-1, channels))
-    return np.concatenate(rows)
-
-
 def probabilities(raw: Sequence[Floats]) -> Floats:
-    """Return [M, columns]: the logistic of columns [M] or [M, n], in one call."""
+    """Return the logistic of columns [M] or [M, n], joined to [M, columns]."""
     return sigmoid(np.column_stack(raw))
 
 
@@ -148,7 +138,7 @@ def join(parts: Sequence[Candidates]) -> Candidates:
 
 @dataclass(frozen=True, slots=True)
 class AnchoredLayer:
-    """How a map [1, A*(5+C), h, w] becomes boxes."""
+    """The numbers that decode a map [1, A*(5+C), h, w]."""
 
     anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
     classes: int
@@ -167,21 +157,22 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
             ]
         )
     anchors = len(layers[0].anchors)
-    found = survivors(outputs, anchors, logit(conf), anchors_last=False)
-    if found is None:
+    surviving = survivors(outputs, anchors, logit(conf), anchors_last=False)
+    if surviving is None:
         return no_candidates()
-    at, cells, class_ids, best = found
+    at, cells, class_ids, best = surviving
     s = probabilities((cells[:, :5], best))
     scores = s[:, 4] * s[:, 5]
-    boxes = xyxy(_anchored_centres_sizes(s, _anchored_table(tuple(layers), _sizes(outputs))[at]))
+    table = _anchored_table(tuple(layers), _map_sizes(outputs))[at]
+    boxes = xyxy(_anchored_centres_sizes(s, table))
     keep = (scores >= np.float32(conf)) & np.isfinite(boxes).all(axis=1)
     return Candidates(boxes[keep], scores[keep], class_ids[keep])
 
 
 def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
-    """Return every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
-    probabilities, by layer, anchor, y, x. The plain twin of ``anchor_maps``."""
-    table, columns = _anchored_table(tuple(layers), _sizes(outputs)), layers[0].classes + 5
+    """Decode every row as ``anchor_maps`` does. Return [1, N, 5 + C] float32: cx, cy, w, h in
+    network pixels, objectness, class probabilities, by layer, anchor, y, x."""
+    table, columns = _anchored_table(tuple(layers), _map_sizes(outputs)), layers[0].classes + 5
     dense, first = np.empty((1, len(table), columns), np.float32), 0
     for output, layer in zip(outputs, layers, strict=True):
         # Anchor by anchor, so that the numbers stay in the CPU cache.
@@ -195,7 +186,7 @@ def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) ->
 Sizes = tuple[tuple[int, int], ...]  # height and width of each map, in cells
 
 
-def _sizes(outputs: Sequence[Floats]) -> Sizes:
+def _map_sizes(outputs: Sequence[Floats]) -> Sizes:
     return tuple([output.shape[2:] for output in outputs])
 
 
@@ -209,12 +200,12 @@ def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
         anchors = np.array(layer.anchors, np.float32)[a]
         strides = np.full((len(a), 1), layer.stride, np.float32)
         rows.append(np.concatenate([origin, anchors, strides], axis=1))
-    return _shared(np.concatenate(rows))
+    return _freeze(np.concatenate(rows))
 
 
 def _anchored_centres_sizes(s: Floats, table: Floats) -> Floats:
-    """Return cx, cy, w, h [M, 4] in network pixels of cells s [M, 4 or more], the logistics of the
-    raw numbers; ``table``: their rows.
+    """Return cx, cy, w, h [M, 4] in network pixels. ``s`` [M, 4 or more]: the logistics of the
+    cells' raw numbers; ``table``: the rows of these cells.
 
     Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor.
     """
@@ -226,19 +217,18 @@ def _anchored_centres_sizes(s: Floats, table: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class YoloLayer:
-    """One darknet [yolo] layer: how a map [1, A*(5+C), h, w] becomes boxes."""
+    """The numbers of a darknet [yolo] layer that decode a map [1, A*(5+C), h, w]."""
 
     anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
     classes: int
     cell_width: float  # network pixels per cell
     cell_height: float
-    scale_x_y: float = 1.0  # stretches the centre beyond its cell, so that its edge can be reached
-    new_coords: bool = (
-        False  # the network itself ends in a logistic; sizes are (2 t)^2 instead of e^t
-    )
+    scale_x_y: float = 1.0  # stretches the range of centres, so that one can be at a cell's edge
+    # The network itself ends in a logistic, and sizes are (2 t)^2 instead of e^t.
+    new_coords: bool = False
 
 
-@np.errstate(invalid="ignore", over="ignore")  # inf and NaN of a broken network end in ``keep``
+@np.errstate(invalid="ignore", over="ignore")  # ``keep`` drops inf and NaN of a broken network
 def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
     """Return candidates whose objectness x best class score reaches ``conf``, layers in cfg order,
     each by y, x, anchor. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are
@@ -252,11 +242,11 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
         )
     anchors, new_coords = len(layers[0].anchors), layers[0].new_coords
     threshold = conf if new_coords else logit(conf)
-    found = survivors(outputs, anchors, threshold, anchors_last=True)
-    if found is None:
+    surviving = survivors(outputs, anchors, threshold, anchors_last=True)
+    if surviving is None:
         return no_candidates()
-    at, cells, class_ids, best = found
-    table = _darknet_table(tuple(layers), _sizes(outputs))[at]
+    at, cells, class_ids, best = surviving
+    table = _darknet_table(tuple(layers), _map_sizes(outputs))[at]
     if new_coords:
         centres, scores = cells[:, :2], cells[:, 4] * best
     else:
@@ -269,13 +259,14 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
 
 @np.errstate(invalid="ignore", over="ignore")  # from a broken network
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
-    """Return every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
-    probabilities, by layer, y, x, anchor. The plain twin of ``darknet_yolo``."""
+    """Decode every row as ``darknet_yolo`` does. Return [1, N, 5 + C] float32: cx, cy, w, h in
+    network pixels, objectness, class probabilities, by layer, y, x, anchor."""
     rows = []
     for output, layer in zip(outputs, layers, strict=True):
-        cells = all_cells([output], len(layer.anchors), anchors_last=True)
+        raw = output.reshape(len(layer.anchors), layer.classes + 5, -1)
+        cells = raw.transpose(2, 0, 1).reshape(-1, layer.classes + 5)
         s = cells if layer.new_coords else sigmoid(cells)
-        table = _darknet_table((layer,), _sizes([output]))
+        table = _darknet_table((layer,), _map_sizes([output]))
         boxes = _darknet_centres_sizes(s[:, :2], cells, table, layer.new_coords)
         rows.append(np.concatenate([boxes, s[:, 4:]], axis=1))
     return np.concatenate(rows)[None]
@@ -300,19 +291,19 @@ def _darknet_table(layers: tuple[YoloLayer, ...], sizes: Sizes) -> Floats:
                 axis=1,
             )
         )
-    return _shared(np.concatenate(rows))
+    return _freeze(np.concatenate(rows))
 
 
-def _shared(table: Floats) -> Floats:
-    table.setflags(write=False)  # cached: all callers share it
+def _freeze(table: Floats) -> Floats:
+    table.setflags(write=False)  # all callers share the cached table
     return table
 
 
 def _darknet_centres_sizes(
     centres: Floats, cells: Floats, table: Floats, new_coords: bool
 ) -> Floats:
-    """Return cx, cy, w, h [M, 4] in network pixels; ``centres`` [M, 2] in 0..1 of the cell, the raw
-    ``cells`` [M, 5+C], and their rows of the table."""
+    """Return cx, cy, w, h [M, 4] in network pixels. ``centres`` [M, 2]: 0..1 in the cell;
+    ``cells`` [M, 5+C]: raw numbers; ``table``: the rows of these cells."""
     if new_coords:
         sizes = np.square(np.clip(cells[:, 2:4], -1e6, 1e6)) * 4
     else:

@@ -1,8 +1,8 @@
 """Place labels in a picture full of boxes, and draw their text.
 
-A label hides neither another label nor its object, and no face if another place is free. Each label
-tries places around its box, with less and less text, and takes the first free one. If there is
-none, a dot marks the box, or it stays bare: its colour still tells the class.
+A label never hides another label or its own object, and no face if another place is free. Each
+label tries places around its box, with less and less text, and takes the first free one. If there
+is none, a dot marks the box if it fits; the box's colour still shows the class.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ HIDDEN_SHARE = 0.08
 # A label that hides more of people's heads, in total, moves to where it hides less, if it can.
 HEAD_SHARE = 0.04
 MANY = 24  # boxes; with more, numpy computes what labels hide faster than Python
-TOGETHER = 2048  # pairs of a label and an object computed at once, in a buffer of 64 kB
+PAIRS_AT_ONCE = 2048  # pairs of a label and an object per step, in a buffer of 64 kB
 CELLS = 320  # of the grid of taken places, along the picture's longer side: at most 100 kB
 
 Color = tuple[int, int, int]
 Sides = tuple[float, float, float, float]  # x1, y1, x2, y2, pixels
 Weighed = tuple[float, float, float, float, float]  # x1, y1, x2, y2, 1 / its area
-Position = tuple[int, int, int]  # x, y of a label's top left corner, pixels; number of its place
+Position = tuple[int, int, int]  # x, y of a label's top left corner, pixels; index in PLACES
 
 
 class Label:
-    """A text on a plate of its colour. ``coverage``: u8 [h, w], 255 where ink is."""
+    """A text on a filled rectangle. ``coverage``: u8 [h, w], 255 where ink is."""
 
     def __init__(self, coverage: NDArray[np.uint8], fill: Color, ink: Color) -> None:
         self.coverage, self.fill, self.ink = coverage, fill, ink
@@ -48,13 +48,13 @@ class Label:
 
     @cached_property
     def picture(self) -> Image:
-        """u8 BGR [h, w, 3]."""
+        """The label as u8 BGR [h, w, 3]."""
         parts = cv2.cvtColor(self.coverage, cv2.COLOR_GRAY2BGR)
         picture: Image = cv2.LUT(parts, blend(self.fill, self.ink)[None])
         return picture
 
     def draw(self, image: Image, x: int, y: int) -> None:
-        """Copy the label to ``x``, ``y``, cut where the picture ends."""
+        """Copy the label to ``x``, ``y``, clipped to the picture."""
         height, width = image.shape[:2]
         wide, high = min(self.width, width - x), min(self.height, height - y)
         image[y : y + high, x : x + wide] = self.picture[:high, :wide]
@@ -64,7 +64,7 @@ class Label:
 def render(
     text: str, scale: float, fill: Color, ink: Color, score: str = "", font: Font | None = None
 ) -> Label:
-    """Return the label, cached since frames repeat theirs. ``font`` None: OpenCV's own."""
+    """Return the label, cached because frames repeat labels. ``font``: None uses OpenCV's own."""
     pad = max(1, round(FONT_HEIGHT * scale / 5))
     if font is not None:
         return Label(_write_in_font(font, text, score, scale, pad), fill, ink)
@@ -89,11 +89,11 @@ def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) ->
     coverage = np.zeros((height + 2 * pad, width + 2 * pad), np.uint8)
     x = pad
     for run in runs:
-        # Ink outside its run, as in italics, is only cut at the label's border.
+        # Ink may extend beyond its run, as in italics; only the label's border clips it.
         high, wide = run.coverage.shape
         left = min(max(0, x + run.left), max(0, coverage.shape[1] - wide))
-        place = coverage[pad + run.top - top :, left:][:high, :wide]
-        np.maximum(place, run.coverage[:, : place.shape[1]], out=place)
+        target = coverage[pad + run.top - top :, left:][:high, :wide]
+        np.maximum(target, run.coverage[:, : target.shape[1]], out=target)
         x += run.advance
     return coverage
 
@@ -113,13 +113,13 @@ def drawable(name: str, class_id: int, font: Font | None = None) -> str:
 
 
 def reason_against(name: str, font: Font | None = None) -> str:
-    """Return why a label cannot show this name: "letters" that the font lacks, or "order", because
-    they join or run from right to left and nothing here can do that. Empty if it can."""
+    """Return why a label cannot show this name: "letters" if the font lacks some, or "order" if
+    letters join or run from right to left, and Pillow cannot draw that; "" if it can."""
     name = unicodedata.normalize("NFC", name)
     if name.isascii():
         return ""
     if font is None:
-        return "" if all(_opencv_has(char) for char in name) else "letters"
+        return "" if all(_opencv_can_write(char) for char in name) else "letters"
     from detector.core.stages.font import can_shape, needs_shaping
 
     if not font.can_write(name):
@@ -128,15 +128,15 @@ def reason_against(name: str, font: Font | None = None) -> str:
 
 
 @cache
-def _opencv_has(char: str) -> bool:
+def _opencv_can_write(char: str) -> bool:
     """Return whether OpenCV's own font writes this letter correctly anywhere in a name."""
     if char.isascii():
         return True
-    # OpenCV 5 does not shape text: Arabic is backwards and unjoined, and marks follow their letter.
+    # OpenCV 5 does not shape text: it draws Arabic backwards and unjoined, and marks separately.
     joins = unicodedata.bidirectional(char) in ("R", "AL", "AN")
     if not MANY_SCRIPTS or joins or unicodedata.category(char)[0] in "MC":
         return False
-    return not np.array_equal(_sample(char), _sample("?"))  # what it draws for a letter it lacks
+    return not np.array_equal(_sample(char), _sample("?"))  # "?" stands for missing letters
 
 
 def _sample(char: str) -> Image:
@@ -146,16 +146,17 @@ def _sample(char: str) -> Image:
 
 
 # Places for a label, best first: above the box at its left or right corner, below it, next to it,
-# then inside. Each combines one of four left edges (at the box's left, at its right, right of it,
-# left of it) with one of four tops (above the box, below it, at its top, at its bottom).
+# then inside. Each combines the index of one of four left edges (at the box's left edge, at its
+# right edge, right of it, left of it) with that of one of four tops (above the box, below it, at
+# its top edge, at its bottom edge).
 PLACES = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3))
 # The box's corner at each place: (right?, bottom?).
 CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES)
 
 
 class LabelSpace:
-    """The free places of one picture. Its boxes are xyxy [M, 4] in pixels; heads of people, whose
-    boxes are given by index, stay free if possible."""
+    """The free space for labels in a picture. ``boxes``: xyxy [M, 4] in pixels. ``people``: indexes
+    of boxes of people, whose heads stay visible if possible."""
 
     def __init__(
         self,
@@ -167,26 +168,26 @@ class LabelSpace:
     ) -> None:
         self._width, self._height = width, height
         self._cell = max(1, -(-max(width, height) // CELLS))
-        # A row of cells is the bits of one integer: checking a place takes a few operations, while
-        # an array would need a numpy call for each place.
+        # Each row of cells is an integer with a bit per cell: a place is checked in a few
+        # operations, while an array would need a numpy call.
         self._taken = [0] * (-(-height // self._cell) + 1)
         self._line = line // 2
         self._boxes: list[Sides] = boxes.tolist()
         self._objects = [_weigh(*box) for box in self._boxes]
-        self._heads = [_weigh(*_head(*self._boxes[i])) for i in people]
+        self._heads = [_weigh(*_estimate_head(*self._boxes[i])) for i in people]
 
     def find(self, which: Sequence[int], labels: Sequence[Label]) -> list[Position | None]:
         """Find a place for each box's label in turn; None if nothing is free."""
         few = len(self._boxes) <= MANY
-        orders = map(self._order, which, labels) if few else self._order_all(which, labels)
+        orders = map(self._rank, which, labels) if few else self._rank_all(which, labels)
         return [
-            next((at for at in order if self.take(at[0], at[1], one.width, one.height)), None)
-            for one, order in zip(labels, orders, strict=True)
+            next((at for at in order if self.take(at[0], at[1], label.width, label.height)), None)
+            for label, order in zip(labels, orders, strict=True)
         ]
 
     def _edges(self, i: int, wide: int, high: int) -> tuple[list[int], list[int]]:
         """Return the four left edges and the four tops of box ``i``'s label, moved back into the
-        picture if they leave it."""
+        picture if the label exceeds it."""
         (x1, y1, x2, y2), line = self._boxes[i], self._line
         left, right = round(x1) - line, round(x2) + line
         top, bottom = round(y1) - line, round(y2) + line
@@ -194,20 +195,20 @@ class LabelSpace:
         lefts = [max(0, min(x, last)) for x in (left, right - wide, right, left - wide)]
         return lefts, [max(0, min(y, lowest)) for y in (top - high, bottom, top, bottom - high)]
 
-    def _order(self, i: int, label: Label) -> Iterator[Position]:
-        """Yield places for a label of box ``i``, best first: first those that hide nothing, then
-        those that hide a little, then those that hide a face."""
+    def _rank(self, i: int, label: Label) -> Iterator[Position]:
+        """Yield places for a label of box ``i``: first those that hide nothing, then those that
+        hide a little, then those that hide a face."""
         wide, high = label.width, label.height
         lefts, tops = self._edges(i, wide, high)
         around = lefts[3], tops[0], lefts[2] + wide, tops[1] + high
-        objects, heads = _near(self._objects, *around), _near(self._heads, *around)
+        objects, heads = _select_near(self._objects, *around), _select_near(self._heads, *around)
         later = []
         for number, (left, top) in enumerate(PLACES):
             x, y = lefts[left], tops[top]
-            hidden = _hide(objects, x, y, x + wide, y + high)
+            hidden = _sum_hidden(objects, x, y, x + wide, y + high)
             if hidden > HIDDEN_SHARE:
                 continue
-            face = _hide(heads, x, y, x + wide, y + high) > HEAD_SHARE
+            face = _sum_hidden(heads, x, y, x + wide, y + high) > HEAD_SHARE
             if worse := 2 * face + (hidden > HIDDEN_SHARE / 4):
                 later.append((worse, number, x, y))
             else:
@@ -215,13 +216,14 @@ class LabelSpace:
         for _, number, x, y in sorted(later):
             yield x, y, number
 
-    def _order_all(
+    def _rank_all(
         self, which: Sequence[int], labels: Sequence[Label]
     ) -> Iterator[Iterator[Position]]:
-        sizes = [(one.width, one.height) for one in labels]
+        sizes = [(label.width, label.height) for label in labels]
         starts = np.array([self._edges(i, *size) for i, size in zip(which, sizes, strict=True)])
         ends = starts + np.array(sizes)[..., None]  # [n, 2, 4]
-        hidden, faces = (_hide_all(some, starts, ends) for some in (self._objects, self._heads))
+        hidden = _sum_all_hidden(self._objects, starts, ends)
+        faces = _sum_all_hidden(self._heads, starts, ends)
         unfit = hidden > HIDDEN_SHARE
         worse = np.where(unfit, 4, (hidden > HIDDEN_SHARE / 4) + 2 * (faces > HEAD_SHARE))
         order = worse.argsort(axis=1, kind="stable").tolist()
@@ -230,7 +232,7 @@ class LabelSpace:
             yield ((lefts[PLACES[i][0]], tops[PLACES[i][1]], i) for i in best[:last])
 
     def take(self, x: int, y: int, width: int, height: int) -> bool:
-        """Take the place if nothing drawn touches it. Return whether it was taken."""
+        """Take the place if it is free. Return whether it was."""
         cell, taken = self._cell, self._taken
         left, top = x // cell, y // cell
         cells = ((1 << (-(-(x + width) // cell) - left)) - 1) << left
@@ -243,9 +245,9 @@ class LabelSpace:
         return True
 
 
-def _head(x1: float, y1: float, x2: float, y2: float) -> Sides:
-    """Return where a person's head is: top centre. It is a seventh of the box of a standing person,
-    and up to a third of one who is close and cut off."""
+def _estimate_head(x1: float, y1: float, x2: float, y2: float) -> Sides:
+    """Return where a person's head is: top centre, at most a third of the box high, for a person
+    who is close and cut off. A head is a seventh of a standing person."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 
@@ -254,7 +256,7 @@ def _weigh(x1: float, y1: float, x2: float, y2: float) -> Weighed:
     return x1, y1, x2, y2, 1 / max((x2 - x1) * (y2 - y1), 1)
 
 
-def _near(
+def _select_near(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> list[Weighed]:
     return [
@@ -264,10 +266,10 @@ def _near(
     ]
 
 
-def _hide(
+def _sum_hidden(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> float:
-    """Return the sum of the hidden shares of objects below an area."""
+    """Return the sum of the shares of objects that an area hides."""
     hidden = 0.0
     for x1, y1, x2, y2, per_area in objects:
         across = (x2 if x2 < right else right) - (x1 if x1 > left else left)
@@ -278,20 +280,20 @@ def _hide(
     return hidden
 
 
-def _hide_all(
+def _sum_all_hidden(
     objects: Sequence[Weighed], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return what each label hides at each place, [n, 9], between left and top edges [n, 2, 4] and
-    the opposite ones."""
+    """Return what each label hides at each of the PLACES, [n, 9]. ``starts``: its possible left
+    edges and tops, [n, 2, 4]; ``ends``: the opposite edges."""
     hidden = np.zeros((len(starts), 4, 4), np.float32)
     x1, y1, x2, y2, per_area = np.array(objects, np.float32).reshape(-1, 5).T
-    begins, behind = np.stack([x1, y1])[:, None], np.stack([x2, y2])[:, None]
+    firsts, lasts = np.stack([x1, y1])[:, None], np.stack([x2, y2])[:, None]
     starts, ends = starts.astype(np.float32), ends.astype(np.float32)
-    step = max(1, TOGETHER // max(1, len(objects)))
+    step = max(1, PAIRS_AT_ONCE // max(1, len(objects)))
     for at in range(0, len(starts), step):
         rows = slice(at, at + step)
-        shared = np.minimum(ends[rows, ..., None], behind)
-        shared -= np.maximum(starts[rows, ..., None], begins)
+        shared = np.minimum(ends[rows, ..., None], lasts)
+        shared -= np.maximum(starts[rows, ..., None], firsts)
         np.maximum(shared, 0, out=shared)
         shared[:, 0] *= per_area
         np.matmul(shared[:, 0], shared[:, 1].transpose(0, 2, 1), out=hidden[rows])

@@ -1,4 +1,4 @@
-"""Reduce candidates to detections: greedy non-maximum suppression, class-wise or over all."""
+"""Reduce candidates to detections by greedy non-maximum suppression, per class or over all."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ def nms(
     classes: Sequence[int] | None = None,
     names: tuple[str, ...] = (),
 ) -> Detections:
-    """Run NMS, equal to the plain greedy one: the best box is kept and suppresses later ones with
-    IoU > ``iou``, of its own class only, or of any with ``agnostic``.
+    """Run greedy NMS: the best remaining box suppresses all later ones with IoU > ``iou`` of its
+    class, or of any class with ``agnostic``.
 
-    ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes`` drops other
-    ids first. Ties go to the lower index. At most ``max_det`` are returned, best first;
-    ``Detections.cut`` counts the rest from ``conf`` on. Boxes stay in network pixels, unclipped.
+    ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes``: other ids
+    are dropped first. The lower index wins a tie. At most ``max_det`` are returned, best first;
+    ``Detections.cut`` counts the others that reach ``conf``. Boxes stay in network pixels,
+    unclipped.
     """
     boxes, scores, class_ids = candidates
     if not len(scores):
         return Detections(boxes, scores, class_ids, names)
     if classes is not None:
-        wanted = np.isin(class_ids, classes)
-        boxes, scores, class_ids = boxes[wanted], scores[wanted], class_ids[wanted]
+        selected = np.isin(class_ids, classes)
+        boxes, scores, class_ids = boxes[selected], scores[selected], class_ids[selected]
     order = np.argsort(-scores, kind="stable")
     boxes, class_ids = boxes[order], class_ids[order]
     groups = np.zeros_like(class_ids) if agnostic else class_ids
@@ -47,7 +48,7 @@ def nms(
         kept = (
             _greedy(boxes, groups, iou)
             if len(boxes) <= BLOCK
-            else _greedy_apart(boxes, groups, iou)
+            else _greedy_by_group(boxes, groups, iou)
         )
     scores = scores[order][kept]
     cut = max(0, int(np.count_nonzero(scores >= conf)) - max_det)
@@ -55,10 +56,10 @@ def nms(
     return Detections(boxes[kept], scores, class_ids[kept], names, cut)
 
 
-def _greedy_apart(
+def _greedy_by_group(
     boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float
 ) -> NDArray[np.intp]:
-    """Return ``_greedy``'s result group by group: ``eval`` has thousands of boxes."""
+    """Return the result of ``_greedy``, faster for thousands of boxes (``eval``)."""
     kept = []
     for group in np.unique(groups):
         members = np.nonzero(groups == group)[0]
@@ -74,11 +75,11 @@ def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -
         block = np.arange(start, min(start + BLOCK, len(boxes)))
         if len(kept):
             block = block[~_suppresses(kept, block, boxes, areas, groups, iou).any(axis=0)]
-        over = np.triu(_suppresses(block, block, boxes, areas, groups, iou), 1)
-        alive, spared = np.ones(len(block), bool), ~over
-        for i in np.flatnonzero(over.any(axis=1)).tolist():  # the other rows change nothing
+        suppresses = np.triu(_suppresses(block, block, boxes, areas, groups, iou), 1)
+        alive, spares = np.ones(len(block), bool), ~suppresses
+        for i in np.flatnonzero(suppresses.any(axis=1)).tolist():
             if alive[i]:
-                alive &= spared[i]
+                alive &= spares[i]
         kept = np.concatenate([kept, block[alive]])
     return kept
 
@@ -91,8 +92,8 @@ def _suppresses(
     groups: NDArray[np.int64],
     iou: float,
 ) -> NDArray[np.bool_]:
-    """Return [len(first), len(second)]: same group and IoU > ``iou``, also for empty boxes."""
-    # Columns contiguous in memory: each is read once per row of the square.
+    """Return [len(first), len(second)]: same group and IoU > ``iou``; False for empty boxes."""
+    # Make columns contiguous, because each is read once per row of the result.
     a = np.ascontiguousarray(boxes[first].T)[:, :, None]
     b = np.ascontiguousarray(boxes[second].T)[:, None]
     width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
@@ -105,7 +106,7 @@ def _suppresses(
 
 
 def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
-    """Return candidates of classes that are mapped before NMS: the head of ``eval``.
+    """Return candidates whose classes are mapped before NMS: the head of ``eval``.
 
     Average precision needs every class of a box, and for a class that combines several of the
     model's (vehicle: car, bus, truck, motorcycle) the highest of their scores. If classes were
@@ -113,10 +114,10 @@ def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> 
 
     ``dense``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
     multiplied). ``groups``: the model's ids for each mapped class. A candidate is a row and mapped
-    class whose objectness x highest probability reaches ``conf``, by rows, then classes.
+    class whose objectness x highest probability reaches ``conf``; sorted by rows, then classes.
     """
     rows = dense[0]
-    rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities end at 1; NaN compares false
+    rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities are at most 1; drops NaN, too
     columns = [
         rows[:, [5 + class_id for class_id in group]].max(axis=1, initial=0) for group in groups
     ]

@@ -1,7 +1,7 @@
 """Draw boxes, labels and blocks into the planes of a YUV 4:2:0 picture.
 
-Brightness is drawn pixel by pixel, as in BGR. A colour stands for 2x2 pixels: it is drawn if any of
-the four is, so that a line of one pixel has its colour at odd places too.
+Brightness is drawn pixel by pixel, as in BGR. A colour applies to 2x2 pixels: we draw it if any of
+the four is drawn, so that a line one pixel wide keeps its colour at odd positions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def planes_of(image: Image, colours: Colours) -> Planes:
     """Convert a BGR picture of even height and width to planes in these colours."""
     y, u, v = cv2.split(cv2.transform(image, bgr_to_yuv(colours)))
     half = y.shape[1] // 2, y.shape[0] // 2
-    u, v = (cv2.resize(one, half, interpolation=cv2.INTER_AREA) for one in (u, v))
+    u, v = (cv2.resize(plane, half, interpolation=cv2.INTER_AREA) for plane in (u, v))
     return Planes(y, u, v, colours, lambda _: image)
 
 
@@ -61,8 +61,8 @@ def shades(palette: tuple[Color, ...], colours: Colours) -> tuple[Shade, ...]:
 def draw_boxes(
     planes: Planes, corners: Sequence[tuple[Point, Point]], colours: Sequence[Shade], line: int
 ) -> None:
-    """Draw the outlines between two corner pixels each, in turn, as wide as ``cv2.rectangle``, with
-    square corners."""
+    """Draw outlines in order, each between two corner pixels, as wide as those of ``cv2.rectangle``
+    but with square corners."""
     reach = _reach(line)
     for ((x1, y1), (x2, y2)), shade in zip(corners, colours, strict=True):
         left, top, right, bottom = x1 - reach, y1 - reach, x2 + reach, y2 + reach
@@ -90,7 +90,7 @@ def _draw_ring(
 def fill_areas(planes: Planes, areas: Sequence[Rect], colours: Sequence[Shade]) -> None:
     if not areas:
         return
-    # Assigning to a slice takes half as long as cv2.rectangle, which clips by itself.
+    # Assigning to a slice, although we must clip it first, takes half as long as cv2.rectangle.
     height, width = planes.y.shape
     bounds = np.array(areas).clip(0, (width, height, width, height))
     halves = bounds // 2
@@ -109,7 +109,7 @@ def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
     """Draw a filled circle with smooth edges."""
     cv2.circle(planes.y, middle, radius, shade.y, cv2.FILLED, cv2.LINE_AA)
     # In a plane of half the size the centre of pixel x is at (x + 0.5) / 2 - 0.5.
-    x, y = (round((2 * one - 1) / 4 * (1 << SHIFT)) for one in middle)
+    x, y = (round((2 * coordinate - 1) / 4 * (1 << SHIFT)) for coordinate in middle)
     half = round((radius + 0.5) / 2 * (1 << SHIFT))
     for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
         cv2.circle(plane, (x, y), half, colour, cv2.FILLED, cv2.LINE_AA, SHIFT)
@@ -119,9 +119,9 @@ def draw_trails(
     planes: Planes, trails: Sequence[NDArray[np.float32]], colours: Sequence[Shade], line: int
 ) -> None:
     """Draw a line through each trail's points [n, 2], pixels, with smooth brightness edges."""
-    for whole, shade in zip(simplify(trails, line, SHIFT), colours, strict=False):
-        cv2.polylines(planes.y, [whole], False, shade.y, line, cv2.LINE_AA, SHIFT)
-        half = [(whole - (1 << SHIFT - 1)) >> 1]
+    for points, shade in zip(simplify(trails, line, SHIFT), colours, strict=False):
+        cv2.polylines(planes.y, [points], False, shade.y, line, cv2.LINE_AA, SHIFT)
+        half = [(points - (1 << SHIFT - 1)) >> 1]
         for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
             cv2.polylines(plane, half, False, colour, (line + 1) // 2, cv2.LINE_8, SHIFT)
 
@@ -129,8 +129,8 @@ def draw_trails(
 def simplify(
     trails: Sequence[NDArray[np.float32]], line: int, shift: int = 0
 ) -> Iterator[NDArray[np.int32]]:
-    """Yield each trail's points in 1 / 2 ** ``shift`` pixels without invisible ones: the line then
-    moves by an eighth of its width at most."""
+    """Yield each trail's points in 1 / 2 ** ``shift`` pixels, without those whose omission moves
+    the line by at most an eighth of its width."""
     if not trails:
         return
     points = np.rint(np.concatenate(trails) * (1 << shift)).astype(np.int32)
@@ -142,7 +142,7 @@ def simplify(
 
 
 def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
-    """Draw a label at ``x``, ``y``, cut where the picture ends."""
+    """Draw a label at ``x``, ``y``, clipped to the picture."""
     height, width = planes.y.shape
     high, wide = min(label.height, height - y), min(label.width, width - x)
     rows, columns = slice(y // 2, (y + high + 1) // 2), slice(x // 2, (x + wide + 1) // 2)
@@ -153,9 +153,9 @@ def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
     cv2.LUT(halved, blends[2], planes.v[rows, columns])
 
 
-def pixelate_planes(planes: Planes, area: tuple[int, int, int, int], few: tuple[int, int]) -> None:
-    """Fill ``area`` (left, top, right, bottom, pixels) with blocks of their mean: ``few`` (columns,
-    rows). Colours that extend a pixel beyond it are hidden too."""
+def pixelate_planes(planes: Planes, area: Rect, few: tuple[int, int]) -> None:
+    """Replace ``area`` by blocks of their mean, in ``few`` (columns, rows). Colours that extend a
+    pixel beyond the area are hidden too."""
     left, top, right, bottom = area
     rows, columns = slice(top // 2, (bottom + 1) // 2), slice(left // 2, (right + 1) // 2)
     for part in (
@@ -171,14 +171,14 @@ def pixelate_planes(planes: Planes, area: tuple[int, int, int, int], few: tuple[
 
 @lru_cache(maxsize=512)
 def _halve(label: Label, odd_x: int, odd_y: int) -> NDArray[np.uint8]:
-    """Return a label's coverage for each 2x2 pixels; ``odd_x`` and ``odd_y``: 1 if its position is
-    odd. It begins at the even pixel at or before its corner."""
+    """Return a label's coverage for each 2x2 pixels, from the even pixel at or before its corner.
+    ``odd_x`` and ``odd_y``: 1 if its position is odd."""
     # Extend its border, which has one colour, to whole 2x2 blocks.
     right, bottom = (label.width + odd_x) % 2, (label.height + odd_y) % 2
-    whole = label.coverage
-    around = cv2.copyMakeBorder(whole, odd_y, bottom, odd_x, right, cv2.BORDER_REPLICATE)
-    size = around.shape[1] // 2, around.shape[0] // 2
-    halved: NDArray[np.uint8] = cv2.resize(around, size, interpolation=cv2.INTER_AREA)
+    sides = odd_y, bottom, odd_x, right
+    extended = cv2.copyMakeBorder(label.coverage, *sides, cv2.BORDER_REPLICATE)
+    size = extended.shape[1] // 2, extended.shape[0] // 2
+    halved: NDArray[np.uint8] = cv2.resize(extended, size, interpolation=cv2.INTER_AREA)
     return halved
 
 
@@ -189,5 +189,5 @@ def _blend_planes(fill: Color, ink: Color, colours: Colours) -> NDArray[np.uint8
 
 
 def _reach(line: int) -> int:
-    """Return how far a cv2 line extends on either side: it is 3 pixels wide for 2, 5 for 3."""
+    """Return how far a cv2 line extends to either side: cv2 draws 3 pixels for 2, and 5 for 3."""
     return 0 if line == 1 else (line + 1) // 2

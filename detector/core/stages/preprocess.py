@@ -21,13 +21,13 @@ from detector.core.types import (
     size_of,
 )
 
-# Largest area from ``input_of_shape``: 5% above the model's own. Inference time grows with the
-# area, so no shape should cost noticeably more than another. At 416x256 these 5% give 4:3 its exact
-# shape of 384x288 (3.8% more), and keep 16:9 unchanged (448x256 has 7.7% more).
+# ``input_of_shape`` may exceed the model's own area by 5%. Inference time grows with the area, so
+# no shape should cost noticeably more than another. At 416x256 these 5% give 4:3 its exact shape of
+# 384x288 (3.8% more), and keep 16:9 unchanged (448x256 has 7.7% more).
 MOST_AREA = (21, 20)
-# A picture of 100:1 would get an input of one cell, too small for a whole object.
+# Without this limit, a picture of 100:1 would get an input of one cell, too small for an object.
 LEAST_CELLS = 3
-# KleidiCV refuses a scale that misses the size by more than 1e-7 pixels (cv2 5.0).
+# KleidiCV does not handle a scale that misses the size by more than 1e-7 pixels (cv2 5.0).
 NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
 
 
@@ -39,17 +39,17 @@ def letterbox(
     pad_value: int | tuple[int, int, int] = 114,
     of_picture: bool = False,
 ) -> Letterbox:
-    """Resize ``picture`` (u8 BGR [h, w, 3], planes of YUV, or reduced) into ``slot`` (u8 RGB
-    [H, W, 3], written whole).
+    """Resize ``picture`` (u8 BGR [h, w, 3], planes of YUV, or reduced) and pad it to fill ``slot``
+    (u8 RGB [H, W, 3]).
 
     ``geometry``:
       "centre"             scale = min(W/w, H/h), size round(w*scale) x round(h*scale), padding
                            split evenly, the odd pixel right and below (YOLOv5, v7, v8...)
       "top-left"           the same size, at the top left (mmdet)
       "top-left-truncate"  the same scale, size int(w*scale) x int(h*scale), at the top left (YOLOX)
-      "stretch"            both axes scaled on their own, no padding (darknet)
-    Interpolation is linear. Returns the picture's position; with ``of_picture`` the mapping of
-    boxes that are computed as if the picture filled the input.
+      "stretch"            each axis scaled separately, no padding (darknet)
+    Interpolation is linear. Returns the picture's position; with ``of_picture``, the mapping for
+    boxes that the network computes as if the picture filled the input.
     """
     source_height, source_width = size_of(picture)
     height, width = slot.shape[:2]
@@ -70,7 +70,6 @@ def letterbox(
 
 
 def _bgr_to_rgb(image: Image, inner: Image) -> None:
-    """Swap the channels without a buffer."""
     height, width = inner.shape[:2]
     if image.shape[:2] != (height, width):
         image = resize(image, (width, height), inner)
@@ -82,10 +81,10 @@ def resize(image: Image, size: tuple[int, int], out: Image | None = None) -> Ima
     """Scale ``image`` ([h, w] or [h, w, 3]) linearly to ``size`` (width, height), into ``out`` if
     given, on ARM64 to the same pixels as on x86.
 
-    On ARM64 cv2 uses KleidiCV and carotene, which round differently: one level in 18% of the
-    pixels. OpenCV's own code scales what they refuse: more than four channels, and two or three
-    with a scale that does not quite fit. To half the size, x86 takes the mean of four pixels, and
-    so does carotene for a single channel.
+    On ARM64 cv2 uses KleidiCV and carotene, which round differently: 18% of the pixels differ by
+    one level. They leave some cases to OpenCV's own code: more than four channels, and two or three
+    channels with a scale that does not quite fit. To halve the size, x86 takes the mean of four
+    pixels, and so does carotene for a single channel.
     """
     if not ARM64:
         scaled = cv2.resize(image, size, dst=out, interpolation=cv2.INTER_LINEAR)
@@ -93,14 +92,14 @@ def resize(image: Image, size: tuple[int, int], out: Image | None = None) -> Ima
         scaled = cv2.merge([cv2.resize(channel, size) for channel in cv2.split(image)])
     else:
         several = cv2.merge([image, image]) if image.ndim == 2 else image
-        scaled = _resize_refused(several, size, _nudge(several.shape, size))
+        scaled = _resize_in_opencv(several, size, _find_nudge(several.shape, size))
         scaled = cv2.extractChannel(scaled, 0) if image.ndim == 2 else scaled
     return np.asarray(scaled, uint8)
 
 
-def _resize_refused(image: Image, size: tuple[int, int], nudge: float) -> Image:
-    """Scale with OpenCV's own code: with a scale that misses the height by ``nudge`` pixels; if
-    that is 0, with copies of the picture as more channels."""
+def _resize_in_opencv(image: Image, size: tuple[int, int], nudge: float) -> Image:
+    """Make cv2 scale with OpenCV's own code: by a scale that misses the height by ``nudge`` pixels,
+    or if that is 0, by adding copies of the picture as more channels."""
     height, width, channels = image.shape
     if nudge:
         scaled = cv2.resize(image, None, fx=size[0] / width, fy=(size[1] + nudge) / height)
@@ -110,24 +109,24 @@ def _resize_refused(image: Image, size: tuple[int, int], nudge: float) -> Image:
 
 
 @lru_cache(maxsize=64)
-def _nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
-    """Return the pixels to miss the height by, so that pictures of ``shape`` get the pixels that
-    copies give them, in a third of the time. 0: none is known.
+def _find_nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
+    """Return a nudge that gives pictures of ``shape`` the same pixels as copies do, in a third of
+    the time; 0 if there is none.
 
-    A nudge may change the weights of a row by 1/2048. In noise 1 pixel in 16 shows that.
+    A nudge may change the weights of a row by 1/2048. That changes 1 pixel in 16 of noise.
     """
     if size[0] < 256:
         return 0
     noise = np.random.default_rng(0).integers(0, 256, shape, uint8)
-    exact = _resize_refused(noise, size, 0)
-    fitting = (one for one in NUDGES if (_resize_refused(noise, size, one) == exact).all())
+    exact = _resize_in_opencv(noise, size, 0)
+    fitting = (by for by in NUDGES if (_resize_in_opencv(noise, size, by) == exact).all())
     return next(fitting, 0)
 
 
 def _planes_to_rgb(planes: Planes, inner: Image) -> None:
-    """Resize the planes separately, and convert only the result to RGB. Colours are taken to lie in
-    the middle of their four pixels, as in ``resize``; most streams place them a quarter of their
-    distance to the left, which is less than a network's pixel."""
+    """Resize the planes separately, and convert only the result to RGB. We treat colours as sited
+    in the middle of their four pixels; most streams site them half a source pixel further left,
+    which is less than a pixel of the network."""
     height, width = inner.shape[:2]
     small = [
         plane if plane.shape == (height, width) else resize(plane, (width, height))
@@ -139,8 +138,8 @@ def _planes_to_rgb(planes: Planes, inner: Image) -> None:
 
 @lru_cache(maxsize=16)
 def _as_swscale(colours: Colours) -> NDArray[np.float32]:
-    """Return ``yuv_to_rgb`` darkened to match swscale's BGR: it rounds each product down (red and
-    blue have two, green three). One level matters at the edge of the threshold."""
+    """Return ``yuv_to_rgb`` darkened to match swscale's BGR, which rounds each product down (red
+    and blue have two, green three). One level can move a score across the threshold."""
     matrix = yuv_to_rgb(colours).copy()
     matrix[:, 3] -= (1.0, 1.5, 1.0)
     return matrix
@@ -177,8 +176,8 @@ def input_of_shape(
     own: tuple[int, int], stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
     """Return (height, width) of the input that gives a letterboxed picture most pixels, at about
-    the area of ``own`` (height, width): sides are multiples of ``stride``, at least ``LEAST_CELLS``
-    of them; among equals the smaller input wins. For "centre" geometry."""
+    the area of ``own`` (height, width). Sides are multiples of ``stride``, at least ``LEAST_CELLS``
+    of them; of equally good inputs, the smallest wins. For "centre" geometry."""
     most = own[0] * own[1] * MOST_AREA[0] // MOST_AREA[1]
     least = LEAST_CELLS * stride
     sizes = (
@@ -198,28 +197,20 @@ def input_of_shape(
 def place(
     source_width: int, source_height: int, width: int, height: int, geometry: str
 ) -> tuple[int, int, int, int, Letterbox]:
-    """Return the picture's left, top, width, height in the network's input; the mapping back."""
+    """Return left, top, width, height of the picture in the network's input, and its mapping."""
     if geometry == "stretch":
         letter = Letterbox(
             width / source_width, height / source_height, 0, 0, source_width, source_height
         )
         return 0, 0, width, height, letter
-    scale = min(width / source_width, height / source_height)
-    if geometry == "top-left-truncate":
-        inner_width, inner_height = (
-            max(1, int(source_width * scale)),
-            max(1, int(source_height * scale)),
-        )
-        left = top = 0
-    elif geometry in ("centre", "top-left"):
-        inner_width, inner_height = (
-            max(1, round(source_width * scale)),
-            max(1, round(source_height * scale)),
-        )
-        centred = geometry == "centre"
-        left = (width - inner_width) // 2 if centred else 0
-        top = (height - inner_height) // 2 if centred else 0
-    else:
+    if geometry not in GEOMETRIES:
         raise ValueError(f"geometry must be one of {', '.join(GEOMETRIES)}; got {geometry!r}")
+    scale = min(width / source_width, height / source_height)
+    to_int = int if geometry == "top-left-truncate" else round
+    inner_width = max(1, to_int(source_width * scale))
+    inner_height = max(1, to_int(source_height * scale))
+    centred = geometry == "centre"
+    left = (width - inner_width) // 2 if centred else 0
+    top = (height - inner_height) // 2 if centred else 0
     letter = Letterbox(scale, scale, left, top, source_width, source_height)
     return left, top, inner_width, inner_height, letter

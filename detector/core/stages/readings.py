@@ -1,7 +1,7 @@
-"""Outputs that a description explains, turned into candidates: any detector but raw maps.
+"""Decode a detector's outputs, except raw maps, into candidates.
 
-A ``Reading`` states where boxes, scores and classes are in a network's outputs and what their
-numbers mean. It is data: each family of detectors has one, and a YAML file can describe one
+A ``Reading`` describes where boxes, scores and classes are in a network's outputs and what their
+numbers mean. Each family of detectors has one, and a YAML file can describe another
 (models/description.py). Two functions read outputs with it:
 
     read_rows   a score for each class in every row          YOLO, DETR, PP-YOLOE, NanoDet ...
@@ -28,21 +28,22 @@ from detector.core.types import Candidates
 
 Floats = NDArray[np.float32]
 
-# Of a box's four numbers: x1 y1 x2 y2; left, top, width, height; centre, width, height; y1 x1 y2 x2
+# A box's numbers: x1 y1 x2 y2; left, top, width, height; centre x y, width, height; y1 x1 y2 x2
 FORMS = ("xyxy", "xywh", "cxcywh", "yxyx")
 VALUES = ("probabilities", "logits", "softmax")
 BACKGROUNDS = ("none", "first", "last")
 MEANS = ("product", "geometric")
 CELL_KINDS = ("offsets", "linear", "distances")
-MOST_CLASSES = 1_000_000  # larger numbers are clipped to this
-NOT_WHOLE = -MOST_CLASSES - 1  # stands for a fractional class
+MOST_CLASSES = 1_000_000  # larger class numbers are clipped to this
+NOT_WHOLE = -MOST_CLASSES - 1  # replaces a fractional class number
 WHOLE = 0.01  # tolerance for a whole class number
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of output number ``output``: ``count`` from ``first`` on; None: all. ``across``: the
-    output is [1, columns, N] instead of [1, N, columns]. An output [1, N] is one column."""
+    """Columns of output number ``output``: ``count`` columns from ``first`` on; None: all.
+    ``across``: the output is [1, columns, N], not [1, N, columns]. An output [1, N] is one column.
+    """
 
     output: int = 0
     first: int = 0
@@ -52,17 +53,18 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Rows that belong to the cells of maps, by ``strides``, each by y, x. Their box columns are
+    """Rows that belong to the cells of maps, in order of ``strides``, then y, x. Their box columns
+    are, by ``kind``:
 
     "offsets"    x and y from the cell's point, and logarithms of width and height, in cells (YOLOX)
     "linear"     the same with width and height themselves (BlazeFace)
-    "distances"  from the cell to left, top, right and bottom, in cells; each the mean of ``bins``
-                 numbers 0, 1, 2 ..., weighted by the softmax of as many columns (generalised focal
-                 loss, arXiv 2006.04388)
+    "distances"  from the cell's point to left, top, right and bottom, in cells; each is the mean of
+                 0, 1, 2 ... ``bins`` - 1, weighted by the softmax of ``bins`` columns (generalised
+                 focal loss, arXiv 2006.04388)
 
-    ``centre``: position of the cell's point in it, 0 to 1. ``anchors``: rows of
-    each cell, one after the other. ``sizes``: instead of it, the priors of each stride's cells
-    (SSD): pixels of a side, or of width and height. Offsets are then in priors, not in cells.
+    ``centre``: position of a cell's point inside the cell, 0 to 1. ``anchors``: consecutive rows
+    per cell. ``sizes``: instead of ``anchors``, the priors of a cell of each stride (SSD), in
+    pixels: a side, or width and height. Offsets are then in priors, not in cells.
     ``variances``: factors on x and y, and on width and height.
     """
 
@@ -78,7 +80,7 @@ class Cells:
 
     @property
     def boxes(self) -> tuple[int, ...]:
-        """The rows of a cell of each stride."""
+        """The number of rows per cell, for each stride."""
         return tuple(map(len, self.sizes)) or (self.anchors,) * len(self.strides)
 
     @property
@@ -89,13 +91,13 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read a network's outputs. ``unit``: network pixels for a box's x and y of 1: (1, 1)
-    for boxes in pixels, (W, H) for boxes in 0..1. ``background``: which column of the scores means
-    background; "first" in a list: the class below ``first_class``. ``several``: a row is a
-    detection for each class that reaches the threshold, not only for the best. ``objectness_mean``:
-    a score is the "product" of objectness and class probability, or their "geometric" mean.
-    ``classes``: for a list of finished detections. ``first_class``: the number that means the first
-    name. ``count``: the output with the number of used rows."""
+    """How to read a network's outputs. ``unit``: the size in network pixels of a box's x and y of
+    1: (1, 1) for boxes in pixels, (W, H) for boxes in 0..1. ``background``: which column of the
+    scores means background; "first" in a list: the class below ``first_class``. ``several``: a row
+    yields a detection for each class that reaches the threshold, not only for the best.
+    ``objectness_mean``: a score is the "product" of objectness and class probability, or their
+    "geometric" mean. ``classes``: only in a list of finished detections. ``first_class``: the
+    number of the first class name. ``count``: the output with the number of used rows."""
 
     boxes: Columns
     scores: Columns
@@ -114,17 +116,17 @@ class Reading:
 
 def view(outputs: list[Floats], columns: Columns) -> Floats:
     """Return the columns as a view, [N, columns]."""
-    whole = outputs[columns.output]
-    if whole.ndim == 2:  # [1, N]: one column
-        return whole.reshape(-1, 1)
-    table: Floats = whole.reshape(-1, whole.shape[-1]) if whole.ndim > 3 else whole[0]
+    output = outputs[columns.output]
+    if output.ndim == 2:  # [1, N]: one column
+        return output.reshape(-1, 1)
+    table: Floats = output.reshape(-1, output.shape[-1]) if output.ndim > 3 else output[0]
     table = table.T if columns.across else table
     end = None if columns.count is None else columns.first + columns.count
     view: Floats = table[:, columns.first : end]
     return view
 
 
-def _foreground(scores: Floats, background: str) -> Floats:
+def _drop_background(scores: Floats, background: str) -> Floats:
     if background == "none":
         return scores
     view: Floats = scores[:, 1:] if background == "first" else scores[:, :-1]
@@ -134,32 +136,32 @@ def _foreground(scores: Floats, background: str) -> Floats:
 # Rows with a score for each class
 
 
-@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+@np.errstate(invalid="ignore", over="ignore")  # ``sound`` drops inf and NaN
 def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """Return candidates whose best class score reaches ``conf``, in row order; with
-    ``reading.several`` one for each such class. A score includes the objectness, if any."""
-    scores = view(outputs, reading.scores)
-    at, class_ids, found = _reaching(outputs, scores, conf, reading)
+    """Return the rows whose best class score reaches ``conf``, in order; with ``reading.several``
+    one candidate for each such class. A score includes the objectness, if any."""
+    at, class_ids, scores = _select(outputs, conf, reading)
     if not len(at):
         return no_candidates()
-    boxes = _corners(view(outputs, reading.boxes)[at], at, reading)
+    boxes = _to_corners(view(outputs, reading.boxes)[at], at, reading)
     keep = sound(boxes)
     if keep.all():
-        return Candidates(boxes, found, class_ids)
-    return Candidates(boxes[keep], found[keep], class_ids[keep])
+        return Candidates(boxes, scores, class_ids)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
 
 
-def _reaching(
-    outputs: list[Floats], scores: Floats, conf: float, reading: Reading
+def _select(
+    outputs: list[Floats], conf: float, reading: Reading
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], Floats]:
     """Return the rows [M] that reach the threshold, the class of each [M], and its score [M]."""
+    scores = view(outputs, reading.scores)
     threshold = np.float32(conf)
     geometric = reading.objectness_mean == "geometric"
     lowest = conf * conf if geometric else conf  # each of the two numbers is at most 1
-    sieve = np.float32(logit(lowest) if reading.values == "logits" else lowest)
-    if reading.objectness is not None:  # most rows end here, before their classes are read
+    least = np.float32(logit(lowest) if reading.values == "logits" else lowest)
+    if reading.objectness is not None:  # drops most rows before we read their classes
         objectness = view(outputs, reading.objectness)[:, 0]
-        rows = np.flatnonzero(objectness >= sieve)
+        rows = np.flatnonzero(objectness >= least)
         scores, factors = scores[rows], objectness[rows]
         if reading.values == "logits":
             factors = sigmoid(factors)
@@ -167,12 +169,12 @@ def _reaching(
         rows, factors = None, None
     if reading.values == "softmax":
         scores = _softmax(scores)
-    classes = _foreground(scores, reading.background)
+    classes = _drop_background(scores, reading.background)
     if reading.several:
-        at, class_ids = np.nonzero(classes >= sieve)
+        at, class_ids = np.nonzero(classes >= least)
         best = classes[at, class_ids]
     else:
-        at, class_ids, best = _best(classes, sieve)
+        at, class_ids, best = _select_best(classes, least)
     best = sigmoid(best) if reading.values == "logits" else best
     if factors is not None:
         best = best * factors[at]
@@ -182,11 +184,11 @@ def _reaching(
     return at, class_ids[keep].astype(np.int64, copy=False), best[keep]
 
 
-def _best(
+def _select_best(
     classes: Floats, threshold: np.float32
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], Floats]:
-    """Return rows whose best class reaches the threshold, that class, and its value. The maximum
-    comes first: it reads 80 classes of 8,400 contiguous cells in half a millisecond."""
+    """Return the rows whose best class reaches the threshold, that class, and its value. The
+    maximum is computed first, since it takes half a millisecond for 80 classes of 8,400 cells."""
     if not classes.shape[0] or not classes.shape[1]:
         return np.empty(0, np.intp), np.empty(0, np.int64), np.empty(0, np.float32)
     best = classes.max(axis=1)
@@ -195,16 +197,16 @@ def _best(
 
 
 def _softmax(scores: Floats) -> Floats:
-    """Return the softmax, [N, C]: each row adds up to 1."""
+
     e = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
     result: Floats = e / e.sum(axis=1, keepdims=True)
     return result
 
 
-def _corners(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
+def _to_corners(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
     """Return a copy of the boxes of rows ``at``, xyxy [M, 4] in network pixels."""
     if reading.cells is not None:
-        return _of_cells(boxes, at, reading.cells)
+        return _decode_cells(boxes, at, reading.cells)
     form = reading.form
     if form == "cxcywh":
         corners = xyxy(boxes)
@@ -217,9 +219,9 @@ def _corners(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
     return corners
 
 
-def _of_cells(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
+def _decode_cells(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
     if cells.kind != "distances":
-        return xyxy(_of_offsets(boxes, at, cells))
+        return xyxy(_decode_offsets(boxes, at, cells))
     places = cell_places(cells)[at]
     points, stride = places[:, :2], places[:, 2:3]
     weights = _softmax(boxes.reshape(-1, cells.bins)) if cells.bins > 1 else boxes.reshape(-1, 1)
@@ -228,7 +230,7 @@ def _of_cells(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
     return np.concatenate([points - sides[:, :2], points + sides[:, 2:]], axis=1) * stride
 
 
-def _of_offsets(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
+def _decode_offsets(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
     """Return cx, cy, w, h [M, 4] in network pixels."""
     places = cell_places(cells)[at]
     points, stride, priors = places[:, :2], places[:, 2:3], places[:, 3:]
@@ -242,7 +244,7 @@ def _of_offsets(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
 @cache
 def cell_places(cells: Cells) -> Floats:
     """Return [N, 5] for every row: x and y of its point in cells, the stride, and width and height
-    of its prior in pixels; read only."""
+    of its prior in pixels. The array is read-only."""
     maps = []
     for at, stride in enumerate(cells.strides):
         sizes = cells.sizes[at] if cells.sizes else (stride,) * cells.anchors
@@ -252,17 +254,17 @@ def cell_places(cells: Cells) -> Floats:
         rows = np.repeat(points, len(priors), axis=0)
         maps.append(np.concatenate([rows, np.tile(priors, (len(points), 1))], axis=1))
     places = np.concatenate(maps).astype(np.float32)
-    places.setflags(write=False)  # cached: all callers share it
+    places.setflags(write=False)  # all callers share the cached array
     return places
 
 
 @np.errstate(invalid="ignore", over="ignore")  # from a broken network
 def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
-    """Return [1, N, 5 + C], with an objectness of 1 if the network has none."""
+    """Decode every row. Return [1, N, 5 + C], with an objectness of 1 if the network has none."""
     scores = view(outputs, reading.scores)
     if reading.values == "softmax":
         scores = _softmax(scores)
-    scores = _foreground(scores, reading.background)
+    scores = _drop_background(scores, reading.background)
     boxes = view(outputs, reading.boxes)
     if reading.objectness is None:
         objectness = np.ones((len(scores), 1), np.float32)
@@ -273,17 +275,17 @@ def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
         objectness = objectness if reading.objectness is None else sigmoid(objectness)
     if reading.objectness_mean == "geometric":
         scores, objectness = np.sqrt(scores), np.sqrt(objectness)
-    sizes = _centres_sizes(boxes, np.arange(len(boxes)), reading)
+    sizes = _to_centres_sizes(boxes, np.arange(len(boxes)), reading)
     return np.concatenate([sizes, objectness, scores], axis=1)[None]
 
 
-def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
+def _to_centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
     """Return cx, cy, w, h [M, 4] in network pixels; boxes in this form stay unchanged."""
     if reading.cells is not None and reading.cells.kind != "distances":
-        return _of_offsets(boxes, at, reading.cells)
+        return _decode_offsets(boxes, at, reading.cells)
     if reading.form == "cxcywh" and reading.cells is None:
         return boxes * np.array(reading.unit * 2, np.float32)
-    corners = _corners(boxes, at, reading)
+    corners = _to_corners(boxes, at, reading)
     low, high = corners[:, :2], corners[:, 2:]
     return np.concatenate([(low + high) / 2, high - low], axis=1)
 
@@ -291,32 +293,32 @@ def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Flo
 # Finished detections
 
 
-@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+@np.errstate(invalid="ignore", over="ignore")  # ``sound`` drops inf and NaN
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """Return the detections whose score reaches ``conf``, in order; padding has a score of zero, or
-    is beyond the count. A class may be any number, even ``NOT_WHOLE``, for stages/doubt.py."""
-    boxes, scores, classes = _finished(outputs, reading)
+    """Return the detections whose score reaches ``conf``, in order. Padding rows have a score of 0
+    or exceed the count. A class may be any number, even ``NOT_WHOLE``: doubt.py checks them."""
+    boxes, scores, classes = _read_finished(outputs, reading)
     keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
     keep &= ~np.isnan(classes)
     if reading.background == "first":
         keep &= np.rint(classes) != -1
-    return Candidates(boxes[keep], scores[keep], _numbers(classes[keep]))
+    return Candidates(boxes[keep], scores[keep], _round_classes(classes[keep]))
 
 
 @np.errstate(invalid="ignore", over="ignore")
 def list_dense(outputs: list[Floats], *, reading: Reading, classes: int) -> Floats:
-    """Return [1, K, 5 + C]: the score as objectness, 1 for the row's class and 0 for the others."""
-    boxes, scores, ids = _finished(outputs, reading)
+    """Return [1, K, 5 + C]: the score as objectness, then 1 for the row's class, 0 for others."""
+    boxes, scores, ids = _read_finished(outputs, reading)
     rows = np.zeros((len(boxes), 5 + classes), np.float32)
     rows[:, :2], rows[:, 2:4] = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
     rows[:, 4] = scores
-    numbers = _numbers(ids)
+    numbers = _round_classes(ids)
     known = (numbers >= 0) & (numbers < classes)
     rows[np.flatnonzero(known), 5 + numbers[known]] = 1
     return rows[None]
 
 
-def _finished(outputs: list[Floats], reading: Reading) -> tuple[Floats, Floats, Floats]:
+def _read_finished(outputs: list[Floats], reading: Reading) -> tuple[Floats, Floats, Floats]:
     """Return boxes [K, 4] in network pixels, scores [K], class ids [K] as floats."""
     assert reading.classes is not None
     boxes = view(outputs, reading.boxes)
@@ -328,13 +330,13 @@ def _finished(outputs: list[Floats], reading: Reading) -> tuple[Floats, Floats, 
         used = outputs[reading.count].reshape(-1)[0]
         rows = int(np.clip(np.nan_to_num(used), 0, len(boxes)))
         boxes, scores, classes = boxes[:rows], scores[:rows], classes[:rows]
-    return _corners(boxes, np.arange(len(boxes)), reading), scores, classes
+    return _to_corners(boxes, np.arange(len(boxes)), reading), scores, classes
 
 
-def _numbers(classes: Floats) -> NDArray[np.int64]:
+def _round_classes(classes: Floats) -> NDArray[np.int64]:
     """Round to whole numbers of at most ``MOST_CLASSES``; ``NOT_WHOLE`` for fractions and NaN."""
     limited = np.clip(classes, -MOST_CLASSES, MOST_CLASSES)
-    whole = np.rint(limited)
-    near = np.abs(limited - whole) <= WHOLE
-    numbers: NDArray[np.int64] = np.where(near, whole, np.float32(NOT_WHOLE)).astype(np.int64)
+    nearest = np.rint(limited)
+    near = np.abs(limited - nearest) <= WHOLE
+    numbers: NDArray[np.int64] = np.where(near, nearest, np.float32(NOT_WHOLE)).astype(np.int64)
     return numbers

@@ -1,7 +1,7 @@
-"""Detect whether anything moved since the last inferred frame; if not, its detections still apply.
+"""Detect whether anything moved since the last inferred frame; if not, reuse its detections.
 
-We compare the network's input in cells of 4x4 pixels, so that camera noise averages out, and always
-with the last inferred frame, never the frame before: slow changes add up until they count.
+We compare the network's input in cells of 4x4 pixels, so that camera noise averages out. We compare
+with the last inferred frame, not the previous frame, so that slow changes add up and count.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from detector.core.errors import UsageError
 from detector.core.types import Detections, Fit, Frame, Image
 
 CELL = 4  # network pixels per side
-LEVELS = 8  # of 255: least difference of a channel of a changed cell
+LEVELS = 8  # of 255: a cell has changed if a channel differs by more
 SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)(%?)")
 
 
 def parse_share(text: str) -> float:
     """Parse ``0.5%`` and ``0.005`` as 0.005. Raises UsageError outside 0 to 1."""
-    found = SHARE.fullmatch(text.strip())
-    share = float(found.group(1)) / (100 if found.group(2) else 1) if found else -1.0
+    match = SHARE.fullmatch(text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= share < 1:
         raise UsageError(
             f"--skip-still {text}: not a share of the picture; write it as 0.5% or 0.005 (below 1)"
@@ -30,48 +30,48 @@ def parse_share(text: str) -> float:
 
 
 class Stillness:
-    """Finds frames without motion, and keeps the detections that they repeat. The reader's thread
-    calls ``is_still``, the writer's the rest."""
+    """Finds frames without motion, and keeps the detections that they repeat. ``share``: the part
+    of the network's input, 0..1, that may change in a still frame. The reader's thread calls
+    ``is_still``, the writer's the rest."""
 
     def __init__(self, share: float) -> None:
-        """Create it. ``share``: of the network's input, 0..1, that may change in still frames."""
         self._share = share
         self._inferred: dict[str, tuple[Fit, int, Image]] = {}
         self._last: dict[str, Detections] = {}
 
     def is_still(self, frame: Frame, slot: Image, fit: Fit) -> bool:
         """Return whether ``slot``, u8 RGB [H, W, 3], shows the same as the last inferred frame. For
-        a frame in tiles, [T, H, W, 3], the first input is the whole picture."""
-        camera, epoch = _place_of(frame)
+        a frame in tiles, [T, H, W, 3], we compare the first input, which is the whole picture."""
+        camera, epoch = _find_camera(frame)
         if slot.ndim == 4:
             slot = slot[0]
         height, width = slot.shape[:2]
         size = max(1, width // CELL), max(1, height // CELL)
-        # Halved twice, which cv2 does three times as fast as one step by four.
+        # Halving it twice takes cv2 a third of the time of one step by four.
         half = cv2.resize(slot, (2 * size[0], 2 * size[1]), interpolation=cv2.INTER_AREA)
         cells = cv2.resize(half, size, interpolation=cv2.INTER_AREA)
         before = self._inferred.get(camera)
         if before is not None and before[:2] == (fit, epoch):
-            changed = _changed(before[2], cells)
-            if changed <= self._share * size[0] * size[1]:
+            count = _count_changed(before[2], cells)
+            if count <= self._share * size[0] * size[1]:
                 return True
         self._inferred[camera] = fit, epoch, cells
         return False
 
     def remember(self, frame: Frame, detections: Detections) -> None:
         """Store the detections of an inferred frame, source pixels."""
-        self._last[_place_of(frame)[0]] = detections
+        self._last[_find_camera(frame)[0]] = detections
 
     def recall(self, frame: Frame) -> Detections:
-        return self._last[_place_of(frame)[0]]
+        return self._last[_find_camera(frame)[0]]
 
 
-def _changed(before: Image, after: Image) -> int:
+def _count_changed(before: Image, after: Image) -> int:
     """Return how many cells differ in any channel. Takes 12 us; numpy takes 96."""
     red, green, blue = cv2.split(cv2.absdiff(before, after))
     return cv2.countNonZero(cv2.compare(cv2.max(cv2.max(red, green), blue), LEVELS, cv2.CMP_GT))
 
 
-def _place_of(frame: Frame) -> tuple[str, int]:
-    """Return camera and connection: a reconnected camera starts over."""
+def _find_camera(frame: Frame) -> tuple[str, int]:
+    """Return the camera's name and the number of its connection; ("", 0) for files."""
     return ("", 0) if frame.arrival is None else (frame.arrival.camera, frame.arrival.epoch)

@@ -1,17 +1,17 @@
 """Cut a picture into tiles, each an input of the network, and join their detections.
 
-A network gets a picture as small as its input. In tiles, the picture and its small objects stay
-larger (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose overlap of a
-fifth we use). The whole picture is an input too, because tiles cut large objects.
+A picture is reduced to the size of a network's input. Tiles are reduced less, so that small objects
+stay larger (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose overlap of
+a fifth we use). The whole picture is an input too, because tiles cut large objects.
 
-Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``.
-A box at a seam, which ends where its tile ends inside the picture, may be a piece. Overlapping
-tiles should find the same in their common pixels, so both boxes are clipped to what both inputs
-show before they are compared. It is also enough if ``INSIDE`` of a piece is in a whole box. From
-the boxes of one object we keep
+Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A box that
+touches a seam, the edge of its tile inside the picture, may be only a piece of the object.
+Overlapping tiles should find the same in their common pixels, so if one box is at a seam, both are
+clipped to these pixels before they are compared. A piece also belongs to a whole box that contains
+``INSIDE`` of its area. From the boxes of one object we keep
 
-    a whole one before one at a seam, then the one with the better score;
-    if all are at seams, the box that encloses them, with the best score among them.
+    the best-scored box that is not at a seam;
+    if all are at seams, the box that encloses them, with their best score.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from detector.core.types import (
 )
 
 OVERLAP = 0.2  # share of a tile's side that overlaps the next one
-SAME = 0.5  # IoU, within what both inputs show
-INSIDE = 0.5  # share of a box at a seam
+SAME = 0.5  # IoU, in the pixels that both inputs show
+INSIDE = 0.5  # share of a piece
 BLOCK = 256  # boxes compared with all others at once
 EDGE = 0.03  # of a tile's side: a box that ends this close to a seam counts as cut
 
@@ -46,7 +46,7 @@ Outputs = list[NDArray[np.float32]]
 
 
 class Region(NamedTuple):
-    """A part of a picture, in its pixels; starts at even numbers, for YUV 4:2:0."""
+    """A part of a picture, in pixels. ``x1`` and ``y1`` are even, for YUV 4:2:0."""
 
     x1: int
     y1: int
@@ -59,13 +59,13 @@ def regions(width: int, height: int, columns: int, rows: int) -> tuple[Region, .
     """Return the parts that the inputs show: the whole picture, then the tiles, row by row."""
     tiles = [
         Region(left, top, right, bottom)
-        for top, bottom in _cut(height, rows)
-        for left, right in _cut(width, columns)
+        for top, bottom in _split(height, rows)
+        for left, right in _split(width, columns)
     ]
     return (Region(0, 0, width, height), *tiles)
 
 
-def _cut(length: int, count: int) -> list[tuple[int, int]]:
+def _split(length: int, count: int) -> list[tuple[int, int]]:
     """Return start and end of ``count`` equal parts, overlapping by ``OVERLAP`` of each."""
     part = length / (count - (count - 1) * OVERLAP)
     ends = []
@@ -82,67 +82,51 @@ def tile_size(width: int, height: int, columns: int, rows: int) -> tuple[int, in
 
 
 def cut_out(picture: AnyPicture, region: Region) -> AnyPicture:
-    """Return that part of a picture as a view."""
+    """Return a part of a picture as a view."""
     x1, y1, x2, y2 = region
-    if isinstance(picture, Reduced):  # to half its size, as regions begin at even pixels
-        half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
+    half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
+    if isinstance(picture, Reduced):  # by 2 if there are tiles, since regions begin at even pixels
         return Reduced(picture.pixels[half], picture.factor, x2 - x1, y2 - y1)
     if not isinstance(picture, Planes):
         return picture[y1:y2, x1:x2]
-    half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
     return Planes(
         picture.y[y1:y2, x1:x2], picture.u[half], picture.v[half], picture.colours, picture.convert
     )
 
 
-def tiled_preprocess(
-    preprocess: Callable[[AnyPicture, Image], Letterbox],
-    grid: tuple[int, int],
-    join: Callable[[Sequence[Detections], Sequence[Region]], Detections],
-) -> Callable[[AnyPicture, Image], TiledFit]:
-    """Make the function that fills a frame's inputs, u8 RGB [T, H, W, 3]. ``preprocess``: fills
-    one; ``grid``: columns and rows; ``join``: ``join_tiles`` with its options bound."""
-
-    def fill(picture: AnyPicture, slot: Image) -> TiledFit:
-        height, width = size_of(picture)
-        shown = regions(width, height, *grid)
-        fits = [
-            preprocess(cut_out(picture, one), row) for one, row in zip(shown, slot, strict=True)
-        ]
-        return TiledFit(shown, tuple(fits), join)
-
-    return fill
-
-
 class FrameTiles:
-    """``tiled_preprocess`` with a grid for each picture; None, the default, is one input."""
+    """Fills a frame's inputs, u8 RGB [T, H, W, 3], each by ``preprocess``. ``join``: ``join_tiles``
+    with its options bound. ``grid``: columns and rows; None: the whole picture alone."""
 
     def __init__(
         self,
         preprocess: Callable[[AnyPicture, Image], Letterbox],
         join: Callable[[Sequence[Detections], Sequence[Region]], Detections],
+        grid: tuple[int, int] | None,
     ) -> None:
-        self._preprocess, self._join = preprocess, join
+        self._preprocess, self._join, self._grid = preprocess, join, grid
 
     def __call__(self, picture: AnyPicture, slot: Image) -> TiledFit:
-        return self.fill(picture, slot, None)
+        return self.fill(picture, slot, self._grid)
 
     def fill(self, picture: AnyPicture, slot: Image, grid: tuple[int, int] | None) -> TiledFit:
-        """Fill the first inputs of ``slot``, u8 RGB [T, H, W, 3], as many as the grid has."""
-        if grid is not None:
-            inputs = slot[: 1 + grid[0] * grid[1]]
-            return tiled_preprocess(self._preprocess, grid, self._join)(picture, inputs)
+        """Fill the first inputs of ``slot``, as many as this ``grid`` has."""
         height, width = size_of(picture)
-        fit = self._preprocess(picture, slot[0])
-        return TiledFit((Region(0, 0, width, height),), (fit,), self._join)
+        if grid is None:
+            fit = self._preprocess(picture, slot[0])
+            return TiledFit((Region(0, 0, width, height),), (fit,), self._join)
+        shown = regions(width, height, *grid)
+        inputs = zip(shown, slot[: len(shown)], strict=True)
+        fits = [self._preprocess(cut_out(picture, region), row) for region, row in inputs]
+        return TiledFit(shown, tuple(fits), self._join)
 
 
 def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """Return ``each_tile`` for frames whose last output is their number of inputs."""
+    """Return ``each_tile`` for outputs of which the last is the frame's number of inputs."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
-        *own, counts = outputs
-        return [head([one[0, at : at + 1] for one in own]) for at in range(int(counts[0]))]
+        *given, counts = outputs
+        return [head([each[0, at : at + 1] for each in given]) for at in range(int(counts[0]))]
 
     return heads
 
@@ -151,21 +135,15 @@ def each_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list
     """Return a head for a frame's inputs: outputs [1, T, ...] become T candidates."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
-        return [head([one[0, at : at + 1] for one in outputs]) for at in range(outputs[0].shape[1])]
+        count = outputs[0].shape[1]
+        return [head([each[0, at : at + 1] for each in outputs]) for at in range(count)]
 
     return heads
 
 
-def nms_of_tiles(
-    nms: Callable[[Candidates], Detections],
-) -> Callable[[Sequence[Candidates]], list[Detections]]:
-    """Make an NMS per input, in network pixels; ``TiledFit.to_source`` joins the results."""
-    return lambda tiles: [nms(one) for one in tiles]
-
-
 @dataclass(frozen=True, slots=True)
 class TiledFit:
-    """The positions of a frame's inputs in it: a ``Letterbox`` with many parts."""
+    """The positions of a frame's inputs in it, like a ``Letterbox`` for each."""
 
     shown: tuple[Region, ...]
     fits: tuple[Letterbox, ...]
@@ -179,8 +157,8 @@ class TiledFit:
         if len(self.fits) == 1:
             return self.whole(found)
         placed = []
-        for one, fit, region in zip(found, self.fits, self.shown, strict=True):
-            mapped = fit.to_source(one)
+        for detections, fit, region in zip(found, self.fits, self.shown, strict=True):
+            mapped = fit.to_source(detections)
             if len(mapped):
                 mapped.boxes += np.array([region.x1, region.y1] * 2, np.float32)
             placed.append(mapped)
@@ -196,40 +174,40 @@ def join_tiles(
     conf: float = 0.0,
 ) -> Detections:
     """Join the inputs' detections into those of one picture, best first, by the rule above.
-    ``found``: per input, boxes in pixels of the whole picture; ``shown``: its region. ``agnostic``,
-    ``max_det`` and ``conf``: as for ``nms``."""
-    boxes = np.concatenate([one.boxes for one in found])
-    scores = np.concatenate([one.scores for one in found])
-    class_ids = np.concatenate([one.class_ids for one in found])
+    ``found``: per input, boxes in pixels of the whole picture; ``shown``: each input's region.
+    ``agnostic``, ``max_det`` and ``conf``: as for ``nms``."""
+    boxes = np.concatenate([each.boxes for each in found])
+    scores = np.concatenate([each.scores for each in found])
+    class_ids = np.concatenate([each.class_ids for each in found])
     groups = np.zeros_like(class_ids) if agnostic else class_ids
-    tiles = np.repeat(np.arange(len(found)), [len(one) for one in found])
+    tiles = np.repeat(np.arange(len(found)), [len(each) for each in found])
     at_seam = _at_seam(boxes, np.array(shown, np.float32)[tiles], shown[0])
-    twins = _twins(boxes, groups, tiles, at_seam, shown)
-    kept, boxes, scores = _one_each(boxes, scores, at_seam, twins)
+    twins = _find_twins(boxes, groups, tiles, at_seam, shown)
+    kept, boxes, scores = _merge_twins(boxes, scores, at_seam, twins)
     kept = kept[np.argsort(-scores[kept], kind="stable")]
-    cut = sum(one.cut for one in found)
+    cut = sum(each.cut for each in found)
     cut += max(0, int(np.count_nonzero(scores[kept] >= conf)) - max_det)
     kept = kept[:max_det]
     return Detections(boxes[kept], scores[kept], class_ids[kept], found[0].names, cut)
 
 
-def _at_seam(boxes: Boxes, of: Boxes, whole: Region) -> NDArray[np.bool_]:
-    """Return [M]: whether a box ends where its tile does. ``of``: each one's tile, [M, 4]."""
-    near = EDGE * np.tile(of[:, 2:] - of[:, :2], 2)
-    inner = of != np.array(whole, np.float32)
-    found: NDArray[np.bool_] = (inner & (np.abs(boxes - of) <= near)).any(axis=1)
-    return found
+def _at_seam(boxes: Boxes, tiles: Boxes, whole: Region) -> NDArray[np.bool_]:
+    """Return [M]: whether a box ends at a seam. ``tiles``: the tile of each box, [M, 4]."""
+    near = EDGE * np.tile(tiles[:, 2:] - tiles[:, :2], 2)
+    inner = tiles != np.array(whole, np.float32)
+    at_seam: NDArray[np.bool_] = (inner & (np.abs(boxes - tiles) <= near)).any(axis=1)
+    return at_seam
 
 
-def _twins(
+def _find_twins(
     boxes: Boxes,
     groups: NDArray[np.int64],
     tiles: NDArray[np.intp],
     at_seam: NDArray[np.bool_],
     shown: Sequence[Region],
 ) -> list[tuple[int, int]]:
-    """Return pairs of boxes of two inputs that are one object."""
-    i, j = _pairs(boxes, groups, tiles)
+    """Return the pairs of boxes from two inputs that show one object."""
+    i, j = _find_intersecting(boxes, groups, tiles)
     a, b, regions_of = boxes[i], boxes[j], np.array(shown, np.float32)[tiles]
     first = np.maximum(regions_of[i], regions_of[j])[:, [0, 1, 0, 1]]  # the part that both show
     last = np.minimum(regions_of[i], regions_of[j])[:, [2, 3, 2, 3]]
@@ -242,10 +220,11 @@ def _twins(
     return list(zip(i[same].tolist(), j[same].tolist(), strict=True))
 
 
-def _pairs(
+def _find_intersecting(
     boxes: Boxes, groups: NDArray[np.int64], tiles: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return indexes of boxes of one group and of two inputs that intersect, [K] and [K]."""
+    """Return the indexes of pairs of boxes that have one group, two inputs, and an intersection,
+    [K] and [K]."""
     x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
     rows, columns = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
     for start in range(0, len(boxes), BLOCK):
@@ -260,7 +239,7 @@ def _pairs(
 
 
 def _is_same(a: Boxes, b: Boxes) -> NDArray[np.bool_]:
-    """Return [K]: IoU of pairs above ``SAME``, by products, which works for empty boxes."""
+    """Return [K]: whether the IoU of a pair is above ``SAME``; False for empty boxes."""
     together = _intersections(a, b)
     same: NDArray[np.bool_] = together > np.float32(SAME) * (_areas(a) + _areas(b) - together)
     return same
@@ -278,33 +257,34 @@ def _areas(boxes: Boxes) -> NDArray[np.float32]:
     return areas
 
 
-def _one_each(
+def _merge_twins(
     boxes: Boxes,
     scores: NDArray[np.float32],
     at_seam: NDArray[np.bool_],
     twins: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.intp], Boxes, NDArray[np.float32]]:
-    """Return which boxes stay, with their final boxes and scores."""
+    """Merge the boxes of each object. Return the indexes of those that stay, and updated copies of
+    all boxes and scores."""
     boxes, scores = boxes.copy(), scores.copy()
-    of: dict[int, list[int]] = {}
+    twins_of: dict[int, list[int]] = {}
     for i, j in twins:
-        of.setdefault(i, []).append(j)
-        of.setdefault(j, []).append(i)
-    gone = np.zeros(len(scores), bool)
-    done = np.zeros(len(scores), bool)
-    for i in np.lexsort((-scores, at_seam)).tolist():  # whole ones first, then by score
-        if gone[i] or done[i]:
+        twins_of.setdefault(i, []).append(j)
+        twins_of.setdefault(j, []).append(i)
+    dropped = np.zeros(len(scores), bool)
+    kept = np.zeros(len(scores), bool)
+    for i in np.lexsort((-scores, at_seam)).tolist():  # first those not at seams, then by score
+        if dropped[i]:
             continue
-        done[i] = True
-        waiting = list(of.get(i, ()))
-        while waiting:
-            j = waiting.pop()
-            if gone[j] or done[j]:
+        kept[i] = True
+        queue = list(twins_of.get(i, ()))
+        while queue:
+            j = queue.pop()
+            if dropped[j] or kept[j]:
                 continue
-            gone[j] = True
+            dropped[j] = True
             scores[i] = max(scores[i], scores[j])
-            if at_seam[i]:  # what remains are the pieces of one object
+            if at_seam[i]:  # only pieces of one object are left
                 boxes[i, :2] = np.minimum(boxes[i, :2], boxes[j, :2])
                 boxes[i, 2:] = np.maximum(boxes[i, 2:], boxes[j, 2:])
-                waiting += of.get(j, ())
-    return np.flatnonzero(~gone), boxes, scores
+                queue += twins_of.get(j, ())
+    return np.flatnonzero(~dropped), boxes, scores

@@ -1,1 +1,1 @@
-"""Prints results of a run and of the small commands."""
+"""Print the results of a run and of small commands."""

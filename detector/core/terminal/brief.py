@@ -1,4 +1,4 @@
-"""The end of a run in twenty lines at most; ``run.py`` has the whole, which -v prints."""
+"""Summarize a run in at most twenty lines; ``run.py`` prints all of it with -v."""
 
 from __future__ import annotations
 
@@ -21,74 +21,68 @@ from detector.core.terminal.progress import shorten
 from detector.core.timeline import INFER
 from detector.core.timeline.order import GROUPS, THREADS, group_of, is_after_inference
 
-# Exit codes whose reason is printed nowhere else: the reasons of failures go to stderr.
-SAID_HERE = (EXIT_DAMAGED, *STOPPED_CODES)
+# The summary explains these exit codes; the reasons of failures go to stderr.
+EXPLAINED = (EXIT_DAMAGED, *STOPPED_CODES)
 SOURCES_SHOWN = 6
 CLASSES_SHOWN = 4
 ZONES_SHOWN = 8
 NOTES_SHOWN = 4
-NOT_CROSSED = "nothing crossed it; does it lie across the way of the objects?"
-BAR, LEAST_BAR = 26, 10  # characters
-FULL, EMPTY = "█░", "#."  # where the terminal has the letters, and where not
-BESIDE = "   "
+NOT_CROSSED = "nothing crossed it; does it lie across the objects' path?"
+WIDEST_BAR, NARROWEST_BAR = 26, 10  # characters
+BLOCKS, ASCII_BLOCKS = ("█", "░"), ("#", ".")  # full and empty parts of a bar
+GAP = "   "
 
 
 def brief_lines(
-    console: SafeConsole,
-    summary: Summary,
-    steady: bool,
-    closing: Sequence[str] = (),
-    faster: Sequence[str] = (),
+    console: SafeConsole, summary: Summary, closing: Sequence[str] = (), faster: Sequence[str] = ()
 ) -> Iterator[Text]:
-    """Yield the brief lines. ``steady``: whether the run's limit is known. ``closing``: lines from
-    elsewhere. ``faster``: faster settings that were measured, not guessed."""
-    for line in _found(summary):
-        yield Text(line)
+    """Yield the brief lines. ``closing``: lines from wings. ``faster``: settings measured to be
+    faster, which replace advice."""
+    yield from map(Text, _result_lines(summary))
     if summary.frames.written:
-        yield _rates(summary)
-        if steady:
-            yield from _stages(summary, console.width)
-            yield from _bars(console, summary)
+        yield _rates_line(summary)
+        if not _has_only_pictures(summary):
+            yield from _stage_lines(summary, console.width)
+            yield from _bar_lines(console, summary)
             if others := describe_others(summary.verdict.others_cores, summary.cpu.cores):
                 yield Text(f"{others.capitalize()}, which slowed this run.")
-            yield from map(Text, faster or _advice(summary))
-    yield from map(Text, (*_remarks(summary), *closing, *_written(summary)))
+            yield from map(Text, faster or _advice_lines(summary))
+    yield from map(Text, (*_note_lines(summary), *closing, *_output_lines(summary)))
 
 
 def camera_lines(console: SafeConsole, summary: Summary, closing: Sequence[str]) -> Iterator[Text]:
-    """Yield the lines below the table of cameras. Their own outputs are reported elsewhere."""
+    """Yield the lines below the table of cameras, without the paths of their outputs."""
     if summary.frames.written:
-        yield _rates(summary)
-        yield from _stages(summary, console.width)
+        yield _rates_line(summary)
+        yield from _stage_lines(summary, console.width)
         yield Text(summary.verdict.sentence, style="bold")
-    yield from map(Text, _remarks(summary))
+    yield from map(Text, _note_lines(summary))
     if isinstance(summary.memory, LiveMemory) and summary.memory.slope_mb_per_hour is not None:
         yield Text(f"memory: {live_memory_text(summary.memory)}")
-    yield from map(Text, (*closing, *_session(summary)))
+    yield from map(Text, (*closing, *_session_lines(summary)))
 
 
-def _remarks(summary: Summary) -> Iterator[str]:
-    shown, hidden = _notes(summary)
+def _note_lines(summary: Summary) -> Iterator[str]:
+    shown, hidden = _select_notes(summary)
     yield from (f"note: {note}" for note in shown)
     if hidden:
         yield f"{counted(hidden, 'more note')}: use -v or see the report"
 
 
-def _found(summary: Summary) -> Iterator[str]:
-    """A line for each source, and one for what went wrong with it."""
+def _result_lines(summary: Summary) -> Iterator[str]:
     each = summary.each
+    counts = f"{GAP}{_describe_frames(summary)}{GAP}{_describe_detections(summary)}"
     if summary.sources:
-        found = _detections(summary)
-        yield f"{len(each)} sources{BESIDE}{_frames(summary)}{BESIDE}{found}"
+        yield f"{len(each)} sources{counts}"
         for source in each[:SOURCES_SHOWN]:
-            said = "" if source.exit.code == 0 else f", {source.exit.reason}"
-            yield f"  {_name(source)}: {counted(source.frames.written, 'frame')}{said}"
+            reason = "" if source.exit.code == 0 else f", {source.exit.reason}"
+            yield f"  {_name(source)}: {counted(source.frames.written, 'frame')}{reason}"
         if len(each) > SOURCES_SHOWN:
             yield f"  and {counted(len(each) - SOURCES_SHOWN, 'more source')}"
     else:
-        if summary.frames.read or each[0].exit.code in (EXIT_DONE, *SAID_HERE):
-            yield f"{_name(each[0])}{BESIDE}{_frames(summary)}{BESIDE}{_detections(summary)}"
-        if each[0].exit.code in SAID_HERE:
+        if summary.frames.read or each[0].exit.code in (EXIT_DONE, *EXPLAINED):
+            yield f"{_name(each[0])}{counts}"
+        if each[0].exit.code in EXPLAINED:
             yield f"exit {each[0].exit.code}: {each[0].exit.reason}"
     yield from zone_lines(summary)
     for source in each:
@@ -96,82 +90,85 @@ def _found(summary: Summary) -> Iterator[str]:
 
 
 def zone_lines(summary: Summary) -> Iterator[str]:
-    """A line for each line and zone, with what it counted (--zones)."""
+    """Yield the counts of each line and zone (--zones)."""
     several = len(summary.each) > 1
-    shown = [(source, zone) for source in summary.each for zone in source.zones or ()]
-    for source, zone in shown[:ZONES_SHOWN]:
+    zones = [(source, zone) for source in summary.each for zone in source.zones or ()]
+    for source, zone in zones[:ZONES_SHOWN]:
         where = f"{_name(source)}: " if several else f"{zone.camera}: " if zone.camera else ""
-        called = dict(zip(("in", "out"), zone.sides, strict=True))
-        told = [
-            f"{name} {', '.join(f'{called.get(kind, kind)} {n}' for kind, n in sums.items() if n)}"
+        sides = dict(zip(("in", "out"), zone.sides, strict=True))
+        counts = [
+            f"{name} {', '.join(f'{sides.get(kind, kind)} {n}' for kind, n in sums.items() if n)}"
             for name, sums in zone.counts.items()
             if any(sums.values())
         ]
-        there = [count for count in zone.most.values() if count]
+        peaks = [count for count in zone.most.values() if count]
         none = NOT_CROSSED if zone.kind == "line" and source.detections.by_class else "nothing"
-        most = f"; at most {there[0]} at once" if len(there) == 1 else ""
-        yield f"{where}{zone.name}: {'; '.join(told) or none}{most}"
-    if len(shown) > ZONES_SHOWN:
-        yield f"and {len(shown) - ZONES_SHOWN} more lines and zones; see summary.json"
+        most = f"; at most {peaks[0]} at once" if len(peaks) == 1 else ""
+        yield f"{where}{zone.name}: {'; '.join(counts) or none}{most}"
+    if len(zones) > ZONES_SHOWN:
+        yield f"and {len(zones) - ZONES_SHOWN} more lines and zones; see summary.json"
 
 
 def _name(source: SourceSummary) -> str:
     return Path(source.video.path).name or source.video.path
 
 
-def _frames(summary: Summary) -> str:
+def _has_only_pictures(summary: Summary) -> bool:
+    return {source.video.kind for source in summary.each} == {"pictures"}
+
+
+def _describe_frames(summary: Summary) -> str:
     frames = summary.frames
-    pictures = {source.video.kind for source in summary.each} == {"pictures"}
-    noun = "image" if pictures else "frame"
-    text = _many(frames.written, noun)
+    noun = "image" if _has_only_pictures(summary) else "frame"
+    text = _format_count(frames.written, noun)
     if frames.read != frames.written:
-        text = f"{frames.written:,} of {_many(frames.read, noun)}"
+        text = f"{frames.written:,} of {_format_count(frames.read, noun)}"
     text += f", {frames.reused:,} reused" if frames.reused else ""
     return text + (f", {frames.coasted:,} not inferred" if frames.coasted else "")
 
 
-def _detections(summary: Summary) -> str:
-    found = summary.detections
-    classes = list(found.by_class.items())
+def _describe_detections(summary: Summary) -> str:
+    counts = summary.detections
+    classes = list(counts.by_class.items())
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
-    text = _many(found.total, "detection")
+    text = _format_count(counts.total, "detection")
     if len(classes) > 1:
         more = f", {sum(count for _, count in rest):,} of {len(rest)} others" if rest else ""
         text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
     elif classes:
         text = f"{text}: {classes[0][0]}"
-    if found.empty:
-        text += f"; {_many(found.empty, 'image')} without any"
-    if found.cut_by_max_det:
-        text += f"; {found.cut_by_max_det:,} more cut by --max-det"
+    if counts.empty:
+        text += f"; {_format_count(counts.empty, 'image')} without any"
+    if counts.cut_by_max_det:
+        text += f"; {counts.cut_by_max_det:,} more cut by --max-det"
     return text
 
 
-def _many(count: int, noun: str) -> str:
+def _format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else f'{noun}s'}"
 
 
-def _rates(summary: Summary) -> Text:
-    fps = [f"{_rate(summary.fps.end_to_end)} FPS end to end"]
-    fps += [f"{_rate(summary.fps.inference)} FPS inference"]
+def _rates_line(summary: Summary) -> Text:
+    fps = [f"{_format_rate(summary.fps.end_to_end)} FPS end to end"]
+    fps += [f"{_format_rate(summary.fps.inference)} FPS inference"]
     if summary.fps.device is not None:
-        fps += [f"{_rate(summary.fps.device)} FPS device"]
+        fps += [f"{_format_rate(summary.fps.device)} FPS device"]
     batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
     batch += f" · {summary.tiles} inputs per frame" if summary.tiles > 1 else ""
     where = f" on {summary.device}" if summary.device else ""
     what = f"{summary.model} · {summary.engine} {summary.precision}{where} · {input_text(summary)}"
     what += batch
-    return Text.assemble((", ".join(fps), "bold"), f"{BESIDE}{what}")
+    return Text.assemble((", ".join(fps), "bold"), f"{GAP}{what}")
 
 
-def _rate(fps: float | None) -> str:
+def _format_rate(fps: float | None) -> str:
     if fps is None:
         return "-"
     return f"{fps:.0f}" if fps >= 100 else f"{fps:.3g}"
 
 
-def _stages(summary: Summary, width: int) -> Iterator[Text]:
-    """Milliseconds per frame, in the order of a frame's way; those behind inference below."""
+def _stage_lines(summary: Summary, width: int) -> Iterator[Text]:
+    """Yield each stage's milliseconds per frame; stages after inference begin a new line."""
     rows = [row for row in stage_rows(summary, summary.frames.written) if row.busy_ms is not None]
     line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}:"
     for before, row in zip((None, *rows), rows, strict=False):
@@ -184,29 +181,29 @@ def _stages(summary: Summary, width: int) -> Iterator[Text]:
     yield Text(line)
 
 
-def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
+def _bar_lines(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     """Yield how busy each group of threads was, and which one limits the run."""
     limit = summary.verdict.bottleneck
     limiting = None if limit is None else group_of(limit)
-    rows = list(_busy(summary))
+    rows = list(_busy_shares(summary))
     most = max((share for *_, share in rows), default=0.0)
-    # The verdict is by gain, without waits for a core, which a busy share includes.
+    # The verdict names the stage with most to gain; it excludes waits for cores, the shares do not.
     why = "" if (limiting, most) in [(row[0], row[2]) for row in rows] else " (most to gain)"
     label = max((cell_len(name) for _, name, _ in rows), default=0)
-    letters = FULL if "utf" in (console.encoding or "").lower() else EMPTY
+    full, empty = BLOCKS if "utf" in (console.encoding or "").lower() else ASCII_BLOCKS
     room = console.width - label - len(f"  100% busy   <- preprocess limits this run{why}") - 4
-    size = max(LEAST_BAR, min(BAR, room))
+    size = max(NARROWEST_BAR, min(WIDEST_BAR, room))
     for group, name, share in rows:
-        full = round(share * size)
-        bar = letters[0] * full + letters[1] * (size - full)
+        filled = round(share * size)
+        bar = full * filled + empty * (size - filled)
         mark = f"   <- {limit} limits this run{why}" if group == limiting else ""
         yield Text.assemble(
             f"  {name:<{label}}  {bar}  {share:.0%} busy", (mark, "bold" if mark else "")
         )
 
 
-def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
-    """Group, name and busy share of its threads. In the plain loop one thread does all."""
+def _busy_shares(summary: Summary) -> Iterator[tuple[str, str, float]]:
+    """Yield each group of threads, its name and busy share. With --sync one thread does all."""
     if summary.sync:
         for name, thread in summary.threads.items():
             if thread.wall_s:
@@ -224,8 +221,8 @@ def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
         yield group, name.replace("worker-0", "worker"), share
 
 
-def _advice(summary: Summary) -> Iterator[str]:
-    """Yield what to type next, a line each. They promise only what the run itself measured."""
+def _advice_lines(summary: Summary) -> Iterator[str]:
+    """Yield options or commands to try next, a line each."""
     verdict = summary.verdict
     if verdict.bottleneck is None:
         yield verdict.sentence
@@ -237,14 +234,14 @@ def _advice(summary: Summary) -> Iterator[str]:
     if verdict.advice and verdict.bottleneck != INFER:
         tries.append(verdict.advice.replace("`", ""))
     path = summary.each[0].video.path
-    if os.path.exists(path):  # a pipe comes once; an address may stand here without its login
+    if os.path.exists(path):  # not a pipe, which is read once, or an address without its login
         tries.append(f"detect-video tune {shlex.quote(path)}")
-    for number, one in enumerate(tries):
-        yield f"{'        or ' if number else 'Faster: '}{one}"
+    for number, advice in enumerate(tries):
+        yield f"{'        or ' if number else 'Faster: '}{advice}"
 
 
-def _notes(summary: Summary) -> tuple[Sequence[str], int]:
-    """The notes needed now, and how many others there are: setup is news the first time only."""
+def _select_notes(summary: Summary) -> tuple[Sequence[str], int]:
+    """Return the first notes and the number of others, both without notes about the setup."""
     background = set(summary.background)
     notes = [note for at, note in enumerate(summary.notes) if at not in background]
     if summary.precision_effect:
@@ -252,23 +249,23 @@ def _notes(summary: Summary) -> tuple[Sequence[str], int]:
     return notes[:NOTES_SHOWN], len(notes) - len(notes[:NOTES_SHOWN])
 
 
-def _written(summary: Summary) -> Iterator[str]:
+def _output_lines(summary: Summary) -> Iterator[str]:
     paths = [path for source in summary.each for path in source.outputs.values()]
     if len(paths) > SOURCES_SHOWN:
         folders = sorted({str(Path(path).parent) for path in paths})
         yield f"-> {counted(len(paths), 'file')} in {', '.join(folders[:SOURCES_SHOWN])}"
     else:
-        yield from (f"-> {path}{_why_numbered(path, paths)}" for path in paths)
-    yield from _session(summary)
+        yield from (f"-> {path}{_explain_number(path, paths)}" for path in paths)
+    yield from _session_lines(summary)
 
 
-def _why_numbered(path: str, paths: Sequence[str]) -> str:
+def _explain_number(path: str, paths: Sequence[str]) -> str:
     plain = re.sub(r"(-detected)-\d+(?=\.\w+$|$)", r"\1", path)
     is_kept = plain not in paths and os.path.exists(plain)
-    return f" ({Path(plain).name} is kept: not of these settings)" if is_kept else ""
+    return f" ({Path(plain).name} is kept: it has other settings)" if is_kept else ""
 
 
-def _session(summary: Summary) -> Iterator[str]:
+def _session_lines(summary: Summary) -> Iterator[str]:
     if summary.session:
         folder = Path(summary.session)
         newest = "" if folder.parent == Path("runs") else f" {shorten(summary.session, 200)}"

@@ -1,4 +1,4 @@
-"""The console that every table and line goes through. Text from outside cannot steer it."""
+"""The console that prints all tables and lines. Untrusted text cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class SafeConsole(Console):
-    """Prints texts unchanged: no markup, no emoji, control characters escaped (errors/text.py). A
-    text is one line; several lines are a Group. Colours come from styles alone."""
+    """Prints texts literally: no markup, no emoji, control characters escaped (errors/text.py).
+    Print several lines as a Group, since a text is one line."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, emoji=False, **settings)
@@ -27,20 +27,20 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Every text passes here, also those inside of tables, groups, and the live line."""
+        """Escape a text. Rich calls this for texts inside tables, groups and live lines, too."""
         if isinstance(renderable, str):
             renderable = printable(renderable)
         elif isinstance(renderable, Text):
-            renderable = _printable(renderable)
+            renderable = _escape(renderable)
         return super().render(renderable, options)
 
 
-def _printable(text: Text) -> Text:
-    """Return the same text with escapes in it; its styles move along."""
+def _escape(text: Text) -> Text:
+    """Return the text with control characters escaped, and its styles moved accordingly."""
     plain = text.plain
     if printable(plain) == plain:
         return text
-    if redact(plain) != plain:  # a secret: what it becomes has no letters of its own to style
+    if redact(plain) != plain:  # spans of a redacted secret cannot be mapped
         return Text(printable(plain), style=text.style, justify=text.justify, end=text.end)
     places = list(accumulate((len(printable(letter)) for letter in plain), initial=0))
     last = len(plain)

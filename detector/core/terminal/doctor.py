@@ -1,4 +1,4 @@
-"""The doctor's findings for a person: the engines, the machine, then the warnings."""
+"""Print the doctor's findings: the verdict, the engines, the machine, then the warnings."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from rich.text import Text
 from detector.core.errors.text import counted
 from detector.core.terminal.console import SafeConsole
 
-NARROW = 60  # columns: below, a table of these findings is a column of single words
+NARROW = 60  # columns; in fewer, the table would have one word per line
 
 
 def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
-    machine = _in_lines(findings) if console.width < NARROW else [_machine(findings)]
-    parts: list[RenderableType] = [*_engines(findings), Text(""), *machine]
+    machine = _in_lines(findings) if console.width < NARROW else [_machine_table(findings)]
+    parts: list[RenderableType] = [*_engine_lines(findings), Text(""), *machine]
     parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
     default, code = findings["default"], findings["exit"]["code"]
-    for one in findings["in_force"]:
-        height, width = one["model_input"]
+    for choice in findings["in_force"]:
+        height, width = choice["model_input"]
         parts.append(
-            Text(f"auto for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}")
+            Text(
+                f"auto for {choice['model']} {width}x{height}: {choice['reason']}; {choice['undo']}"
+            )
         )
-    # What was measured comes before the rank, so the rank is not all that a user must know.
-    beside = "auto for other models: " if findings["in_force"] and default["why"] else ""
-    parts.append(Text(beside + (default["why"] or "no engine")))
+    # The reason for the default does not apply to models that have a measurement in force.
+    scope = "auto for other models: " if findings["in_force"] and default["why"] else ""
+    parts.append(Text(scope + (default["why"] or "no engine")))
     verdict = (
         "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
     )
@@ -37,51 +39,51 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
 
 
 def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """Yield the machine for a narrow terminal: each row a heading, and what it says below."""
-    for what, found in _lines(findings):
-        if what:
-            yield Text(what, style="bold")
-        yield Padding(Text(found, overflow="fold"), (0, 0, 0, 2))
+    """Yield the machine for a narrow terminal: for each row a heading, then its text."""
+    for heading, text in _machine_rows(findings):
+        if heading:
+            yield Text(heading, style="bold")
+        yield Padding(Text(text, overflow="fold"), (0, 0, 0, 2))
 
 
-def _engines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """A line for each engine, with the reasons against it and its other devices below."""
+def _engine_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
+    """Yield a line for each engine, then the reasons against it and its other devices."""
     rows = [("engine", "usable", "precisions", list[str]()), *_engine_rows(findings)]
     first, second = (max(len(row[at]) for row in rows) for at in (0, 1))
-    for name, usable, able, reasons in rows:
-        line = f"{name:<{first}}  {usable:<{second}}  {able}".rstrip()
-        yield Text(line, style="bold" if able == "precisions" else "")
+    for name, usable, precisions, reasons in rows:
+        line = f"{name:<{first}}  {usable:<{second}}  {precisions}".rstrip()
+        yield Text(line, style="bold" if name == "engine" else "")
         for reason in reasons:
             yield Padding(Text(reason.removeprefix(f"engine {name}: ")), (0, 0, 0, 2))
 
 
 def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Name, whether it is usable, precisions, reasons against it, and what else it can run on."""
+    """Yield each engine's name, whether it is usable, its precisions, and the lines below it."""
     for engine in findings["engines"]:
         usable = "no" if not engine["usable"] else "yes" if engine["tried"] else "yes (not tried)"
-        able = [name for name, reason in engine["precisions"].items() if reason is None]
+        precisions = [name for name, reason in engine["precisions"].items() if reason is None]
         refused = [reason for reason in engine["precisions"].values() if reason is not None]
         reasons = [engine["reason"]] if engine["reason"] else refused
         if builds := engine["builds"]:
-            can = builds["reason"] or "its plans can be built here"
-            reasons = [f"build: {can}", *(f"run: {reason}" for reason in reasons)]
+            build = builds["reason"] or "its plans can be built here"
+            reasons = [f"build: {build}", *(f"run: {reason}" for reason in reasons)]
         reasons += [
-            " ".join([f"{one['option']}:", one["name"], *one["precisions"]])
-            for one in engine["offers"]
+            " ".join([f"{offer['option']}:", offer["name"], *offer["precisions"]])
+            for offer in engine["offers"]
         ]
-        yield engine["name"], usable, " ".join(able), reasons
+        yield engine["name"], usable, " ".join(precisions), reasons
 
 
-def _machine(findings: dict[str, Any]) -> Table:
+def _machine_table(findings: dict[str, Any]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column("what", style="bold", no_wrap=True)
     table.add_column("found", overflow="fold")
-    for what, found in _lines(findings):
+    for what, found in _machine_rows(findings):
         table.add_row(what, Text(found))
     return table
 
 
-def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
+def _machine_rows(findings: dict[str, Any]) -> list[tuple[str, str]]:
     cpu, media, nvtx = findings["cpu"], findings["media"], findings["nvtx"]
     quota = f", quota {cpu['quota_cores']:g}" if cpu["quota_cores"] else ""
     memory = cpu["memory_bytes"]
@@ -106,12 +108,12 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
             " ".join(f"{name}={value}" for name, value in findings["threads"]["settings"].items())
             or "none in the environment (such as OMP_NUM_THREADS)",
         ),
-        ("GPU", _gpu(findings["gpu"])),
-        ("decoders", _decoders(media)),
-        ("encoders", ", ".join(_there(media["av"]["encoders"])) or "none"),
-        *((f"--encoder {name}", text) for name, text in _encoders(findings["encoders"])),
+        ("GPU", _describe_gpus(findings["gpu"])),
+        ("decoders", _describe_decoders(media)),
+        ("encoders", ", ".join(_mark_missing(media["av"]["encoders"])) or "none"),
+        *((f"--encoder {name}", text) for name, text in _encoder_rows(findings["encoders"])),
         ("NVTX", nvtx["reason"] + (f" ({nvtx['tool']})" if nvtx["tool"] else "")),
-        ("counters", _counters(findings)),
+        ("counters", _describe_counters(findings)),
     ]
     for name, folder in findings["folders"].items():
         state = "writable" if folder["writable"] else "NOT writable"
@@ -121,46 +123,43 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _encoders(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _encoder_rows(encoders: dict[str, Any]) -> list[tuple[str, str]]:
     lines = []
-    for name, one in found.items():
-        text = one["reason"] or "runs here"
-        if one["fps"] is not None:
-            text += f": {one['fps']:.0f} FPS at 1280x720"
+    for name, encoder in encoders.items():
+        text = encoder["reason"] or "runs here"
+        if encoder["fps"] is not None:
+            text += f": {encoder['fps']:.0f} FPS at 1280x720"
         lines.append((name, text))
     return lines
 
 
-def _gpu(found: dict[str, Any]) -> str:
-    if not found["gpus"]:
-        return str(found["reason"])
+def _describe_gpus(findings: dict[str, Any]) -> str:
+    if not findings["gpus"]:
+        return str(findings["reason"])
     return "; ".join(
-        f"{one['index']}: {one['name']}, compute capability {one['compute_cap']}, driver "
-        f"{one['driver_version']}, "
-        f"{one['memory.free']} of {one['memory.total']} free"
-        for one in found["gpus"]
+        f"{gpu['index']}: {gpu['name']}, compute capability {gpu['compute_cap']}, driver "
+        f"{gpu['driver_version']}, "
+        f"{gpu['memory.free']} of {gpu['memory.total']} free"
+        for gpu in findings["gpus"]
     )
 
 
-def _decoders(media: dict[str, Any]) -> str:
+def _describe_decoders(media: dict[str, Any]) -> str:
     cv2, av = media["cv2"], media["av"]
     first = f"cv2 {cv2['version']} ({', '.join(cv2['backends'])})" if cv2["version"] else "no cv2"
     return f"{first}; " + (
-        f"PyAV {av['version']}: {', '.join(_there(av['decoders']))}" if av["version"] else "no PyAV"
+        f"PyAV {av['version']}: {', '.join(_mark_missing(av['decoders']))}"
+        if av["version"]
+        else "no PyAV"
     )
 
 
-def _counters(findings: dict[str, Any]) -> str:
+def _describe_counters(findings: dict[str, Any]) -> str:
     rapl, schedstat = findings["counters"]["rapl"], findings["counters"]["schedstat"]
-    readable = [zone for zone, able in rapl.items() if able]
+    zones = ", ".join(zone for zone, readable in rapl.items() if readable)
+    cpu = f"RAPL: {zones or 'present, but not readable by this user'}"
     if not rapl:
         cpu = "RAPL: not on this machine"
-    else:
-        cpu = (
-            f"RAPL: {', '.join(readable)}"
-            if readable
-            else "RAPL: present, but not readable by this user"
-        )
     energy = findings["gpu"]["energy_readable"]
     nvml = (
         "no NVML" if energy is None else f"NVML energy {'readable' if energy else 'not readable'}"
@@ -168,8 +167,8 @@ def _counters(findings: dict[str, Any]) -> str:
     return f"{cpu}; {nvml}; schedstat {'readable' if schedstat else 'not readable'}"
 
 
-def _there(found: dict[str, bool]) -> list[str]:
-    return [name if there else f"no {name}" for name, there in found.items()]
+def _mark_missing(items: dict[str, bool]) -> list[str]:
+    return [name if present else f"no {name}" for name, present in items.items()]
 
 
 def _size(number: int | None) -> str:

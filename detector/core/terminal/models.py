@@ -1,4 +1,4 @@
-"""Tables and lines for ``models`` (list, show) and ``build``, also of a build inside a run."""
+"""Print the tables of ``models`` and the results and progress of ``build``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from detector.core.terminal.tables import draw_table
 MODELS = (
     Column("name", "model"),
     Column("family", out=6),
-    Column("input", value=lambda one: _size(one["input"]), out=7),
+    Column("input", value=lambda one: _format_size(one["input"]), out=7),
     Column(
         "parameters",
         form=".2f",
         unit="M",
-        value=lambda one: _divided(one["parameters"] or one["parameters_fused"], 1e6),
+        value=lambda one: _divide(one["parameters"] or one["parameters_fused"], 1e6),
         out=5,
     ),
-    Column("size_mb", "as fp32", ".1f", "MB", value=lambda one: _fp32(one, 1e6), out=9),
-    Column("size_mib", "as fp32", ".1f", "MiB", value=lambda one: _fp32(one, 2**20), out=8),
-    Column("macs", "GMACs", ".3f", value=lambda one: _divided(one["macs"], 1e9), out=3),
-    Column("flops", "GFLOPs", ".3f", value=lambda one: _divided(one["flops"], 1e9), out=4),
+    Column("size_mb", "as fp32", ".1f", "MB", value=lambda one: _fp32_size(one, 1e6), out=9),
+    Column("size_mib", "as fp32", ".1f", "MiB", value=lambda one: _fp32_size(one, 2**20), out=8),
+    Column("macs", "GMACs", ".3f", value=lambda one: _divide(one["macs"], 1e9), out=3),
+    Column("flops", "GFLOPs", ".3f", value=lambda one: _divide(one["flops"], 1e9), out=4),
     Column("gflops_published", "published", ".2f", out=2),
     Column("licence", out=1),
     Column("needs"),
@@ -39,9 +39,8 @@ FAMILIES = (
 )
 
 
-def _fp32(model: dict[str, Any], unit: float) -> float | None:
-    """Return the weights, four bytes each."""
-    return _divided(4 * (model["parameters"] or model["parameters_fused"] or 0) or None, unit)
+def _fp32_size(model: dict[str, Any], unit: float) -> float | None:
+    return _divide(4 * (model["parameters"] or model["parameters_fused"] or 0) or None, unit)
 
 
 def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None:
@@ -75,11 +74,12 @@ def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
         "model": model["name"],
         "": model["description"],
         "family": model["family"],
-        "input": _size(model["input"]) + (f", {model['geometry']}" if "geometry" in model else ""),
-        "parameters": _count(model["parameters"]),
-        "parameters, fused": _count(model["parameters_fused"]),
-        "MACs": _count(model["macs"], most),
-        "FLOPs = 2 x MACs": _count(model["flops"], most),
+        "input": _format_size(model["input"])
+        + (f", {model['geometry']}" if "geometry" in model else ""),
+        "parameters": _format_count(model["parameters"]),
+        "parameters, fused": _format_count(model["parameters_fused"]),
+        "MACs": _format_count(model["macs"], most),
+        "FLOPs = 2 x MACs": _format_count(model["flops"], most),
         "GFLOPs published": model["gflops_published"],
         "classes": f"{len(names)}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
         "outputs": ", ".join("x".join(map(str, shape)) for shape in model.get("outputs", [])),
@@ -98,15 +98,15 @@ def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
 
 
-def _size(size: Sequence[int] | None) -> str:
+def _format_size(size: Sequence[int] | None) -> str:
     return "-" if size is None else f"{size[1]}x{size[0]}"
 
 
-def _count(value: int | None, most: str = "") -> str | None:
+def _format_count(value: int | None, most: str = "") -> str | None:
     return None if value is None else f"{most}{value:,}"
 
 
-def _divided(value: int | None, unit: float) -> float | None:
+def _divide(value: int | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
@@ -114,9 +114,9 @@ def _divided(value: int | None, unit: float) -> float | None:
 def progress_bar(
     console: SafeConsole, shown: bool, *, one_line: bool = False
 ) -> Iterator[Callable[[str, int, int], bool]]:
-    """A line for each thing that is being done, or ``one_line`` for all; none unless ``shown``."""
+    """Show a progress bar for each task, or ``one_line`` for all; none unless ``shown``."""
     if not shown:
-        yield lambda doing, done, of: True
+        yield lambda task, done, total: True
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -126,18 +126,18 @@ def progress_bar(
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         tasks: dict[str, Any] = {"": bar.add_task("starting", total=None)} if one_line else {}
 
-        def step(doing: str, done: int, of: int) -> bool:
-            line = "" if one_line else doing
+        def step(task: str, done: int, total: int) -> bool:
+            line = "" if one_line else task
             if line not in tasks:
-                tasks[line] = bar.add_task(doing, total=of)
-            bar.update(tasks[line], description=doing, completed=done, total=of)
+                tasks[line] = bar.add_task(task, total=total)
+            bar.update(tasks[line], description=task, completed=done, total=total)
             return True
 
         yield step
 
 
-def lines(facts: dict[str, Any]) -> list[str]:
-    """Return what was built, where, from what, and how long it took."""
+def describe_build(facts: dict[str, Any]) -> list[str]:
+    """Return lines that say what was built, where, from what, and how long it took."""
     batch, height, width, _ = facts["input_shape"]
     size = f"{width}x{height} batch {facts['batch'] if '..' in facts['batch'] else batch}"
     what = f"{facts['model']} for engine {facts['engine']}, {facts['precision']}, {size}"
@@ -146,16 +146,16 @@ def lines(facts: dict[str, Any]) -> list[str]:
     else:
         took = f" in {facts['build_s']:.1f} s" if facts.get("build_s") else ""
         head = f"already built: {facts['path']}{took}"
-    found = [f"{name}: {value}" for name, value in (facts.get("facts") or {}).items()]
+    extra = [f"{name}: {value}" for name, value in (facts.get("facts") or {}).items()]
     origin = f"from: {facts['model_sha256'][:12] or 'no weights'} (sha256 of the model's files)"
-    return [head, f"what: {what}", origin, *found, *(f"note: {note}" for note in facts["notes"])]
+    return [head, f"what: {what}", origin, *extra, *(f"note: {note}" for note in facts["notes"])]
 
 
 def build_line(console: SafeConsole) -> Callable[[str, int, int], bool]:
-    """The progress of a build inside a run: one line, which the live line of the run overwrites."""
+    """Return a callback that prints the progress of a build on the line of the run's live line."""
 
-    def step(doing: str, done: int, of: int) -> bool:
-        text = "" if done >= of else f"building: {doing} {done}/{of}"
+    def step(task: str, done: int, total: int) -> bool:
+        text = "" if done >= total else f"building: {task} {done}/{total}"
         console.print(text[: console.width - 1].ljust(console.width - 1), end="\r", highlight=False)
         return True
 

@@ -1,4 +1,4 @@
-"""With -v, a line for each picture while it runs: what was found, and how long it took.
+"""Print a line for each picture with -v: the objects in it, and how long it took.
 
     picture, size, input: found; preprocess + infer + nms
     bus.jpg 810x1080 in 480x640: 4 persons, 1 bus; 1.2 + 24.9 + 0.5 ms
@@ -30,56 +30,57 @@ HEAD = f"picture, size, input: found; {' + '.join(TIMED)}"
 
 
 class PictureLines:
-    """Called with each frame; prints above a live line (``console``), else through ``say``."""
+    """Prints a line for each picture: above the live line of ``console``, or else by ``say``."""
 
     def __init__(self, console: SafeConsole | None, say: Callable[[str], None]) -> None:
-        self._console, self._say, self._headed = console, say, False
+        self._console, self._say, self._has_heading = console, say, False
 
     def __call__(self, frame: Frame, detections: Detections) -> None:
         if frame.path is None:
             return
         width = WIDTH if self._console is None else min(WIDTH, self._console.width)
-        if not self._headed:
+        if not self._has_heading:
             self._print(HEAD)
-        self._headed = True
+        self._has_heading = True
         self._print(picture_line(frame, detections, width))
 
-    def _print(self, said: str) -> None:
+    def _print(self, line: str) -> None:
         if self._console is None:
-            self._say(said)
+            self._say(line)
         else:
-            self._console.print(Text(said, no_wrap=True))
+            self._console.print(Text(line, no_wrap=True))
 
 
 def picture_line(frame: Frame, detections: Detections, width: int = WIDTH) -> str:
-    """At most ``width`` columns: the rarest classes are only counted, then the name is cut."""
+    """Return a line of at most ``width`` columns: if necessary, it counts the rarest classes
+    together, then shortens the name."""
     size, times = f" {frame.size[1]}x{frame.size[0]}", frame.times
     if times is not None:
         size += f" in {times.input[1]}x{times.input[0]}"
-    spent = "" if times is None else f"; {_spent(times)}"
+    ms = "" if times is None else f"; {_format_times(times)}"
     name = printable(frame.name or frame.path or "")
     least = min(cell_len(name), SHORTEST_NAME)
-    found = _found(detections, max(0, width - least - cell_len(size) - len(spent) - 2))
-    rest = f"{size}: {found}{spent}"
+    objects = _count_objects(detections, max(0, width - least - cell_len(size) - len(ms) - 2))
+    rest = f"{size}: {objects}{ms}"
     return shorten(name, max(least, width - cell_len(rest))) + rest
 
 
-def _found(detections: Detections, room: int) -> str:
-    """``4 persons, 1 bus``, the most frequent first; those without room as ``and 3 others``."""
+def _count_objects(detections: Detections, room: int) -> str:
+    """Return ``4 persons, 1 bus``; the rarest classes become ``and 3 others`` if room is short."""
     counts = Counter(detections.name(i) for i in range(len(detections))).most_common()
     if not counts:
         return "nothing"
     for shown in range(len(counts), -1, -1):
-        said = ", ".join(counted(count, printable(name)) for name, count in counts[:shown])
+        text = ", ".join(counted(count, printable(name)) for name, count in counts[:shown])
         if hidden := sum(count for _, count in counts[shown:]):
-            said += f" and {counted(hidden, 'other')}" if shown else counted(hidden, "object")
-        if cell_len(said) <= room:
+            text += f" and {counted(hidden, 'other')}" if shown else counted(hidden, "object")
+        if cell_len(text) <= room:
             break
-    return said
+    return text
 
 
-def _spent(times: FrameTimes) -> str:
-    """``1.2 + 24.9 + 0.5 ms``; of a batch of four ``1.2 + 1/4 of 99.7 + 0.5 ms``."""
+def _format_times(times: FrameTimes) -> str:
+    """Return ``1.2 + 24.9 + 0.5 ms``, or in a batch of four ``1.2 + 1/4 of 99.7 + 0.5 ms``."""
     each = {stage: f"{times.ms[stage]:.1f}" for stage in TIMED if stage in times.ms}
     if times.batch > 1 and INFER in each:
         each[INFER] = f"1/{times.batch} of {times.ms[INFER] * times.batch:.1f}"

@@ -1,4 +1,4 @@
-"""One live line during a run, on a terminal: frames, ETA, end-to-end FPS, bottleneck so far."""
+"""Show a live line during a run: frames, ETA, end-to-end FPS and the bottleneck so far."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from detector.core.terminal.console import SafeConsole
 
 LONGEST_NAME, GAP = 32, "..."
 WIDEST_BAR, NARROWEST_BAR = 24, 6  # columns
-INTERVAL_S = 0.25  # often enough to look alive; reading the counters costs some 50 us
+INTERVAL_S = 0.25  # between updates, each of which takes some 50 us
 
 
 class Redrawn:
-    """Draws something anew until it is stopped, from a thread of its own."""
+    """Redraws something from its own thread."""
 
     def __init__(self, console: SafeConsole) -> None:
         self.console = console
@@ -39,7 +39,7 @@ class Redrawn:
         self._thread.start()
 
     def stop(self) -> None:
-        """May be called twice."""
+        """Stop redrawing. May be called twice."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -52,7 +52,7 @@ class Redrawn:
 
 
 class LiveLine(Redrawn):
-    """Reads the run's counters from a thread of its own: watching costs the loop nothing."""
+    """Shows the run's counters from its own thread, so that the loop spends no time on it."""
 
     def start(self, info: Any, progress: Any, timeline: Any, frames: int | None) -> None:
         declared, started = info.frames_declared, time.perf_counter()
@@ -60,7 +60,8 @@ class LiveLine(Redrawn):
 
         def draw() -> RenderableType:
             elapsed_s, width = time.perf_counter() - started, self.console.width - 1
-            return line(info.path, progress.written, total, elapsed_s, timeline, width).draw()
+            path, written = info.path, progress.written
+            return progress_line(path, written, total, elapsed_s, timeline, width).draw()
 
         self.begin("live", INTERVAL_S, draw)
 
@@ -74,26 +75,20 @@ class ProgressLine(NamedTuple):
     done: int
     total: int | None
 
-    def __str__(self) -> str:
-        return f"{self.name}  {' ' * self.bar}  {self.figures}" if self.bar else self._plain()
-
-    def _plain(self) -> str:
-        return f"{self.name}  {self.figures}".strip()
-
     def draw(self) -> RenderableType:
         if not self.bar:
-            return Text(self._plain(), no_wrap=True)
+            return Text(f"{self.name}  {self.figures}".strip(), no_wrap=True)
         grid = Table.grid(padding=(0, 2, 0, 0))
         bar = ProgressBar(self.total, self.done, self.bar)
         grid.add_row(Text(self.name, no_wrap=True), bar, Text(self.figures, no_wrap=True))
         return grid
 
 
-def line(
+def progress_line(
     path: str, written: int, total: int | None, elapsed_s: float, timeline: Any, width: int = 80
 ) -> ProgressLine:
-    """``in.mp4  ━━━━━━  120/400 frames  24.9 FPS  ETA 0:11  bottleneck: write``, in ``width``
-    columns: the last figures give way, then the bar, then the middle of the name."""
+    """Return ``in.mp4  ━━━━━━  120/400 frames  24.9 FPS  ETA 0:11  bottleneck: write``. If
+    ``width`` columns are too few, it omits the last figures, the bar and a part of the name."""
     rate = written / elapsed_s if elapsed_s > 0 else 0.0
     known = total if total and total >= written else None
     figures = [
@@ -101,23 +96,23 @@ def line(
         f"{rate:.1f} FPS",
     ]
     if known and rate and known > written:
-        left = int((known - written) / rate)
-        figures.append(f"ETA {left // 60}:{left % 60:02d}")
+        left_s = int((known - written) / rate)
+        figures.append(f"ETA {left_s // 60}:{left_s % 60:02d}")
     if slowest := _busiest(timeline):
         figures.append(f"bottleneck: {slowest}")
     name = printable(os.path.basename(path.rstrip("/")) or path)
-    wanted = min(cell_len(name), LONGEST_NAME)
-    while len(figures) > 1 and wanted + 2 + len("  ".join(figures)) > width:
+    name_width = min(cell_len(name), LONGEST_NAME)
+    while len(figures) > 1 and name_width + 2 + len("  ".join(figures)) > width:
         figures.pop()
-    said = "  ".join(figures)
-    name = shorten(name, max(0, min(LONGEST_NAME, width - 2 - len(said))))
-    room = width - cell_len(name) - len(said) - 4
+    text = "  ".join(figures)
+    name = shorten(name, max(0, min(LONGEST_NAME, width - 2 - len(text))))
+    room = width - cell_len(name) - len(text) - 4
     bar = min(room, WIDEST_BAR) if known and room >= NARROWEST_BAR else 0
-    return ProgressLine(name, bar, said[:width], written, known)
+    return ProgressLine(name, bar, text[:width], written, known)
 
 
 def shorten(name: str, width: int) -> str:
-    """``name`` in at most ``width`` columns, its middle left out: ``a-very-lo...me.mp4``."""
+    """Shorten ``name`` to ``width`` columns by cutting its middle: ``a-very-lo...me.mp4``."""
     if cell_len(name) <= width:
         return name
     if width < len(GAP) + 2:

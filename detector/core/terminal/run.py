@@ -1,4 +1,4 @@
-"""The end of a run on a terminal: what was found, the rates, the verdict, the ledger."""
+"""Print the summary of a run: the detections, the rates, the verdict, the ledger."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rich.text import Text
 from detector.core.analysis.summary import live_memory_text, seconds_text, streams_of
 from detector.core.errors.text import counted
 from detector.core.session.document import LiveMemory, Summary
-from detector.core.terminal.brief import SAID_HERE, brief_lines, camera_lines, zone_lines
+from detector.core.terminal.brief import EXPLAINED, brief_lines, camera_lines, zone_lines
 from detector.core.terminal.console import SafeConsole
 
-# Columns of the terminal. In fewer, the tables' numbers would be broken into two lines (0.4 over
-# 1.03), so the terminal may wrap the lines instead.
+# Columns. For fewer, rich would break numbers in tables (0.4 over 1.03), so we print this width and
+# let the terminal wrap the lines.
 NARROWEST = 80
 CLASSES_SHOWN = 8
 PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
-# Why a received picture was not detected (sources.live.base), in words that follow its count.
+# Why a received picture was not inferred (sources.live.base), as printed after the count.
 DROPPED = {
     "newer": "replaced by newer ones",
     "undecoded": "not decoded for lack of time",
@@ -32,10 +32,6 @@ DROPPED = {
 }
 
 
-def number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
 def print_run(
     console: SafeConsole,
     summary: Summary,
@@ -45,13 +41,13 @@ def print_run(
 ) -> None:
     """Print the results of a run, the most important first.
 
-    ``verbose`` adds percentiles, threads and the seconds of each phase; else brief.py decides.
-    ``closing``: lines from elsewhere; ``faster``: settings measured to be faster. Sets
+    ``verbose`` adds percentiles, threads and the seconds of each phase; without it, brief.py writes
+    the lines. ``closing``: lines from wings; ``faster``: settings measured to be faster. Widens
     ``console`` to at least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
     if not verbose and not streams_of(summary):
-        console.print(Group(*brief_lines(console, summary, _is_video(summary), closing, faster)))
+        console.print(Group(*brief_lines(console, summary, closing, faster)))
         return
     from detector.core.analysis import tables
     from detector.core.terminal.tables import draw_table
@@ -72,24 +68,18 @@ def print_run(
         parts.append(draw_table(console, ledger))
         parts.append(draw_table(console, tables.threads_table(summary, written)))
         parts.append(Text(f"seconds: {seconds_text(summary)}", style="dim"))
-    parts += [Text(line) for line in (*_remarks(summary), *closing)]
+    parts += [Text(line) for line in (*_remark_lines(summary), *closing)]
     console.print(Group(*parts))
-
-
-def _is_video(summary: Summary) -> bool:
-    """Return whether any source is a video. A summary without that fact counts as one."""
-    kinds = {source.video.kind for source in summary.each}
-    return kinds != {"pictures"}
 
 
 def _found_lines(summary: Summary) -> list[str]:
     """Return lines on the detections, the outputs, and the errors."""
-    lines = [_frames(summary), _detections(summary)]
+    lines = [_frames_line(summary), _detections_line(summary)]
     for source in summary.each:
         if summary.sources:
             written = counted(source.frames.written, "frame")
             lines.append(f"{source.video.path}: {written}, {source.exit.reason}")
-        elif source.exit.code in SAID_HERE:
+        elif source.exit.code in EXPLAINED:
             lines.append(f"exit {source.exit.code}: {source.exit.reason}")
         lines += stream_lines(summary)
         lines += [f"{name}: {path}" for name, path in source.outputs.items()]
@@ -97,12 +87,12 @@ def _found_lines(summary: Summary) -> list[str]:
     return [*lines, *zone_lines(summary)]
 
 
-def _remarks(summary: Summary) -> list[str]:
+def _remark_lines(summary: Summary) -> list[str]:
     reason = summary.engine_reason or f"engine {summary.engine}: as requested"
     lines = [f"{reason}; {counted(summary.engine_threads, 'thread')} per request"]
     if summary.device:
         lines.append(f"device {summary.device}: {summary.device_name or 'unnamed'}")
-    lines += _precision(summary)
+    lines += _precision_lines(summary)
     lines += [f"note: {note}" for note in summary.notes]
     memory = summary.memory
     if isinstance(memory, LiveMemory):
@@ -112,20 +102,20 @@ def _remarks(summary: Summary) -> list[str]:
     return lines
 
 
-def _frames(summary: Summary) -> str:
+def _frames_line(summary: Summary) -> str:
     frames = summary.frames
-    others = {
-        one.name: getattr(frames, one.name)
-        for one in sorted(fields(frames), key=lambda one: one.name != "dropped")
-        if one.name not in ("read", "written")
+    other_counts = {
+        count.name: getattr(frames, count.name)
+        for count in sorted(fields(frames), key=lambda count: count.name != "dropped")
+        if count.name not in ("read", "written")
     }
     done = "written" if _wrote_pictures(summary) else "detected"
     text = f"frames: {frames.read} read, {frames.written} {done}"
-    return text + "".join(f", {count} {name}" for name, count in others.items() if count)
+    return text + "".join(f", {count} {name}" for name, count in other_counts.items() if count)
 
 
 def _wrote_pictures(summary: Summary) -> bool:
-    """Return whether frames became a video or pictures. Cameras' recordings skip frames."""
+    """Return whether frames became a video or pictures; False for cameras, which skip frames."""
     if streams_of(summary):
         return False
     return any(
@@ -133,22 +123,22 @@ def _wrote_pictures(summary: Summary) -> bool:
     )
 
 
-def _detections(summary: Summary) -> str:
-    found = summary.detections
-    classes = list(found.by_class.items())
+def _detections_line(summary: Summary) -> str:
+    counts = summary.detections
+    classes = list(counts.by_class.items())
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
-    text = f"detections: {found.total}"
+    text = f"detections: {counts.total}"
     if shown:
         more = f" and {sum(count for _, count in rest)} in {counted(len(rest), 'other class')}"
         listed = ", ".join(f"{count} {name}" for name, count in shown)
         text += f" ({listed}{more if rest else ''})"
-    if found.cut_by_max_det:
-        text += f"; {found.cut_by_max_det} more cut by --max-det"
+    if counts.cut_by_max_det:
+        text += f"; {counts.cut_by_max_det} more cut by --max-det"
     return text
 
 
-def _precision(summary: Summary) -> list[str]:
-    """Return what was executed; the line before says if the user or ``auto`` chose it."""
+def _precision_lines(summary: Summary) -> list[str]:
+    """Return a line on the precision of the executed layers, if known."""
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
     if summary.precision_executed:
@@ -157,14 +147,15 @@ def _precision(summary: Summary) -> list[str]:
 
 
 def stream_lines(summary: Summary) -> list[str]:
-    """Return detections and problems, camera by camera."""
+    """Return lines on the detections and problems of each camera."""
     lines = []
     for stream in streams_of(summary):
-        found = ", ".join(f"{count} {name}" for name, count in list(stream.detections.items())[:8])
+        top = list(stream.detections.items())[:CLASSES_SHOWN]
+        counts = ", ".join(f"{count} {name}" for name, count in top)
         drops = ", ".join(
             f"{count} {DROPPED.get(why, why)}" for why, count in stream.dropped.items()
         )
-        text = f"{stream.name}: {counted(stream.processed, 'picture')}, {found or 'nothing found'}"
+        text = f"{stream.name}: {counted(stream.processed, 'picture')}, {counts or 'nothing found'}"
         text += f"; dropped {drops}" if drops else ""
         if stream.reconnects or stream.stalls:
             times = f"{counted(stream.reconnects, 'reconnect')}, {counted(stream.stalls, 'stall')}"

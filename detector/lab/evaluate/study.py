@@ -150,12 +150,12 @@ class Study:
 
 def map_head(network: Network, bound: ClassPairs) -> Network:
     """Return a network that detects each class of a box separately, in ``bound.targets``."""
-    from detector.core.stages.doubt import watched
+    from detector.core.stages.doubt import check_results
     from detector.core.stages.nms import map_classes
 
     guard = None
     if network.watched:
-        guard = watched(network.head, network.name, len(network.names), network.watched)
+        guard = check_results(network.head, network.name, len(network.names), network.watched)
 
     def mapped(outputs: list[Floats], conf: float) -> Candidates:
         if guard is not None:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from detector.core.errors.text import counted, printable
 from detector.core.terminal.progress import Redrawn, shorten
-from detector.core.terminal.run import number
 from detector.live.base import LiveFigures, StreamFigures, ZoneFigures
 
 INTERVAL_S = 0.5
@@ -55,16 +54,20 @@ def draw(figures: LiveFigures, width: int, height: int = 40) -> RenderableType:
     return Group(*lines)
 
 
+def _format(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
 def _row(stream: StreamFigures) -> list[Text]:
     dropped, received = sum(stream.dropped.values()), stream.received
-    rates = f"{number(stream.processed_fps, '.1f')}/{number(stream.camera_fps, '.1f')}"
+    rates = f"{_format(stream.processed_fps, '.1f')}/{_format(stream.camera_fps, '.1f')}"
     share = f"{dropped} ({dropped / received:.0%})" if received else "0"
     return [
         Text(shorten(printable(stream.name), NAME_COLUMNS)),
         Text(_state(stream), style=MARKS.get(stream.state, "")),
         Text(rates),
-        Text(number(stream.age_ms.p50, ".0f")),
-        Text(number(stream.age_ms.p99, ".0f")),
+        Text(_format(stream.age_ms.p50, ".0f")),
+        Text(_format(stream.age_ms.p99, ".0f")),
         Text(share),
     ]
 

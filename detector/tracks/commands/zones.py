@@ -1,4 +1,4 @@
-"""``detect-video zones SOURCE``: writes a template of lines and zones, and a page to draw them."""
+"""``detect-video zones SOURCE``: write a template of lines and zones, and a page to draw them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(**given: Any) -> None:
 
 
 class ZonesCommand(HelpfulCommand):
-    """``zones SOURCE``, and ``zones check``; a source with that name is written ./check."""
+    """``zones SOURCE`` and ``zones check``. A source named check must be given as ./check."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any

@@ -9,10 +9,10 @@ function drawLines({ width, height, board, panel, shapes = [], changed = () => {
 
   function make(tag, attributes, ...children) {
     const svg = ["svg", "g", "polygon", "polyline", "circle", "text"].includes(tag);
-    const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
-    for (const [key, value] of Object.entries(attributes)) if (typeof value === "function") made.addEventListener(key, value); else made.setAttribute(key, value);
-    made.append(...children);
-    return made;
+    const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+    for (const [key, value] of Object.entries(attributes)) if (typeof value === "function") element.addEventListener(key, value); else element.setAttribute(key, value);
+    element.append(...children);
+    return element;
   }
   const button = (text, click, more = {}) => make("button", { type: "button", click, ...more }, text);
 
@@ -102,10 +102,10 @@ function drawLines({ width, height, board, panel, shapes = [], changed = () => {
   function row(shape) {
     const field = (key, label, more) => {
       const before = key === "name" ? shape.name : "";
-      const take = () => { shape[key] = made.value.trim() || before; changed(text()); };
-      const made = make("input", { "aria-label": label, input: take, change: () => { take(); draw(); }, ...more });
-      made.value = shape[key] || "";
-      return made;
+      const take = () => { shape[key] = input.value.trim() || before; changed(text()); };
+      const input = make("input", { "aria-label": label, input: take, change: () => { take(); draw(); }, ...more });
+      input.value = shape[key] || "";
+      return input;
     };
     const side = (key) => field(key, `what ${key} is called`, { placeholder: key, size: 8 });
     const ofLine = shape.kind === "line" ? [side("in"), side("out"), button("Reverse", () => { shape.points.reverse(); draw(); })] : [];

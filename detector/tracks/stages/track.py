@@ -1,4 +1,4 @@
-"""The stage ``track``: gives the detections of each frame the ids of their tracks."""
+"""The stage ``track``, which assigns track ids to the detections of each frame."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _SourceTracking(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrackSettings:
-    """``every``: the network infers one frame of this many; None: as many as tracks need."""
+    """``every``: the network runs on one of this many frames; None: as often as tracks need."""
 
     kind: type[Tracker]
     trails_s: float
@@ -64,12 +64,12 @@ def parse_every(text: str | None) -> int | None:
 
 
 def _choose_every(options: Mapping[str, Any]) -> int | None:
-    """``parse_every``. Raises UsageError, also for what no run can do together."""
+    """Parse --infer-every. Raises UsageError, also if other options contradict it."""
     every = parse_every(options["tracking"]["infer_every"])
     if every != 1 and options["drawing"]["blur"]:
         raise UsageError(
             "--blur and --infer-every contradict each other: in a frame that is not inferred, "
-            "a box may miss what it should hide; omit one"
+            "a box may miss the object that it should hide; omit one"
         )
     if every is None and options["runtime"]["batch"] > 1:
         raise UsageError(
@@ -89,9 +89,9 @@ class TrackStage(Stage):
     def settings(cls, options: Mapping[str, Any]) -> TrackSettings:
         from detector.tracks import trackers
 
-        asked, every = options["tracking"], _choose_every(options)
-        trails_s = 0.0 if asked["trails"] is None else _trail_seconds(asked["trails"])
-        return TrackSettings(trackers.find(asked["track"]), trails_s, asked["smooth"], every)
+        group, every = options["tracking"], _choose_every(options)
+        trails_s = 0.0 if group["trails"] is None else _trail_seconds(group["trails"])
+        return TrackSettings(trackers.find(group["track"]), trails_s, group["smooth"], every)
 
     @classmethod
     def spares(cls, settings: TrackSettings) -> Spared | None:
@@ -107,7 +107,7 @@ class TrackStage(Stage):
     ) -> None:
         self._kind, self._conf, self._names = settings.kind, conf, tuple(names)
         self._shown = "" if info.kind == "live" else f"{Path(info.path).name}: "
-        # Pictures of a folder have no times: one step each.
+        # Pictures of a folder have no times: each counts as one step.
         self._ordered = info.kind == "pictures"
         self._by_camera: dict[str, _SourceTracking] = {}
         self._trails_s, self._smooth = settings.trails_s, settings.smooth
@@ -121,42 +121,42 @@ class TrackStage(Stage):
             )
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
-        place = self._of(frame.arrival.camera if frame.arrival else "")
+        tracker, cuts, trails, steady = self._find(frame.arrival.camera if frame.arrival else "")
         time_s = self._time_s(frame)
-        if place.cuts.here(frame):
-            place.tracker.end()
+        if cuts.is_cut(frame):
+            tracker.end()
         if frame.coasting:
-            followed = self._coast(place.tracker, frame, time_s)
+            tracked = self._predict(tracker, frame, time_s)
         else:
-            followed = self._follow(place.tracker, detections, time_s)
+            tracked = self._follow(tracker, detections, time_s)
         if self._smooth:
-            drawn = place.steady.draw(followed, place.tracker, time_s).inside(*frame.size)
-            drawn = place.trails.draw(drawn, time_s) if self._trails_s else drawn
-            return replace(followed, drawn=drawn)
-        return place.trails.draw(followed, time_s) if self._trails_s else followed
+            drawn = steady.draw(tracked, tracker, time_s).inside(*frame.size)
+            drawn = trails.draw(drawn, time_s) if self._trails_s else drawn
+            return replace(tracked, drawn=drawn)
+        return trails.draw(tracked, time_s) if self._trails_s else tracked
 
     def _follow(self, tracker: Tracker, detections: Detections, time_s: float) -> Detections:
         ids = tracker.update(detections.boxes, detections.scores, detections.class_ids, time_s)
-        followed = replace(detections, track_ids=ids)
+        tracked = replace(detections, track_ids=ids)
         if self._auto:
-            from detector.tracks.looks import holds_s
+            from detector.tracks.looks import compute_holds_s
 
-            followed.holds_s = holds_s(tracker)
-        sure = detections.scores >= self._conf
-        return followed if sure.all() else followed.only(sure)
+            tracked.holds_s = compute_holds_s(tracker)
+        reach_conf = detections.scores >= self._conf
+        return tracked if reach_conf.all() else tracked.only(reach_conf)
 
-    def _coast(self, tracker: Tracker, frame: Frame, time_s: float) -> Detections:
+    def _predict(self, tracker: Tracker, frame: Frame, time_s: float) -> Detections:
         import numpy as np
 
-        moved = replace(tracker.coasting(tracker.seen(), time_s), names=self._names)
-        return moved.only(np.argsort(-moved.scores, kind="stable")).inside(*frame.size)
+        predicted = replace(tracker.coasting(tracker.seen(), time_s), names=self._names)
+        return predicted.only(np.argsort(-predicted.scores, kind="stable")).inside(*frame.size)
 
     def _time_s(self, frame: Frame) -> float:
         from detector.tracks.motion import STEP_S
 
         return frame.index * STEP_S if self._ordered else frame.time_s
 
-    def _of(self, camera: str) -> _SourceTracking:
+    def _find(self, camera: str) -> _SourceTracking:
         from detector.tracks.cuts import Cuts
         from detector.tracks.steady import Steady
         from detector.tracks.trails import Trails
@@ -168,5 +168,5 @@ class TrackStage(Stage):
         return self._by_camera[camera]
 
     def close(self) -> Sequence[str]:
-        begun = sum(place.tracker.begun for place in self._by_camera.values())
+        begun = sum(tracking.tracker.begun for tracking in self._by_camera.values())
         return [f"{self._shown}{counted(begun, 'track')}"]

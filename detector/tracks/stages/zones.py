@@ -1,4 +1,4 @@
-"""The stage ``zones``: counts what tracks do at the lines and in the zones of ``--zones``."""
+"""The stage ``zones``, which counts what tracks do at the lines and in the zones of ``--zones``."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class ZonesStage(Stage):
     def check(cls, settings: ZonesSettings, names: Sequence[str]) -> None:
         from detector.tracks.book import class_ids_of
 
-        for places in settings.file.each():
-            class_ids_of(places, settings.file.path, settings.classes, names)
+        for zones in settings.file.each():
+            class_ids_of(zones, settings.file.path, settings.classes, names)
 
     @classmethod
     def redraw(cls, options: Mapping[str, Any], camera: str, drawing: str) -> tuple[Any, str, str]:
@@ -68,7 +68,7 @@ class ZonesStage(Stage):
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
         from detector.tracks.motion import STEP_S
 
-        book = self._books.of(frame.arrival.camera if frame.arrival else "")
+        book = self._books.find(frame.arrival.camera if frame.arrival else "")
         if book is None:
             return detections
         time_s = frame.index * STEP_S if self._ordered else frame.time_s

@@ -1,4 +1,4 @@
-"""The trackers of ``--track``: one file here, ``NAME.py`` with ``NameTracker``, is one tracker."""
+"""The trackers of ``--track``. A file ``NAME.py`` here has the class ``NameTracker``."""
 
 from __future__ import annotations
 

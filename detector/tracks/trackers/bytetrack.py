@@ -1,5 +1,5 @@
-"""ByteTrack: SORT, then unmatched tracks are matched with boxes of low scores, such as a person
-behind a tree (Zhang et al., 2022, arXiv:2110.06864)."""
+"""ByteTrack: SORT that also matches unmatched tracks with low-scoring boxes, such as that of a
+person behind a tree (Zhang et al., 2022, arXiv:2110.06864)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class BytetrackTracker(Tracker):
     hits_needed = 2
     lowest_conf = 0.1
 
-    def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
-        sure = scores >= self.conf
-        high, low = np.flatnonzero(sure), np.flatnonzero(~sure)
-        places, every = self.motion.boxes(), np.arange(len(self))
-        rows, at = self.matched(places, every, boxes[high], class_ids[high], self.least_overlap)
-        self.take(rows, boxes[high[at]], scores, high[at], found)
+    def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, box_ids: Ids) -> None:
+        reach_conf = scores >= self.conf
+        high, low = np.flatnonzero(reach_conf), np.flatnonzero(~reach_conf)
+        predicted, tracks = self.motion.boxes(), np.arange(len(self))
+        rows, at = self.match(predicted, tracks, boxes[high], class_ids[high], self.least_overlap)
+        self.take(rows, boxes[high[at]], scores, high[at], box_ids)
         new = high[others(len(high), at)]
 
-        left = others(len(self), rows)
-        again, at = self.matched(
-            places[left], left, boxes[low], class_ids[low], self.least_overlap_low
+        lost = others(len(self), rows)
+        matched, at = self.match(
+            predicted[lost], lost, boxes[low], class_ids[low], self.least_overlap_low
         )
-        self.take(left[again], boxes[low[at]], scores, low[at], found)
+        self.take(lost[matched], boxes[low[at]], scores, low[at], box_ids)
         self.drop_unsure()
         self.begin(boxes[new], scores[new], class_ids[new])

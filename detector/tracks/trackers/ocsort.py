@@ -1,16 +1,15 @@
 """OC-SORT: SORT that trusts observations more than predictions (Cao et al., 2023,
 "Observation-Centric SORT", arXiv:2203.14360). It adds
 
-- momentum (OCM): boxes in the track's direction are preferred;
-- recovery (OCR): a track without a box is searched for where it was last seen;
-- re-update (ORU): when a lost track is found again, its filter returns to where it was lost and
-  follows a straight line from there, which discards the errors of predictions.
+- momentum (OCM), which prefers boxes in the track's direction;
+- recovery (OCR), which matches a track without a box by its last detected box;
+- re-update (ORU): when a lost track is matched again, its filter is reset to when it was lost, and
+  updated along a straight line from there, which discards the errors of predictions.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detector.core.analysis.assignment import assign, overlaps
 from detector.tracks.motion import CENTRES, STEP_S, Floats
@@ -24,6 +23,7 @@ class OcsortTracker(Tracker):
     form = CENTRES
     least_overlap = 0.3
     hits_needed = 3
+    arrays = (*Tracker.arrays, "last", "past", "direction", "missed", "lost")
 
     def __init__(self, conf: float) -> None:
         super().__init__(conf)
@@ -41,48 +41,49 @@ class OcsortTracker(Tracker):
         self.frames = 0
 
     def needed(self) -> int:
-        """Return hits until an id, not counting a track's first box; 0 at a scene's start."""
+        """Return how many hits, including its first box, give a track its id; 0 in a new scene."""
         return 0 if self.frames <= self.hits_needed else self.hits_needed + 1
 
-    def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
+    def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, box_ids: Ids) -> None:
         self.missed += 1
         self.hits[self.missed > 1] = 1
         used = np.flatnonzero(scores >= self.conf)
         boxes_used, classes = boxes[used], class_ids[used]
-        since = self._since()
+        earlier = self._earlier_boxes()
         overlap = overlaps(self.motion.boxes(), boxes_used)
         overlap *= self.same_class(np.arange(len(self)), classes)
-        towards = _directions(since, boxes_used)
-        bonus = DIRECTION_WEIGHT * _agreement(self.direction, towards) * scores[used]
+        directions = _directions(earlier, boxes_used)
+        bonus = DIRECTION_WEIGHT * _agreement(self.direction, directions) * scores[used]
         rows, at = assign(np.where(overlap > 0, overlap + bonus, 0))
         enough = overlap[rows, at] >= self.least_overlap
         rows, at = rows[enough], at[enough]
 
-        left, free = others(len(self), rows), others(len(used), at)
-        again, there = self.matched(
-            self.last[left], left, boxes_used[free], classes[free], self.least_overlap
+        lost, free = others(len(self), rows), others(len(used), at)
+        recovered, matched = self.match(
+            self.last[lost], lost, boxes_used[free], classes[free], self.least_overlap
         )
-        rows, at = np.append(rows, left[again]), np.append(at, free[there])
-        self._see(rows, boxes_used[at], since)
-        self.take(rows, boxes_used[at], scores, used[at], found)
+        rows, at = np.append(rows, lost[recovered]), np.append(at, free[matched])
+        self._observe(rows, boxes_used[at], earlier)
+        self.take(rows, boxes_used[at], scores, used[at], box_ids)
         new = used[others(len(used), at)]
         self.begin(boxes[new], scores[new], class_ids[new])
         self.frames += 1
 
-    def _since(self) -> Floats:
-        """Return each track's oldest box of ``past``, else its last, [T, 4]."""
+    def _earlier_boxes(self) -> Floats:
+        """Return each track's oldest box of ``past``, or else its last box, [T, 4]."""
         known = np.isfinite(self.past[:, :, 0])
         oldest = self.past[np.arange(len(self)), np.argmax(known, axis=1)]
         return np.where(np.any(known, axis=1)[:, None], oldest, self.last)
 
-    def _see(self, rows: Numbers, boxes: Floats, since: Floats) -> None:
-        every = np.arange(len(rows))
-        ways = _directions(since[rows], boxes)[every, every]
+    def _observe(self, rows: Numbers, boxes: Floats, earlier: Floats) -> None:
+        """Store the detected boxes and directions of the tracks ``rows``."""
+        each = np.arange(len(rows))
+        directions = _directions(earlier[rows], boxes)[each, each]
         known = (self.hits[rows] > 1) | ~np.isnan(self.direction[rows, 0])
-        self.direction[rows[known]] = ways[known]  # from the second box on
+        self.direction[rows[known]] = directions[known]  # from the second box on
         for row, box in zip(rows.tolist(), boxes, strict=True):
             if self.missed[row] > 1:
-                self._go_back(row, box)
+                self._re_update(row, box)
         self.last[rows] = boxes
         self.missed[rows] = 0
         self.past[:, :-1] = self.past[:, 1:]
@@ -93,8 +94,8 @@ class OcsortTracker(Tracker):
             [motion.place[lost, :, None], motion.speed[lost, :, None], motion.spread[lost]], axis=2
         )
 
-    def _go_back(self, row: int, box: Floats) -> None:
-        """Re-update the filter of a recovered track along the line to ``box``."""
+    def _re_update(self, row: int, box: Floats) -> None:
+        """Reset the filter of a recovered track to when it was lost; update it up to ``box``."""
         frames, motion = int(self.missed[row]), self.motion
         assert self._time_s is not None
         steps = (self._time_s - self.seen_s[row]) / STEP_S / frames
@@ -117,15 +118,6 @@ class OcsortTracker(Tracker):
         self.missed = np.concatenate([self.missed, np.zeros(n, np.int64)])
         self.lost = np.concatenate([self.lost, np.zeros((n, 4, 5))])
 
-    def keep_rows(self, kept: NDArray[np.bool_]) -> None:
-        super().keep_rows(kept)
-        self.last, self.past = self.last[kept], self.past[kept]
-        self.direction, self.missed, self.lost = (
-            self.direction[kept],
-            self.missed[kept],
-            self.lost[kept],
-        )
-
 
 def _middle_and_size(box: Floats) -> Floats:
     return np.append((box[:2] + box[2:]) / 2, box[2:] - box[:2])
@@ -134,12 +126,13 @@ def _middle_and_size(box: Floats) -> Floats:
 def _directions(start: Floats, boxes: Floats) -> Floats:
     """Return unit vectors from the middle of each start [T, 4] to each box [N, 4]: [T, N, 2]."""
     ways = (boxes[None, :, :2] + boxes[None, :, 2:] - start[:, None, :2] - start[:, None, 2:]) / 2
-    found: Floats = ways / (np.linalg.norm(ways, axis=2, keepdims=True) + 1e-6)
-    return found
+    unit: Floats = ways / (np.linalg.norm(ways, axis=2, keepdims=True) + 1e-6)
+    return unit
 
 
-def _agreement(directions: Floats, ways: Floats) -> Floats:
-    """Return 0.5 if a way [T, N, 2] keeps the direction [T, 2], -0.5 if it reverses; 0: unknown."""
-    angles = np.arccos(np.clip((directions[:, None] * ways).sum(axis=2), -1, 1))
-    found: Floats = np.nan_to_num(0.5 - angles / np.pi)
-    return found
+def _agreement(before: Floats, after: Floats) -> Floats:
+    """Return [T, N]: 0.5 if the direction ``after`` [T, N, 2] equals ``before`` [T, 2], -0.5 if it
+    is the opposite; 0 if unknown."""
+    angles = np.arccos(np.clip((before[:, None] * after).sum(axis=2), -1, 1))
+    agreement: Floats = np.nan_to_num(0.5 - angles / np.pi)
+    return agreement

@@ -1,8 +1,8 @@
 """Stages between nms and annotate, such as a tracker. Each file is one stage.
 
-A file ``NAME.py`` here, or in the folder ``stages`` of a wing, declares one in a class
-``NameStage``. The loop calls it in a span of its own, in the writer's thread. So the ledger, NVTX
-ranges, the critical path, what-if, the verdict and the reports show it by its name.
+A file ``NAME.py`` here, or in the folder ``stages`` of a wing, declares a stage in a class
+``NameStage``. The loop calls it in the writer's thread, in a span of its own, so all analyses and
+reports show it under its name.
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ if TYPE_CHECKING:
 
 @cache
 def places() -> Mapping[str, str]:
-    """Return the module of each stage by name. Imports none."""
+    """Return the module of each stage by name. Imports none of them."""
     ours = {name: f"{__name__}.{name}" for name in wings.list_files(*__path__)}
     return {**ours, **wings.find_files("stages")}
 
 
 def find(name: str) -> type[Stage]:
-    made: type[Stage] = wings.load(f"{places()[name]}:{name.capitalize()}Stage")
-    return made
+    kind: type[Stage] = wings.load(f"{places()[name]}:{name.capitalize()}Stage")
+    return kind
 
 
 class ChosenStage(NamedTuple):
-    """A stage of a run."""
-
     name: str
     kind: type[Stage]
     settings: Any
 
 
-def wanted(options: Mapping[str, Any]) -> tuple[ChosenStage, ...]:
+def choose(options: Mapping[str, Any]) -> tuple[ChosenStage, ...]:
     """Return the stages of a run in calling order. Raises UsageError."""
-    asked = [name for name, place in places().items() if _is_turned_on(place, options)]
-    kinds = sorted(((name, find(name)) for name in asked), key=lambda one: (one[1].order, one[0]))
-    found = (ChosenStage(name, kind, kind.settings(options)) for name, kind in kinds)
-    return tuple(one for one in found if one.settings is not None)
+    kinds = {name: find(name) for name, place in places().items() if _is_turned_on(place, options)}
+    order = sorted(kinds, key=lambda name: (kinds[name].order, name))
+    stages = (ChosenStage(name, kinds[name], kinds[name].settings(options)) for name in order)
+    return tuple(stage for stage in stages if stage.settings is not None)
 
 
 def _is_turned_on(place: str, options: Mapping[str, Any]) -> bool:

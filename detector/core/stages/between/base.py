@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 class Schedule(Protocol):
     """Decides which frames the network runs on (--infer-every)."""
 
-    spared: int  # about how many frames share one inference
-    # number of inferred frames that may still be in flight when the next decision is made
-    ahead: int
+    spared: int  # frames per inference, roughly
+    ahead: int  # inferred frames that may be in flight at the next decision
 
     def wants(
         self,
         frame: Frame,
-        waits: Callable[[], AbstractContextManager[Any]],
+        waiting: Callable[[], AbstractContextManager[Any]],
         check: Callable[[], None],
     ) -> bool:
         """Return whether to infer this frame. The reading thread calls it for each frame in order.
-        It may wait for ``observe`` inside ``waits()``; ``check`` raises after the run's end."""
+        It may wait for ``observe`` in a block ``with waiting():``, where it must call ``check`` now
+        and then, which raises once the run has ended."""
 
     def observe(self, frame: Frame, detections: Detections) -> None:
-        """Receive an inferred frame after all stages; called in order by the writer's thread."""
+        """Receive an inferred frame after all stages. The writer's thread calls it in order."""
 
 
 class Spared(NamedTuple):
-    """``option``: why the network does not see some frames, as it is typed. ``every``: it sees one
-    of so many; None: that varies."""
+    """How a stage spares the network some frames. ``option``: the option for it, as typed.
+    ``every``: the network runs on one of this many frames; None: that varies."""
 
     option: str
     every: int | None
@@ -42,11 +42,11 @@ class Spared(NamedTuple):
 class Stage(ABC):
     """One stage for one source, such as a tracker: called with each frame and its detections.
 
-    ``turned_on_by``: group and name of the option without which no run imports it, as a literal in
-    its file; None: every run asks it. ``what`` begins a sentence of the verdict ("Following the
-    objects"); ``advice`` says which options reduce its work. Stages are sorted by ``order``, then
-    by name. A stage that can skip inference for some frames has a ``schedule``: for skipped frames
-    it gets no detections.
+    ``turned_on_by``: group and name of an option, as a literal in its file; only runs with that
+    option import the stage. None: every run does, and calls ``settings``. ``what`` begins a
+    sentence of the verdict ("Following the objects"); ``advice``: options that reduce its work.
+    Stages are sorted by ``order``, then by name. A stage that can skip inference for some frames
+    has a ``schedule``, and gets no detections for skipped frames.
 
         >>> class BestStage(Stage):
         ...     what = "Keeping the best object"
@@ -68,40 +68,40 @@ class Stage(ABC):
     @classmethod
     @abstractmethod
     def settings(cls, options: Mapping[str, Any]) -> Any:
-        """Return its own frozen settings, or None if these options do not use it. Called once,
+        """Return its frozen settings, or None if these options do not use the stage. Called once,
         before a model is loaded. ``options``: the groups of ``config.schema.Config``, as plain
         values. Raises UsageError."""
 
     @classmethod
     def lowest_conf(cls, settings: Any) -> float:
-        """Return the lowest score it needs, below --conf; it must then drop those itself."""
+        """Return the lowest score that it needs. It must drop detections below --conf itself."""
         return 1.0
 
     @classmethod
     def spares(cls, settings: Any) -> Spared | None:
-        """Which frames its ``schedule`` keeps from the network; None without one."""
+        """Return which frames its ``schedule`` skips; None without a schedule."""
         return None
 
     @classmethod
     def check(cls, settings: Any, names: Sequence[str]) -> None:
         """Raise UsageError for settings that do not fit the ``names`` of a model's classes."""
-        return  # most have nothing to refuse
+        return
 
     @classmethod
     def redraw(cls, options: Mapping[str, Any], camera: str, drawing: str) -> tuple[Any, str, str]:
-        """Return settings with what a user drew for a camera during the run, the text of the file
-        with it, and a description of the change. Raises UsageError."""
+        """Apply what a user drew for a camera during the run. Return new settings, the new text of
+        their file, and a description of the change. Raises UsageError."""
         raise NotImplementedError
 
     @abstractmethod
     def __init__(self, settings: Any, info: SourceInfo, names: Sequence[str], conf: float) -> None:
         """Create the stage. ``info``: the source, which for cameras means all of them; ``names``:
-        of the classes; ``conf``: the threshold."""
+        the class names; ``conf``: the threshold."""
 
     @abstractmethod
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
-        """Return what is drawn and written. Called for each frame in order, with boxes in source
-        pixels. It must not draw: annotate comes later."""
+        """Return the detections to draw and write. Called for each frame in order, with boxes in
+        source pixels. It must not draw: annotate comes later."""
 
     def change(self, camera: str, settings: Any) -> None:
         """Use these settings from the camera's next frame on. Any thread may call it."""
@@ -112,5 +112,5 @@ class Stage(ABC):
         return ()
 
     def findings(self) -> Mapping[str, Any]:
-        """Return additions to lists of ``SourceRun``, for documents. Called after ``close``."""
+        """Return items to add to the lists of ``SourceRun``. Called after ``close``."""
         return {}
