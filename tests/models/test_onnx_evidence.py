@@ -366,7 +366,11 @@ REFUSED = {
         mmyolo,
         ("mmyolo-ppyoloe or mmyolo-rtmdet or mmyolo-yolo or mmyolo-yolox", "--family"),
     ),
-    "two branches": ("best", lambda: two_branches(("a", "b")), ("2 branches", "--family yolov9")),
+    "two branches": (
+        "best",
+        lambda: two_branches(("a", "b")),
+        ("2 outputs of the same shape", "--family yolov9"),
+    ),
     "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "the last 51", "keypoints")),
     "keypoints, named": ("yolov8n-pose", keypoints, ("keypoints",)),
     "keypoints in one piece": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),

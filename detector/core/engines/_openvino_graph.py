@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.models.formats.onnx.evidence import Evidence, Inside
-from detector.core.models.formats.onnx.foreign import Dims, ForeignGraph
+from detector.core.models.formats.onnx.foreign import ForeignGraph
+from detector.core.models.layouts.output_shapes import Dims
 from detector.core.models.probed import is_dark, measure_spread
 
 # OpenVINO's layer -> ONNX's operator; others have the same name in both.
@@ -77,7 +78,7 @@ class IrEvidence(Evidence):
             return found
         factor = 1.0
         if PREPROCESSING in weights.get_rt_info() and not found.scales:
-            answers = self._run([first[0].output[0]], self._picture(bright=False))
+            answers = self._run([first[0].output[0]], self._draw_picture(bright=False))
             dark = answers is not None and is_dark(measure_spread(answers[first[0].output[0]][0]))
             factor = 1 / 255 if dark else 1.0
         turned = weights.get_friendly_name().startswith(REVERSED)

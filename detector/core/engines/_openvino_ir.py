@@ -34,7 +34,7 @@ from detector.core.models.description import (
 )
 from detector.core.models.formats.onnx.describe import describe_graph
 from detector.core.models.formats.onnx.evidence import BY_HAND
-from detector.core.models.formats.onnx.pixels import Pixels, input_of, wanted_pixels
+from detector.core.models.formats.onnx.pixels import Pixels, input_of, needed_pixels
 from detector.core.models.formats.onnx.recognise import ALIASES, Recognition, class_names, recognise
 from detector.core.models.layouts.base import Bound
 from detector.core.models.layouts.plans import PlanTensor, ReadyMade
@@ -64,7 +64,7 @@ def read(request: ModelRequest) -> Network:
     else:
         names, warnings = class_names(path, result, evidence.metadata, request.names)
     ends = _ends(path, evidence, bound, batch)
-    pixels = wanted_pixels(evidence, wants, described=described is not None)
+    pixels = needed_pixels(evidence, wants, described=described is not None)
     given = wants.input if described is not None else input_of(evidence, wants)
     of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
     head, dense = bound.heads(len(names))

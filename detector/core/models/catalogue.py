@@ -1,7 +1,5 @@
-"""The known models: files that the package carries in ``cfg``, and those that it only describes.
-
-``detect-video models pull`` puts the others into the user's cache.
-"""
+"""The known models: those whose files the package contains (``cfg``), and those that
+``detect-video models pull`` downloads into the user's cache."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ KEYS = tuple(
 CANVAS = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
 FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
 
-# Checkpoints of ultralytics that are no YOLOv5: their export is ONNX.
+# Names of ultralytics' checkpoints newer than YOLOv5, which have to be exported to ONNX.
 NEWER = re.compile(r"(?i)yolov?(?:8|9|1\d|26)|rtdetr")
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """An official file. Without a sha256 it is not fetched: the user puts it at ``target``."""
+    """An official file. If it has no sha256, the user has to put it at ``target``."""
 
     url: str
     target: Path
@@ -41,9 +39,10 @@ class Download:
 class KnownModel:
     """One ``models/NAME.yaml``, without its ``options``, which config reads.
 
-    ``path``: the model file, packaged or in the cache, perhaps not there yet. ``layers``: a
-    description for random weights if ``path`` is absent. ``canvases``: (height, width) that it was
-    trained for, its own first; with any, the input takes the shape of the source (run/canvas.py).
+    ``path``: the model file, in the package or (perhaps still missing) in the cache. ``layers``: a
+    description for random weights if ``path`` is missing. ``canvases``: the input sizes (height,
+    width) that it was trained for, the default first; a run takes the one that fits the source best
+    (run/canvas.py).
     """
 
     name: str
@@ -61,14 +60,14 @@ class KnownModel:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def file_to_run(self, file: Path | None = None) -> Path:
-        """The model file, or ``file``. Raises ModelError if it is still missing in the cache."""
-        wanted = file or self.path
-        if os.path.isfile(wanted):
-            return wanted
+        """Return ``file`` or else the model file. Raises ModelError if it does not exist."""
+        path = file or self.path
+        if os.path.isfile(path):
+            return path
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
     def how_to_get(self) -> str:
-        """Return what the user has to do before it runs, as words that follow its name."""
+        """Return what the user has to do before it runs, to print after its name."""
         download = self.download
         if self.needs:
             return f"needs {self.needs}"
@@ -86,7 +85,7 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Return the folder of packaged files: in an installed package, or next to it in a checkout."""
+    """Return the folder ``cfg``, inside an installed package or next to the one in a checkout."""
     installed = Path(__file__).parents[2] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
 
@@ -164,7 +163,7 @@ def _download(path: Path, values: dict[str, Any], stored: Path | None) -> Downlo
     if "url" not in values:
         return None
     if stored is None:
-        raise ModelError(f"{path}: url: needs the key 'file', the name that it gets in the cache")
+        raise ModelError(f"{path}: url: needs the key 'file', its name in the cache")
     size = values.get("bytes")
     return Download(
         url=str(values["url"]),
@@ -175,20 +174,19 @@ def _download(path: Path, values: dict[str, Any], stored: Path | None) -> Downlo
 
 
 def canvases_of(model: str) -> tuple[tuple[int, int], ...]:
-    """``KnownModel.canvases`` of what ``--model`` names; () for a file, and where it has none."""
+    """Return ``KnownModel.canvases`` of the value of ``--model``; () for a file."""
     if os.path.exists(model) or model not in known():
         return ()
     return known_model(model).canvases
 
 
 def _canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Parse texts like ``416x256``, width x height."""
-    found = []
+    sizes = []
     for text in values.get("canvases") or ():
         if (sides := CANVAS.fullmatch(str(text))) is None:
             raise ModelError(f"{path}: canvases: {text!r}: write 416x256 (width x height)")
-        found.append((int(sides[2]), int(sides[1])))
-    return tuple(found)
+        sizes.append((int(sides[2]), int(sides[1])))
+    return tuple(sizes)
 
 
 def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +200,7 @@ def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    from detector.core.errors.yaml_parsing import parse_yaml  # yaml, for the few that need it
+    from detector.core.errors.yaml_parsing import parse_yaml  # imports yaml, which most runs skip
 
     values = parse_yaml(read_text(path, "a known model", error=ModelError), path, ModelError)
     if not isinstance(values, dict):
@@ -214,11 +212,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
-    """Return the file in ``cfg/PART/`` that a value names; None without one."""
+    """Return the file ``cfg/PART/VALUE``; None if there is no value."""
     value = values.get(key)
     if value is None:
         return None
-    found = folder() / part / str(value)
-    if not found.is_file():
-        raise ModelError(f"{path}: {key}: {value} is not in {found.parent}")
-    return found
+    file = folder() / part / str(value)
+    if not file.is_file():
+        raise ModelError(f"{path}: {key}: {value} is not in {file.parent}")
+    return file

@@ -1,6 +1,6 @@
-"""The description that a file of ours carries, as JSON in the metadata of ONNX (``KEY``): the
-anchors, the class names and the shape of the input. The head's own part is its decoder's
-(layouts/base.py). A file may come from anywhere, so each value is checked."""
+"""The JSON description that our ONNX files contain in their metadata (``KEY``): class names, input
+rules, and the arguments of the head, which its decoder converts (layouts/base.py). A file may come
+from anywhere, so each value is checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detector.core.types import GEOMETRIES
 
 KEY = "detect-video"
 VERSION = 2
-MAX_TEXT = 200  # characters of a name
+MAX_TEXT = 200  # characters in a name
 LARGEST = 1 << 53
 
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
@@ -31,7 +31,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """``arguments``: of the head, restored by the decoder. ``outputs``: in the head's order."""
+    """``arguments``: the head's, as its decoder restored them. ``outputs``: in the head's order."""
 
     family: Text
     precision: Text
@@ -55,16 +55,16 @@ class OwnFile(msgspec.Struct, frozen=True):
     def head(
         self, origin: object, rules: InputRules, shapes: Sequence[Shape], classes: int
     ) -> tuple[Head, Dense]:
-        """Raises ModelError where outputs of these shapes are not the head's."""
+        """Return the head, and its dense twin. Raises ModelError if the shapes do not fit it."""
         given = self.decoder.at_size(self.arguments, rules)
         if not self.decoder.fits(shapes, given, rules, classes):
-            seen = ", ".join("x".join(map(str, shape)) for shape in shapes)
-            raise _damaged(origin, f"its outputs {seen} do not fit its {self.kind} head")
+            listed = ", ".join("x".join(map(str, shape)) for shape in shapes)
+            raise _damaged(origin, f"its outputs {listed} do not fit its {self.kind} head")
         return self.decoder.heads(given, classes)
 
 
 def describe(network: Network) -> str | None:
-    """Return the description of a network, as JSON; None for a head that is none of ours."""
+    """Return the description of a network as JSON; None if no decoder has its head."""
     head = network.head
     function, given = (head.func, head.keywords) if isinstance(head, partial) else (head, {})
     decoder = next((one for one in decoders().values() if one.head is function), None)
@@ -91,10 +91,10 @@ def describe(network: Network) -> str | None:
 
 
 def write_description(network: Network) -> None:
-    kept = [entry for entry in network.graph.metadata_props if entry.key != KEY]
+    others = [entry for entry in network.graph.metadata_props if entry.key != KEY]
     text = describe(network)
     del network.graph.metadata_props[:]
-    network.graph.metadata_props.extend(kept)
+    network.graph.metadata_props.extend(others)
     if text is not None:
         network.graph.metadata_props.add(key=KEY, value=text)
 
@@ -107,7 +107,7 @@ def parse_description(text: str, origin: object) -> OwnFile:
             raise ModelError(f"{origin}: a newer detect-video wrote it; update detect-video")
         raise _damaged(origin, f"version {quote(version)}")
     if version == 1:
-        content = _renew(content)
+        content = _upgrade(content)
     own = _convert(origin, content)
     decoder = decoders().get(own.kind)
     if decoder is None:
@@ -147,8 +147,8 @@ def _texts(own: OwnFile) -> Iterator[tuple[str, str]]:
     yield from (("outputs", name) for name in own.outputs)
 
 
-def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 1, which had a kind of head for each layout, to today's keys."""
+def _upgrade(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert version 1, which had a kind of head for each layout, to version 2."""
     from detector.core.models.layouts.anchor_free import anchor_free
     from detector.core.models.layouts.corners import corners
     from detector.core.models.layouts.decoded import decoded
@@ -162,7 +162,7 @@ def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
     form = "joined" if not several else "logits" if given.get("logits") else "probabilities"
     kind, strides, parts = content.get("kind"), given.get("strides"), given.get("form")
     parts = parts if isinstance(parts, str) and parts in FINISHED else "rows"
-    made: dict[str, Callable[[], Reading]] = {
+    readings: dict[str, Callable[[], Reading]] = {
         "decoded-rows": decoded,
         "yolox": lambda: grid(0, 0, tuple(strides) if isinstance(strides, list) else ()),
         "anchor-free": lambda: anchor_free(rows=given.get("rows") is True),
@@ -170,15 +170,13 @@ def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
         "corners": lambda: corners(2, 2),
         "end-to-end": lambda: finished(parts),
     }
-    renewed = {**content, "of_picture": False}
-    if isinstance(kind, str) and kind in made:
-        reading = made[kind]()
+    upgraded = {**content, "of_picture": False}
+    if isinstance(kind, str) and kind in readings:
+        reading = readings[kind]()
         decoder = decoders()["rows" if reading.classes is None else "list"]
-        renewed |= {"kind": decoder.name, "arguments": decoder.store({"reading": reading})}
-    return renewed
+        upgraded |= {"kind": decoder.name, "arguments": decoder.store({"reading": reading})}
+    return upgraded
 
 
 def _damaged(origin: object, what: str) -> ModelError:
-    return ModelError(
-        f"{origin}: the metadata of detect-video in it is damaged: {what}; build it again"
-    )
+    return ModelError(f"{origin}: its detect-video metadata is damaged: {what}; build it again")

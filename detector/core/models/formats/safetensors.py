@@ -1,8 +1,7 @@
-"""Front end for .safetensors: tensors by name and nothing else.
+"""Front end for .safetensors, which hold only named tensors.
 
-The network's description is found by the names and shapes of the tensors. The file holds the length
-of the header (u64), the header as JSON (name -> dtype, shape, [start, end) after the header), and
-the numbers.
+Their names and shapes determine the network. The file holds the length of the header (u64), the
+header as JSON (name -> dtype, shape, [start, end) after the header), and the numbers.
 https://github.com/huggingface/safetensors#format
 """
 

@@ -89,7 +89,7 @@ class Bound:
 
 
 Example = tuple[Bound, list[Shape]]
-"""A layout, and the shapes of the outputs that it reads."""
+"""A match, and the shapes of the outputs that it reads."""
 
 
 def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
@@ -102,8 +102,8 @@ def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
 class Layout:
     """A format in which exporters write a detector's outputs.
 
-    ``order``: smaller ones are tried first. ``needs_nms``: whether an object may get several boxes.
-    ``decoders``: its own, if no ``Reading`` describes it.
+    ``order``: lower ones are tried first. ``needs_nms``: whether an object may get several boxes.
+    ``decoders``: the layout's own ones, if no ``Reading`` can describe it.
     """
 
     name: str
@@ -117,10 +117,10 @@ class Layout:
         """Return the match with a graph whose nodes are known; None if it does not match."""
         return None
 
-    def in_plan(self, seen: ReadyMade) -> Bound | None:
+    def in_plan(self, plan: ReadyMade) -> Bound | None:
         return None
 
-    def is_named(self, seen: ReadyMade) -> bool:
+    def is_named(self, plan: ReadyMade) -> bool:
         return False
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
@@ -131,7 +131,7 @@ class Layout:
         """Yield outputs in each of its forms, for tests/conformance/test_heads.py."""
         raise NotImplementedError
 
-    def bound(
+    def bind(
         self,
         reading: Reading | None,
         outputs: tuple[str, ...],
@@ -140,6 +140,6 @@ class Layout:
         bare: bool = False,
         **more: Any,
     ) -> Bound:
-        without = frozenset(outputs if bare else ())
+        bare_outputs = frozenset(outputs if bare else ())
         family = more.pop("family", self.usual_family)
-        return Bound(reading, outputs, without, classes, self.needs_nms, family=family, **more)
+        return Bound(reading, outputs, bare_outputs, classes, self.needs_nms, family=family, **more)

@@ -1,4 +1,4 @@
-"""Raw maps, one for each layer of anchors: what the heads of such maps have in common."""
+"""The common part of the layouts of raw maps, one map for each layer of anchors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detector.core.models.layouts.base import (
 )
 
 MAX_ANCHORS, LARGEST_ANCHOR = 64, 1e6
-# Attribute of a layer -> the smallest and the largest value.
+# Attribute of a layer -> its smallest and largest valid value.
 LIMITS = {
     "classes": (1, MAX_CLASSES),
     "stride": (1, MAX_STRIDE),
@@ -31,7 +31,7 @@ LIMITS = {
 
 
 class MapsDecoder(Decoder):
-    """``cell``: layer -> width and height of a cell, in network pixels."""
+    """Stores layers. ``cell``: layer -> (width, height) of a cell in network pixels."""
 
     arguments = ("layers",)
 

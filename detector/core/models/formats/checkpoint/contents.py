@@ -1,4 +1,4 @@
-"""Records of a checkpoint -> tensors by name, the description, the class names, and the modules."""
+"""Convert a checkpoint's records to tensors by name, description, class names and modules."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from detector.core.models.formats.checkpoint.archive import StoredTensor
 from detector.core.models.formats.checkpoint.unpickle import Instance
 
 MAX_MODULES = 20_000  # yolov7-e6e has 1,300
-A_LAYER = re.compile(r"(.*?)model\.[0-9]+\..*", re.DOTALL)
-# Running statistics, anchors and grids are stored beside the parameters, and are none.
+LAYER_TENSOR = re.compile(r"(.*?)model\.[0-9]+\..*", re.DOTALL)
+# Tensors that are not parameters: running statistics, anchors and grids.
 BUFFERS = re.compile(
     r"(.*\.)?(running_mean|running_var|num_batches_tracked|anchors|anchor_grid|stride|grid(\.\d+)?)"
 )
@@ -21,7 +21,7 @@ BUFFERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One module of a checkpoint. ``path``: of its class ("torch.nn.modules.conv.Conv2d")."""
+    """One module of a checkpoint. ``path``: its class ("torch.nn.modules.conv.Conv2d")."""
 
     path: str
     settings: Mapping[str, Any]
@@ -29,16 +29,16 @@ class Module:
 
 @dataclass(slots=True)
 class Contents:
-    """One network of a file. ``tensors``: by state-dict names. ``modules``: by path; empty if the
-    file holds only tensors. ``description``: the network's YAML as stored."""
+    """A network in a file. ``tensors``: by name in the state dict. ``modules``: by path; empty if
+    the file holds only tensors. ``description``: the network's YAML as stored."""
 
     origin: str  # path of the file, for messages
     tensors: Mapping[str, StoredTensor]
     modules: Mapping[str, Module] = field(default_factory=dict)
     description: Mapping[str, Any] | None = None
     names: tuple[str, ...] | None = None
-    size: tuple[int, int] | None = None  # height, width that it was trained at
-    parameters: int = 0  # as stored
+    size: tuple[int, int] | None = None  # (height, width) of the input in training
+    parameters: int = 0  # number of stored values
 
 
 def contents_of(loaded: Any, origin: str) -> Contents:
@@ -57,7 +57,7 @@ def contents_of(loaded: Any, origin: str) -> Contents:
 
 
 def _network(loaded: Any) -> Any:
-    """Return the averaged weights (ema) where training stored them, as the originals do."""
+    """Return the network, preferably with averaged weights (ema), as YOLOv5 and YOLOv7 do."""
     if not isinstance(loaded, dict):
         return loaded
     for key in ("ema", "model", "state_dict", "model_state_dict"):
@@ -90,10 +90,10 @@ def contents_of_tensors(tensors: Mapping[str, StoredTensor], origin: str) -> Con
 
 
 def _prefix(names: Mapping[str, Any]) -> str | None:
-    """Return what stands before ``model.0.``: nothing, or ``module.`` and the like of wrappers."""
+    """Return the text before ``model.0.`` in names: "", or that of a wrapper, such as "module."."""
     for name in names:
-        if found := A_LAYER.fullmatch(name):
-            return found[1]
+        if match := LAYER_TENSOR.fullmatch(name):
+            return match[1]
     return None
 
 
@@ -102,10 +102,10 @@ def _contents_of_model(model: Instance, loaded: Any, origin: str) -> Contents:
     # AutoShape and DataParallel keep the network as their only module, "model" or "module".
     for _ in range(4):
         inner = top.values.get("_modules")
-        inside = inner.get("model", inner.get("module")) if isinstance(inner, dict) else None
-        if "yaml" in top.values or not isinstance(inside, Instance):
+        wrapped = inner.get("model", inner.get("module")) if isinstance(inner, dict) else None
+        if "yaml" in top.values or not isinstance(wrapped, Instance):
             break
-        top = inside
+        top = wrapped
     tensors: dict[str, StoredTensor] = {}
     modules: dict[str, Module] = {}
     parameters = 0
@@ -129,7 +129,7 @@ def _contents_of_model(model: Instance, loaded: Any, origin: str) -> Contents:
 
 
 def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
-    """Every module with its path, parents first."""
+    """Yield each module and its path, parents first."""
     waiting: list[tuple[str, Instance]] = [("", top)]
     for _ in range(MAX_MODULES):
         if not waiting:
@@ -149,12 +149,12 @@ def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
 
 
 def _items(instance: Instance, key: str) -> list[tuple[str, Any]]:
-    found = instance.values.get(key)
-    if not isinstance(found, dict):
+    stored = instance.values.get(key)
+    if not isinstance(stored, dict):
         return []
     return [
         (name, value)
-        for name, value in found.items()
+        for name, value in stored.items()
         if isinstance(name, str) and name.isascii() and len(name) < 200
     ]
 
@@ -168,11 +168,11 @@ def _class_names(stored: Any) -> tuple[str, ...] | None:
 
 
 def _trained_size(loaded: Any) -> tuple[int, int] | None:
-    """(height, width) of imgsz among the options of the training, which newer checkpoints keep."""
+    """Return imgsz as (height, width) from the training options, which newer checkpoints store."""
     options = loaded.get("opt") if isinstance(loaded, dict) else None
     if isinstance(options, Instance):
         options = options.values
     size = options.get("imgsz", options.get("img_size")) if isinstance(options, dict) else None
     sides = list(size[:2]) if isinstance(size, (list, tuple)) else [size]
-    whole = [side for side in sides if type(side) is int and 32 <= side <= 8192]
-    return (whole[0], whole[-1]) if whole and whole == sides else None
+    valid = [side for side in sides if type(side) is int and 32 <= side <= 8192]
+    return (valid[0], valid[-1]) if valid and valid == sides else None

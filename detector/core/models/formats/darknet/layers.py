@@ -1,5 +1,5 @@
-"""Sections of a cfg -> the layers of the network, checked, with their shapes, before any weights.
-Whatever can be wrong in a cfg is found here and reported with its line."""
+"""Convert the sections of a cfg to layers with shapes, before the weights are read. All mistakes in
+a cfg are reported here, with their lines."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from detector.core.errors.limits import how_to_raise, raised
 from detector.core.models.formats.darknet.cfg import CfgSection, quote
 from detector.core.models.graph.operators import ACTIVATIONS
 
-MAX_SIDE = 16384  # pixels, of the input and of an anchor
+MAX_SIDE = 16384  # pixels, for inputs and anchors
 MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269
 MAX_CLASSES = 100_000  # yolo9000 has 9,418
 # Far above the largest published darknet networks.
-MAX_TENSOR = 1 << 28  # floats in one output of one layer, 1 GiB
-MAX_FLOATS = 400_000_000  # in all weights: 1.6 GB; an ONNX file ends at 2 GB
+MAX_TENSOR = 1 << 28  # floats in one output of one layer: 1 GiB
+MAX_FLOATS = 400_000_000  # floats in all weights: 1.6 GB; the limit of an ONNX file is 2 GB
 
 ALIASES = {"network": "net", "conv": "convolutional", "max": "maxpool", "avg": "avgpool"}
 
-# Keys of AlexeyAB's darknet that matter only in training or for its own printing.
+# Keys of AlexeyAB's darknet that affect only training or its printed output.
 TRAINING_KEYS = frozenset(
     "assisted_excitation badlabels_rejection_percentage beta_nms cbn cls_normalizer "
     "counters_per_class delta_normalizer dets_for_show dets_for_track dontload dontloadscales "
@@ -39,8 +39,8 @@ TRAINING_KEYS = frozenset(
 class Layer:
     """``inputs``: indices of the layers that it reads, -1 for the picture."""
 
-    index: int  # as darknet counts: the first section after [net] is 0
-    line: int  # of its section in the cfg
+    index: int  # darknet's: the first section after [net] is 0
+    line: int  # the line of its section in the cfg
     inputs: tuple[int, ...]
     channels: int
     height: int
@@ -53,16 +53,16 @@ class Layer:
 
     @property
     def floats(self) -> int:
-        """Numbers that a .weights file holds for this layer."""
+        """The number of floats in a .weights file for this layer."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution(Layer):
-    in_channels: int  # of all groups together
+    in_channels: int  # the total of all groups
     kernel: int
     stride: tuple[int, int]  # y, x
-    padding: int  # zeros on every side
+    padding: int  # zeros on each side
     dilation: int
     groups: int
     batch_normalize: bool
@@ -82,17 +82,17 @@ class Convolution(Layer):
 class MaxPool(Layer):
     kernel: int
     stride: tuple[int, int]  # y, x
-    pads: tuple[int, int, int, int]  # top, left, bottom, right; padding never wins
+    pads: tuple[int, int, int, int]  # top, left, bottom, right; padding is never the maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePool(Layer):
-    """Over the whole plane."""
+    """The mean of each channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route(Layer):
-    """Joins its inputs along the channels; with groups, the part ``group_id`` of each."""
+    """Joins its inputs' channels; if there are groups, only group ``group_id`` of each input."""
 
     groups: int
     group_id: int
@@ -100,14 +100,15 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """Sum of its inputs, with the first one's channels: others are cut or add to the first ones."""
+    """The sum of its inputs in the first one's number of channels: of inputs with more, the rest is
+    ignored; inputs with fewer are added to the first channels."""
 
     activation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiplication(Layer):
-    """Of two inputs; the second may have one value a channel, or one a place."""
+    """The product of two inputs; the second may have one value per channel, or per position."""
 
     activation: str
 
@@ -120,12 +121,12 @@ class Upsample(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropout(Layer):
-    """Nothing, at inference."""
+    """Has no effect in inference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yolo(Layer):
-    anchors: tuple[tuple[float, float], ...]  # of its masks: width, height in network pixels
+    anchors: tuple[tuple[float, float], ...]  # those of ``mask``: width, height in network pixels
     classes: int
     scale_x_y: float
     new_coords: bool
@@ -136,7 +137,7 @@ class CfgNetwork:
     path: str
     height: int
     width: int
-    letter_box: bool = False  # the picture keeps its shape, grey around it; else it is stretched
+    letter_box: bool = False  # pad the picture with grey; False: stretch it
     layers: list[Layer] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -150,17 +151,17 @@ class CfgNetwork:
 
     @property
     def stride(self) -> int:
-        """Both sides of the input are multiples of it."""
+        """The number of which both sides of the input must be multiples."""
         return max((-(-layer.reduction // 1) for layer in self.layers), default=1)
 
     @property
     def floats(self) -> int:
-        """Numbers in a .weights file of this cfg, without its header."""
+        """The number of floats in a .weights file for this cfg, after the header."""
         return sum(layer.floats for layer in self.layers)
 
     @property
     def floats_fused(self) -> int:
-        """Numbers of the graph: batch normalisation is folded into weights and a bias."""
+        """The number of floats in the graph, where batch norm is folded into weights and biases."""
         return sum(
             layer.floats - 3 * layer.channels * layer.batch_normalize for layer in self.convolutions
         )
@@ -169,7 +170,8 @@ class CfgNetwork:
 def read_architecture(
     sections: list[CfgSection], *, size: tuple[int, int] | None = None, batch: int = 1
 ) -> CfgNetwork:
-    """At the cfg's input size, or at ``size`` (height, width). ``batch`` is for the limits only."""
+    """Read the layers of an input of the cfg's size, or of ``size`` (height, width). ``batch`` only
+    affects limits. Raises ModelError."""
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
         raise net.error(
@@ -193,11 +195,11 @@ def read_architecture(
 
 
 def _check_size(sections: list[CfgSection], size: tuple[int, int]) -> None:
-    """Check --size against the stride here: later, an error would be about a [route]."""
+    """Check --size first, because otherwise an error would be reported for a [route]."""
     try:
         stride = read_architecture(sections).stride
     except ModelError:
-        return  # a cfg without a size, or with a mistake, which is named when it is read
+        return  # the cfg has no size, or a mistake that the caller will report
     _check_stride(sections[0], stride, size, "--size")
 
 
@@ -271,19 +273,20 @@ def _check_stride(net: CfgSection, stride: int, size: tuple[int, int], flag: str
         )
 
 
-class LayerOrigin(TypedDict):
+class LayerPlace(TypedDict):
     index: int
     line: int
+    inputs: tuple[int, ...]
 
 
-def _place(section: CfgSection, architecture: CfgNetwork) -> LayerOrigin:
-    return {"index": len(architecture.layers), "line": section.line}
+def _place(section: CfgSection, architecture: CfgNetwork, *sources: Layer) -> LayerPlace:
+    inputs = tuple(source.index for source in sources)
+    return {"index": len(architecture.layers), "line": section.line, "inputs": inputs}
 
 
 def _layer_before(architecture: CfgNetwork) -> Layer:
     if architecture.layers:
         return architecture.layers[-1]
-    one = Fraction(1)
     return Layer(
         index=-1,
         line=0,
@@ -291,7 +294,7 @@ def _layer_before(architecture: CfgNetwork) -> Layer:
         channels=3,
         height=architecture.height,
         width=architecture.width,
-        reduction=one,
+        reduction=Fraction(1),
     )
 
 
@@ -305,12 +308,12 @@ def _input(section: CfgSection, architecture: CfgNetwork) -> Layer:
 
 
 def _layers_named(section: CfgSection, architecture: CfgNetwork, key: str) -> list[Layer]:
-    """The layers of ``layers=`` or ``from=``; a negative number counts back from this layer."""
+    """Return the layers of ``layers=`` or ``from=``. Negative numbers count back from this one."""
     here = len(architecture.layers)
     numbers = section.integers(key)
     if not numbers:
         raise section.error(f"[{section.name}] needs {key}=NUMBER,...", key)
-    found = []
+    layers = []
     for number in numbers:
         index = number + here if number < 0 else number
         if not 0 <= index < here:
@@ -323,8 +326,8 @@ def _layers_named(section: CfgSection, architecture: CfgNetwork, key: str) -> li
             raise section.error(
                 f"{key}={number} means layer {index}, a [yolo], whose output cannot be read", key
             )
-        found.append(architecture.layers[index])
-    return found
+        layers.append(architecture.layers[index])
+    return layers
 
 
 def _activation(section: CfgSection, default: str) -> str:
@@ -384,8 +387,7 @@ def _convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
     width = (source.width + 2 * padding - reach) // stride[1] + 1
     _check_fits(section, source, height, width)
     return Convolution(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=filters,
         height=height,
         width=width,
@@ -402,7 +404,7 @@ def _convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
 
 
 def _maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
-    """darknet's ``padding`` is the sum of both sides; half, rounded down, comes first."""
+    """Read a pool. ``padding`` is the total of two sides; half of it, rounded down, comes first."""
     source = _input(section, architecture)
     _refuse(section, "maxpool_depth", "antialiasing")
     stride = _strides(section)
@@ -421,8 +423,7 @@ def _maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
             f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
         )
     return MaxPool(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=height,
         width=width,
@@ -434,7 +435,7 @@ def _maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
 
 
 def _pool_side(length: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    """Return cells along a side, and the padding after the last pixel that a window reaches."""
+    """Return the output's length, and the padding that the last window needs."""
     cells = (length + padding - kernel) // stride + 1
     return cells, max(0, (cells - 1) * stride + kernel - length - padding // 2)
 
@@ -442,8 +443,7 @@ def _pool_side(length: int, kernel: int, stride: int, padding: int) -> tuple[int
 def _avgpool(section: CfgSection, architecture: CfgNetwork) -> AveragePool:
     source = _input(section, architecture)
     return AveragePool(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=1,
         width=1,
@@ -475,8 +475,7 @@ def _route(section: CfgSection, architecture: CfgNetwork) -> Route:
                 "groups",
             )
     return Route(
-        **_place(section, architecture),
-        inputs=tuple(source.index for source in sources),
+        **_place(section, architecture, *sources),
         channels=sum(source.channels // groups for source in sources),
         height=first.height,
         width=first.width,
@@ -498,8 +497,7 @@ def _shortcut(section: CfgSection, architecture: CfgNetwork) -> Shortcut:
                 "from",
             )
     return Shortcut(
-        **_place(section, architecture),
-        inputs=tuple(source.index for source in sources),
+        **_place(section, architecture, *sources),
         channels=here.channels,
         height=here.height,
         width=here.width,
@@ -509,17 +507,17 @@ def _shortcut(section: CfgSection, architecture: CfgNetwork) -> Shortcut:
 
 
 def _scale_channels(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
-    """The layer ``from`` times the layer before: a factor a channel, or a place (``scale_wh``)."""
+    """Multiply ``from`` by the previous layer's factor per channel, or position (``scale_wh``)."""
     factors, source = _factors(section, architecture)
-    by_place = section.flag("scale_wh")
-    wanted = (1, source.height, source.width) if by_place else (source.channels, 1, 1)
-    return _product(section, architecture, source, factors, wanted)
+    by_position = section.flag("scale_wh")
+    expected = (1, source.height, source.width) if by_position else (source.channels, 1, 1)
+    return _product(section, architecture, source, factors, expected)
 
 
 def _sam(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
     factors, source = _factors(section, architecture)
-    wanted = (source.channels, source.height, source.width)
-    return _product(section, architecture, source, factors, wanted)
+    expected = (source.channels, source.height, source.width)
+    return _product(section, architecture, source, factors, expected)
 
 
 def _factors(section: CfgSection, architecture: CfgNetwork) -> tuple[Layer, Layer]:
@@ -534,11 +532,11 @@ def _product(
     architecture: CfgNetwork,
     source: Layer,
     factors: Layer,
-    wanted: tuple[int, int, int],
+    expected: tuple[int, int, int],
 ) -> Multiplication:
-    """``wanted``: channels, height and width of the factors."""
-    if (factors.channels, factors.height, factors.width) != wanted:
-        channels, height, width = wanted
+    """``expected``: channels, height and width of the factors."""
+    if (factors.channels, factors.height, factors.width) != expected:
+        channels, height, width = expected
         raise section.error(
             f"[{section.name}] multiplies layer {source.index}, {source.size}x{source.channels}, "
             f"by layer {factors.index}, {factors.size}x{factors.channels}; expected "
@@ -546,8 +544,7 @@ def _product(
             "from",
         )
     return Multiplication(
-        **_place(section, architecture),
-        inputs=(source.index, factors.index),
+        **_place(section, architecture, source, factors),
         channels=source.channels,
         height=source.height,
         width=source.width,
@@ -560,8 +557,7 @@ def _upsample(section: CfgSection, architecture: CfgNetwork) -> Upsample:
     source = _input(section, architecture)
     stride = section.integer("stride", 2, low=1, high=64)
     return Upsample(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=source.height * stride,
         width=source.width * stride,
@@ -574,8 +570,7 @@ def _upsample(section: CfgSection, architecture: CfgNetwork) -> Upsample:
 def _dropout(section: CfgSection, architecture: CfgNetwork) -> Dropout:
     source = _input(section, architecture)
     return Dropout(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=source.height,
         width=source.width,
@@ -587,11 +582,11 @@ def _yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
     source = _input(section, architecture)
     classes = section.integer("classes", 20, low=1, high=raised(MAX_CLASSES))  # darknet's default
     anchors = _anchors(section)
-    wanted = len(anchors) * (5 + classes)
-    if source.channels != wanted:
+    filters = len(anchors) * (5 + classes)
+    if source.channels != filters:
         raise section.error(
             f"[yolo] has {len(anchors)} masks and {classes} classes, so the layer before it needs "
-            f"filters={wanted} = {len(anchors)} x (5 + {classes}); it has {source.channels}"
+            f"filters={filters} = {len(anchors)} x (5 + {classes}); it has {source.channels}"
         )
     if architecture.yolos and architecture.yolos[0].classes != classes:
         raise section.error(
@@ -599,8 +594,7 @@ def _yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
             "classes",
         )
     return Yolo(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=source.height,
         width=source.width,
@@ -613,7 +607,7 @@ def _yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
 
 
 def _anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
-    """Width and height of the anchors that ``mask`` selects; all of them without a mask."""
+    """Return width and height of the anchors that ``mask`` selects; of all if it is missing."""
     values = section.reals("anchors")
     if not values or len(values) % 2:
         raise section.error(
@@ -637,7 +631,7 @@ def _anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
 
 
 class SectionKind(NamedTuple):
-    """How a section is read, and its allowed keys besides those of training."""
+    """The function that reads a section, and its known keys besides those of training."""
 
     read: Callable[[CfgSection, CfgNetwork], Layer]
     keys: frozenset[str]

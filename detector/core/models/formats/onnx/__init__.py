@@ -1,16 +1,16 @@
-"""Front end for ``.onnx`` files that others exported: YOLOv5 to 26, YOLOX and RT-DETR.
+"""Front end for ``.onnx`` files from other exporters, and for our own.
 
-``read`` goes through these files in this order:
+``read`` uses these files in this order:
 
 load.py       file -> ForeignGraph (foreign.py): one input, standard operators, opset 17 or newer
-metadata.py   names, stride, size and task, as the exporter wrote them
-shapes.py     the size and batch asked for, with everything constant computed;
-              rebatch.py: another batch than the file's own, where that is proven right
-recognise.py  which family it is and how its outputs are laid out (models/layouts), by evidence.py
-rewrite.py    our input and outputs, plainer operators, and our names
+metadata.py   read names, stride, size and task, as the exporter wrote them
+shapes.py     set the requested size and batch, and compute all constants;
+              rebatch.py: change the batch of a file that has a fixed one, if provably correct
+recognise.py  find the family and the layout of the outputs (models/layouts), with evidence.py
+rewrite.py    add our input and outputs, simplify operators, rename nodes
 
-A file that ``detect-video build --to onnx`` wrote says itself what it is (models/own_files.py), and
-has our input, outputs and names already: the last two steps are left out.
+The last two steps are skipped for a file that ``detect-video build --to onnx`` wrote: it describes
+itself (models/own_files.py), and already has our input, outputs and names.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".onnx",)
 
-MAX_MACS = 10**15  # of one picture; YOLOv8x at 8192x8192 has 2e13
-DEFAULT_STRIDE = 32  # where neither the file nor its layout tells
+MAX_MACS = 10**15  # per picture; YOLOv8x at 8192x8192 has 2e13
+DEFAULT_STRIDE = 32  # if neither the file nor its layout states one
 WEIGHTED = frozenset(
     "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization "
     "GroupNormalization PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
 )
-# The cure for a list of detections that a file of ours passes on from one that others exported.
+# Advice if a file of ours, built from another exporter's, gives impossible detections.
 BUILD_AGAIN = "build it again from the exported file, with a --describe that fits it"
 SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
 
@@ -57,7 +57,7 @@ SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
 def read(request: ModelRequest) -> Network:
     from detector.core.models.formats.onnx.load import read_graph
     from detector.core.models.formats.onnx.metadata import read_metadata
-    from detector.core.models.formats.onnx.pixels import wanted_pixels
+    from detector.core.models.formats.onnx.pixels import needed_pixels
     from detector.core.models.formats.onnx.recognise import class_names, recognise
     from detector.core.models.formats.onnx.rewrite import (
         join_levels,
@@ -85,7 +85,7 @@ def read(request: ModelRequest) -> Network:
     result = recognise(evidence, asked=request.family, described=described)
     wants, bound = result.description, result.bound
     names, warnings = class_names(path, result, metadata, request.names)
-    pixels = wanted_pixels(evidence, wants, described=described is not None)
+    pixels = needed_pixels(evidence, wants, described=described is not None)
     join_levels(foreign, bound.joined)
     _state_columns(foreign, bound)
     settle_outputs(foreign, bound.outputs, bound.bare, batch)
@@ -133,7 +133,7 @@ def describe(request: ModelRequest) -> str:
     path = request.path
     foreign, _ = read_graph(path)
     if KEY in foreign.metadata:
-        raise ModelError(f"{path}: needs no description: detect-video wrote one into it")
+        raise ModelError(f"{path}: needs no description: detect-video built it with one")
     metadata = read_metadata(str(path), foreign.metadata)
     planar, size = settle_shapes(foreign, metadata, request.size, request.batch)
     return describe_graph(path, Evidence(foreign, metadata, *size, planar), request.family)
@@ -206,7 +206,7 @@ def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
 def _count(
     path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
 ) -> tuple[int, bool]:
-    """The MACs of a picture, and whether these are only the most that it takes; with ``notes``."""
+    """Return a picture's MACs and whether they are an upper bound, which is added to ``notes``."""
     from detector.core.models.formats.onnx.most_macs import most_macs
     from detector.core.models.graph.build import count_macs, uncounted
 
@@ -229,7 +229,7 @@ FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=descri
 
 
 def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
-    """Give boxes of an output of their own the four columns that shape inference lost."""
+    """Set the number of columns of a boxes output if shape inference did not find it."""
     if (reading := bound.reading) is None:
         return
     boxes = reading.boxes
@@ -241,25 +241,25 @@ def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
 
 
 def _count_parameters(graph: ForeignGraph) -> int:
-    """Count the operands of operators with weights, and biases and factors for each channel."""
+    """Count the values of weights, and of factors and biases per channel."""
     from math import prod
 
-    learned: set[str] = set()
+    weights: set[str] = set()
     for node in graph.nodes:
         if node.op_type == "DequantizeLinear" and node.input[0] in graph.constants:
-            learned.add(node.input[0])  # a quantised weight
+            weights.add(node.input[0])
         for name in node.input[0 if node.op_type in SMALL_OPERANDS else 1 :]:
             dims = graph.dims.get(name, ())
             per_channel = len(dims) == 1 and dims[0] != 1
             if name in graph.constants and (
                 node.op_type in WEIGHTED or (node.op_type in SMALL_OPERANDS and per_channel)
             ):
-                learned.add(name)
-    return sum(prod(graph.constants[name].dims) for name in learned)
+                weights.add(name)
+    return sum(prod(graph.constants[name].dims) for name in weights)
 
 
 def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
-    """Refuse NaN in constants, and infinite weights; as a limit or a mask infinity is fine."""
+    """Refuse NaN in constants and infinite weights. Other constants may be infinite (masks)."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Return whether scales are above zero, and one for all, one a channel, or of blocks."""
+    """Return whether scales are above zero, and one in total, one per channel, or per block."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

@@ -1,4 +1,4 @@
-"""The file for --describe of a graph from elsewhere, as ``models describe`` writes it."""
+"""Write the file for --describe that explains a graph (``models describe``)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from detector.core.models.formats.onnx.recognise import recognise
 
 
 def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
-    """Return how the file is read, else what a probe shows, guesses marked. Raises ModelError."""
+    """Return the description by which we read the file, or else a guess from a test run, as YAML.
+    Raises ModelError."""
     try:
         result = recognise(evidence, asked=family)
     except ModelError as exc:
-        made, guessed = guess_description(evidence)
-        if made.outputs is None:
+        guess, alternatives = guess_description(evidence)
+        if guess.outputs is None:
             raise
         head = f"# {exc}\n# Check each line marked as a guess against the model's documentation.\n"
-        return head + as_yaml(made, guessed)
+        return head + as_yaml(guess, alternatives)
     head = f"# {path.name} is recognised as {result.description.family} ({result.why}).\n"
     if result.bound.reading is None:
         raise ModelError(f"{path}: needs no description: recognised as {result.kind}")
     given = input_of(evidence, result.description)
-    if evidence.inside().turned:  # a description says what this very file wants
+    if evidence.inside().turned:  # a description states the order that this file needs
         given = msgspec.structs.replace(given, colour="rgb" if given.colour == "bgr" else "bgr")
     outputs = explicit(result.bound, evidence.outputs())
     return head + as_yaml(msgspec.structs.replace(result.description, input=given, outputs=outputs))

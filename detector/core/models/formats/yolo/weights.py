@@ -1,4 +1,4 @@
-"""Stored numbers of a planned convolution, folded into one weight and one bias, in float64."""
+"""Read the stored weights of each convolution and fold them into one weight and one bias."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint.contents import BUFFERS, Contents
 from detector.core.models.formats.yolo.architecture import Architecture, ConvStep
 
-EPSILON = 1e-3  # of batch normalisation in both families; a whole model states its own
+EPSILON = 1e-3  # of batch norm in both families, unless a checkpoint's module states another
 
 Floats = NDArray[np.float64]
 
@@ -33,14 +33,14 @@ class StoredNumbers:
     read: set[str] = field(default_factory=set)
 
     def filter(self, step: ConvStep) -> FoldedConv:
-        with np.errstate(all="ignore"):  # checked below
-            made = self._fold(step)
-        if not (np.isfinite(made.weight).all() and np.isfinite(made.bias).all()):
+        with np.errstate(all="ignore"):  # the result is checked below
+            folded = self._fold(step)
+        if not (np.isfinite(folded.weight).all() and np.isfinite(folded.bias).all()):
             raise ModelError(
                 f"{self.contents.origin}: the weights of {step.node} are not finite numbers: the "
                 "file is damaged or the training diverged"
             )
-        return made
+        return folded
 
     def _fold(self, step: ConvStep) -> FoldedConv:
         match step.form:
@@ -55,7 +55,7 @@ class StoredNumbers:
                 return self._plain(step.path, step.stored_shape)
 
     def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> FoldedConv:
-        """Fold batch normalisation into a convolution; if folded already, it has a bias."""
+        """Fold batch norm into a convolution. If the file has only a bias, that was done before."""
         if (
             f"{norm}.weight" not in self.contents.tensors
             and f"{conv}.bias" in self.contents.tensors
@@ -68,7 +68,7 @@ class StoredNumbers:
         return FoldedConv(weight * factor[:, None, None, None], bias)
 
     def _scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
-        """Return factor and shift of bn(x) = factor * x + shift."""
+        """Return factor and shift of batch norm as factor * x + shift."""
         parts = ("weight", "bias", "running_mean", "running_var")
         weight, bias, mean, variance = (
             self._numbers(f"{norm}.{part}", (channels,)) for part in parts
@@ -92,9 +92,9 @@ class StoredNumbers:
         )
 
     def _rep(self, step: ConvStep) -> FoldedConv:
-        """Add up the 3x3 branch, the 1x1 branch in its middle, and the input as a 1x1 of ones."""
+        """Add the 1x1 branch to the middle of the 3x3 branch, and the input as a 1x1 of ones."""
         shape = step.stored_shape
-        if f"{step.node}.weight" in self.contents.tensors:  # added up before it was saved
+        if f"{step.node}.weight" in self.contents.tensors:  # already folded in the file
             return self._plain(step.node, shape)
         dense, point = f"{step.path}.rbr_dense", f"{step.path}.rbr_1x1"
         self._check_settings(f"{dense}.0", step, 3, 1)
@@ -112,13 +112,14 @@ class StoredNumbers:
         return FoldedConv(weight, bias)
 
     def _implicit(self, step: ConvStep) -> FoldedConv:
-        """Fold multiply * (W (x + add) + b): exact, since the convolution is 1x1."""
+        """Fold multiply * (W (x + add) + b), which is exact because the convolution is 1x1."""
         weight, bias = self._plain(step.path, step.stored_shape)
-        if step.add not in self.contents.tensors:
+        added, multiplied = step.implicit_names
+        if added not in self.contents.tensors:
             return FoldedConv(weight, bias)
         outs, ins = step.stored_shape[:2]
-        add = self._numbers(step.add, (1, ins, 1, 1)).reshape(ins)
-        multiply = self._numbers(step.multiply, (1, outs, 1, 1)).reshape(outs)
+        add = self._numbers(added, (1, ins, 1, 1)).reshape(ins)
+        multiply = self._numbers(multiplied, (1, outs, 1, 1)).reshape(outs)
         bias = (bias + weight[:, :, 0, 0] @ add) * multiply
         return FoldedConv(weight * multiply[:, None, None, None], bias)
 
@@ -143,35 +144,35 @@ class StoredNumbers:
             ) from exc
 
     def _check_settings(self, path: str, step: ConvStep, kernel: int, padding: int) -> None:
-        """Compare the checkpoint's own module with the settings that our block assumes."""
+        """Compare the settings of the checkpoint's module with those of our block."""
         module = self.contents.modules.get(path)
         if module is None:
             return
-        wanted = {
+        expected = {
             "kernel_size": (kernel, kernel),
             "stride": (step.stride, step.stride),
             "padding": (padding, padding),
             "dilation": (1, 1),
             "groups": step.groups,
         }
-        for key, value in wanted.items():
-            if (found := module.settings.get(key, value)) != value:
+        for key, value in expected.items():
+            if (stored := module.settings.get(key, value)) != value:
                 raise ModelError(
-                    f"{self.contents.origin}: {path} has {key} {ascii(found)[:40]}, but the "
+                    f"{self.contents.origin}: {path} has {key} {ascii(stored)[:40]}, but the "
                     f"description makes it {value}: this block was changed; export the model to "
                     "ONNX instead"
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
-        """Raise ModelError if a tensor is left over that is not for training only."""
-        trains_only = tuple(
+        """Raise ModelError if a tensor was not read and is not for training only."""
+        for_training = tuple(
             f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
         )
         for name in self.contents.tensors:
             if (
                 name not in self.read
                 and not BUFFERS.fullmatch(name)
-                and not name.startswith(trains_only)
+                and not name.startswith(for_training)
             ):
                 raise ModelError(
                     f"{self.contents.origin}: tensor {ascii(name)[:80]} belongs to no layer of the "
@@ -185,11 +186,11 @@ def _by(shape: Sequence[int]) -> str:
 
 class StoredAnchors(NamedTuple):
     layers: list[tuple[tuple[float, float], ...]]  # width, height by detection layer
-    in_cells: bool  # else pixels
+    in_cells: bool  # False: in pixels
 
 
 def stored_anchors(contents: Contents, head: str) -> StoredAnchors | None:
-    """``anchor_grid``: [layers, 1, A, 1, 1, 2] in pixels; ``anchors``: [layers, A, 2] in cells."""
+    """Read anchor_grid [layers, 1, A, 1, 1, 2] (in pixels) or anchors [layers, A, 2] (in cells)."""
     for name, axes in (("anchor_grid", (0, 2, 5)), ("anchors", (0, 1, 2))):
         tensor = contents.tensors.get(f"{head}.{name}")
         if tensor is None or len(tensor.shape) != axes[-1] + 1 or not 2 <= tensor.size <= 400:
