@@ -61,7 +61,7 @@ def open_network(
     keep_files(request)
     for file in filter(None, (request.path, request.weights)):
         check_regular(file, "a model file", ModelError)
-    front_end = _front_end(request.path, modules)
+    front_end = _load_front_end(request.path, modules)
     _check_options(front_end, request)
     with unchanged(_hashed_files(request), ModelError):
         return front_end.read(request)
@@ -74,7 +74,7 @@ def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FR
     request = _locate(request, tuple(modules))
     keep_files(request)
     check_regular(request.path, "a model file", ModelError)
-    front_end = _front_end(request.path, modules)
+    front_end = _load_front_end(request.path, modules)
     if front_end.describe is None:
         raise UsageError(f"{request.path}: needs no description; such a file describes itself")
     with unchanged(_hashed_files(request), ModelError):
@@ -116,7 +116,7 @@ def front_ends() -> Mapping[str, str]:
 def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
     model, path = request.model, request.path
     if os.path.isdir(path):
-        return replace(request, model=_only_file(model, suffixes))
+        return replace(request, model=_find_only_file(model, suffixes))
     if os.path.exists(path):
         return request
     if (described := network_yaml(model)) is not None:
@@ -133,7 +133,7 @@ def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
     return replace(request, model=str(file), weights=weights)
 
 
-def _only_file(folder: str, suffixes: tuple[str, ...]) -> str:
+def _find_only_file(folder: str, suffixes: tuple[str, ...]) -> str:
     models = files_in_folder(folder)
     if len(models) == 1:
         return models[0]
@@ -145,7 +145,7 @@ def _only_file(folder: str, suffixes: tuple[str, ...]) -> str:
     )
 
 
-def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
+def _load_front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
     suffix = path.suffix.lower()
     if suffix == ".weights":
         raise ModelError(

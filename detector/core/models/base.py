@@ -43,11 +43,11 @@ class _Graph:
 
     def __get__(self, network: Network | None, owner: type[Network]) -> onnx.ModelProto:
         if network is None:
-            raise AttributeError("graph")  # so that dataclass sees no default
-        given = network.__dict__["graph"]
-        if callable(given):
-            given = network.__dict__["graph"] = given()
-        return given
+            raise AttributeError("graph")  # so that dataclass finds no default
+        graph = network.__dict__["graph"]
+        if callable(graph):
+            graph = network.__dict__["graph"] = graph()
+        return graph
 
     def __set__(self, network: Network, graph: onnx.ModelProto) -> None:
         network.__dict__["graph"] = graph
@@ -124,13 +124,13 @@ class KnownGraphs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """All settings of the model. When a front end reads it, the name of a known model has been
-    replaced by the paths of the model file, the weights and the class names."""
+    """All settings of the model. Before a front end reads it, a known model's name is replaced by
+    its files."""
 
     model: str
     weights: Path | None = None
     names: Path | None = None  # a file of class names, one a line
-    random_seed: int | None = None  # numbers from this seed instead of a weights file
+    random_seed: int | None = None  # draw weights with this seed instead of reading a file
     size: tuple[int, int] | None = None  # (height, width) instead of the model's own
     batch: int = 1
     family: str | None = None  # for files that do not state theirs (FrontEnd.families)

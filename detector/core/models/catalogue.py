@@ -115,10 +115,10 @@ def known_model(name: str) -> KnownModel:
     if name not in known():
         if NEWER.match(name) and "," not in name:
             raise absent_model(name)
-        near = difflib.get_close_matches(name, known(), 1)
+        nearest = difflib.get_close_matches(name, known(), 1)
         cure = (
-            f"did you mean {near[0]}? detect-video models lists all names"
-            if near
+            f"did you mean {nearest[0]}? detect-video models lists all names"
+            if nearest
             else "give the path of a model file, or a known name (detect-video models)"
         )
         if "," in name:
@@ -128,11 +128,11 @@ def known_model(name: str) -> KnownModel:
         raise ModelError(f"unknown model {name!r}: no such file; {cure}")
     path = folder() / "models" / f"{name}.yaml"
     values = _read_yaml(path)
-    cfg = _file(path, values, "darknet", "cfg")
+    cfg = _find_file(path, values, "darknet", "cfg")
     stored = cache() / str(values["file"]) if "file" in values else None
     if cfg is None and stored is None:
         raise ModelError(f"{path}: lacks the key 'cfg', or 'file'")
-    weights = _file(path, values, "weights", "weights")
+    weights = _find_file(path, values, "weights", "weights")
     if cfg is not None and stored is not None:
         weights = stored if stored.is_file() else None
     layers = folder() / "yolo" / str(values["layers"]) if "layers" in values else None
@@ -141,15 +141,15 @@ def known_model(name: str) -> KnownModel:
         path=cfg or stored or path,
         weights=weights,
         layers=layers if layers is not None and layers.is_file() else None,
-        names=_file(path, values, "names", "names"),
+        names=_find_file(path, values, "names", "names"),
         family=str(values.get("family", "")),
         licence=str(values.get("licence", "")),
         description=str(values.get("description", "")),
         needs=str(values.get("needs", "")),
-        calibration=_file(path, values, "weights", "calibration"),
-        canvases=_canvases(path, values),
-        download=_download(path, values, stored),
-        figures=_figures(path, values),
+        calibration=_find_file(path, values, "weights", "calibration"),
+        canvases=_parse_canvases(path, values),
+        download=_read_download(path, values, stored),
+        figures=_read_figures(path, values),
     )
 
 
@@ -159,7 +159,7 @@ def network_yaml(name: str) -> Path | None:
     return path if Path(name).parts == (name,) and os.path.isfile(path) else None
 
 
-def _download(path: Path, values: dict[str, Any], stored: Path | None) -> Download | None:
+def _read_download(path: Path, values: dict[str, Any], stored: Path | None) -> Download | None:
     if "url" not in values:
         return None
     if stored is None:
@@ -180,7 +180,7 @@ def canvases_of(model: str) -> tuple[tuple[int, int], ...]:
     return known_model(model).canvases
 
 
-def _canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+def _parse_canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]:
     sizes = []
     for text in values.get("canvases") or ():
         if (sides := CANVAS.fullmatch(str(text))) is None:
@@ -189,7 +189,7 @@ def _canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]
     return tuple(sizes)
 
 
-def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+def _read_figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     figures = values.get("figures") or {}
     for key in figures:
         if key not in FIGURES:
@@ -211,7 +211,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
+def _find_file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
     """Return the file ``cfg/PART/VALUE``; None if there is no value."""
     value = values.get(key)
     if value is None:

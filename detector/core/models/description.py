@@ -40,7 +40,7 @@ NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "c
 
 
 class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A mapping in the file. An unknown key is an error."""
+    """A mapping in which unknown keys are errors."""
 
 
 class InputDescription(_Mapping, frozen=True):
@@ -61,9 +61,9 @@ class InputDescription(_Mapping, frozen=True):
 
 
 class BoxesDescription(_Mapping, frozen=True):
-    """``tensor``: an output, by its name, possible names, or number; or ``levels``: one output per
-    stride of ``cells``. ``columns``: 0-3, 4- (to the end), 4, last 32, or but last 32. ``axis``:
-    which axis holds the columns. ``of``: whether fractions are of the input or of the picture."""
+    """``tensor``: an output's name, possible names, or number; or ``levels``: one output per stride
+    of ``cells``. ``columns``: see COLUMNS. ``axis``: that of the columns. ``of``: whether fractions
+    are of the input or of the picture."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -120,7 +120,6 @@ class CellsDescription(_Mapping, frozen=True):
     variances: tuple[float, float] = (1.0, 1.0)
 
     def of(self, height: int, width: int) -> Cells:
-        """Return the cells for an input of this size."""
         return Cells(height=height, width=width, **msgspec.structs.asdict(self))
 
 
@@ -208,17 +207,17 @@ def _check(path: Path, description: Description) -> None:
     unknown = [name for name in description.layouts if name not in layouts()]
     if unknown:
         raise ModelError(f"{path}: layouts: {unknown[0]!r} is not one of {', '.join(layouts())}")
-    outputs, given = description.outputs, description.input
+    outputs, described = description.outputs, description.input
     if outputs is None:
         if not description.layouts:
             raise ModelError(
                 f"{path}: lacks the key 'outputs', which says where boxes and scores are"
             )
         return
-    if any(value == 0 for value in given.deviation or ()):
+    if any(value == 0 for value in described.deviation or ()):
         raise ModelError(f"{path}: input.deviation: a 0 would divide by zero")
-    if not all(0 <= value <= 255 for value in _channels(given.pad)):
-        raise ModelError(f"{path}: input.pad: {given.pad} is not 0 to 255")
+    if not all(0 <= value <= 255 for value in _channels(described.pad)):
+        raise ModelError(f"{path}: input.pad: {described.pad} is not 0 to 255")
     for part in (outputs.boxes.columns, outputs.scores.columns):
         if part is not None and COLUMNS.fullmatch(str(part)) is None:
             raise ModelError(
@@ -323,32 +322,32 @@ def _format_value(value: object) -> str:
 # Values that follow from a description
 
 
-def pixel_scale(given: InputDescription) -> float:
-    match = NUMBER.fullmatch(str(given.scale).strip())
+def pixel_scale(described: InputDescription) -> float:
+    match = NUMBER.fullmatch(str(described.scale).strip())
     try:
         value = float(match[1]) / float(match[2] or 1) if match else 0.0
     except (ValueError, ZeroDivisionError):
         value = 0.0
     if not 0 < value < 1e6:
-        raise ValueError(f"input.scale: {given.scale!r}: write a factor such as 1/255 or 1")
+        raise ValueError(f"input.scale: {described.scale!r}: write a factor such as 1/255 or 1")
     return value
 
 
-def given_size(given: InputDescription) -> tuple[int, int] | None:
-    if given.size is None:
+def given_size(described: InputDescription) -> tuple[int, int] | None:
+    if described.size is None:
         return None
-    sides = SIDES.fullmatch(given.size)
+    sides = SIDES.fullmatch(described.size)
     if sides is None or max(int(sides[1]), int(sides[2])) > MAX_SIDE:
-        raise ValueError(f"input.size: {given.size!r}: write 640x384 (width x height)")
+        raise ValueError(f"input.size: {described.size!r}: write 640x384 (width x height)")
     return int(sides[2]), int(sides[1])
 
 
-def geometry_of(given: InputDescription) -> str:
-    if given.fit == "stretch":
+def geometry_of(described: InputDescription) -> str:
+    if described.fit == "stretch":
         return "stretch"
-    if given.align == "centre":
+    if described.align == "centre":
         return "centre"
-    return "top-left" if given.rounding == "nearest" else "top-left-truncate"
+    return "top-left" if described.rounding == "nearest" else "top-left-truncate"
 
 
 def listed_names(description: Description) -> tuple[str, ...] | None:
@@ -445,48 +444,48 @@ class _Binder:
         self.joined: dict[str, JoinedOutput] = {}
         self.anchors: Sequence[int] = ()
 
-    def bind(self, given: OutputsDescription) -> Bound:
+    def bind(self, spec: OutputsDescription) -> Bound:
         height, width = self.size
-        self.anchors = () if given.cells is None else given.cells.of(height, width).boxes
-        boxes, rows, sides = self._bind_columns(given.boxes, given.boxes.columns, given.boxes.axis)
-        cells = given.cells
+        self.anchors = () if spec.cells is None else spec.cells.of(height, width).boxes
+        boxes, rows, sides = self._bind_columns(spec.boxes, spec.boxes.columns, spec.boxes.axis)
+        cells = spec.cells
         needed = 4 if cells is None or cells.kind != "distances" else 4 * cells.bins
-        if given.boxes.columns is None:
-            if sides is None and not isinstance(given.boxes.tensor, int):
+        if spec.boxes.columns is None:
+            if sides is None and not isinstance(spec.boxes.tensor, int):
                 # Shape inference failed (YOLO-NAS pads its list), but the output's name is proof.
                 boxes = replace(boxes, count=needed)
             elif sides != needed:
                 raise _MismatchError(
-                    f"{self._describe(given.boxes)} has {sides} columns, not {needed}"
+                    f"{self._describe(spec.boxes)} has {sides} columns, not {needed}"
                 )
         elif boxes.count != needed:
-            raise _MismatchError(f"boxes have {needed} columns, not {given.boxes.columns}")
-        listed = given.classes is not None
-        scores, more, columns = self._bind_scores(given, listed)
-        self._check_rows(rows, more, given.scores)
-        classes = self._bind_column(given.classes, rows) if given.classes else None
-        objectness = self._bind_column(given.objectness, rows) if given.objectness else None
-        count = None if given.count is None else self._index_of(self._output_name(given.count))
-        fraction = given.boxes.unit == "fraction"
+            raise _MismatchError(f"boxes have {needed} columns, not {spec.boxes.columns}")
+        listed = spec.classes is not None
+        scores, more, columns = self._bind_scores(spec, listed)
+        self._check_rows(rows, more, spec.scores)
+        classes = self._bind_column(spec.classes, rows) if spec.classes else None
+        objectness = self._bind_column(spec.objectness, rows) if spec.objectness else None
+        count = None if spec.count is None else self._index_of(self._output_name(spec.count))
+        fraction = spec.boxes.unit == "fraction"
         reading = Reading(
             boxes=boxes,
             scores=scores,
-            form=given.boxes.form,
+            form=spec.boxes.form,
             unit=(float(width), float(height)) if fraction else (1.0, 1.0),
-            values=given.scores.values,
-            background=given.scores.background,
-            several=given.scores.several,
+            values=spec.scores.values,
+            background=spec.scores.background,
+            several=spec.scores.several,
             objectness=objectness,
-            objectness_mean=given.objectness.mean if given.objectness else "product",
+            objectness_mean=spec.objectness.mean if spec.objectness else "product",
             cells=None if cells is None else self._bind_cells(cells, rows),
             classes=classes,
-            first_class=given.classes.first if given.classes else 0,
+            first_class=spec.classes.first if spec.classes else 0,
             count=count,
         )
         known = None if columns is None else columns - (reading.background != "none")
         if known is not None and known < 1:
-            raise _MismatchError(f"{self._describe(given.scores)} has no class column")
-        needs_nms = given.nms == "needed"
+            raise _MismatchError(f"{self._describe(spec.scores)} has no class column")
+        needs_nms = spec.nms == "needed"
         return Bound(
             reading,
             tuple(self.used),
@@ -497,11 +496,11 @@ class _Binder:
         )
 
     def _bind_scores(
-        self, given: OutputsDescription, listed: bool
+        self, spec: OutputsDescription, listed: bool
     ) -> tuple[Columns, Any, int | None]:
-        """Return the columns, and the numbers of rows and of columns. None: unknown; the number of
-        columns is also None if classes are ``listed``."""
-        part = given.scores
+        """Return the columns, and the numbers of rows and columns. None: unknown, or (for columns)
+        classes are ``listed``."""
+        part = spec.scores
         if not listed:
             return self._bind_columns(part, part.columns, part.axis)
         column = None if part.columns is None else int(str(part.columns).split("-")[0])
@@ -560,7 +559,7 @@ class _Binder:
     def _bind_columns(
         self, part: Any, columns: str | int | None, axis: str
     ) -> tuple[Columns, int | None, int | None]:
-        """Return columns of a table [1, N, columns], and the numbers of its rows and of them."""
+        """Return columns of a table [1, N, columns], and the numbers of rows and columns."""
         name = self._output_name(part)
         dims = self.dims[name]
         if len(dims) == 2:

@@ -56,18 +56,18 @@ class OwnFile(msgspec.Struct, frozen=True):
         self, origin: object, rules: InputRules, shapes: Sequence[Shape], classes: int
     ) -> tuple[Head, Dense]:
         """Return the head, and its dense twin. Raises ModelError if the shapes do not fit it."""
-        given = self.decoder.at_size(self.arguments, rules)
-        if not self.decoder.fits(shapes, given, rules, classes):
+        arguments = self.decoder.at_size(self.arguments, rules)
+        if not self.decoder.fits(shapes, arguments, rules, classes):
             listed = ", ".join("x".join(map(str, shape)) for shape in shapes)
             raise _damaged(origin, f"its outputs {listed} do not fit its {self.kind} head")
-        return self.decoder.heads(given, classes)
+        return self.decoder.heads(arguments, classes)
 
 
 def describe(network: Network) -> str | None:
     """Return the description of a network as JSON; None if no decoder has its head."""
     head = network.head
-    function, given = (head.func, head.keywords) if isinstance(head, partial) else (head, {})
-    decoder = next((one for one in decoders().values() if one.head is function), None)
+    function, arguments = (head.func, head.keywords) if isinstance(head, partial) else (head, {})
+    decoder = next((each for each in decoders().values() if each.head is function), None)
     if decoder is None:
         return None
     content = {
@@ -85,7 +85,7 @@ def describe(network: Network) -> str | None:
         "parameters_fused": network.parameters_fused,
         "random_seed": network.random_seed,
         "kind": decoder.name,
-        "arguments": decoder.store(given),
+        "arguments": decoder.store(arguments),
     }
     return json.dumps(content, default=float)
 
@@ -156,16 +156,16 @@ def _upgrade(content: Mapping[str, Any]) -> dict[str, Any]:
     from detector.core.models.layouts.grid import grid
     from detector.core.models.layouts.queries import queries
 
-    given = content.get("arguments")
-    given = given if isinstance(given, dict) else {}
+    arguments = content.get("arguments")
+    arguments = arguments if isinstance(arguments, dict) else {}
     several = isinstance(content.get("outputs"), list) and len(content["outputs"]) > 1
-    form = "joined" if not several else "logits" if given.get("logits") else "probabilities"
-    kind, strides, parts = content.get("kind"), given.get("strides"), given.get("form")
+    form = "joined" if not several else "logits" if arguments.get("logits") else "probabilities"
+    kind, strides, parts = content.get("kind"), arguments.get("strides"), arguments.get("form")
     parts = parts if isinstance(parts, str) and parts in FINISHED else "rows"
     readings: dict[str, Callable[[], Reading]] = {
         "decoded-rows": decoded,
         "yolox": lambda: grid(0, 0, tuple(strides) if isinstance(strides, list) else ()),
-        "anchor-free": lambda: anchor_free(rows=given.get("rows") is True),
+        "anchor-free": lambda: anchor_free(rows=arguments.get("rows") is True),
         "queries": lambda: queries(2, 2, form),
         "corners": lambda: corners(2, 2),
         "end-to-end": lambda: finished(parts),

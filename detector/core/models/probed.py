@@ -28,8 +28,8 @@ def draw(height: int, width: int) -> NDArray[np.uint8]:
         top, left = rng.integers(0, max(1, height - 4)), rng.integers(0, max(1, width - 4))
         picture[top : top + tall, left : left + wide] = rng.integers(0, 256, 3)
     noise = rng.integers(0, 16, picture.shape, np.uint8)
-    drawn: NDArray[np.uint8] = np.minimum(picture, 239) + noise
-    return drawn
+    result: NDArray[np.uint8] = np.minimum(picture, 239) + noise
+    return result
 
 
 def doubt_outputs(
@@ -44,8 +44,8 @@ def doubt_outputs(
 
 
 def measure_spread(channels: NDArray[np.floating[Any]]) -> float:
-    """Return the upper quartile of the channels' deviations. ``channels``: the first convolution's
-    output for the picture, [C, H, W]."""
+    """Return the upper quartile of the channels' deviations. ``channels``: the output [C, H, W] of
+    the first convolution."""
     return float(np.percentile(channels.reshape(len(channels), -1).std(axis=1), 75))
 
 
@@ -68,11 +68,11 @@ def _doubt_rows(rows: NDArray[np.float32], size: tuple[int, int]) -> str | None:
     finite = scores[np.isfinite(scores)]
     if finite.size and (finite.min() < -TOLERANCE or finite.max() > 1 + TOLERANCE):
         column = int(np.argmax(np.abs(np.nan_to_num(scores) - 0.5).max(axis=0)))
-        most = np.nanmax(np.abs(scores[:, column]))
+        largest = np.nanmax(np.abs(scores[:, column]))
         what = f"class {column - 1} has scores" if column else "the objectness has values"
         return (
-            f"{what} of {most:.4g}, outside 0..1: its columns hold logits, or other values such as "
-            "keypoints, angles or landmarks"
+            f"{what} of {largest:.4g}, outside 0..1: its columns hold logits, or other values such "
+            "as keypoints, angles or landmarks"
         )
     return _doubt_boxes(rows[:, :4], size)
 

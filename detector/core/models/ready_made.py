@@ -44,8 +44,8 @@ def head_of(plan: ReadyMade) -> PlanHead:
             continue
         if bound.geometry is not None:
             return PlanHead(layout.name, bound, bound.geometry, bound.pad_value)
-        given = family(layout.usual_family).input
-        return PlanHead(layout.name, bound, geometry_of(given), given.pad)
+        described = family(layout.usual_family).input
+        return PlanHead(layout.name, bound, geometry_of(described), described.pad)
     raise ModelError(
         f"{plan.path}: it does not say what its outputs mean ({plan.listed()}); give the darknet "
         ".cfg that it was made from (cfg: x.cfg in --config, or --cfg), or the class names of a "

@@ -205,8 +205,8 @@ def with_nodes(
 
 
 def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
-    """Check the model and add the shape of every tensor, in place. Raises ModelError.
-    ``unfinished``: outputs may lack shapes."""
+    """Check the model and add all tensors' shapes, in place. ``unfinished``: outputs may lack
+    shapes. Raises ModelError."""
     from onnx import checker, helper, shape_inference
 
     graph = model.graph
@@ -262,8 +262,8 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _needs_values(graph: onnx.GraphProto) -> bool:
-    """Return whether inference may find more shapes if it computes values of vectors, and can do
-    so safely: a long Range would take all memory."""
+    """Return whether inference may find more shapes by computing values, without the risk that a
+    long Range takes all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -343,7 +343,7 @@ def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def uncounted(model: onnx.ModelProto) -> list[str]:
-    """List the nodes whose MACs depend on the picture, because their number of rows does."""
+    """List the nodes whose MACs depend on the picture."""
     shapes = tensor_shapes(model)
     return [
         node.name
@@ -354,8 +354,7 @@ def uncounted(model: onnx.ModelProto) -> list[str]:
 
 
 def peak_bytes(model: onnx.ModelProto) -> int:
-    """Return the peak size of live tensors, each from its maker to its last reader, at four bytes
-    per value."""
+    """Return the peak size of tensors between maker and last reader, at four bytes per value."""
     graph, shapes = model.graph, tensor_shapes(model)
     constants = {tensor.name for tensor in graph.initializer}
     last = {name: at for at, node in enumerate(graph.node) for name in node.input}

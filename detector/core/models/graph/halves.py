@@ -5,15 +5,14 @@ between the types. These stay float32:
 
 - The outputs, which keep their names. A node that computed one gets the ending ``_fp16`` or
   ``_bf16``, and the Cast after it gets its name.
-- The tail: all nodes after the last convolution, Gemm or MatMul. They decode boxes of up to 640
-  pixels, which half precision would round to half a pixel. Float32 is as fast there.
+- The tail: all nodes after the last convolution, Gemm or MatMul. They decode boxes, which half
+  precision would round to half a pixel. Float32 is as fast there.
 - Nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only.
 - For bfloat16: the conversion from u8, which goes through float32; ConvTranspose, for which
   TensorRT for RTX has no bfloat16 kernel; and ``sensitive_nodes``.
 
-``sensitive_nodes`` are those whose results bfloat16, with its eight bits, changes most. Engines
-that convert a graph themselves keep them in float32, too. For measurements see
-docs/quantisation.md, "bf16 and its mismatches":
+``sensitive_nodes`` are those whose results bfloat16, with its eight bits, changes most (measured in
+docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph keep them, too:
 
 - Thin convolutions (depthwise ones, and the first one) and their activations, which matrix units do
   not speed up.
@@ -80,7 +79,7 @@ def operand_name(tensor: str, ending: str) -> str:
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A node that computes an output got an
-    ending, and the Cast after it got its name; they are exchanged here."""
+    ending, and the Cast after it got its name; here they are exchanged."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -96,8 +95,8 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
-    """Return the nodes that stay float32 in bfloat16: ``kept``, thin ones, the stem, and the nodes
-    between them."""
+    """Return the nodes that stay float32 in bfloat16: ``kept``, thin ones, the stem, and nodes
+    between these."""
     nodes = {*kept, *_thin_nodes(model.graph), *_stem_nodes(model)}
     return nodes | _nodes_between(model.graph, nodes)
 
@@ -156,8 +155,8 @@ def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
     for node in reversed(graph.node):
         if node.op_type in MULTIPLYING or outputs.intersection(node.output):
             continue
-        stays = kept | between if node.name in first else kept
-        if all(readers.get(name, set()) <= stays for name in node.output) and (
+        float32_nodes = kept | between if node.name in first else kept
+        if all(readers.get(name, set()) <= float32_nodes for name in node.output) and (
             node.name in first or all(makers[name] in kept for name in node.input if name in makers)
         ):
             between.add(node.name)
@@ -165,7 +164,6 @@ def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
 
 
 def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
-    """Return the nodes before the first multiplying nodes."""
     products: set[str] = set()
     before: set[str] = set()
     for node in graph.node:
@@ -220,7 +218,7 @@ class _HalvesWriter:
             self._write(node, outputs)
         for name in outputs:
             if name in self.renamed:
-                self.nodes.append(_cast(self.renamed[name], name, onnx.TensorProto.FLOAT))
+                self.nodes.append(_make_cast(self.renamed[name], name, onnx.TensorProto.FLOAT))
         return with_nodes(self.source, self.nodes, self.made.values())
 
     def _write(self, node: onnx.NodeProto, outputs: list[str]) -> None:
@@ -260,7 +258,7 @@ class _HalvesWriter:
         if cast not in self.casts:
             self.casts.add(cast)
             self.nodes.append(
-                _cast(current, cast, TensorProto.FLOAT if precision == "fp32" else self.half)
+                _make_cast(current, cast, TensorProto.FLOAT if precision == "fp32" else self.half)
             )
         return cast
 
@@ -369,7 +367,7 @@ def _bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
     return result
 
 
-def _cast(tensor: str, name: str, to: int) -> onnx.NodeProto:
+def _make_cast(tensor: str, name: str, to: int) -> onnx.NodeProto:
     from onnx import helper
 
     return helper.make_node("Cast", [tensor], [name], name=name, to=to)

@@ -92,13 +92,12 @@ class Wiring:
         return self.nodes[name].op_type in MULTIPLYING
 
     def is_depthwise(self, name: str) -> bool:
-        """Return whether the node convolves each channel separately."""
         node = self.nodes[name]
-        given = self.shapes.get(node.input[0], ())
+        input_shape = self.shapes.get(node.input[0], ())
         return (
             node.op_type == "Conv"
-            and given[:1] == (self.batch,)
-            and given[1] > 1
+            and input_shape[:1] == (self.batch,)
+            and input_shape[1] > 1
             and self.shapes[node.input[1]][1] == 1
         )
 
@@ -119,7 +118,7 @@ class Wiring:
             # A vector has no output channels; ONNX Runtime has no kernel for stacked matrices.
             return node.op_type != "MatMul" or self.constants[node.input[1]] == 2
         if node.op_type == "Resize":
-            return _attribute(node, "mode") == b"nearest"
+            return _get_attribute(node, "mode") == b"nearest"
         if node.op_type in COMPUTING:
             # A node with a constant only scales or shifts, which is fast in float.
             return len(computed) == len(node.input)
@@ -199,7 +198,7 @@ class FloatShare:
 
     layers: int
     all_layers: int
-    macs: float  # their share of all MACs, 0..1
+    macs: float  # share of all MACs, 0..1
 
 
 def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> FloatShare:
@@ -393,19 +392,19 @@ class _QdqWriter:
         """Write Q and DQ after a tensor."""
         from onnx import helper
 
-        scale, zero = self._scale(tensor, by_channel)
+        scale, zero = self._scale_of(tensor, by_channel)
         q = operand_name(tensor, "channels_q" if by_channel else "q")
         dq = self._dequantised_name(tensor, by_channel)
         scale_name = self._constant(f"{q}.scale", scale)
         zero_name = self._constant(f"{q}.zero", zero)
-        given = operand_name(tensor, "raw") if self._is_int8_output(tensor) else tensor
+        source = operand_name(tensor, "raw") if self._is_int8_output(tensor) else tensor
         axis = {"axis": 1} if scale.ndim else {}
         self.nodes += [
-            helper.make_node("QuantizeLinear", [given, scale_name, zero_name], [q], q, **axis),
+            helper.make_node("QuantizeLinear", [source, scale_name, zero_name], [q], q, **axis),
             helper.make_node("DequantizeLinear", [q, scale_name, zero_name], [dq], dq, **axis),
         ]
 
-    def _scale(self, tensor: str, by_channel: bool) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    def _scale_of(self, tensor: str, by_channel: bool) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Return scale and zero point, as scalars or [channels]."""
         source = self.sources.get(tensor, tensor)
         if by_channel and source not in _pictures(self.wiring):
@@ -425,11 +424,11 @@ class _QdqWriter:
         scales = weight_scales(weights, axis, self.weight_top)
         bias = self.values.get(node.input[2]) if len(node.input) > 2 else None
         if bias is not None and self.unsigned and node.op_type == "Conv":
-            input_scale = self._scale(node.input[0], node.name in self.depthwise)[0].reshape(-1)
-            input_scale = np.repeat(input_scale, len(bias) // len(input_scale))
+            input_scale, _ = self._scale_of(node.input[0], node.name in self.depthwise)
+            input_scale = np.repeat(input_scale.reshape(-1), len(bias) // input_scale.size)
             # Tiny weights with a large bias get a larger scale, so that the bias fits into int32.
-            least = (np.abs(bias) / (input_scale * BIAS_TOP)).astype(np.float32)
-            scales = np.maximum(scales, least)
+            least_scales = (np.abs(bias) / (input_scale * BIAS_TOP)).astype(np.float32)
+            scales = np.maximum(scales, least_scales)
             bias_scales = scales * input_scale
             steps = np.round(bias.astype(np.float64) / bias_scales).astype(np.int32)
             copy.input[2] = self._dequantised_constant(f"{node.name}_bias", steps, bias_scales, 0)
@@ -462,11 +461,10 @@ class _QdqWriter:
 
 
 def _output_axis(node: onnx.NodeProto) -> int:
-    """Return the axis of a weight's output channels."""
     if node.op_type == "Conv":
         return 0
     if node.op_type == "Gemm":
-        return 0 if _attribute(node, "transB") else 1
+        return 0 if _get_attribute(node, "transB") else 1
     return 1  # ConvTranspose [in, out, h, w] and MatMul [in, out]
 
 
@@ -490,7 +488,7 @@ def _pictures(wiring: Wiring) -> set[str]:
     }
 
 
-def _attribute(node: onnx.NodeProto, name: str) -> object:
+def _get_attribute(node: onnx.NodeProto, name: str) -> object:
     from onnx import helper
 
     return next(

@@ -43,7 +43,7 @@ def measure_ranges(
     """
     names = list(dict.fromkeys([*tensors, *by_channel]))
     collectors: dict[str, _MinMax | _Percentile] = {}
-    for done, values in enumerate(_values_of_each_frame(model, names, slots), 1):
+    for done, values in enumerate(_run_frames(model, names, slots), 1):
         for name, array in zip(names, values, strict=True):
             parts = {name: array}
             if name in by_channel:
@@ -59,7 +59,7 @@ def channel_name(tensor: str, channel: int) -> str:
     return f"{tensor}[{channel}]"
 
 
-def _values_of_each_frame(
+def _run_frames(
     model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]
 ) -> Iterator[list[NDArray[np.float32]]]:
     """Yield the tensors' values for each frame, whatever the batch of the graph. A tensor without a

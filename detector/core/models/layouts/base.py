@@ -31,10 +31,10 @@ class Decoder:
     arguments: tuple[str, ...]  # besides those that follow from input and class names
     watched = False
 
-    def heads(self, given: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
-        return partial(self.head, **given), partial(self.dense, **given)
+    def heads(self, arguments: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
+        return partial(self.head, **arguments), partial(self.dense, **arguments)
 
-    def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def store(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments for JSON, with lengths independent of the network's input size."""
         raise NotImplementedError
 
@@ -42,11 +42,11 @@ class Decoder:
         """Return the arguments that ``store`` stored. Raises ValueError that says what is wrong."""
         raise NotImplementedError
 
-    def at_size(self, given: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
-        return given
+    def at_size(self, arguments: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
+        return arguments
 
     def fits(
-        self, shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
+        self, shapes: Sequence[Shape], arguments: Mapping[str, Any], rules: InputRules, classes: int
     ) -> bool:
         raise NotImplementedError
 
@@ -76,14 +76,14 @@ class Bound:
     strides: tuple[int, ...] = ()
     family: str = ""
     decoder: Decoder | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     geometry: str | None = None
     pad_value: int | tuple[int, int, int] = 114
     joined: Mapping[str, JoinedOutput] = field(default_factory=dict)
 
     def heads(self, classes: int) -> tuple[Head, Dense]:
         if self.decoder is not None:
-            return self.decoder.heads(self.given, classes)
+            return self.decoder.heads(self.arguments, classes)
         assert self.reading is not None
         return heads_of(self.reading, classes)
 

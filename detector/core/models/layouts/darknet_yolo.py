@@ -57,7 +57,7 @@ class DarknetYolo(Layout):
             tuple(outputs),
             architecture.yolos[0].classes,
             decoder=DECODER,
-            given={"layers": head_layers(architecture)},
+            arguments={"layers": head_layers(architecture)},
             geometry=geometry,
             pad_value=pad_value,
         )

@@ -39,7 +39,7 @@ class Decoded(Layout):
             )
             if evidence.pyramid(rows, 3, WITH_TINY) or forced:
                 return self.bind(decoded(), (name,), columns - 5)
-            # With one box per cell it is YOLOX that decodes (its graph has e^size), or YOLOv6.
+            # One box per cell: a YOLOX that decodes (its graph has e^size), or by name a YOLOv6.
             if (
                 evidence.pyramid(rows, 1)
                 and (evidence.has_operator("Exp") or evidence.named()[0] == "yolov6")

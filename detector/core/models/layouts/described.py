@@ -45,27 +45,27 @@ class ReadingDecoder(Decoder):
         self.name, self.head, self.dense = name, head, dense
         self.listed = self.watched = listed
 
-    def heads(self, given: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
-        more = {"classes": classes} if self.listed else {}
-        return partial(self.head, **given), partial(self.dense, **given, **more)
+    def heads(self, arguments: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
+        keywords = {"classes": classes} if self.listed else {}
+        return partial(self.head, **arguments), partial(self.dense, **arguments, **keywords)
 
-    def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"reading": without_size(given["reading"])}
+    def store(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"reading": without_size(arguments["reading"])}
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        given = content.get("reading")
-        if isinstance(given, dict) and given.get("unit") in ("pixels", "fraction"):
-            given = {**given, "unit": PIXELS if given["unit"] == "pixels" else FRACTION}
+        stored = content.get("reading")
+        if isinstance(stored, dict) and stored.get("unit") in ("pixels", "fraction"):
+            stored = {**stored, "unit": PIXELS if stored["unit"] == "pixels" else FRACTION}
         try:
-            reading = msgspec.convert(given, Reading)
+            reading = msgspec.convert(stored, Reading)
         except msgspec.ValidationError as exc:
             raise ValueError(f"reading: {exc}") from exc
         if not _is_valid(reading):
-            raise ValueError(f"reading {quote(given)}")
+            raise ValueError(f"reading {quote(stored)}")
         return {"reading": reading}
 
-    def at_size(self, given: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
-        reading = given["reading"]
+    def at_size(self, arguments: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
+        reading = arguments["reading"]
         if reading.unit != PIXELS:
             reading = replace(reading, unit=(float(rules.width), float(rules.height)))
         if reading.cells is not None:
@@ -74,9 +74,9 @@ class ReadingDecoder(Decoder):
         return {"reading": reading}
 
     def fits(
-        self, shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
+        self, shapes: Sequence[Shape], arguments: Mapping[str, Any], rules: InputRules, classes: int
     ) -> bool:
-        reading: Reading = given["reading"]
+        reading: Reading = arguments["reading"]
         if reading.count is not None and not 0 <= reading.count < len(shapes):
             return False
         rows = set()

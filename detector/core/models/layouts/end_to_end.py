@@ -62,7 +62,7 @@ class EndToEnd(Layout):
             if evidence.has_operator("GridSample") and not stated:
                 return None  # a transformer's queries with two classes
             return self.bind(finished(), (name,), None)
-        # YOLOv7 writes batch, box, class, score, and joins the box from one part.
+        # YOLOv7's columns are batch, box, class, score: the box begins in column 1.
         if len(dims) == 2 and dims[1] == 7 and evidence.joined_at(name, 4) == 1:
             return self.bind(finished("batch-rows"), (name,), None, bare=True)
         return None

@@ -59,12 +59,12 @@ class MapsDecoder(Decoder):
             layers[0].classes,
             needs_nms=True,
             decoder=self,
-            given={"layers": list(layers)},
+            arguments={"layers": list(layers)},
         )
         return bound, shapes
 
-    def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"layers": [dataclasses.asdict(layer) for layer in given["layers"]]}
+    def store(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"layers": [dataclasses.asdict(layer) for layer in arguments["layers"]]}
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
         layers = content.get("layers")
@@ -92,9 +92,9 @@ class MapsDecoder(Decoder):
         return layer
 
     def fits(
-        self, shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
+        self, shapes: Sequence[Shape], arguments: Mapping[str, Any], rules: InputRules, classes: int
     ) -> bool:
-        layers = given["layers"]
+        layers = arguments["layers"]
         return len(shapes) == len(layers) and all(
             self._is_map(shape, layer, rules, classes)
             for shape, layer in zip(shapes, layers, strict=True)

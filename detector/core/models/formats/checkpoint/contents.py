@@ -43,7 +43,7 @@ class Contents:
 
 def contents_of(loaded: Any, origin: str) -> Contents:
     """Return the network in ``unpickle``'s result: a model, or a state dict. Raises ModelError."""
-    model = _network(loaded)
+    model = _find_network(loaded)
     if isinstance(model, Instance):
         return _contents_of_model(model, loaded, origin)
     if isinstance(model, dict) and model and all(isinstance(key, str) for key in model):
@@ -52,11 +52,11 @@ def contents_of(loaded: Any, origin: str) -> Contents:
             return contents_of_tensors(tensors, origin)
     raise ModelError(
         f"{origin}: holds no network; expected a model or a state dict, alone or as ema, model or "
-        f"state_dict; found {_outline(loaded)}"
+        f"state_dict; found {_summarise(loaded)}"
     )
 
 
-def _network(loaded: Any) -> Any:
+def _find_network(loaded: Any) -> Any:
     """Return the network, preferably with averaged weights (ema), as YOLOv5 and YOLOv7 do."""
     if not isinstance(loaded, dict):
         return loaded
@@ -66,7 +66,7 @@ def _network(loaded: Any) -> Any:
     return loaded
 
 
-def _outline(loaded: Any) -> str:
+def _summarise(loaded: Any) -> str:
     if isinstance(loaded, dict):
         keys = ", ".join(ascii(key)[:30] for key in list(loaded)[:6])
         return f"a dict of {keys or 'nothing'}"
@@ -74,7 +74,7 @@ def _outline(loaded: Any) -> str:
 
 
 def contents_of_tensors(tensors: Mapping[str, StoredTensor], origin: str) -> Contents:
-    prefix = _prefix(tensors)
+    prefix = _find_prefix(tensors)
     if prefix is None:
         raise ModelError(
             f"{origin}: not a YOLOv5 or YOLOv7 checkpoint: their tensor names begin with model.0, "
@@ -89,7 +89,7 @@ def contents_of_tensors(tensors: Mapping[str, StoredTensor], origin: str) -> Con
     return Contents(origin, named, parameters=parameters)
 
 
-def _prefix(names: Mapping[str, Any]) -> str | None:
+def _find_prefix(names: Mapping[str, Any]) -> str | None:
     """Return the text before ``model.0.`` in names: "", or that of a wrapper, such as "module."."""
     for name in names:
         if match := LAYER_TENSOR.fullmatch(name):
@@ -112,7 +112,7 @@ def _contents_of_model(model: Instance, loaded: Any, origin: str) -> Contents:
     for path, instance in _walk(top, origin):
         modules[path] = Module(instance.path, instance.values)
         for kind in ("_parameters", "_buffers"):
-            for name, tensor in _items(instance, kind):
+            for name, tensor in _list_items(instance, kind):
                 if isinstance(tensor, StoredTensor):
                     tensors[f"{path}.{name}" if path else name] = tensor
                     parameters += tensor.size if kind == "_parameters" else 0
@@ -122,8 +122,8 @@ def _contents_of_model(model: Instance, loaded: Any, origin: str) -> Contents:
         tensors,
         modules,
         description if isinstance(description, dict) else None,
-        _class_names(top.values.get("names")),
-        _trained_size(loaded),
+        _read_class_names(top.values.get("names")),
+        _read_trained_size(loaded),
         parameters,
     )
 
@@ -138,7 +138,7 @@ def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
         yield path, instance
         inner = [
             (name, part)
-            for name, part in _items(instance, "_modules")
+            for name, part in _list_items(instance, "_modules")
             if isinstance(part, Instance)
         ]
         waiting += [(f"{path}.{name}" if path else name, part) for name, part in reversed(inner)]
@@ -148,7 +148,7 @@ def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
     )
 
 
-def _items(instance: Instance, key: str) -> list[tuple[str, Any]]:
+def _list_items(instance: Instance, key: str) -> list[tuple[str, Any]]:
     stored = instance.values.get(key)
     if not isinstance(stored, dict):
         return []
@@ -159,7 +159,7 @@ def _items(instance: Instance, key: str) -> list[tuple[str, Any]]:
     ]
 
 
-def _class_names(stored: Any) -> tuple[str, ...] | None:
+def _read_class_names(stored: Any) -> tuple[str, ...] | None:
     if isinstance(stored, dict) and sorted(stored, key=str) == sorted(range(len(stored)), key=str):
         stored = [stored[number] for number in range(len(stored))]
     if not isinstance(stored, (list, tuple)) or not all(isinstance(name, str) for name in stored):
@@ -167,7 +167,7 @@ def _class_names(stored: Any) -> tuple[str, ...] | None:
     return tuple(name if name.isprintable() else ascii(name) for name in stored)
 
 
-def _trained_size(loaded: Any) -> tuple[int, int] | None:
+def _read_trained_size(loaded: Any) -> tuple[int, int] | None:
     """Return imgsz as (height, width) from the training options, which newer checkpoints store."""
     options = loaded.get("opt") if isinstance(loaded, dict) else None
     if isinstance(options, Instance):

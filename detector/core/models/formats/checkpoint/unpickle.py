@@ -208,10 +208,10 @@ class Unpickler(pickle.Unpickler):
         if not is_allowed(module, name):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
         if (module, name) not in self._classes:
-            self._classes[module, name] = self._stand_in(module, name)
+            self._classes[module, name] = self._make_stand_in(module, name)
         return self._classes[module, name]
 
-    def _stand_in(self, module: str, name: str) -> Any:
+    def _make_stand_in(self, module: str, name: str) -> Any:
         if (module, name) in CONTAINERS:
             return CONTAINERS[module, name]
         if module == "collections":
@@ -219,7 +219,7 @@ class Unpickler(pickle.Unpickler):
         if module == "torch" and name in STORAGES:
             return StorageKind(STORAGES[name])
         if module == "torch._utils":
-            return StandIn(_parameter if name.startswith("_rebuild_parameter") else self._tensor)
+            return StandIn(_rebuild_parameter if "parameter" in name else self._rebuild_tensor)
         return type(name, (Instance,), {"__slots__": (), "path": f"{module}.{name}"})
 
     def persistent_load(self, pid: Any) -> Storage:
@@ -241,7 +241,7 @@ class Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"storage {key} holds {max(size, 0)} bytes, not {needed}")
         return Storage(kind.kind, key, stored)
 
-    def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> StoredTensor:
+    def _rebuild_tensor(self, storage: Any, at: Any, shape: Any, strides: Any, *_: Any) -> Any:
         if not (
             isinstance(storage, Storage) and isinstance(shape, tuple) and isinstance(strides, tuple)
         ):
@@ -251,14 +251,14 @@ class Unpickler(pickle.Unpickler):
             storage.kind,
             shape,
             strides,
-            offset,
+            at,
             storage.stored,
             lambda: archive.storage(key),
             archive.byte_order,
         )
 
 
-def _parameter(tensor: Any, *_: Any) -> Any:
+def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
     return tensor
 
 

@@ -50,41 +50,41 @@ class DarknetGraph:
 
     def model(self) -> onnx.ModelProto:
         for layer in self.architecture.layers:
-            self.tensors[layer.index] = self._add(layer)
+            self.tensors[layer.index] = self._add_layer(layer)
         return self.builder.model(self.outputs)
 
-    def _add(self, layer: Layer) -> str:
+    def _add_layer(self, layer: Layer) -> str:
         match layer:
             case Convolution():
-                return self._convolution(layer)
+                return self._add_convolution(layer)
             case MaxPool():
                 x = self.tensors[layer.inputs[0]]
                 return self.builder.max_pool(
                     f"{layer.index}.maxpool", x, layer.kernel, layer.stride, layer.pads
                 )
             case AveragePool():
-                return self._node("GlobalAveragePool", layer, "avgpool")
+                return self._add_node("GlobalAveragePool", layer, "avgpool")
             case Route():
-                return self._route(layer)
+                return self._add_route(layer)
             case Shortcut():
-                added = self._shortcut(layer)
+                added = self._add_shortcut(layer)
                 return self.builder.activation(f"{layer.index}", layer.activation, added)
             case Multiplication():
-                product = self._node("Mul", layer, "product")
+                product = self._add_node("Mul", layer, "product")
                 return self.builder.activation(f"{layer.index}", layer.activation, product)
             case Upsample():
-                return self._upsample(layer)
+                return self._add_upsample(layer)
             case Yolo():
-                return self._yolo(layer)
+                return self._add_yolo(layer)
             case Dropout():
                 return self.tensors[layer.inputs[0]]
         raise AssertionError(f"no ONNX for {type(layer).__name__}")
 
-    def _node(self, operator: str, layer: Layer, kind: str, **attributes: object) -> str:
+    def _add_node(self, operator: str, layer: Layer, kind: str, **attributes: object) -> str:
         inputs = [self.tensors[index] for index in layer.inputs]
         return self.builder.add(operator, f"{layer.index}.{kind}", inputs, **attributes)
 
-    def _convolution(self, layer: Convolution) -> str:
+    def _add_convolution(self, layer: Convolution) -> str:
         first = layer.index == 0 and self._folds_scale
         weights, biases = fold(
             self.architecture, layer, next(self._filters), PICTURE_SCALE if first else 1.0
@@ -101,35 +101,35 @@ class DarknetGraph:
         )
         return self.builder.activation(f"{layer.index}", layer.activation, out)
 
-    def _shortcut(self, layer: Shortcut) -> str:
-        """Add inputs that have at least the first one's channels at once, then each of the rest."""
+    def _add_shortcut(self, layer: Shortcut) -> str:
+        """Add all inputs with at least the first one's channels, then each of the others."""
         name = f"{layer.index}.shortcut"
         channels = layer.channels
         wide, narrow = [self.tensors[layer.inputs[0]]], []
         for at, index in enumerate(layer.inputs[1:]):
-            x, given = self.tensors[index], self._channels(index)
-            if given > channels:
+            x, count = self.tensors[index], self._count_channels(index)
+            if count > channels:
                 wide.append(self._slice_channels(f"{layer.index}.common{at}", x, 0, channels))
-            elif given < channels:
-                narrow.append((at, x, given))
+            elif count < channels:
+                narrow.append((at, x, count))
             else:
                 wide.append(x)
         total = wide[0]
         if len(wide) > 1:
             last = f"{layer.index}.same" if narrow else name
             total = self.builder.add("Add" if len(wide) == 2 else "Sum", last, wide)
-        for at, x, given in narrow:
-            first = self._slice_channels(f"{layer.index}.first{at}", total, 0, given)
-            rest = self._slice_channels(f"{layer.index}.rest{at}", total, given, channels)
+        for at, x, count in narrow:
+            first = self._slice_channels(f"{layer.index}.first{at}", total, 0, count)
+            rest = self._slice_channels(f"{layer.index}.rest{at}", total, count, channels)
             added = self.builder.add("Add", f"{layer.index}.added{at}", [first, x])
             joined = name if at == narrow[-1][0] else f"{layer.index}.joined{at}"
             total = self.builder.add("Concat", joined, [added, rest], axis=1)
         return total
 
-    def _channels(self, index: int) -> int:
+    def _count_channels(self, index: int) -> int:
         return 3 if index < 0 else self.architecture.layers[index].channels
 
-    def _route(self, layer: Route) -> str:
+    def _add_route(self, layer: Route) -> str:
         """Return the output's name. A single input without groups needs no node."""
         name = f"{layer.index}.route"
         parts = [self.tensors[index] for index in layer.inputs]
@@ -150,7 +150,7 @@ class DarknetGraph:
         ]
         return self.builder.add("Slice", name, [x, *constants])
 
-    def _upsample(self, layer: Upsample) -> str:
+    def _add_upsample(self, layer: Upsample) -> str:
         x = self.tensors[layer.inputs[0]]
         out = self.builder.upsample(f"{layer.index}.upsample", x, layer.stride)
         if layer.scale == 1:
@@ -159,7 +159,7 @@ class DarknetGraph:
         factor = self.builder.constant(f"{name}.n", np.array(layer.scale, np.float32))
         return self.builder.add("Mul", name, [out, factor])
 
-    def _yolo(self, layer: Yolo) -> str:
+    def _add_yolo(self, layer: Yolo) -> str:
         """Output the raw map. The head decodes it, after the filter on objectness."""
         x = self.tensors[layer.inputs[0]]
         if x in self.outputs:  # two heads read one map, but outputs need different names

@@ -46,25 +46,25 @@ class CfgSection:
             if default is None:
                 raise self.error(f"[{self.name}] needs {key}=NUMBER", key)
             return default
-        return self._whole(key, text, low, high)
+        return self._parse_integer(key, text, low, high)
 
     def integers(self, key: str) -> list[int]:
-        return [self._whole(key, part, -(2**31), 2**31 - 1) for part in self._parts(key)]
+        return [self._parse_integer(key, part, -(2**31), 2**31 - 1) for part in self._split(key)]
 
     def real(self, key: str, default: float) -> float:
         text = self.text(key)
-        return self._real(key, text) if text else default
+        return self._parse_real(key, text) if text else default
 
     def reals(self, key: str) -> list[float]:
-        return [self._real(key, part) for part in self._parts(key)]
+        return [self._parse_real(key, part) for part in self._split(key)]
 
     def flag(self, key: str, default: int = 0) -> bool:
         return self.integer(key, default) != 0
 
-    def _parts(self, key: str) -> list[str]:
+    def _split(self, key: str) -> list[str]:
         return [part for part in self.text(key).split(",") if part]
 
-    def _whole(self, key: str, text: str, low: int, high: int) -> int:
+    def _parse_integer(self, key: str, text: str, low: int, high: int) -> int:
         if not INTEGER.fullmatch(text):
             raise self.error(f"{key}={quote(text)} is not a whole number", key)
         value = int(text)
@@ -74,7 +74,7 @@ class CfgSection:
             )
         return value
 
-    def _real(self, key: str, text: str) -> float:
+    def _parse_real(self, key: str, text: str) -> float:
         value = float(text) if REAL.fullmatch(text) else math.nan
         if not math.isfinite(value):
             raise self.error(f"{key}={quote(text)} is not a number", key)

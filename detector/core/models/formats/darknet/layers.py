@@ -1,5 +1,5 @@
-"""Convert the sections of a cfg to layers with shapes, before the weights are read. All mistakes in
-a cfg are reported here, with their lines."""
+"""Convert the sections of a cfg to layers with shapes. All mistakes in a cfg are reported here,
+with their lines, before weights are read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Layer:
 
     @property
     def floats(self) -> int:
-        """The number of floats in a .weights file for this layer."""
+        """Number of floats in a .weights file."""
         return 0
 
 
@@ -100,8 +100,8 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """The sum of its inputs in the first one's number of channels: of inputs with more, the rest is
-    ignored; inputs with fewer are added to the first channels."""
+    """The sum of its inputs, in as many channels as the first one has. Inputs may have more, which
+    are ignored, or fewer, which are added to the first channels."""
 
     activation: str
 
@@ -151,17 +151,17 @@ class CfgNetwork:
 
     @property
     def stride(self) -> int:
-        """The number of which both sides of the input must be multiples."""
+        """Both sides of the input must be multiples of this."""
         return max((-(-layer.reduction // 1) for layer in self.layers), default=1)
 
     @property
     def floats(self) -> int:
-        """The number of floats in a .weights file for this cfg, after the header."""
+        """Number of floats in a .weights file, after the header."""
         return sum(layer.floats for layer in self.layers)
 
     @property
     def floats_fused(self) -> int:
-        """The number of floats in the graph, where batch norm is folded into weights and biases."""
+        """Number of floats in the graph, with batch norm folded into weights and biases."""
         return sum(
             layer.floats - 3 * layer.channels * layer.batch_normalize for layer in self.convolutions
         )
@@ -170,8 +170,8 @@ class CfgNetwork:
 def read_architecture(
     sections: list[CfgSection], *, size: tuple[int, int] | None = None, batch: int = 1
 ) -> CfgNetwork:
-    """Read the layers of an input of the cfg's size, or of ``size`` (height, width). ``batch`` only
-    affects limits. Raises ModelError."""
+    """Read the layers. ``size``: (height, width); None: the cfg's. ``batch`` only affects limits.
+    Raises ModelError."""
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
         raise net.error(
@@ -182,7 +182,7 @@ def read_architecture(
     architecture = _read_net(net, size)
     floats = 0
     for section in sections[1:]:
-        kind = _kind(section)
+        kind = _find_kind(section)
         layer = kind.read(section, architecture)
         floats += layer.floats
         _check_limits(section, layer, floats, batch)
@@ -221,7 +221,7 @@ def _read_net(net: CfgSection, size: tuple[int, int] | None) -> CfgNetwork:
     return CfgNetwork(net.path, height, width, letter_box=net.flag("letter_box"))
 
 
-def _kind(section: CfgSection) -> SectionKind:
+def _find_kind(section: CfgSection) -> SectionKind:
     name = ALIASES.get(section.name, section.name)
     if name not in SECTIONS:
         raise section.error(
@@ -249,8 +249,8 @@ def _warn_of_unknown_keys(section: CfgSection, kind: SectionKind, architecture: 
     known = kind.keys | TRAINING_KEYS
     for key, (_, line) in section.values.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            nearest = difflib.get_close_matches(key, known, 1)
+            hint = f" (did you mean {nearest[0]}?)" if nearest else ""
             architecture.warnings.append(
                 f"{section.path}:{line}: unknown key {quote(key)} of [{section.name}] ignored{hint}"
             )
@@ -260,15 +260,15 @@ def _check_stride(net: CfgSection, stride: int, size: tuple[int, int], flag: str
     for key, value in zip(("height", "width"), size, strict=True):
         if value % stride == 0:
             continue
-        near = max(stride, round(value / stride) * stride)
+        nearest = max(stride, round(value / stride) * stride)
         if flag is not None:  # --size 300 is the longest side, not a height
             raise ModelError(
                 f"{net.path}: {flag}: both sides must be multiples of {stride}, the network's "
-                f"stride; nearest to {value}: {near}"
+                f"stride; nearest to {value}: {nearest}"
             )
         raise net.error(
             f"input {key} {value} is not a multiple of the network's stride {stride}; "
-            f"nearest: {near}",
+            f"nearest: {nearest}",
             key,
         )
 
@@ -284,7 +284,7 @@ def _place(section: CfgSection, architecture: CfgNetwork, *sources: Layer) -> La
     return {"index": len(architecture.layers), "line": section.line, "inputs": inputs}
 
 
-def _layer_before(architecture: CfgNetwork) -> Layer:
+def _last_layer(architecture: CfgNetwork) -> Layer:
     if architecture.layers:
         return architecture.layers[-1]
     return Layer(
@@ -298,8 +298,8 @@ def _layer_before(architecture: CfgNetwork) -> Layer:
     )
 
 
-def _input(section: CfgSection, architecture: CfgNetwork) -> Layer:
-    source = _layer_before(architecture)
+def _previous_layer(section: CfgSection, architecture: CfgNetwork) -> Layer:
+    source = _last_layer(architecture)
     if isinstance(source, Yolo):
         raise section.error(
             f"[{section.name}] reads the output of the [yolo] before it; put a [route] between them"
@@ -307,7 +307,7 @@ def _input(section: CfgSection, architecture: CfgNetwork) -> Layer:
     return source
 
 
-def _layers_named(section: CfgSection, architecture: CfgNetwork, key: str) -> list[Layer]:
+def _find_layers(section: CfgSection, architecture: CfgNetwork, key: str) -> list[Layer]:
     """Return the layers of ``layers=`` or ``from=``. Negative numbers count back from this one."""
     here = len(architecture.layers)
     numbers = section.integers(key)
@@ -330,7 +330,7 @@ def _layers_named(section: CfgSection, architecture: CfgNetwork, key: str) -> li
     return layers
 
 
-def _activation(section: CfgSection, default: str) -> str:
+def _read_activation(section: CfgSection, default: str) -> str:
     name = section.text("activation", default).lower()
     if name not in ACTIVATIONS:
         raise section.error(
@@ -340,7 +340,7 @@ def _activation(section: CfgSection, default: str) -> str:
     return name
 
 
-def _refuse(section: CfgSection, *keys: str) -> None:
+def _refuse_keys(section: CfgSection, *keys: str) -> None:
     for key in keys:
         if section.text(key, "0") not in ("0", "none"):
             raise section.error(
@@ -348,7 +348,7 @@ def _refuse(section: CfgSection, *keys: str) -> None:
             )
 
 
-def _strides(section: CfgSection) -> tuple[int, int]:
+def _read_strides(section: CfgSection) -> tuple[int, int]:
     stride = section.integer("stride", 1, low=1, high=64)
     return (
         section.integer("stride_y", stride, low=1, high=64),
@@ -364,9 +364,9 @@ def _check_fits(section: CfgSection, source: Layer, height: int, width: int) -> 
         )
 
 
-def _convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
-    source = _input(section, architecture)
-    _refuse(
+def _read_convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
+    source = _previous_layer(section, architecture)
+    _refuse_keys(
         section, "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform"
     )
     kernel = section.integer("size", 1, low=1, high=64)
@@ -382,7 +382,7 @@ def _convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
     padding = kernel // 2 if section.flag("pad") else section.integer("padding", 0, low=0, high=256)
     padding *= dilation  # darknet multiplies at run time
     reach = dilation * (kernel - 1) + 1
-    stride = _strides(section)
+    stride = _read_strides(section)
     height = (source.height + 2 * padding - reach) // stride[0] + 1
     width = (source.width + 2 * padding - reach) // stride[1] + 1
     _check_fits(section, source, height, width)
@@ -399,15 +399,15 @@ def _convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
         dilation=dilation,
         groups=groups,
         batch_normalize=section.flag("batch_normalize"),
-        activation=_activation(section, "logistic"),  # darknet's default
+        activation=_read_activation(section, "logistic"),  # darknet's default
     )
 
 
-def _maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
+def _read_maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
     """Read a pool. ``padding`` is the total of two sides; half of it, rounded down, comes first."""
-    source = _input(section, architecture)
-    _refuse(section, "maxpool_depth", "antialiasing")
-    stride = _strides(section)
+    source = _previous_layer(section, architecture)
+    _refuse_keys(section, "maxpool_depth", "antialiasing")
+    stride = _read_strides(section)
     kernel = section.integer("size", max(stride), low=1, high=256)
     padding = section.integer("padding", kernel - 1, low=0, high=512)
     begin = padding // 2
@@ -440,8 +440,8 @@ def _pool_side(length: int, kernel: int, stride: int, padding: int) -> tuple[int
     return cells, max(0, (cells - 1) * stride + kernel - length - padding // 2)
 
 
-def _avgpool(section: CfgSection, architecture: CfgNetwork) -> AveragePool:
-    source = _input(section, architecture)
+def _read_avgpool(section: CfgSection, architecture: CfgNetwork) -> AveragePool:
+    source = _previous_layer(section, architecture)
     return AveragePool(
         **_place(section, architecture, source),
         channels=source.channels,
@@ -451,9 +451,9 @@ def _avgpool(section: CfgSection, architecture: CfgNetwork) -> AveragePool:
     )
 
 
-def _route(section: CfgSection, architecture: CfgNetwork) -> Route:
-    sources = _layers_named(section, architecture, "layers")
-    _refuse(section, "stream")
+def _read_route(section: CfgSection, architecture: CfgNetwork) -> Route:
+    sources = _find_layers(section, architecture, "layers")
+    _refuse_keys(section, "stream")
     groups = section.integer("groups", 1, low=1, high=raised(MAX_CHANNELS))
     group_id = section.integer("group_id", 0)
     if not 0 <= group_id < groups:
@@ -485,49 +485,50 @@ def _route(section: CfgSection, architecture: CfgNetwork) -> Route:
     )
 
 
-def _shortcut(section: CfgSection, architecture: CfgNetwork) -> Shortcut:
-    _refuse(section, "weights_type", "weights_normalization")
-    here = _input(section, architecture)
-    sources = [here, *_layers_named(section, architecture, "from")]
+def _read_shortcut(section: CfgSection, architecture: CfgNetwork) -> Shortcut:
+    _refuse_keys(section, "weights_type", "weights_normalization")
+    first = _previous_layer(section, architecture)
+    sources = [first, *_find_layers(section, architecture, "from")]
     for source in sources:
-        if (source.height, source.width) != (here.height, here.width):
+        if (source.height, source.width) != (first.height, first.width):
             raise section.error(
-                f"[shortcut] adds different sizes: layer {here.index} is {here.size}, "
+                f"[shortcut] adds different sizes: layer {first.index} is {first.size}, "
                 f"layer {source.index} is {source.size}",
                 "from",
             )
     return Shortcut(
         **_place(section, architecture, *sources),
-        channels=here.channels,
-        height=here.height,
-        width=here.width,
+        channels=first.channels,
+        height=first.height,
+        width=first.width,
         reduction=max(source.reduction for source in sources),
-        activation=_activation(section, "linear"),
+        activation=_read_activation(section, "linear"),
     )
 
 
-def _scale_channels(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
+def _read_scale_channels(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
     """Multiply ``from`` by the previous layer's factor per channel, or position (``scale_wh``)."""
-    factors, source = _factors(section, architecture)
+    factors, source = _find_factors(section, architecture)
     by_position = section.flag("scale_wh")
     expected = (1, source.height, source.width) if by_position else (source.channels, 1, 1)
-    return _product(section, architecture, source, factors, expected)
+    return _multiply(section, architecture, source, factors, expected)
 
 
-def _sam(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
-    factors, source = _factors(section, architecture)
+def _read_sam(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
+    factors, source = _find_factors(section, architecture)
     expected = (source.channels, source.height, source.width)
-    return _product(section, architecture, source, factors, expected)
+    return _multiply(section, architecture, source, factors, expected)
 
 
-def _factors(section: CfgSection, architecture: CfgNetwork) -> tuple[Layer, Layer]:
-    factors, named = _input(section, architecture), _layers_named(section, architecture, "from")
-    if len(named) != 1:
+def _find_factors(section: CfgSection, architecture: CfgNetwork) -> tuple[Layer, Layer]:
+    factors = _previous_layer(section, architecture)
+    sources = _find_layers(section, architecture, "from")
+    if len(sources) != 1:
         raise section.error(f"[{section.name}] takes from=NUMBER, one layer", "from")
-    return factors, named[0]
+    return factors, sources[0]
 
 
-def _product(
+def _multiply(
     section: CfgSection,
     architecture: CfgNetwork,
     source: Layer,
@@ -549,12 +550,12 @@ def _product(
         height=source.height,
         width=source.width,
         reduction=source.reduction,
-        activation=_activation(section, "linear"),
+        activation=_read_activation(section, "linear"),
     )
 
 
-def _upsample(section: CfgSection, architecture: CfgNetwork) -> Upsample:
-    source = _input(section, architecture)
+def _read_upsample(section: CfgSection, architecture: CfgNetwork) -> Upsample:
+    source = _previous_layer(section, architecture)
     stride = section.integer("stride", 2, low=1, high=64)
     return Upsample(
         **_place(section, architecture, source),
@@ -567,8 +568,8 @@ def _upsample(section: CfgSection, architecture: CfgNetwork) -> Upsample:
     )
 
 
-def _dropout(section: CfgSection, architecture: CfgNetwork) -> Dropout:
-    source = _input(section, architecture)
+def _read_dropout(section: CfgSection, architecture: CfgNetwork) -> Dropout:
+    source = _previous_layer(section, architecture)
     return Dropout(
         **_place(section, architecture, source),
         channels=source.channels,
@@ -578,10 +579,10 @@ def _dropout(section: CfgSection, architecture: CfgNetwork) -> Dropout:
     )
 
 
-def _yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
-    source = _input(section, architecture)
+def _read_yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
+    source = _previous_layer(section, architecture)
     classes = section.integer("classes", 20, low=1, high=raised(MAX_CLASSES))  # darknet's default
-    anchors = _anchors(section)
+    anchors = _read_anchors(section)
     filters = len(anchors) * (5 + classes)
     if source.channels != filters:
         raise section.error(
@@ -606,7 +607,7 @@ def _yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
     )
 
 
-def _anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
+def _read_anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
     """Return width and height of the anchors that ``mask`` selects; of all if it is missing."""
     values = section.reals("anchors")
     if not values or len(values) % 2:
@@ -639,26 +640,28 @@ class SectionKind(NamedTuple):
 
 SECTIONS: dict[str, SectionKind] = {
     "convolutional": SectionKind(
-        _convolution,
+        _read_convolution,
         frozenset(
             "batch_normalize filters size stride stride_x stride_y pad padding dilation groups "
             "activation antialiasing xnor binary share_index flipped coordconv deform".split()
         ),
     ),
     "maxpool": SectionKind(
-        _maxpool,
+        _read_maxpool,
         frozenset("size stride stride_x stride_y padding maxpool_depth antialiasing".split()),
     ),
-    "avgpool": SectionKind(_avgpool, frozenset()),
-    "route": SectionKind(_route, frozenset({"layers", "groups", "group_id", "stream"})),
+    "avgpool": SectionKind(_read_avgpool, frozenset()),
+    "route": SectionKind(_read_route, frozenset({"layers", "groups", "group_id", "stream"})),
     "shortcut": SectionKind(
-        _shortcut, frozenset({"from", "activation", "weights_type", "weights_normalization"})
+        _read_shortcut, frozenset({"from", "activation", "weights_type", "weights_normalization"})
     ),
-    "scale_channels": SectionKind(_scale_channels, frozenset({"from", "activation", "scale_wh"})),
-    "sam": SectionKind(_sam, frozenset({"from", "activation"})),
-    "upsample": SectionKind(_upsample, frozenset({"stride", "scale"})),
-    "dropout": SectionKind(_dropout, frozenset()),
+    "scale_channels": SectionKind(
+        _read_scale_channels, frozenset({"from", "activation", "scale_wh"})
+    ),
+    "sam": SectionKind(_read_sam, frozenset({"from", "activation"})),
+    "upsample": SectionKind(_read_upsample, frozenset({"stride", "scale"})),
+    "dropout": SectionKind(_read_dropout, frozenset()),
     "yolo": SectionKind(
-        _yolo, frozenset({"mask", "anchors", "classes", "num", "scale_x_y", "new_coords"})
+        _read_yolo, frozenset({"mask", "anchors", "classes", "num", "scale_x_y", "new_coords"})
     ),
 }

@@ -44,7 +44,7 @@ def read_weights(path: Path, architecture: CfgNetwork) -> tuple[list[Filter], by
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --weights FILE") from exc
     if what := mistaken_for(data[:START_BYTES]):
         raise ModelError(f"{path}: {what}; download it again")
-    start = _header_bytes(path, data)
+    start = _header_size(path, data)
     if size - start != needed:
         count, rest = divmod(size - start, number.itemsize)
         stray = f" and {counted(rest, 'stray byte')}" if rest else ""
@@ -59,9 +59,9 @@ def read_weights(path: Path, architecture: CfgNetwork) -> tuple[list[Filter], by
     return list(_split(floats, architecture)), data
 
 
-def _header_bytes(path: Path, data: bytes) -> int:
-    """Return the size of the header: int32 major, minor, revision, and the number of pictures in
-    training (int64 since 0.2, else int32)."""
+def _header_size(path: Path, data: bytes) -> int:
+    """Return the size of int32 major, minor, revision, and the number of pictures in training
+    (int64 since 0.2, else int32)."""
     if len(data) < 16:
         raise ModelError(
             f"{path}: has {len(data)} bytes, but the header of a .weights file alone takes 16 or "
@@ -88,14 +88,13 @@ def _split(floats: NDArray[np.float32], architecture: CfgNetwork) -> Iterator[Fi
 
 
 def random_weights(architecture: CfgNetwork, seed: int) -> list[Filter]:
-    """Return weights that keep activations near 1. They are the same with any version of numpy,
-    because its legacy stream never changes."""
+    """Return weights that keep activations near 1. All versions of numpy draw the same ones."""
 
     stream = np.random.RandomState(seed)
-    return [_random_filter(stream, layer) for layer in architecture.convolutions]
+    return [_draw_filter(stream, layer) for layer in architecture.convolutions]
 
 
-def _random_filter(stream: np.random.RandomState, layer: Convolution) -> Filter:
+def _draw_filter(stream: np.random.RandomState, layer: Convolution) -> Filter:
     n = layer.channels
     shape = layer.weight_shape
     fan_in = int(np.prod(shape[1:]))
@@ -120,7 +119,7 @@ def fold(
     """Return weights and biases that include batch norm and input scale, computed in float64:
     scales * (conv(x) - means) / sqrt(variances + eps) + biases."""
     with np.errstate(all="ignore"):  # the results are checked below
-        weights = stored.weights.astype(np.float64)  # even this warns for a signalling NaN
+        weights = stored.weights.astype(np.float64)  # warns for a signalling NaN
         biases = stored.biases.astype(np.float64)
         if stored.scales is not None and stored.means is not None and stored.variances is not None:
             factor = stored.scales / np.sqrt(

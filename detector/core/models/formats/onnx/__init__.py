@@ -83,11 +83,11 @@ def read(request: ModelRequest) -> Network:
     parameters = _count_parameters(foreign)
     evidence = Evidence(foreign, metadata, height, width, planar)
     result = recognise(evidence, asked=request.family, described=described)
-    wants, bound = result.description, result.bound
+    description, bound = result.description, result.bound
     names, warnings = class_names(path, result, metadata, request.names)
-    pixels = needed_pixels(evidence, wants, described=described is not None)
+    pixels = needed_pixels(evidence, description, described=described is not None)
     join_levels(foreign, bound.joined)
-    _state_columns(foreign, bound)
+    _set_columns(foreign, bound)
     settle_outputs(foreign, bound.outputs, bound.bare, batch)
     foreign.infer()
     refuse_costly_constants(foreign)
@@ -98,14 +98,14 @@ def read(request: ModelRequest) -> Network:
     graph = foreign.model()
     infer_shapes(graph)
     stride = metadata.stride or max(bound.strides, default=DEFAULT_STRIDE)
-    given = wants.input
-    of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
-    rules = InputRules(height, width, geometry_of(given), stride, given.pad, of_picture)
+    geometry, pad = geometry_of(description.input), description.input.pad
+    of_picture = description.outputs is not None and description.outputs.boxes.of == "picture"
+    rules = InputRules(height, width, geometry, stride, pad, of_picture)
     head, dense = bound.heads(len(names))
-    macs, at_most = _count(path, foreign, graph, rules, warnings)
+    macs, at_most = _count_macs(path, foreign, graph, rules, warnings)
     return Network(
         name=path.stem,
-        family=wants.family,
+        family=description.family,
         graph=graph,
         input=rules,
         batch=batch,
@@ -119,7 +119,7 @@ def read(request: ModelRequest) -> Network:
         sha256=sha256,
         needs_nms=bound.needs_nms,
         watched=BY_HAND if bound.reading is None else HOW_TO_SAY.format(path.name),
-        warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
+        warnings=[f"{path.name} is {description.family}: {result.why}", *warnings],
         details={"layout": result.kind, "recognised": result.why},
     )
 
@@ -158,14 +158,14 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
     _refuse_broken_weights(path, graph)
     model = graph.model()
     infer_shapes(model)
-    shapes = _fixed_outputs(path, graph)
+    shapes = _read_output_shapes(path, graph)
     names, warnings = own.names, random_weights_warning(own.random_seed)
     if request.names is not None:
         names, _ = find_names(path, len(own.names), request.names)
     if own.precision != "fp32":
         warnings.append(f"{path.name} holds an {own.precision} graph, which runs unchanged")
     rules = InputRules(height, width, own.geometry, own.stride, own.pad_value, own.of_picture)
-    macs, at_most = _count(path, graph, model, rules, warnings)
+    macs, at_most = _count_macs(path, graph, model, rules, warnings)
     head, dense = own.head(path, rules, shapes, len(names))
     return Network(
         name=path.stem,
@@ -190,7 +190,7 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
     )
 
 
-def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
+def _read_output_shapes(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
     from onnx import TensorProto
 
     shapes = [graph.shape(name) for name in graph.outputs]
@@ -203,7 +203,7 @@ def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
     return [shape for shape in shapes if shape is not None]
 
 
-def _count(
+def _count_macs(
     path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
 ) -> tuple[int, bool]:
     """Return a picture's MACs and whether they are an upper bound, which is added to ``notes``."""
@@ -228,7 +228,7 @@ def _count(
 FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=describe)
 
 
-def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
+def _set_columns(graph: ForeignGraph, bound: Bound) -> None:
     """Set the number of columns of a boxes output if shape inference did not find it."""
     if (reading := bound.reading) is None:
         return

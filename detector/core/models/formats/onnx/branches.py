@@ -38,22 +38,22 @@ def taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodePro
     attributes = {attribute.name: attribute.g for attribute in node.attribute}
     guarded: set[str] = set()
     if condition is not None and condition.size == 1:
-        taken = attributes["then_branch" if condition.item() else "else_branch"]
+        branch = attributes["then_branch" if condition.item() else "else_branch"]
     else:
         guarded = _tested_for_emptiness(graph, node.input[0])
         known = all(graph.dims.get(name) for name in guarded)
         if not guarded or not known or not _returns_empty(attributes["then_branch"]):
             return None  # for now: ranks may become known when more constants are computed
-        taken = attributes["else_branch"]
-    if len(taken.output) != len(node.output):
+        branch = attributes["else_branch"]
+    if len(branch.output) != len(node.output):
         return None
-    graph.constants |= {tensor.name: tensor for tensor in taken.initializer}
+    graph.constants |= {tensor.name: tensor for tensor in branch.initializer}
     ends = [
         helper.make_node("Identity", [info.name], [name], name=graph.fresh(f"{node.name}.end"))
-        for info, name in zip(taken.output, node.output, strict=True)
+        for info, name in zip(branch.output, node.output, strict=True)
     ]
     nodes: list[onnx.NodeProto] = []
-    for inner in taken.node:
+    for inner in branch.node:
         if inner.op_type == "ReduceMax" and inner.input[0] in guarded:
             nodes.append(_add_row_of_zeros(graph, inner))
         nodes.append(inner)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from detector.core.models.formats.onnx.metadata import Metadata
 
-# Operators that compute nothing but a logistic function.
+# Operators that only move values, or apply a logistic function.
 TRANSPARENT = frozenset(
     "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten "
     "QuantizeLinear DequantizeLinear".split()
@@ -168,10 +168,10 @@ class Evidence(OutputShapes):
     def sides(self, name: str) -> str:
         """Return "linear" if boxes are the logistic of a linear layer (DETR), "moved" if a query's
         position is added to that layer's output (Conditional DETR), else ""."""
-        node = self._past_moves(name)
+        node = self._skip_moves(name)
         if node is None or node.op_type != "Sigmoid":
             return ""
-        node = self._past_moves(node.input[0])
+        node = self._skip_moves(node.input[0])
         if node is None:
             return ""
         if node.op_type in ("ScatterND", "Concat"):
@@ -181,7 +181,7 @@ class Evidence(OutputShapes):
             return "linear"
         return "moved" if node.op_type == "Add" else ""
 
-    def _past_moves(self, name: str) -> onnx.NodeProto | None:
+    def _skip_moves(self, name: str) -> onnx.NodeProto | None:
         node = self.makers.get(name)
         while node is not None and node.op_type != "Concat" and node.op_type in MOVING | ROUNDING:
             node = self.makers.get(node.input[0])
@@ -227,7 +227,7 @@ class Evidence(OutputShapes):
         widths: list[int] = []
         for tensor in node.input:
             inner = self.parts(tensor, 0)
-            side = self._joined_side(node, tensor)
+            side = self._measure_part(node, tensor)
             if side is None:
                 return []
             widths += inner if sum(inner) == side else [side]
@@ -248,7 +248,7 @@ class Evidence(OutputShapes):
             start += dims[1]
         return None
 
-    def _joined_side(self, node: onnx.NodeProto, tensor: str) -> int | None:
+    def _measure_part(self, node: onnx.NodeProto, tensor: str) -> int | None:
         """Return the length of a tensor along the axis of the Concat that reads it."""
         dims, axis = self.dims(tensor), attributes_of(node)["axis"]
         return dims[axis] if -len(dims) <= axis < len(dims) else None
@@ -268,9 +268,9 @@ class Evidence(OutputShapes):
         return {dims[-1] if dims and dims[-1] is not None else 0 for dims in weights}
 
     def first_convolutions(self) -> list[onnx.NodeProto]:
-        return [node for node in self._behind_picture() if node.op_type == "Conv"]
+        return [node for node in self._find_readers() if node.op_type == "Conv"]
 
-    def _behind_picture(self) -> Iterator[onnx.NodeProto]:
+    def _find_readers(self) -> Iterator[onnx.NodeProto]:
         """Yield the nodes that read the picture, directly or after it was moved or scaled."""
         readers, pending, visited = self.graph.readers(), [self.graph.input.name], 0
         while pending and visited < MAX_STEPS:
@@ -289,7 +289,7 @@ class Evidence(OutputShapes):
                 break
             node = nodes[0]
             if node.op_type in AFFINE:
-                step = self._affine(node, name)
+                step = self._read_affine(node, name)
                 if step is None:
                     break
                 factor, offset = factor * step[0], offset * step[0] + step[1]
@@ -313,7 +313,7 @@ class Evidence(OutputShapes):
             return backwards and axes is not None and self.dims(node.input[0])[int(axes[0])] == 3
         return False
 
-    def _affine(
+    def _read_affine(
         self, node: onnx.NodeProto, name: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Return factor and offset of a node with a constant operand of one or three values."""

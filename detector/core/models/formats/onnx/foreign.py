@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ForeignGraph:
     """``dims``, ``types``: those of every tensor, from the latest ``infer``. ``sizes``: inputs for
     the picture's size. ``declared``: the outputs' shapes in the file, used if inference fails and
-    size and batch are the file's; ``taken``: the outputs for which they are used."""
+    size and batch are the file's; ``uses_declared``: the outputs for which they are used."""
 
     name: str
     opset: int
@@ -36,7 +36,7 @@ class ForeignGraph:
     dims: dict[str, Dims] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
     declared: dict[str, Dims] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
+    uses_declared: set[str] = field(default_factory=set)
     _names_made: int = 0
 
     def infer(self) -> None:
@@ -50,7 +50,7 @@ class ForeignGraph:
             self.types[info.name] = tensor.elem_type
             if tensor.HasField("shape"):
                 self.dims[info.name] = dims_of(info)
-        self.taken = {name for name in self.declared if self._take_declared(name)}
+        self.uses_declared = {name for name in self.declared if self._take_declared(name)}
 
     def _take_declared(self, name: str) -> bool:
         """Use the declared shape of an output if inference leaves at least two sides unknown. A

@@ -35,22 +35,19 @@ class Guess:
     guessed: dict[str, str] = field(default_factory=dict)
 
     def words(self) -> str:
-        given = self.outputs
-        if given is None:
+        if self.outputs is None:
             return ""
-        where = f"boxes in {given.boxes.tensor}"
-        if given.boxes.columns is not None:
-            where += f" columns {given.boxes.columns}"
-        unit = "0..1" if given.boxes.unit == "fraction" else "pixels"
-        parts = [f"{where} ({given.boxes.form}, in {unit})"]
-        parts.append(f"scores in {given.scores.tensor}{_column(given.scores.columns)}")
-        if given.classes is not None:
-            column = given.classes.column
-            parts.append(f"classes in {given.classes.tensor}{_column(column)}")
+        boxes, scores, classes = self.outputs.boxes, self.outputs.scores, self.outputs.classes
+        columns = "" if boxes.columns is None else f" columns {boxes.columns}"
+        unit = "0..1" if boxes.unit == "fraction" else "pixels"
+        parts = [f"boxes in {boxes.tensor}{columns} ({boxes.form}, in {unit})"]
+        parts.append(f"scores in {scores.tensor}{_format_column(scores.columns)}")
+        if classes is not None:
+            parts.append(f"classes in {classes.tensor}{_format_column(classes.column)}")
         return f"; a test run suggests {', '.join(parts)}"
 
 
-def _column(column: object) -> str:
+def _format_column(column: object) -> str:
     return "" if column is None else f" column {column}"
 
 
@@ -89,7 +86,7 @@ def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
 def guess_outputs(evidence: Evidence) -> Guess:
     tables = _output_tables(evidence)
     if not has_levels(evidence):
-        for find in (_list_in_one, _list_in_parts, _rows_in_two, _rows_in_one):
+        for find in (_find_list, _find_list_parts, _find_two_tables, _find_one_table):
             if (guess := find(tables)) is not None:
                 return guess
     return Guess()
@@ -126,8 +123,8 @@ def _as_table(values: NDArray[Any]) -> Floats | None:
 
 def _is_class(column: Floats) -> bool:
     """Return whether values are whole numbers of at least -1 (padding), and not all 0."""
-    whole = bool((np.abs(column - np.rint(column)) < WHOLE).all())
-    return whole and bool((column >= -1).all()) and bool(column.any())
+    is_whole = bool((np.abs(column - np.rint(column)) < WHOLE).all())
+    return is_whole and bool((column >= -1).all()) and bool(column.any())
 
 
 def _is_score(column: Floats) -> bool:
@@ -135,7 +132,7 @@ def _is_score(column: Floats) -> bool:
     return within and not _is_class(column)
 
 
-def _boxes(tensor: str, table: Floats, columns: str | None, guess: Guess) -> BoxesDescription:
+def _guess_boxes(tensor: str, table: Floats, columns: str | None, guess: Guess) -> BoxesDescription:
     ordered = bool((table[:, 2:] >= table[:, :2] - WHOLE).mean() > 0.95)
     fraction = bool(len(table)) and bool((np.abs(table) <= FRACTION).all())
     form: Literal["xyxy", "cxcywh"] = "xyxy" if ordered else "cxcywh"
@@ -149,7 +146,7 @@ def _boxes(tensor: str, table: Floats, columns: str | None, guess: Guess) -> Box
     return BoxesDescription(tensor=tensor, columns=columns, form=form, unit=unit)
 
 
-def _list_in_one(tables: dict[str, Floats]) -> Guess | None:
+def _find_list(tables: dict[str, Floats]) -> Guess | None:
     """Find a table of finished detections: a box, a score and a class, in any order."""
     for name, table in tables.items():
         rows = table[table.any(axis=1)]
@@ -165,7 +162,7 @@ def _list_in_one(tables: dict[str, Floats]) -> Guess | None:
                 guess = Guess()
                 guess.guessed["classes.first"] = "1 if the first class has the number 1"
                 guess.outputs = OutputsDescription(
-                    boxes=_boxes(name, box, f"{first}-{first + 3}", guess),
+                    boxes=_guess_boxes(name, box, f"{first}-{first + 3}", guess),
                     scores=ScoresDescription(tensor=name, columns=scores[0]),
                     classes=ClassesDescription(tensor=name, column=classes[0], first=0),
                     nms="inside",
@@ -174,7 +171,7 @@ def _list_in_one(tables: dict[str, Floats]) -> Guess | None:
     return None
 
 
-def _list_in_parts(tables: dict[str, Floats]) -> Guess | None:
+def _find_list_parts(tables: dict[str, Floats]) -> Guess | None:
     """Find boxes, scores and classes in separate outputs with equally many rows."""
     wide = [name for name, table in tables.items() if table.shape[1] in (4, 5)]
     if len(wide) != 1:
@@ -195,7 +192,7 @@ def _list_in_parts(tables: dict[str, Floats]) -> Guess | None:
     columns = "0-3" if boxes.shape[1] == 5 else None
     counts = [name for name, table in tables.items() if table.shape == (1, 1)]
     guess.outputs = OutputsDescription(
-        boxes=_boxes(wide[0], boxes[:, :4], columns, guess),
+        boxes=_guess_boxes(wide[0], boxes[:, :4], columns, guess),
         scores=ScoresDescription(wide[0], 4) if is_joined else ScoresDescription(scores[0]),
         classes=ClassesDescription(tensor=classes[0], first=0),
         count=ColumnDescription(counts[0]) if len(counts) == 1 else None,
@@ -204,7 +201,7 @@ def _list_in_parts(tables: dict[str, Floats]) -> Guess | None:
     return guess
 
 
-def _rows_in_two(tables: dict[str, Floats]) -> Guess | None:
+def _find_two_tables(tables: dict[str, Floats]) -> Guess | None:
     """Find boxes [N, 4] and scores [N, C], or [C, N]."""
     boxes = [name for name, table in tables.items() if table.shape[1] == 4 and len(table) > 4]
     for name in boxes:
@@ -218,23 +215,23 @@ def _rows_in_two(tables: dict[str, Floats]) -> Guess | None:
             continue
         guess, (scores, across) = Guess(), others[0]
         guess.outputs = OutputsDescription(
-            boxes=_boxes(name, tables[name], None, guess),
-            scores=_scores(scores, tables[scores], None, across, guess),
+            boxes=_guess_boxes(name, tables[name], None, guess),
+            scores=_guess_scores(scores, tables[scores], None, across, guess),
         )
         guess.guessed["nms"] = "none if each object gets one box (DETR)"
         return guess
     return None
 
 
-def _rows_in_one(tables: dict[str, Floats]) -> Guess | None:
+def _find_one_table(tables: dict[str, Floats]) -> Guess | None:
     for name, table in tables.items():
         across = table.shape[0] < table.shape[1] and table.shape[0] >= 5
         rows = table.T if across else table
         if rows.shape[1] < 5 or len(rows) < 2 or not rows.any():
             continue
         guess = Guess()
-        boxes = _boxes(name, rows[:, :4], "0-3", guess)
-        scores = _scores(name, rows[:, 4:], "4-", across, guess)
+        boxes = _guess_boxes(name, rows[:, :4], "0-3", guess)
+        scores = _guess_scores(name, rows[:, 4:], "4-", across, guess)
         if across:
             boxes = BoxesDescription(name, "0-3", boxes.form, boxes.unit, "input", "first")
         guess.guessed["scores.columns"] = (
@@ -245,7 +242,7 @@ def _rows_in_one(tables: dict[str, Floats]) -> Guess | None:
     return None
 
 
-def _scores(
+def _guess_scores(
     name: str, table: Floats, columns: str | None, across: bool, guess: Guess
 ) -> ScoresDescription:
     sums = table.sum(axis=0 if across and columns is None else 1)

@@ -72,7 +72,7 @@ def split_inputs(
     constants = {*heavy, *(tensor.name for tensor in graph.initializer)}
     inputs = [info for info in graph.input if info.name not in constants]
     if len(inputs) > 1:
-        read = _names_read(model)
+        read = _collect_names_read(model)
         inputs = [info for info in inputs if info.name in read]
     sizes = [info for info in inputs if meaning_of(info.name) is not None]
     others = [info for info in inputs if meaning_of(info.name) is None]
@@ -93,7 +93,7 @@ def split_inputs(
     return others[0], sizes
 
 
-def _names_read(model: onnx.ModelProto) -> set[str]:
+def _collect_names_read(model: onnx.ModelProto) -> set[str]:
     read: set[str] = set()
     for graph in every_graph(model):
         read.update(name for node in graph.node for name in node.input)

@@ -30,7 +30,7 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
     model, digest = _parse(path)
     measure_graph(path, model)
     tidy(model)
-    _digest(digest, read_external_data(path, model))
+    _update_digest(digest, read_external_data(path, model))
     check_tensors(path, model)
     heavy = _remove_heavy(path, model)
     model = _inline_functions(path, model)
@@ -43,15 +43,15 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
     return (
         ForeignGraph(
             name=path.stem,
-            opset=_opset(path, model),
-            ir_version=_ir_version(model),
+            opset=_read_opset(path, model),
+            ir_version=_find_ir_version(model),
             input=next(info for info in graph.input if info.name == picture.name),
             sizes=sizes,
-            outputs=_outputs(path, graph),
+            outputs=_read_outputs(path, graph),
             nodes=list(graph.node),
             constants={tensor.name: tensor for tensor in graph.initializer} | heavy,
             metadata=metadata,
-            declared=_declared_shapes(graph),
+            declared=_read_declared_shapes(graph),
         ),
         digest.hexdigest(),
     )
@@ -137,7 +137,7 @@ def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         inlined: onnx.ModelProto = inliner.inline_local_functions(model)
     except Exception as exc:
-        raise ModelError(f"{path}: its functions cannot be inlined: {_one_line(exc)}") from exc
+        raise ModelError(f"{path}: its functions cannot be inlined: {_join_lines(exc)}") from exc
     return inlined
 
 
@@ -167,7 +167,7 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the checked model at opset 17, or at its own opset if that is newer."""
     from onnx import defs, version_converter
 
-    opset = _opset(path, model)
+    opset = _read_opset(path, model)
     if opset > (known := defs.onnx_opset_version()):
         raise ModelError(
             f"{path}: uses opset {opset}, but the installed onnx package only knows opsets up to "
@@ -177,7 +177,7 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
         check_model(model, unfinished=True)
     except Exception as exc:  # the checker's own error, and others
         raise ModelError(
-            f"{path}: the ONNX checker rejects it: {_one_line(exc)}; export it again"
+            f"{path}: the ONNX checker rejects it: {_join_lines(exc)}; export it again"
         ) from exc
     if opset >= OPSET:
         return model
@@ -185,7 +185,7 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
         converted: onnx.ModelProto = version_converter.convert_version(model, OPSET)
     except Exception as exc:  # RuntimeError, and the converter's own errors
         raise ModelError(
-            f"{path}: ONNX cannot convert it from opset {opset} to {OPSET}: {_one_line(exc)}; "
+            f"{path}: ONNX cannot convert it from opset {opset} to {OPSET}: {_join_lines(exc)}; "
             f"export it again with opset {OPSET}"
         ) from exc
     if opset <= 10:
@@ -207,14 +207,14 @@ def _restore_coordinates(model: onnx.ModelProto) -> None:
             node.attribute.extend(attributes)
 
 
-def _opset(path: Path, model: onnx.ModelProto) -> int:
+def _read_opset(path: Path, model: onnx.ModelProto) -> int:
     for entry in model.opset_import:
         if entry.domain in STANDARD:
             return int(entry.version)
     raise ModelError(f"{path}: does not declare its opset; export it again")
 
 
-def _ir_version(model: onnx.ModelProto) -> int:
+def _find_ir_version(model: onnx.ModelProto) -> int:
     """Return the lowest version that fits the opset, because old runtimes reject newer ones."""
     from onnx import helper
 
@@ -222,7 +222,7 @@ def _ir_version(model: onnx.ModelProto) -> int:
     return int(helper.find_min_ir_version_for(standard, ignore_unknown=True))
 
 
-def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
+def _read_outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
     computed = {name for node in graph.node for name in node.output}
     for info in graph.output:
         if info.name not in computed:
@@ -230,19 +230,19 @@ def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
     return {info.name: info.type.tensor_type.elem_type for info in graph.output}
 
 
-def _declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
+def _read_declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
     stated = {
         info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")
     }
     return {name: dims for name, dims in stated.items() if all(dims)}
 
 
-def _digest(digest: hashlib._Hash, files: list[Path]) -> None:
+def _update_digest(digest: hashlib._Hash, files: list[Path]) -> None:
     for path in files:
         with path.open("rb") as file:
             while block := file.read(READ_BYTES):
                 digest.update(block)
 
 
-def _one_line(exc: BaseException) -> str:
+def _join_lines(exc: BaseException) -> str:
     return " ".join(str(exc).split())[:300]

@@ -43,20 +43,20 @@ def read_metadata(path: str, entries: Mapping[str, str]) -> Metadata:
             f"{path}: is a model for the task {quote(task)}; only detection is supported: export "
             "one whose task is detect"
         )
-    arguments = _literal(entries.get("args", ""))
+    arguments = _parse_literal(entries.get("args", ""))
     nms = arguments.get("nms") if isinstance(arguments, dict) else None
     return Metadata(
         description=str(entries.get("description", ""))[:200],
-        names=_names(_literal(entries.get("names", "")))
-        or _names(entries.get("character", "")[:MAX_TEXT].splitlines()),  # RapidAI's key
-        stride=_stride(_literal(entries.get("stride", ""))),
-        imgsz=_size(_literal(entries.get("imgsz", ""))),
-        nms=bool(nms) or _literal(entries.get("nms", "")) is True,
-        end2end=_literal(entries.get("end2end", "")) is True,
+        names=_parse_names(_parse_literal(entries.get("names", "")))
+        or _parse_names(entries.get("character", "")[:MAX_TEXT].splitlines()),  # RapidAI's key
+        stride=_parse_stride(_parse_literal(entries.get("stride", ""))),
+        imgsz=_parse_size(_parse_literal(entries.get("imgsz", ""))),
+        nms=bool(nms) or _parse_literal(entries.get("nms", "")) is True,
+        end2end=_parse_literal(entries.get("end2end", "")) is True,
     )
 
 
-def _literal(text: str) -> object:
+def _parse_literal(text: str) -> object:
     """Parse a Python literal or JSON; return None for any other text."""
     text = text.strip()
     if not text or len(text) > MAX_TEXT:
@@ -74,7 +74,7 @@ def _literal(text: str) -> object:
     return value
 
 
-def _names(value: object) -> tuple[str, ...] | None:
+def _parse_names(value: object) -> tuple[str, ...] | None:
     if isinstance(value, dict):
         try:
             numbered = {int(key): name for key, name in value.items()}
@@ -94,7 +94,7 @@ def _names(value: object) -> tuple[str, ...] | None:
     return tuple(name or f"class{at}" for at, name in enumerate(printable))
 
 
-def _stride(value: object) -> int | None:
+def _parse_stride(value: object) -> int | None:
     if (
         isinstance(value, list | tuple)
         and value
@@ -104,7 +104,7 @@ def _stride(value: object) -> int | None:
     return int(value) if isinstance(value, int | float) and 1 <= value <= MAX_STRIDE else None
 
 
-def _size(value: object) -> tuple[int, int] | None:
+def _parse_size(value: object) -> tuple[int, int] | None:
     if isinstance(value, int):
         value = [value, value]
     if (

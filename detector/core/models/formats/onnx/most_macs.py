@@ -5,11 +5,10 @@ Operators that count regions are bounded: NonZero returns at most one index per 
 NonMaxSuppression and TopK at most one per box. For shape inference we make a copy of the graph in
 which each of them returns the maximum number of rows, with unknown values.
 
-The inferred shapes are upper bounds only if no size falls when a count rises. So a value computed
-from a count may become a constant only through operators whose results never fall (``RISING``);
-all others, and the sizes that depend on them, stay unknown. A file with unknown sizes is refused,
-since they have no bound. A Reshape does not add elements; we assume that it splits them among its
-sides as it does for the maximum.
+The inferred shapes are upper bounds only if no size falls when a count rises. So values computed
+from counts become constants only through operators whose results never fall (``RISING``). All
+others, and the sizes that depend on them, stay unknown, and a file with unknown sizes is refused.
+A Reshape adds no elements; we assume that it splits them as it does for the maximum.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from detector.core.models.graph.build import node_macs, uncounted
 if TYPE_CHECKING:
     import onnx
 
-# Operators whose results shape inference computes from values of constants.
+# Operators whose output values shape inference computes, to find shapes.
 FOLLOWED = frozenset("Add Sub Mul Cast Concat Gather Slice Squeeze Unsqueeze Size".split())
 MAX_BOUND = 1 << 40  # rows; a larger bound counts as none
 COUNTING = ("NonZero", "NonMaxSuppression", "TopK", "Compress", "Unique")
@@ -102,10 +101,10 @@ def _hide_values(copy: ForeignGraph, graph: ForeignGraph, kept: Set[str]) -> boo
             continue
         shapes = [graph.shape(name) for name in node.output]
         known = [shape for shape in shapes if shape is not None]
-        whole = graph.types.get(node.output[0]) in (TensorProto.INT32, TensorProto.INT64)
+        is_integer = graph.types.get(node.output[0]) in (TensorProto.INT32, TensorProto.INT64)
         if len(known) == len(shapes):
             copy.nodes[at : at + 1] = _make_unknown(copy, node, known)
-        elif node.op_type in FOLLOWED and whole:
+        elif node.op_type in FOLLOWED and is_integer:
             return False
     return True
 
@@ -158,21 +157,21 @@ def _largest_shapes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int
     """Return the outputs' largest shapes; None if the node does not count, or if unknown."""
     if node.op_type not in COUNTING:
         return None
-    given = graph.shape(node.input[0])
-    if given is None or math.prod(given) > MAX_BOUND:
+    shape = graph.shape(node.input[0])
+    if shape is None or math.prod(shape) > MAX_BOUND:
         return None
     if node.op_type == "NonZero":
-        return [(len(given), math.prod(given))]
+        return [(len(shape), math.prod(shape))]
     if node.op_type == "NonMaxSuppression":
         return _most_boxes(graph, node)
     axis = attributes_of(node).get("axis", -1 if node.op_type == "TopK" else None)
     if node.op_type == "TopK":
         if graph.value(node.input[1]) is not None:
             return None
-        return [given, given]
+        return [shape, shape]
     if node.op_type == "Compress":
-        return [(math.prod(given),) if axis is None else given]
-    return None if axis is not None else [(math.prod(given),)] * len(node.output)
+        return [(math.prod(shape),) if axis is None else shape]
+    return None if axis is not None else [(math.prod(shape),)] * len(node.output)
 
 
 def _most_boxes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:

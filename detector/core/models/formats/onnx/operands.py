@@ -40,25 +40,25 @@ def _check_list(graph: ForeignGraph, node: onnx.NodeProto, at: int) -> None:
     dims, kind = graph.dims.get(name), graph.types.get(name)
     if dims is not None and len(dims) != 1:
         raise _damaged(graph, node, f"its input {at} has shape {list(dims)}, but must be a list")
-    whole = (TensorProto.INT32, TensorProto.INT64)
+    integers = (TensorProto.INT32, TensorProto.INT64)
     floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
-    allowed = floats if (node.op_type, at) in FACTORS else whole
+    allowed = floats if (node.op_type, at) in FACTORS else integers
     if kind and kind not in allowed:
         raise _damaged(graph, node, f"its input {at} has the wrong number type")
 
 
 def _check_slice(graph: ForeignGraph, node: onnx.NodeProto) -> None:
-    given = {
+    lengths = {
         name: graph.dims[tensor][0]
         for name, tensor in zip(NAMES, node.input[1:], strict=False)
         if tensor and tensor in graph.dims
     }
-    if len({length for length in given.values() if length is not None}) > 1:
-        raise _damaged(graph, node, f"the lengths of its lists do not match: {given}")
+    if len({length for length in lengths.values() if length is not None}) > 1:
+        raise _damaged(graph, node, f"the lengths of its lists do not match: {lengths}")
     dims = graph.dims.get(node.input[0])
     if dims is None:
         return
-    rank, count = len(dims), given.get("starts")
+    rank, count = len(dims), lengths.get("starts")
     axes = graph.value(node.input[3]) if len(node.input) > 3 and node.input[3] else None
     listed = range(count or 0) if axes is None else axes.tolist()
     if any(not -rank <= axis < rank for axis in listed) or len({a % rank for a in listed}) < len(

@@ -1,9 +1,8 @@
 """Change the batch of a graph that was exported with another one, if that is provably correct.
 
 The proof follows the batch axis from the input through every node. By the rules below, each
-operator must treat the pictures separately, and a Reshape must not merge or split the axis. Only
-constants that hold the batch change, such as the target of a Reshape. Operators without a rule are
-refused.
+operator must treat pictures separately, and a Reshape must not merge or split the axis. Only
+constants change: the targets of Reshapes. Operators without a rule are refused.
 """
 
 from __future__ import annotations
@@ -144,8 +143,7 @@ def _check_shapes(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -
 
 
 def _broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Return the batch axis counted from the end, at which shapes are aligned. Constants must be
-    the same for all pictures."""
+    """Shapes are aligned at their ends. Constants must be the same for all pictures."""
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.batched_inputs(node)}
     if len(from_end) != 1:

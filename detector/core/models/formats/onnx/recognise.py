@@ -274,8 +274,8 @@ def _refusal(evidence: Evidence) -> str:
 def class_names(
     path: Path, result: Recognition, metadata: Metadata, given: Path | None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Return class names and warnings. The names come from the first of: ``given``, the metadata,
-    the description, a file next to the model, COCO."""
+    """Return class names and warnings. Names come from ``given``, or else from the metadata, the
+    description, a file next to the model, or COCO."""
     classes, described = result.bound.classes, listed_names(result.description)
     if given is None and metadata.names is not None:
         if classes is not None and len(metadata.names) != classes:

@@ -84,8 +84,8 @@ def join_levels(graph: ForeignGraph, joined: Mapping[str, JoinedOutput]) -> None
 def settle_outputs(
     graph: ForeignGraph, names: tuple[str, ...], bare: Collection[str], batch: int
 ) -> None:
-    """Make ``names`` the outputs, each from a different node, in place. Those in ``bare`` get a
-    batch axis. A list whose length depends on the picture ([K, 7]) gets MAX_ROWS rows."""
+    """Make ``names`` the outputs, each of its own node, in place. Those in ``bare`` get a batch
+    axis. A list whose length depends on the picture ([K, 7]) gets MAX_ROWS rows."""
     from onnx import TensorProto
 
     for name in names:
@@ -125,7 +125,9 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
     if graph.types[name] != TensorProto.FLOAT:
         nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
         x = nodes[-1].output[0]
-    if name in graph.taken:  # the file declares a shape that inference lacks: add it as a Reshape
+    if (
+        name in graph.uses_declared
+    ):  # the file declares a shape that inference lacks: add it as a Reshape
         sides = graph.constant("output.shape", np.array(dims, np.int64))
         nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
     elif None in dims:
@@ -295,14 +297,14 @@ def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
         helper.make_node("Cast", [INPUT], ["input.cast"], name="input.cast", to=TensorProto.FLOAT)
     ]
     if planar:
-        nodes.append(_follow(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
+        nodes.append(_make_next(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
     folds = planar and batched and kind == TensorProto.FLOAT and pixels.plain
     order = BGR if pixels.bgr else sorted(BGR)
     if not (folds and _fold_into_weights(graph, old.name, order, pixels.factor[0])):
         nodes += _convert_pixels(graph, nodes, pixels, planar)
     if not batched:
         sides_given = graph.constant("input.unbatched.shape", np.array(rest, np.int64))
-        nodes.append(_follow(nodes, "Reshape", "input.unbatched", sides_given))
+        nodes.append(_make_next(nodes, "Reshape", "input.unbatched", sides_given))
     last = nodes[-1].output[0]
     if kind == TensorProto.UINT8 and (casts := _float_casts(graph, old.name)):
         for node in casts:
@@ -310,7 +312,7 @@ def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
         graph.nodes = [node for node in graph.nodes if node not in casts]
     elif kind != TensorProto.FLOAT:
         name = "input.u8" if kind == TensorProto.UINT8 else "input.fp16"
-        nodes.append(_follow(nodes, "Cast", name, to=kind))
+        nodes.append(_make_next(nodes, "Cast", name, to=kind))
         last = nodes[-1].output[0]
     graph.rename(old.name, last)
     graph.nodes = [*nodes, *graph.nodes]
@@ -330,7 +332,7 @@ def _convert_pixels(
         operand = np.array(values if len(set(values)) > 1 else values[:1], np.float32)
         operand = operand.reshape(shape) if len(operand) > 1 else operand
         constant = graph.constant(f"{name}.factor", operand)
-        nodes.append(_follow(nodes or before, operator, name, constant))
+        nodes.append(_make_next(nodes or before, operator, name, constant))
     return nodes
 
 
@@ -368,12 +370,13 @@ def _free_prefix_names(graph: ForeignGraph) -> None:
     graph.outputs = {renamed.get(name, name): kind for name, kind in graph.outputs.items()}
 
 
-def _follow(
-    nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object
+def _make_next(
+    nodes: list[onnx.NodeProto], operator: str, name: str, *operands: str, **attributes: object
 ) -> onnx.NodeProto:
     from onnx import helper
 
-    return helper.make_node(operator, [nodes[-1].output[0], *more], [name], name=name, **attributes)
+    inputs = [nodes[-1].output[0], *operands]
+    return helper.make_node(operator, inputs, [name], name=name, **attributes)
 
 
 def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProto]:
@@ -392,8 +395,7 @@ def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProt
 
 
 def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
-    """Reorder and scale the weights that read the picture. Return False if they cannot be found, or
-    if other nodes read it too."""
+    """Reorder and scale the weights that read the picture; return False if other nodes read it."""
     orders = {start: order}
     convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
     for node in graph.nodes:
@@ -451,8 +453,8 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
 
 def rename_all(graph: ForeignGraph) -> None:
     """Rename nodes, tensors and constants, in place: ``/model.0/conv/Conv`` becomes
-    ``model.0.conv`` if it is the module's only node. No name is the beginning of another one,
-    because torch modules would clash."""
+    ``model.0.conv`` if it is the module's only node. No name is another one's beginning, as torch's
+    modules would clash."""
     names = _node_names(graph.nodes)
     tensors = {graph.input.name: graph.input.name}
     for node, name in zip(graph.nodes, names, strict=True):

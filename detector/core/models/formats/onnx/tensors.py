@@ -85,8 +85,8 @@ class _ExternalData(NamedTuple):
 
 
 def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
-    """Read the tensors in other files, in place, and return the files. They must be in or below the
-    model's folder. Raises ModelError."""
+    """Read the tensors in other files, which must be in or below the model's folder, and return the
+    files. Raises ModelError."""
     from onnx import TensorProto
 
     places = [
@@ -101,7 +101,7 @@ def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
     for tensor, file, offset, size in places:
         if offset + size > sizes[file]:
             raise ModelError(
-                f"{path}: {file.name} has {sizes[file]:,} bytes, but {_name_of(tensor)} needs "
+                f"{path}: {file.name} has {sizes[file]:,} bytes, but {_describe(tensor)} needs "
                 f"{size:,} bytes from byte {offset:,} on; it is truncated or belongs to another "
                 "model: copy it again"
             )
@@ -133,7 +133,7 @@ def _parse_place(path: Path, tensor: onnx.TensorProto) -> _ExternalData:
         or not _is_inside(path, file)
     ):
         raise ModelError(
-            f"{path}: {_name_of(tensor)} claims to be stored in {location!r}, outside the model's "
+            f"{path}: {_describe(tensor)} claims to be stored in {location!r}, outside the model's "
             "folder, which is refused"
         )
     numbers = {}
@@ -141,22 +141,22 @@ def _parse_place(path: Path, tensor: onnx.TensorProto) -> _ExternalData:
         text = entries.get(key, "")
         if text and not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
             raise ModelError(
-                f"{path}: {_name_of(tensor)}: {key} {text[:40]!r} is not a number of bytes; it is "
+                f"{path}: {_describe(tensor)}: {key} {text[:40]!r} is not a number of bytes; it is "
                 "damaged: export it again"
             )
         numbers[key] = int(text) if text else None
     size = _check_shape(path, tensor)
     if numbers["length"] not in (None, size):
         raise ModelError(
-            f"{path}: {_name_of(tensor)} has {numbers['length']:,} bytes in {location}, but its "
+            f"{path}: {_describe(tensor)} has {numbers['length']:,} bytes in {location}, but its "
             f"shape needs {size:,}; it is damaged: export it again"
         )
     return _ExternalData(tensor, file, numbers["offset"] or 0, size)
 
 
 def _is_inside(path: Path, file: Path) -> bool:
-    """Return whether a file is in the model's folder. If links are followed, it may be in the
-    folder of the link to the model, or in that of the model itself."""
+    """Return whether a file is in the model's folder, with all links followed. If the model is a
+    link, both its folders count."""
     real = os.path.realpath(file)
     folders = (os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path)))
     return any(real.startswith(folder.rstrip("/") + "/") for folder in folders)
@@ -206,7 +206,7 @@ def check_tensors(path: Path, model: onnx.ModelProto) -> None:
             needed, stored, unit = -(-count // packed), len(getattr(tensor, field)), "values"
         if stored != needed:
             raise ModelError(
-                f"{path}: {_name_of(tensor)} holds {stored:,} {unit}, but its shape "
+                f"{path}: {_describe(tensor)} holds {stored:,} {unit}, but its shape "
                 f"{list(tensor.dims)} needs {needed:,}; it is damaged: download it or export it "
                 "again"
             )
@@ -223,7 +223,7 @@ def _check_shape(path: Path, tensor: onnx.TensorProto) -> int:
         or tensor.HasField("segment")
     ):
         raise ModelError(
-            f"{path}: {_name_of(tensor)} has the impossible shape {sides[:MAX_RANK]}; it is "
+            f"{path}: {_describe(tensor)} has the impossible shape {sides[:MAX_RANK]}; it is "
             "damaged: download it or export it again"
         )
     return (int(math.prod(sides)) * bits + 7) // 8
@@ -233,7 +233,7 @@ def _storage_of(path: Path, tensor: onnx.TensorProto) -> tuple[int, str, int]:
     name = _type_names().get(tensor.data_type, f"type {tensor.data_type}")
     if name not in BITS:
         raise ModelError(
-            f"{path}: {_name_of(tensor)} has type {name.lower()}, which is not supported; export "
+            f"{path}: {_describe(tensor)} has type {name.lower()}, which is not supported; export "
             "it in float32, or download it again"
         )
     return BITS[name]
@@ -246,5 +246,5 @@ def _type_names() -> dict[int, str]:
     return {number: name for name, number in TensorProto.DataType.items()}
 
 
-def _name_of(tensor: onnx.TensorProto) -> str:
+def _describe(tensor: onnx.TensorProto) -> str:
     return f"tensor {tensor.name[:80]!r}" if tensor.name else "a tensor without a name"

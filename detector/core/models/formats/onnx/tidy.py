@@ -16,8 +16,8 @@ STANDARD = ("", "ai.onnx")
 
 
 def tidy(model: onnx.ModelProto) -> None:
-    """Sort nodes, unify the name of the standard domain, and remove stored shapes of inner tensors,
-    negative sides and names of outputs' sides."""
+    """Sort nodes, unify the standard domain's name, and remove inner tensors' shapes, negative
+    sides, and names of outputs' sides."""
     for entry in model.opset_import:
         entry.domain = "" if entry.domain in STANDARD else entry.domain
     for graph in every_graph(model):

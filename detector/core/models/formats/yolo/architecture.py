@@ -62,7 +62,7 @@ class ConvStep(NetStep):
 
     @property
     def weight_names(self) -> tuple[str, ...]:
-        """The possible names of the stored weights."""
+        """Possible names of the stored weights."""
         forms = {
             "normed": (f"{self.path}.conv.weight",),
             "rep": (f"{self.path}.rbr_dense.0.weight", f"{self.node}.weight"),
@@ -71,7 +71,7 @@ class ConvStep(NetStep):
 
     @property
     def implicit_names(self) -> tuple[str, str]:
-        """The names of the added and of the multiplied vector."""
+        """Names of the added and of the multiplied vector."""
         head, _, at = self.path.rpartition(".m.")
         return f"{head}.ia.{at}.implicit", f"{head}.im.{at}.implicit"
 
@@ -84,14 +84,14 @@ class ConvStep(NetStep):
 
     @property
     def parameters(self) -> int:
-        """The number of stored parameters, without running statistics."""
+        """Number of stored parameters, without running statistics."""
         outs, ins, *_ = self.stored_shape
-        own = math.prod(self.stored_shape)
+        weights = math.prod(self.stored_shape)
         if self.form == "normed":
-            return own + 2 * outs
+            return weights + 2 * outs
         if self.form == "rep":
-            return own + outs * ins + outs * (6 if self.identity else 4)
-        return own + outs + (ins + outs if self.form == "implicit" else 0)
+            return weights + outs * ins + outs * (6 if self.identity else 4)
+        return weights + outs + (ins + outs if self.form == "implicit" else 0)
 
     @property
     def parameters_fused(self) -> int:
@@ -159,7 +159,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """The number of stored parameters, including batch norm and layers for training."""
+        """Number of stored parameters, including those only for training."""
         return sum(step.parameters for step in self.convolutions)
 
     @property
@@ -168,7 +168,7 @@ class Architecture:
 
     @property
     def macs(self) -> int:
-        """The number of multiply-accumulates in the graph's convolutions for one picture."""
+        """Multiply-accumulates of the graph's convolutions for one picture."""
         return sum(step.macs for step in self.needed if isinstance(step, ConvStep))
 
     @property

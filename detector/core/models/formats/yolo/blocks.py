@@ -47,8 +47,8 @@ Block = Callable[[ArchitectureBuilder, str, list[Value], BlockSpec], Value]
 
 
 class Entry(NamedTuple):
-    """``scaled``: the first argument is the number of output channels, to be scaled by the width
-    multiple. ``repeats_inside``: the block repeats some of its parts, not as a whole."""
+    """``scaled``: the first argument is the output's channels, before the width multiple.
+    ``repeats_inside``: the block repeats only some of its parts."""
 
     block: Block
     scaled: bool = True
@@ -137,7 +137,7 @@ def _add_head(
 
 
 def _anchors_per_layer(builder: ArchitectureBuilder, inputs: list[Value], row: YamlRow) -> int:
-    """Return the number of anchors. Raises ModelError if they do not fit the detection layers."""
+    """Return the number of anchors; raise ModelError if the detection layers need others."""
     layers, anchors = len(inputs), builder.architecture.anchors
     if anchors is None:
         raise row.error("neither the description nor the weights have anchors")
@@ -399,10 +399,10 @@ def check_size(size: tuple[int, int], stride: int, origin: str) -> None:
         )
     for value in size:
         if value % stride or not 1 <= value <= MAX_SIDE:
-            near = min(max(stride, round(value / stride) * stride), MAX_SIDE // stride * stride)
+            nearest = min(max(stride, round(value / stride) * stride), MAX_SIDE // stride * stride)
             raise ModelError(
                 f"{origin}: --size: both sides must be multiples of {stride}, the network's "
-                f"stride, up to {MAX_SIDE}; nearest to {value}: {near}"
+                f"stride, up to {MAX_SIDE}; nearest to {value}: {nearest}"
             )
 
 

@@ -86,7 +86,7 @@ class YamlRow:
         value = self._value(at)
         if value is None or value is True:
             return default
-        return LINEAR if value is False else _named_activation(value, self.error)
+        return LINEAR if value is False else _require_activation(value, self.error)
 
     def _value(self, at: int) -> Any:
         return self.arguments[at] if at < len(self.arguments) else None
@@ -124,7 +124,7 @@ def read_description(path: Path) -> tuple[YamlNetwork, bytes]:
 
 
 def parse_description(values: Any, origin: str) -> YamlNetwork:
-    """Check the ``values`` of a YAML file or a checkpoint, either of which may be forged."""
+    """Check the ``values`` of a YAML file or a checkpoint. Raises ModelError."""
     if not isinstance(values, Mapping) or not {"nc", "backbone", "head"} <= values.keys():
         raise ModelError(
             f"{origin}: does not describe a network; it needs the keys {', '.join(KEYS)}; see "
@@ -143,25 +143,25 @@ def parse_description(values: Any, origin: str) -> YamlNetwork:
     return YamlNetwork(
         origin,
         classes,
-        _multiple(values, "depth_multiple", origin),
-        _multiple(values, "width_multiple", origin),
-        _anchors(values.get("anchors"), origin),
+        _read_multiple(values, "depth_multiple", origin),
+        _read_multiple(values, "width_multiple", origin),
+        _parse_anchors(values.get("anchors"), origin),
         SILU
         if (stated := values.get("activation")) is None
-        else _named_activation(stated, lambda text: ModelError(f"{origin}: {text}")),
-        _rows(values, origin),
+        else _require_activation(stated, lambda text: ModelError(f"{origin}: {text}")),
+        _parse_rows(values, origin),
         [f"{origin}: key {quote(key)} unknown, ignored" for key in unknown[:5]],
     )
 
 
-def _multiple(values: Mapping[str, Any], key: str, origin: str) -> float:
+def _read_multiple(values: Mapping[str, Any], key: str, origin: str) -> float:
     value = values.get(key, 1.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 8:
         raise ModelError(f"{origin}: {key} must be a number above 0, at most 8, not {quote(value)}")
     return float(value)
 
 
-def _named_activation(value: Any, error: Callable[[str], ModelError]) -> Activation:
+def _require_activation(value: Any, error: Callable[[str], ModelError]) -> Activation:
     if (activation := parse_activation(value)) is not None:
         return activation
     raise error(f"activation {quote(value)} is not supported; supported: nn.{', nn.'.join(KINDS)}")
@@ -190,7 +190,7 @@ def activation_of(name: str, slope: float = 0.01, settings: bool = False) -> Act
     return Activation(KINDS[name]) if name in KINDS and not settings else None
 
 
-def _anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] | None:
+def _parse_anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] | None:
     if stored is None or isinstance(stored, int):
         return None  # a number: training chose the anchors, which are stored with the weights
     if not isinstance(stored, (list, tuple)) or not 1 <= len(stored) <= 10:
@@ -198,10 +198,10 @@ def _anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] 
             f"{origin}: anchors must be lists of W,H, W,H, ..., one for each detection layer, "
             f"not {quote(stored)}"
         )
-    return [_anchor_pairs(numbers, origin) for numbers in stored]
+    return [_parse_anchor_pairs(numbers, origin) for numbers in stored]
 
 
-def _anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
+def _parse_anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
     if (
         not isinstance(numbers, (list, tuple))
         or not 2 <= len(numbers) <= 40
@@ -218,7 +218,7 @@ def _anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
     )
 
 
-def _rows(values: Mapping[str, Any], origin: str) -> list[YamlRow]:
+def _parse_rows(values: Mapping[str, Any], origin: str) -> list[YamlRow]:
     parts = [values["backbone"], values["head"]]
     if not all(isinstance(part, (list, tuple)) for part in parts):
         raise ModelError(
@@ -227,10 +227,10 @@ def _rows(values: Mapping[str, Any], origin: str) -> list[YamlRow]:
     stored = [row for part in parts for row in part]
     if not 1 <= len(stored) <= MAX_ROWS:
         raise ModelError(f"{origin}: {len(stored)} layers; a network has 1 to {MAX_ROWS}")
-    return [_row(row, index, origin) for index, row in enumerate(stored)]
+    return [_parse_row(row, index, origin) for index, row in enumerate(stored)]
 
 
-def _row(stored: Any, index: int, origin: str) -> YamlRow:
+def _parse_row(stored: Any, index: int, origin: str) -> YamlRow:
     where = f"{origin}: layer {index}"
     if not isinstance(stored, (list, tuple)) or len(stored) != 4:
         raise ModelError(
@@ -249,11 +249,11 @@ def _row(stored: Any, index: int, origin: str) -> YamlRow:
         WORDS.get(value, value) if isinstance(value, str) else value for value in arguments
     )
     return YamlRow(
-        origin, index, _sources(sources, index, f"{where} ({block})"), repeats, block, plain
+        origin, index, _parse_sources(sources, index, f"{where} ({block})"), repeats, block, plain
     )
 
 
-def _sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
+def _parse_sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
     numbers = list(stored) if isinstance(stored, (list, tuple)) else [stored]
     sources = []
     for number in numbers[:100]:
@@ -269,7 +269,7 @@ def _sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
 
 
 def quote(value: Any) -> str:
-    """Return a value for a one-line message, without nested values, which may be very long."""
+    """Return a value for a message, without nested values, which may be very long."""
     if isinstance(value, (list, tuple, dict)):
         return f"a {type(value).__name__} of {len(value)}"
     text = ascii(value) if not isinstance(value, float) or math.isfinite(value) else "no number"

@@ -1,5 +1,5 @@
-"""Build a ``Network`` from a description, weights and a request. The nodes of its ONNX graph have
-the module paths of the original network, such as model.6.m.0.cv2.conv."""
+"""Build a ``Network`` from a description, weights and a request. The nodes of its ONNX graph are
+named by the original module paths, such as model.6.m.0.cv2.conv."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def build_network(
     design = Design(
         description, contents.modules if contents else {}, stored.layers if stored else None
     )
-    architecture = design.at_size(request.size or _trained_size(design, contents))
-    numbers = _numbers(design, contents, request)
+    architecture = design.at_size(request.size or _choose_trained_size(design, contents))
+    numbers = _load_weights(design, contents, request)
 
     def build() -> onnx.ModelProto:
         graph = YoloGraph(architecture, numbers, request.path.stem, request.batch).model()
@@ -80,7 +80,7 @@ def build_network(
             numbers.check_all_read(architecture)
         return graph
 
-    names, name_warnings = _names(contents, architecture.classes, request)
+    names, name_warnings = _choose_names(contents, architecture.classes, request)
     layers = head_layers(architecture, stored)
     network = Network(
         name=request.path.stem,
@@ -94,7 +94,7 @@ def build_network(
         names=names,
         parameters=contents.parameters if contents else architecture.parameters,
         parameters_fused=architecture.parameters_fused,
-        sha256=_digest(digest, request.random_seed),
+        sha256=_combine_digests(digest, request.random_seed),
         random_seed=request.random_seed,
         warnings=[
             *description.warnings,
@@ -106,8 +106,7 @@ def build_network(
 
 
 def recognise(contents: Contents) -> YamlNetwork:
-    """Return the packaged description whose convolutions fit the tensors. Raises ModelError if none
-    does."""
+    """Return the packaged description whose convolutions fit the tensors. Raises ModelError."""
     shapes = {name: tensor.shape for name, tensor in contents.tensors.items()}
     for path in sorted((catalogue.folder() / "yolo").glob("*.yaml")):
         description, _ = read_description(path)
@@ -148,14 +147,14 @@ def head_layers(architecture: Architecture, stored: StoredAnchors | None) -> lis
     return layers
 
 
-def _trained_size(design: Design, contents: Contents | None) -> tuple[int, int] | None:
+def _choose_trained_size(design: Design, contents: Contents | None) -> tuple[int, int] | None:
     """Return the input size that the checkpoint states, if the network can run at it."""
     if contents is None or contents.size is None:
         return None
     return contents.size if all(side % design.stride == 0 for side in contents.size) else None
 
 
-def _numbers(design: Design, contents: Contents | None, request: ModelRequest) -> Numbers:
+def _load_weights(design: Design, contents: Contents | None, request: ModelRequest) -> Numbers:
     if request.random_seed is not None:
         side = PROBE_CELLS * design.stride
         return RandomNumbers(design.architecture(side, side), request.random_seed)
@@ -163,7 +162,7 @@ def _numbers(design: Design, contents: Contents | None, request: ModelRequest) -
     return StoredNumbers(contents)
 
 
-def _names(
+def _choose_names(
     contents: Contents | None, classes: int, request: ModelRequest
 ) -> tuple[tuple[str, ...], list[str]]:
     stored = contents.names if contents else None
@@ -179,7 +178,7 @@ def _names(
     ]
 
 
-def _digest(digest: bytes, random_seed: int | None) -> str:
+def _combine_digests(digest: bytes, random_seed: int | None) -> str:
     numbers = b"stored" if random_seed is None else f"random {random_seed}".encode()
     return hashlib.sha256(digest + numbers).hexdigest()
 
@@ -192,16 +191,16 @@ class YoloGraph:
 
     def model(self) -> onnx.ModelProto:
         for step in self.architecture.needed:
-            self._add(step)
+            self._add_step(step)
         assert self.architecture.head is not None
         return self.builder.model([value.name for value in self.architecture.head.outputs])
 
-    def _add(self, step: NetStep) -> None:
-        inputs = [self._tensor(value) for value in step.inputs]
+    def _add_step(self, step: NetStep) -> None:
+        inputs = [self._tensor_name(value) for value in step.inputs]
         name = step.out.name
         match step:
             case ConvStep():
-                self._convolution(step)
+                self._add_convolution(step)
             case PoolStep():
                 self.builder.max_pool(
                     name, inputs[0], step.kernel, [step.stride] * 2, [step.padding] * 4
@@ -213,11 +212,11 @@ class YoloGraph:
             case Add():
                 self.builder.add("Add", name, inputs)
 
-    def _tensor(self, value: Value) -> str:
+    def _tensor_name(self, value: Value) -> str:
         stored = value.folded or value
         return self._picture if stored.name == INPUT else stored.name
 
-    def _convolution(self, step: ConvStep) -> None:
+    def _add_convolution(self, step: ConvStep) -> None:
         x = step.inputs[0]
         weight, bias = self.numbers.filter(step)
         scale = 1
@@ -229,7 +228,7 @@ class YoloGraph:
             weight = weight * PICTURE_SCALE
         out = self.builder.conv(
             step.node,
-            self._tensor(x),
+            self._tensor_name(x),
             weight.astype(np.float32),
             bias.astype(np.float32),
             strides=[scale * step.stride] * 2,

@@ -48,23 +48,23 @@ class RandomNumbers:
     def __init__(self, probe: Architecture, seed: int) -> None:
         self._stream = np.random.RandomState(seed)
         self._probe = probe
-        self._values = {INPUT: self._picture(probe.height, probe.width)}
-        self._filters = self._walk()
+        self._values = {INPUT: self._draw_picture(probe.height, probe.width)}
+        self._filters = self._draw_filters()
 
     def filter(self, step: ConvStep) -> FoldedConv:
         node, folded = next(self._filters)
         assert node == step.node, "filters must be requested in the order of the architecture"
         return folded
 
-    def _picture(self, height: int, width: int) -> Floats:
+    def _draw_picture(self, height: int, width: int) -> Floats:
         """Return a picture [3, h, w] in 0..1: patches of 16 pixels, and noise."""
         patches = self._stream.random_sample((3, -(-height // 16), -(-width // 16)))
         large = patches.repeat(16, axis=1).repeat(16, axis=2)[:, :height, :width]
         return (0.75 * large + 0.25 * self._stream.random_sample(large.shape)).astype(np.float32)
 
-    def _walk(self) -> Iterator[tuple[str, FoldedConv]]:
+    def _draw_filters(self) -> Iterator[tuple[str, FoldedConv]]:
         for step in self._probe.needed:
-            inputs = [self._value(value) for value in step.inputs]
+            inputs = [self._find_value(value) for value in step.inputs]
             if isinstance(step, ConvStep):
                 folded, raw = self._draw(step, inputs[0])
                 kind = step.activation.kind
@@ -75,7 +75,7 @@ class RandomNumbers:
             else:
                 self._values[step.out.name] = _run(step, inputs)
 
-    def _value(self, value: Value) -> Floats:
+    def _find_value(self, value: Value) -> Floats:
         if value.folded is None:
             return self._values[value.name]
         x = self._values[value.folded.name]
@@ -90,16 +90,16 @@ class RandomNumbers:
         raw = convolve(x, weight.astype(np.float32), step)
         head = self._probe.head
         if head is not None and step.out in head.outputs:
-            factor = _round(1 / max(float(np.sqrt(raw.var(axis=(1, 2)).mean())), 1e-6))
+            factor = _round_factor(1 / max(float(np.sqrt(raw.var(axis=(1, 2)).mean())), 1e-6))
             bias -= np.round(SHIFT_STEPS * raw.mean(axis=(1, 2)) * factor) / SHIFT_STEPS
             bias.reshape(head.anchors, -1)[:, 4] += OBJECTNESS
         else:
-            factor = _round(RMS / max(float(np.sqrt(np.square(raw).mean())), 1e-6))
+            factor = _round_factor(RMS / max(float(np.sqrt(np.square(raw).mean())), 1e-6))
         scaled = raw * factor + bias[:, None, None]
         return FoldedConv(weight * factor, bias), scaled.astype(np.float32)
 
 
-def _round(factor: float) -> float:
+def _round_factor(factor: float) -> float:
     return float(2.0 ** (round(FACTOR_STEPS * math.log2(factor)) / FACTOR_STEPS))
 
 

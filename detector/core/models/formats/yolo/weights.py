@@ -48,35 +48,35 @@ class StoredNumbers:
                 self._check_settings(f"{step.path}.conv", step, step.kernel, step.padding)
                 return self._fold_norm(f"{step.path}.conv", f"{step.path}.bn", step.stored_shape)
             case "rep":
-                return self._rep(step)
+                return self._fold_rep(step)
             case "implicit":
-                return self._implicit(step)
+                return self._fold_implicit(step)
             case _:
-                return self._plain(step.path, step.stored_shape)
+                return self._read_plain(step.path, step.stored_shape)
 
     def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> FoldedConv:
-        """Fold batch norm into a convolution. If the file has only a bias, that was done before."""
+        """Fold batch norm into a convolution, unless the file holds only a bias, already folded."""
         if (
             f"{norm}.weight" not in self.contents.tensors
             and f"{conv}.bias" in self.contents.tensors
         ):
-            return self._plain(conv, shape)
-        weight = self._numbers(f"{conv}.weight", shape)
-        factor, bias = self._scale_and_shift(norm, shape[0])
+            return self._read_plain(conv, shape)
+        weight = self._read_tensor(f"{conv}.weight", shape)
+        factor, bias = self._read_scale_and_shift(norm, shape[0])
         if f"{conv}.bias" in self.contents.tensors:
-            bias = bias + factor * self._numbers(f"{conv}.bias", shape[:1])
+            bias = bias + factor * self._read_tensor(f"{conv}.bias", shape[:1])
         return FoldedConv(weight * factor[:, None, None, None], bias)
 
-    def _scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
+    def _read_scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
         """Return factor and shift of batch norm as factor * x + shift."""
         parts = ("weight", "bias", "running_mean", "running_var")
         weight, bias, mean, variance = (
-            self._numbers(f"{norm}.{part}", (channels,)) for part in parts
+            self._read_tensor(f"{norm}.{part}", (channels,)) for part in parts
         )
-        factor = weight / np.sqrt(variance + self._epsilon(norm))
+        factor = weight / np.sqrt(variance + self._read_epsilon(norm))
         return factor, bias - mean * factor
 
-    def _epsilon(self, norm: str) -> float:
+    def _read_epsilon(self, norm: str) -> float:
         module = self.contents.modules.get(norm)
         epsilon = module.settings.get("eps", EPSILON) if module else EPSILON
         if not isinstance(epsilon, float) or not 0 < epsilon < 1:
@@ -86,44 +86,44 @@ class StoredNumbers:
             )
         return epsilon
 
-    def _plain(self, path: str, shape: tuple[int, ...]) -> FoldedConv:
+    def _read_plain(self, path: str, shape: tuple[int, ...]) -> FoldedConv:
         return FoldedConv(
-            self._numbers(f"{path}.weight", shape), self._numbers(f"{path}.bias", shape[:1])
+            self._read_tensor(f"{path}.weight", shape), self._read_tensor(f"{path}.bias", shape[:1])
         )
 
-    def _rep(self, step: ConvStep) -> FoldedConv:
+    def _fold_rep(self, step: ConvStep) -> FoldedConv:
         """Add the 1x1 branch to the middle of the 3x3 branch, and the input as a 1x1 of ones."""
         shape = step.stored_shape
         if f"{step.node}.weight" in self.contents.tensors:  # already folded in the file
-            return self._plain(step.node, shape)
+            return self._read_plain(step.node, shape)
         dense, point = f"{step.path}.rbr_dense", f"{step.path}.rbr_1x1"
         self._check_settings(f"{dense}.0", step, 3, 1)
         self._check_settings(f"{point}.0", step, 1, 0)
         weight, bias = self._fold_norm(f"{dense}.0", f"{dense}.1", shape)
-        middle, more = self._fold_norm(f"{point}.0", f"{point}.1", (*shape[:2], 1, 1))
-        weight[:, :, 1:2, 1:2] += middle
-        bias = bias + more
+        point_weight, point_bias = self._fold_norm(f"{point}.0", f"{point}.1", (*shape[:2], 1, 1))
+        weight[:, :, 1:2, 1:2] += point_weight
+        bias = bias + point_bias
         if step.identity:
-            factor, shift = self._scale_and_shift(f"{step.path}.rbr_identity", shape[0])
+            factor, shift = self._read_scale_and_shift(f"{step.path}.rbr_identity", shape[0])
             outs = np.arange(shape[0])
             # Within its group, output i reads input i.
             weight[outs, outs % shape[1], 1, 1] += factor
             bias = bias + shift
         return FoldedConv(weight, bias)
 
-    def _implicit(self, step: ConvStep) -> FoldedConv:
+    def _fold_implicit(self, step: ConvStep) -> FoldedConv:
         """Fold multiply * (W (x + add) + b), which is exact because the convolution is 1x1."""
-        weight, bias = self._plain(step.path, step.stored_shape)
+        weight, bias = self._read_plain(step.path, step.stored_shape)
         added, multiplied = step.implicit_names
         if added not in self.contents.tensors:
             return FoldedConv(weight, bias)
         outs, ins = step.stored_shape[:2]
-        add = self._numbers(added, (1, ins, 1, 1)).reshape(ins)
-        multiply = self._numbers(multiplied, (1, outs, 1, 1)).reshape(outs)
+        add = self._read_tensor(added, (1, ins, 1, 1)).reshape(ins)
+        multiply = self._read_tensor(multiplied, (1, outs, 1, 1)).reshape(outs)
         bias = (bias + weight[:, :, 0, 0] @ add) * multiply
         return FoldedConv(weight * multiply[:, None, None, None], bias)
 
-    def _numbers(self, name: str, shape: tuple[int, ...]) -> Floats:
+    def _read_tensor(self, name: str, shape: tuple[int, ...]) -> Floats:
         origin = self.contents.origin
         tensor = self.contents.tensors.get(name)
         if tensor is None:
@@ -132,8 +132,8 @@ class StoredNumbers:
             )
         if tensor.shape != shape:
             raise ModelError(
-                f"{origin}: tensor {name} is {_by(tensor.shape)}, but the description needs "
-                f"{_by(shape)}; is it another network, or another number of classes?"
+                f"{origin}: tensor {name} is {_format_shape(tensor.shape)}, but the description "
+                f"needs {_format_shape(shape)}; is it another network, or are there other classes?"
             )
         self.read.add(name)
         try:
@@ -180,7 +180,7 @@ class StoredNumbers:
                 )
 
 
-def _by(shape: Sequence[int]) -> str:
+def _format_shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "one number"
 
 
