@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.models.formats.onnx.evidence import Evidence, Inside
+from detector.core.models.formats.onnx.evidence import Evidence, PixelSteps
 from detector.core.models.formats.onnx.foreign import ForeignGraph
 from detector.core.models.layouts.output_shapes import Dims
 from detector.core.models.probed import is_dark, measure_spread
@@ -57,16 +57,16 @@ class IrEvidence(Evidence):
 
     suffix: str = ".xml"
     model: Any = None
-    _inside: Inside | None = None
+    _pixel_steps: PixelSteps | None = None
 
-    def inside(self) -> Inside:
+    def pixel_steps(self) -> PixelSteps:
         """Return also what PrePostProcessor folded into the first layer's weights, by its marks."""
-        if self._inside is None:
-            self._inside = self._look_inside()
-        return self._inside
+        if self._pixel_steps is None:
+            self._pixel_steps = self._read_pixel_steps()
+        return self._pixel_steps
 
-    def _look_inside(self) -> Inside:
-        found = Evidence.inside(self)
+    def _read_pixel_steps(self) -> PixelSteps:
+        found = Evidence.pixel_steps(self)
         first = self.first_convolutions()[:1]
         layers = [
             one
@@ -81,8 +81,10 @@ class IrEvidence(Evidence):
             answers = self._run([first[0].output[0]], self._draw_picture(bright=False))
             dark = answers is not None and is_dark(measure_spread(answers[first[0].output[0]][0]))
             factor = 1 / 255 if dark else 1.0
-        turned = weights.get_friendly_name().startswith(REVERSED)
-        return Inside(found.factor * factor, found.offset * factor, found.turned != turned)
+        swapped = weights.get_friendly_name().startswith(REVERSED)
+        return PixelSteps(
+            found.factor * factor, found.offset * factor, found.swaps_channels != swapped
+        )
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
         import openvino

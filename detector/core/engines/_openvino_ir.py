@@ -33,7 +33,7 @@ from detector.core.models.description import (
     read_description,
 )
 from detector.core.models.formats.onnx.describe import describe_graph
-from detector.core.models.formats.onnx.evidence import BY_HAND
+from detector.core.models.formats.onnx.evidence import DESCRIBE_BY_HAND
 from detector.core.models.formats.onnx.pixels import Pixels, input_of, needed_pixels
 from detector.core.models.formats.onnx.recognise import ALIASES, Recognition, class_names, recognise
 from detector.core.models.layouts.base import Bound
@@ -87,7 +87,7 @@ def read(request: ModelRequest) -> Network:
         names=tuple(names),
         sha256=_digest(path, described),
         needs_nms=bound.needs_nms,
-        watched=BY_HAND if bound.reading is None else evidence.how_to_say(),
+        watched=DESCRIBE_BY_HAND if bound.reading is None else evidence.advise(),
         plan=str(path),
         warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
         details={"layout": result.kind, "pixels": pixels, "ends": ends},

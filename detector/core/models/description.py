@@ -157,7 +157,7 @@ class Signs(_Mapping, frozen=True):
 
 
 class Description(_Mapping, frozen=True):
-    """``layouts``: the possible ones of a YOLO, which the number of rows tells apart (layouts/).
+    """``layouts``: possible layouts of a YOLO, which the number of rows tells apart (layouts/).
     ``outputs``: for any other model. ``names``: the classes, or a key of ``NAME_LISTS``.
     """
 
@@ -362,7 +362,7 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
     return listed[1:] if names == "coco-90" else listed
 
 
-def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
+def describe_outputs(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
     """Convert a reading into a description. ``dims``: the shapes of the graph's outputs."""
     reading, names = bound.reading, bound.outputs
     assert reading is not None
@@ -460,9 +460,8 @@ class _Binder:
                 )
         elif boxes.count != needed:
             raise _MismatchError(f"boxes have {needed} columns, not {spec.boxes.columns}")
-        listed = spec.classes is not None
-        scores, more, columns = self._bind_scores(spec, listed)
-        self._check_rows(rows, more, spec.scores)
+        scores, score_rows, columns = self._bind_scores(spec)
+        self._check_rows(rows, score_rows, spec.scores)
         classes = self._bind_column(spec.classes, rows) if spec.classes else None
         objectness = self._bind_column(spec.objectness, rows) if spec.objectness else None
         count = None if spec.count is None else self._index_of(self._output_name(spec.count))
@@ -482,26 +481,23 @@ class _Binder:
             first_class=spec.classes.first if spec.classes else 0,
             count=count,
         )
-        known = None if columns is None else columns - (reading.background != "none")
-        if known is not None and known < 1:
+        classes_known = None if columns is None else columns - (reading.background != "none")
+        if classes_known is not None and classes_known < 1:
             raise _MismatchError(f"{self._describe(spec.scores)} has no class column")
-        needs_nms = spec.nms == "needed"
         return Bound(
             reading,
             tuple(self.used),
             frozenset(self.bare),
-            known,
-            needs_nms,
+            classes_known,
+            spec.nms == "needed",
             joined={name: self.joined[name] for name in self.used if name in self.joined},
         )
 
-    def _bind_scores(
-        self, spec: OutputsDescription, listed: bool
-    ) -> tuple[Columns, Any, int | None]:
+    def _bind_scores(self, spec: OutputsDescription) -> tuple[Columns, Any, int | None]:
         """Return the columns, and the numbers of rows and columns. None: unknown, or (for columns)
-        classes are ``listed``."""
+        the outputs are finished detections."""
         part = spec.scores
-        if not listed:
+        if spec.classes is None:
             return self._bind_columns(part, part.columns, part.axis)
         column = None if part.columns is None else int(str(part.columns).split("-")[0])
         single = ObjectnessDescription(part.tensor, column)
@@ -534,7 +530,7 @@ class _Binder:
             return sides[-2], sides[-1]
         if sides[1] % anchors:
             raise _MismatchError(
-                f"{name} {_format_dims(dims)} does not hold {anchors} anchors a cell"
+                f"{name} {_format_dims(dims)} does not hold {anchors} anchors per cell"
             )
         return sides[2] * sides[3] * anchors, sides[1] // anchors
 
@@ -546,8 +542,8 @@ class _Binder:
         for name in (names,) if isinstance(names, str) else names:
             if name in self.dims:
                 return str(name)
-        shown = names if isinstance(names, str) else " or ".join(names)
-        raise _MismatchError(f"the model has no output {shown}")
+        listed = names if isinstance(names, str) else " or ".join(names)
+        raise _MismatchError(f"the model has no output {listed}")
 
     def _describe(self, part: Any) -> str:
         name = self._output_name(part)
@@ -602,8 +598,8 @@ class _Binder:
             return dims[0] if len(dims) == 1 else dims[1]
         return dims[-2]
 
-    def _check_rows(self, rows: int | None, more: int | None, part: Any) -> None:
-        if None not in (rows, more) and rows != more:
+    def _check_rows(self, rows: int | None, own_rows: int | None, part: Any) -> None:
+        if None not in (rows, own_rows) and rows != own_rows:
             raise _MismatchError(
                 f"{self._describe(part)} does not have the {rows} rows of the boxes"
             )

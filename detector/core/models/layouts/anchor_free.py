@@ -29,7 +29,7 @@ class AnchorFree(Layout):
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         """Accept any number of cells if the user names the family: the maps may be unusual."""
-        if evidence.has_boxes_apart():
+        if evidence.has_separate_boxes():
             return None
         branches = []
         for name, first, second in evidence.rank3_outputs():
@@ -40,7 +40,7 @@ class AnchorFree(Layout):
             return _main_branch(evidence, branches)
         for name, first, second in evidence.rank3_outputs():
             forced = (
-                evidence.forced and first > second and not evidence.looks_finished(first, second)
+                evidence.forced and first > second and not evidence.looks_like_list(first, second)
             )
             if second >= 5 and (evidence.pyramid(first, 1) or forced) and not evidence.is_raw(name):
                 names = evidence.metadata.names
@@ -63,7 +63,7 @@ class AnchorFree(Layout):
         """Report columns that the graph joins from more than a box and scores."""
         if (classes := bound.classes) is None:
             return None
-        parts = evidence.parts(bound.outputs[0], 4 + classes)
+        parts = evidence.joined_widths(bound.outputs[0], 4 + classes)
         ends = [sum(parts[: at + 1]) for at in range(len(parts))]
         if 4 not in ends or len(parts) - ends.index(4) <= 2:
             return None
@@ -83,16 +83,16 @@ def _main_branch(evidence: Evidence, branches: list[Bound]) -> Bound:
     """Return the branch that detects; YOLOv9, which names it cv4 or cv5, has one for training."""
     if len(branches) == 1:
         return branches[0]
-    words = [evidence.words_behind(branch.outputs[0]) for branch in branches]
+    words = [evidence.names_before(branch.outputs[0]) for branch in branches]
     main = [at for at, text in enumerate(words) if re.search(r"\bcv[45]\b", text)]
     if len(branches) == 2 and len(main) == 1:
         return branches[main[0]]
-    if len(branches) == 2 and (evidence.named()[0] == "yolov9" or evidence.forced):
+    if len(branches) == 2 and (evidence.stated_family()[0] == "yolov9" or evidence.forced):
         return branches[1]
     names = ", ".join(branch.outputs[0] for branch in branches)
     raise ModelError(
         f"{evidence.graph.name}: has {len(branches)} outputs of the same shape ({names}); one may "
-        f"be for training only: --family yolov9 uses the second; otherwise {evidence.how_to_say()}"
+        f"be for training only: --family yolov9 uses the second; otherwise {evidence.advise()}"
     )
 
 

@@ -26,7 +26,7 @@ class Decoded(Layout):
     usual_family = "yolov5"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        if evidence.has_boxes_apart():
+        if evidence.has_separate_boxes():
             return None
         for name, rows, columns in evidence.rank3_outputs():
             if columns < 6:
@@ -35,14 +35,14 @@ class Decoded(Layout):
                 evidence.forced
                 and rows > columns
                 and not evidence.is_raw(name)
-                and not evidence.looks_finished(rows, columns)
+                and not evidence.looks_like_list(rows, columns)
             )
             if evidence.pyramid(rows, 3, WITH_TINY) or forced:
                 return self.bind(decoded(), (name,), columns - 5)
-            # One box per cell: a YOLOX that decodes (its graph has e^size), or by name a YOLOv6.
+            # With one box per cell, it is a decoded YOLOX (its graph has Exp), or by name a YOLOv6.
             if (
                 evidence.pyramid(rows, 1)
-                and (evidence.has_operator("Exp") or evidence.named()[0] == "yolov6")
+                and (evidence.has_operator("Exp") or evidence.stated_family()[0] == "yolov6")
                 and not evidence.is_raw(name)
                 and evidence.fits_names(columns - 5)
             ):

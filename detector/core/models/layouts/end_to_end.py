@@ -43,9 +43,11 @@ class EndToEnd(Layout):
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         names = list(evidence.graph.outputs)
-        return self._rows(evidence, names[0]) if len(names) == 1 else self._parts(evidence, names)
+        if len(names) == 1:
+            return self._match_rows(evidence, names[0])
+        return self._match_parts(evidence, names)
 
-    def _rows(self, evidence: Evidence, name: str) -> Bound | None:
+    def _match_rows(self, evidence: Evidence, name: str) -> Bound | None:
         """Match [B, K, 6], or YOLOv7's [K, 7] that begins with the picture's number."""
         dims = evidence.dims(name)
         if len(dims) == 3 and dims[2] == COLUMNS and (dims[1] is None or dims[1] <= MAX_DETECTIONS):
@@ -63,11 +65,11 @@ class EndToEnd(Layout):
                 return None  # a transformer's queries with two classes
             return self.bind(finished(), (name,), None)
         # YOLOv7's columns are batch, box, class, score: the box begins in column 1.
-        if len(dims) == 2 and dims[1] == 7 and evidence.joined_at(name, 4) == 1:
+        if len(dims) == 2 and dims[1] == 7 and evidence.find_joined_part(name, 4) == 1:
             return self.bind(finished("batch-rows"), (name,), None, bare=True)
         return None
 
-    def _parts(self, evidence: Evidence, names: list[str]) -> Bound | None:
+    def _match_parts(self, evidence: Evidence, names: list[str]) -> Bound | None:
         """Match boxes [B, K, 4] with scores and classes [B, K], or [B, K, 5] with classes."""
         dims = evidence.dims
         wide = [name for name in names if len(dims(name)) == 3 and dims(name)[2] in (4, 5)]

@@ -28,10 +28,10 @@ class Grid(Layout):
     def in_graph(self, evidence: Evidence) -> Bound | None:
         """Match undecoded rows, as the graph shows. Dynamic quantisation hides that, so the name
         YOLOX is enough."""
-        if evidence.has_boxes_apart():
+        if evidence.has_separate_boxes():
             return None
         undecoded = not evidence.has_operator("Exp") and (
-            evidence.forced or evidence.named()[0] == "yolox"
+            evidence.forced or evidence.stated_family()[0] == "yolox"
         )
         for name, rows, columns in evidence.rank3_outputs():
             strides = evidence.pyramid(rows, 1)

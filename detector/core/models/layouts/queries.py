@@ -38,10 +38,10 @@ class Queries(Layout):
     needs_nms = False
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        named = evidence.named()[0] == "rtdetr" or evidence.forced
+        named = evidence.stated_family()[0] == "rtdetr" or evidence.forced
         # RT-DETR begins with 3x3 convolutions; others (7x7 or patches) need normalised input.
         similar = evidence.has_operator("GridSample") and (
-            evidence.is_stated() or evidence.stem() == {3}
+            evidence.has_exporter_metadata() or evidence.stem() == {3}
         )
         if not named and not similar:
             return None

@@ -28,7 +28,7 @@ from detector.core.models.base import (
     random_weights_warning,
 )
 from detector.core.models.description import family_names, geometry_of, given_size, read_description
-from detector.core.models.formats.onnx.evidence import BY_HAND, HOW_TO_SAY, Evidence
+from detector.core.models.formats.onnx.evidence import DESCRIBE_BY_HAND, DESCRIBE_OUTPUTS, Evidence
 from detector.core.models.formats.onnx.foreign import attributes_of
 from detector.core.models.formats.onnx.recognise import ALIASES
 from detector.core.models.names import find_names
@@ -118,7 +118,7 @@ def read(request: ModelRequest) -> Network:
         macs_at_most=at_most,
         sha256=sha256,
         needs_nms=bound.needs_nms,
-        watched=BY_HAND if bound.reading is None else HOW_TO_SAY.format(path.name),
+        watched=DESCRIBE_BY_HAND if bound.reading is None else DESCRIBE_OUTPUTS.format(path.name),
         warnings=[f"{path.name} is {description.family}: {result.why}", *warnings],
         details={"layout": result.kind, "recognised": result.why},
     )

@@ -258,8 +258,8 @@ def _measure_function(
 def _measure(nodes: Iterable[onnx.NodeProto], measured: dict[Key, Measure]) -> Measure:
     count = calls = 0
     for node in _all_nodes(nodes):
-        inside = measured.get(_key_of(node), Measure(0, 0))
-        count, calls = count + 1 + inside.nodes, max(calls, inside.calls)
+        called = measured.get(_key_of(node), Measure(0, 0))
+        count, calls = count + 1 + called.nodes, max(calls, called.calls)
     return Measure(min(count, MAX_COUNT), calls + 1)
 
 

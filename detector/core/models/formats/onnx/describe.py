@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from detector.core.errors import ModelError
-from detector.core.models.description import as_yaml, explicit
+from detector.core.models.description import as_yaml, describe_outputs
 from detector.core.models.formats.onnx.evidence import Evidence
 from detector.core.models.formats.onnx.guess import guess_description
 from detector.core.models.formats.onnx.pixels import input_of
@@ -29,7 +29,7 @@ def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
     if result.bound.reading is None:
         raise ModelError(f"{path}: needs no description: recognised as {result.kind}")
     given = input_of(evidence, result.description)
-    if evidence.inside().turned:  # a description states the order that this file needs
+    if evidence.pixel_steps().swaps_channels:  # a description states the order that this file needs
         given = msgspec.structs.replace(given, colour="rgb" if given.colour == "bgr" else "bgr")
-    outputs = explicit(result.bound, evidence.outputs())
+    outputs = describe_outputs(result.bound, evidence.outputs())
     return head + as_yaml(msgspec.structs.replace(result.description, input=given, outputs=outputs))

@@ -34,13 +34,15 @@ ROUNDING = frozenset(("QuantizeLinear", "DequantizeLinear"))
 AFFINE = frozenset("Mul Div Add Sub".split())
 MAX_STEPS = 64  # number of nodes after the input that are examined
 
-HOW_TO_SAY = "describe its outputs: detect-video models describe {} writes a file for --describe"
+DESCRIBE_OUTPUTS = (
+    "describe its outputs: detect-video models describe {} writes a file for --describe"
+)
 DESCRIBE_PIXELS = (
     "state what it takes: detect-video models describe writes a file for --describe, with "
     "input.scale"
 )
 PAGE = f"{__address__}/blob/main/docs/models.md"
-BY_HAND = (
+DESCRIBE_BY_HAND = (
     f"write a file for --describe by its documentation, as {PAGE} shows (a test run shows nothing "
     "that looks like boxes)"
 )
@@ -51,13 +53,12 @@ LARGEST_PIXEL_FACTOR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """What the graph does to pixels first: ``factor`` x pixel + ``offset``. ``turned``: it swaps
-    red and blue."""
+class PixelSteps:
+    """The graph's own conversion of pixels: ``factor`` x pixel + ``offset``, for each channel."""
 
     factor: NDArray[np.float64]
     offset: NDArray[np.float64]
-    turned: bool = False
+    swaps_channels: bool = False
 
     @property
     def scales(self) -> bool:
@@ -92,7 +93,7 @@ class Evidence(OutputShapes):
     makers: dict[str, onnx.NodeProto] = field(init=False)
     response: float | None = None  # ``probed.measure_spread``, after the probe
     _probed: Mapping[str, NDArray[Any]] | None = None
-    _asked: bool = False
+    _was_probed: bool = False
     _bright: bool = False
 
     def __post_init__(self) -> None:
@@ -108,7 +109,7 @@ class Evidence(OutputShapes):
         names = self.metadata.names
         return names is None or len(names) == classes or self.forced
 
-    def named(self) -> tuple[str | None, str]:
+    def stated_family(self) -> tuple[str | None, str]:
         """Return the YOLO that the metadata's description or the file's name states, and which."""
         for text, where in (
             (self.metadata.description, "from the metadata"),
@@ -121,19 +122,19 @@ class Evidence(OutputShapes):
             return (f"yolov{number}" if int(number) <= 10 else f"yolo{number}"), where
         return None, ""
 
-    def is_stated(self) -> bool:
+    def has_exporter_metadata(self) -> bool:
         """Return whether the file has the metadata that Ultralytics' exporters write."""
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
         """Return whether names or metadata show a YOLO. Shapes do not: RTMDet's look the same."""
-        return self.named()[0] is not None or self.is_stated()
+        return self.stated_family()[0] is not None or self.has_exporter_metadata()
 
-    def has_boxes_apart(self) -> bool:
+    def has_separate_boxes(self) -> bool:
         """Return whether boxes and scores are in separate outputs (YOLO-NAS)."""
         return not self.forced and any(side == 4 for _, _, side in self.rank3_outputs())
 
-    def looks_finished(self, rows: int, columns: int) -> bool:
+    def looks_like_list(self, rows: int, columns: int) -> bool:
         """Return whether only a list of finished detections can have this shape."""
         return (
             columns == 6
@@ -142,8 +143,8 @@ class Evidence(OutputShapes):
             and not self.pyramid(rows, 3)
         )
 
-    def how_to_say(self) -> str:
-        return HOW_TO_SAY.format(f"{self.graph.name}{self.suffix}")
+    def advise(self) -> str:
+        return DESCRIBE_OUTPUTS.format(f"{self.graph.name}{self.suffix}")
 
     def ends_in_class(self, name: str, columns: int) -> bool:
         """Return whether rows of six end in a score and a class number, not in two scores."""
@@ -203,7 +204,7 @@ class Evidence(OutputShapes):
             pending += [tensor for tensor in node.input if tensor and tensor not in constants]
         return True
 
-    def words_behind(self, name: str) -> str:
+    def names_before(self, name: str) -> str:
         """Return the names of the nodes from an output back to its convolutions."""
         pending, words = [name], []
         visited: set[int] = set()
@@ -217,7 +218,7 @@ class Evidence(OutputShapes):
                 pending += [tensor for tensor in node.input if tensor in self.makers]
         return " ".join(words)
 
-    def parts(self, name: str, columns: int) -> list[int]:
+    def joined_widths(self, name: str, columns: int) -> list[int]:
         """Return the widths of the parts that are joined into an output's ``columns``; or []."""
         node = self.maker(name)
         while node is not None and node.op_type == "Transpose":
@@ -226,14 +227,14 @@ class Evidence(OutputShapes):
             return []
         widths: list[int] = []
         for tensor in node.input:
-            inner = self.parts(tensor, 0)
+            inner = self.joined_widths(tensor, 0)
             side = self._measure_part(node, tensor)
             if side is None:
                 return []
             widths += inner if sum(inner) == side else [side]
         return widths if columns in (0, sum(widths)) else []
 
-    def joined_at(self, name: str, width: int) -> int | None:
+    def find_joined_part(self, name: str, width: int) -> int | None:
         """Return the column at which the first joined part of ``width`` begins; None if unknown."""
         node = self.maker(name)
         if node is None or node.op_type != "Concat" or attributes_of(node)["axis"] not in (1, -1):
@@ -280,8 +281,8 @@ class Evidence(OutputShapes):
                 if node.op_type in MOVING or node.op_type in AFFINE:
                     pending += node.output
 
-    def inside(self) -> Inside:
-        factor, offset, turned = np.ones(1), np.zeros(1), False
+    def pixel_steps(self) -> PixelSteps:
+        factor, offset, swapped = np.ones(1), np.zeros(1), False
         readers, name = self.graph.readers(), self.graph.input.name
         for _ in range(MAX_STEPS):
             nodes = [node for node in readers.get(name, ()) if node.op_type != "Shape"]
@@ -295,12 +296,12 @@ class Evidence(OutputShapes):
                 factor, offset = factor * step[0], offset * step[0] + step[1]
             elif node.op_type not in MOVING:
                 break
-            elif self._turns_channels(node):
-                factor, offset, turned = factor[::-1], offset[::-1], not turned
+            elif self._reverses_channels(node):
+                factor, offset, swapped = factor[::-1], offset[::-1], not swapped
             name = node.output[0]
-        return Inside(factor, offset, turned)
+        return PixelSteps(factor, offset, swapped)
 
-    def _turns_channels(self, node: onnx.NodeProto) -> bool:
+    def _reverses_channels(self, node: onnx.NodeProto) -> bool:
         """Return whether a node reverses three channels: x[:, [2, 1, 0]], or x.flip(1)."""
         given = attributes_of(node)
         if node.op_type == "Gather":
@@ -336,8 +337,8 @@ class Evidence(OutputShapes):
     # ---- the probe
 
     def probe(self) -> Mapping[str, NDArray[Any]] | None:
-        if not self._asked:
-            self._asked = True
+        if not self._was_probed:
+            self._was_probed = True
             self._probed = self._run_probe()
             if self.response is not None and is_dark(self.response) and not self.is_bright():
                 self._bright = True
@@ -349,7 +350,7 @@ class Evidence(OutputShapes):
         from onnx import TensorProto
 
         kind = self.graph.input.type.tensor_type.elem_type
-        return self._bright or kind == TensorProto.UINT8 or self.inside().scales
+        return self._bright or kind == TensorProto.UINT8 or self.pixel_steps().scales
 
     def _run_probe(self) -> dict[str, NDArray[Any]] | None:
         first = [node.output[0] for node in self.first_convolutions()[:1]]

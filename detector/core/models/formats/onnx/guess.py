@@ -19,7 +19,7 @@ from detector.core.models.description import (
     OutputsDescription,
     ScoresDescription,
 )
-from detector.core.models.formats.onnx.evidence import BY_HAND, Evidence
+from detector.core.models.formats.onnx.evidence import DESCRIBE_BY_HAND, Evidence
 
 Floats = NDArray[np.float64]
 WHOLE = 1e-4  # tolerance for whole numbers
@@ -51,21 +51,21 @@ def _format_column(column: object) -> str:
     return "" if column is None else f" column {column}"
 
 
-def how_to_say(evidence: Evidence) -> str:
-    return BY_HAND if guess_outputs(evidence).outputs is None else evidence.how_to_say()
+def advise(evidence: Evidence) -> str:
+    return DESCRIBE_BY_HAND if guess_outputs(evidence).outputs is None else evidence.advise()
 
 
 def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
-    guess, inside = guess_outputs(evidence), evidence.inside()
+    guess, steps = guess_outputs(evidence), evidence.pixel_steps()
     guessed = {f"outputs.{key}": others for key, others in guess.guessed.items()}
     scale: float | str = PIXEL
     if evidence.is_bright():
         scale = 1.0
     else:
         guessed["input.scale"] = "1 if the network takes 0..255"
-    colour: Literal["rgb", "bgr"] = "bgr" if inside.turned else "rgb"
-    guessed["input.colour"] = "rgb" if inside.turned else "bgr"
-    if not inside.normalises:
+    colour: Literal["rgb", "bgr"] = "bgr" if steps.swaps_channels else "rgb"
+    guessed["input.colour"] = "rgb" if steps.swaps_channels else "bgr"
+    if not steps.normalises:
         guessed["input.mean"] = (
             "[0.485, 0.456, 0.406], with deviation: [0.229, 0.224, 0.225], for a backbone trained "
             "on ImageNet"

@@ -32,18 +32,18 @@ def needed_pixels(evidence: Evidence, description: Description, *, described: bo
     from onnx import TensorProto
 
     pixels = description.input if described else input_of(evidence, description)
-    inside = evidence.inside()
+    steps = evidence.pixel_steps()
     # A graph that swaps red and blue itself needs the opposite order to its family's networks.
-    bgr = (pixels.colour == "bgr") != (inside.turned and not described)
+    bgr = (pixels.colour == "bgr") != (steps.swaps_channels and not described)
     if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
         return Pixels(bgr)  # the graph does the rest
-    scale = 1.0 if inside.scales else pixel_scale(pixels)
-    if inside.subtracts or (pixels.mean is None and pixels.deviation is None):
+    scale = 1.0 if steps.scales else pixel_scale(pixels)
+    if steps.subtracts or (pixels.mean is None and pixels.deviation is None):
         return Pixels(bgr, (scale,))
     # If the graph scales pixels, we subtract the mean before that, so it must be in their units.
-    graph_scale = pixel_scale(pixels) if inside.scales else 1.0
+    graph_scale = pixel_scale(pixels) if steps.scales else 1.0
     mean, deviation = pixels.mean or (0.0,) * 3, pixels.deviation or (1.0,) * 3
-    if inside.divides:  # the graph divides, but does not subtract
+    if steps.divides:  # the graph divides, but does not subtract
         deviation = (1.0,) * 3
     return Pixels(
         bgr,

@@ -25,7 +25,7 @@ from detector.core.errors import ModelError
 from detector.core.errors.text import counted
 from detector.core.models.description import Description, bind, families, family, listed_names
 from detector.core.models.formats.onnx.evidence import DESCRIBE_PIXELS, PAGE, Evidence
-from detector.core.models.formats.onnx.guess import guess_outputs, has_levels, how_to_say
+from detector.core.models.formats.onnx.guess import advise, guess_outputs, has_levels
 from detector.core.models.formats.onnx.inputs import meaning_of
 from detector.core.models.formats.onnx.pixels import needed_pixels
 from detector.core.models.formats.onnx.raw_maps import raw_kind
@@ -82,7 +82,7 @@ def recognise(
             raise ModelError(
                 f"{evidence.graph.name}: looks like {match.description.family} ({match.why}), but "
                 f"is not: {doubt}; {evidence.output_shapes()}; if it is a detector, "
-                f"{how_to_say(evidence)}"
+                f"{advise(evidence)}"
             )
     return match
 
@@ -112,7 +112,7 @@ def _as_asked(
         if isinstance(bound, str):
             raise ModelError(
                 f"{evidence.graph.name}: --family {asked.family}: {bound}; {shapes}; "
-                f"{how_to_say(evidence)}"
+                f"{advise(evidence)}"
             )
         return Recognition(asked, DESCRIBED, bound, why)
     for kind in asked.layouts:
@@ -143,7 +143,7 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
         names = ", ".join(match.description.family for match in fitting)
         raise ModelError(
             f"{evidence.graph.name}: {evidence.output_shapes()}, which may be {names}; choose with "
-            f"--family, or {how_to_say(evidence)}"
+            f"--family, or {advise(evidence)}"
         )
     return fitting[0] if fitting else None
 
@@ -172,7 +172,7 @@ def _has_signs(evidence: Evidence, known: Description) -> bool:
         and all(evidence.has_operator(operator) for operator in signs.operators)
         and not any(evidence.has_operator(operator) for operator in signs.without)
         and (not signs.stem or bool(evidence.stem() & set(signs.stem)))
-        and (not signs.normalises or evidence.inside().normalises)
+        and (not signs.normalises or evidence.pixel_steps().normalises)
         and (not signs.picture or graph.input.name in signs.picture)
         and {meaning_of(name) for name in signs.inputs}
         <= {meaning_of(info.name) for info in graph.sizes}
@@ -181,7 +181,7 @@ def _has_signs(evidence: Evidence, known: Description) -> bool:
 
 def _by_layout(evidence: Evidence) -> Recognition | None:
     """Return the first layout that fits. If the file names its family, only try its layouts."""
-    named, where = evidence.named()
+    named, where = evidence.stated_family()
     for kind, layout in layouts().items():
         if named is not None and kind not in family(named).layouts:
             continue
@@ -248,7 +248,7 @@ def _list_matching_families(evidence: Evidence) -> str:
 
 
 def _refusal(evidence: Evidence) -> str:
-    graph, (named, _) = evidence.graph, evidence.named()
+    graph, (named, _) = evidence.graph, evidence.stated_family()
     if (kind := raw_kind(evidence)) is not None:
         needed = f"these are {kind}"
     elif has_levels(evidence):
@@ -262,7 +262,7 @@ def _refusal(evidence: Evidence) -> str:
             "it is not certain where boxes and scores "
             f"are{_list_matching_families(evidence)}{guess_outputs(evidence).words()}. Name its "
             f"family with --family (detect-video models families lists {len(families())}), or "
-            f"{how_to_say(evidence)}"
+            f"{advise(evidence)}"
         )
     start = f"its metadata says {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {start}{evidence.output_shapes()}; {needed}"

@@ -191,7 +191,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
     """Visit all nodes once; return whether anything changed, and the remaining ``work``.
     ``kept``: tensors that must not become constants."""
     read = {name for node in graph.nodes for name in node.input} | set(graph.outputs)
-    left: list[onnx.NodeProto] = []
+    nodes: list[onnx.NodeProto] = []
     alias: dict[str, str] = {}
     changed = False
     # A branch may read a tensor of the outer graph by its name, so then none is replaced.
@@ -211,22 +211,22 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
         elif (sides := _gather_sides(graph, node, shapes)) is not None:
             _make_constants(graph, node, [sides])
         elif node.op_type == "If" and (branch := taken_branch(graph, node)) is not None:
-            left += branch
+            nodes += branch
         elif not kept.isdisjoint(node.output):
-            left.append(node)
+            nodes.append(node)
             continue
         elif (cost := _cost(graph, node)) is not None and cost <= work:
             values = _constant_values(graph, node)
             work -= cost
             if values is None:
-                left.append(node)
+                nodes.append(node)
                 continue
             _make_constants(graph, node, values)
         else:
-            left.append(node)
+            nodes.append(node)
             continue
         changed = True
-    graph.nodes = left
+    graph.nodes = nodes
     return changed, work
 
 
@@ -237,8 +237,8 @@ def _gather_sides(
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:
-        given = attributes_of(node)
-        shapes[node.output[0]] = dims[given.get("start", 0) : given.get("end")]
+        attributes = attributes_of(node)
+        shapes[node.output[0]] = dims[attributes.get("start", 0) : attributes.get("end")]
     if node.op_type != "Gather" or node.input[0] not in shapes:
         return None
     dims, indices = shapes[node.input[0]], graph.value(node.input[1])
@@ -259,37 +259,36 @@ def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDAr
 
 
 def _cost(graph: ForeignGraph, node: onnx.NodeProto) -> int | None:
-    """Return how many elements a node reads and writes; None if it is not a constant, or if too
-    many."""
+    """Return how many elements a node reads and writes; None if it cannot be folded."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape":
         return 1 if graph.shape(node.input[0]) is not None else None
     if node.op_type in KEPT or any(name and name not in graph.constants for name in node.input):
         return None
-    given = sum(_size(graph, name) for name in node.input if name)
-    written = _count_written(graph, node, given)
+    read = sum(_size(graph, name) for name in node.input if name)
+    written = _count_written(graph, node, read)
     if written is None or written > raised(LARGEST):
         return None
     if node.op_type in ("MatMul", "Gemm"):
         written *= max(1, *graph.constants[node.input[0]].dims)
     if node.op_type in STEADY or node.op_type in GROWING or node.op_type in BROADCAST:
-        return 1 + given + written
-    return SLOW * (1 + given + written) if given + written <= SLOW_ELEMENTS else None
+        return 1 + read + written
+    return SLOW * (1 + read + written) if read + written <= SLOW_ELEMENTS else None
 
 
 def _size(graph: ForeignGraph, name: str) -> int:
     return int(math.prod(graph.constants[name].dims))
 
 
-def _count_written(graph: ForeignGraph, node: onnx.NodeProto, given: int) -> int | None:
-    """Return an upper bound of the elements that a node writes; None if unknown in this round."""
+def _count_written(graph: ForeignGraph, node: onnx.NodeProto, read: int) -> int | None:
+    """Return an upper bound of the elements that a node writes; None if it is not known yet."""
     shapes = [graph.shape(name) for name in node.output if name]
     known = [math.prod(shape) for shape in shapes if shape is not None]
     if len(known) == len(shapes):
         return sum(known)
     if node.op_type in STEADY:
-        return given
+        return read
     dims = [tuple(graph.constants[name].dims) for name in node.input if name]
     if node.op_type in BROADCAST:
         try:
@@ -321,7 +320,7 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
-    given = {name: graph.value(name) for name in node.input if name}
+    inputs = {name: graph.value(name) for name in node.input if name}
     single = helper.make_graph(
         [node],
         "one",
@@ -329,7 +328,7 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
             helper.make_value_info(
                 name, helper.make_tensor_type_proto(graph.constants[name].data_type, None)
             )
-            for name in given
+            for name in inputs
         ],
         [helper.make_empty_tensor_value_info(name) for name in node.output if name],
     )
@@ -337,7 +336,7 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            results = ReferenceEvaluator(model).run(None, given)
+            results = ReferenceEvaluator(model).run(None, inputs)
     except Exception:  # the evaluator lacks an operator, but engines may have it
         return None
     values = iter(results)

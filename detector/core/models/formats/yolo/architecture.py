@@ -283,7 +283,7 @@ class ArchitectureBuilder:
         out = self._value(path, x.channels, x.height * scale, x.width * scale)
         return self._add(UpsampleStep(path=path, inputs=(x,), out=out, scale=scale))
 
-    def every_second_pixel(self, path: str, x: Value) -> Value:
+    def fold_pixels(self, path: str, x: Value) -> Value:
         """Return ``x`` with each 2x2 pixels as channels. Only a convolution can read the result."""
         assert self.row is not None
         if x.folded is not None:

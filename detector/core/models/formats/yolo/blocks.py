@@ -9,7 +9,7 @@ shapes in their state dicts. CSP: arXiv 1911.11929; pyramid pooling: arXiv 1406.
 
 YOLOv7's are written from its paper (arXiv 2207.02696) and from the names in its state dicts.
 RepConv: planned re-parameterised convolution, section 4.1 (RepVGG, arXiv 2101.03697). Implicit
-layers: YOLOR, arXiv 2105.04206. Auxiliary heads (section 4.2) are for training and not built.
+layers: YOLOR, arXiv 2105.04206. The graph omits auxiliary heads (section 4.2), which only train.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
 
 def conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Arguments: channels, kernel, stride, padding, groups, activation."""
+    """Add a block Conv. Arguments: channels, kernel, stride, padding, groups, activation."""
     row = spec.row
     return builder.conv(
         path, inputs[0], *_conv_arguments(spec), activation=row.activation(5, builder.activation)
@@ -64,7 +64,7 @@ def conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: Blo
 
 
 def _conv_arguments(spec: BlockSpec) -> tuple[int, int, int, int, int]:
-    """Channels, kernel, stride, padding, groups."""
+    """Return channels, kernel, stride, padding and groups."""
     row = spec.row
     kernel = row.integer(1, 1, high=31)
     padding = row.integer(3, kernel // 2, low=0, high=31)
@@ -81,14 +81,14 @@ def depthwise_conv(
 
 def focus(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
     """Add YOLOv5's first stem: 2x2 pixels to channels, then a block Conv at path.conv."""
-    x = builder.every_second_pixel(path, inputs[0])
+    x = builder.fold_pixels(path, inputs[0])
     return builder.conv(
         f"{path}.conv", x, *_conv_arguments(spec), spec.row.activation(5, builder.activation)
     )
 
 
 def reorg(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    return builder.every_second_pixel(path, inputs[0])
+    return builder.fold_pixels(path, inputs[0])
 
 
 def concat(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
@@ -100,7 +100,7 @@ def concat(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: B
 def upsample(
     builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """Arguments: size (None), scale, mode."""
+    """Repeat pixels. Arguments: size (None), scale, mode."""
     row = spec.row
     mode = row.arguments[2] if len(row.arguments) > 2 else "nearest"
     if (row.arguments and row.arguments[0] is not None) or mode != "nearest":
@@ -111,7 +111,7 @@ def upsample(
 def max_pool(
     builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """Arguments as torch's nn.MaxPool2d: kernel, stride, padding."""
+    """Add a max pool. Arguments, like those of nn.MaxPool2d: kernel, stride, padding."""
     row = spec.row
     kernel = row.integer(0, high=31)
     return builder.max_pool(
@@ -169,7 +169,7 @@ def residual(
 def bottleneck(
     builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """Arguments: channels, shortcut, groups."""
+    """Add a residual block. Arguments: channels, shortcut, groups."""
     row = spec.row
     shortcut, groups = row.flag(1, True), row.integer(2, 1)
     return residual(
@@ -184,7 +184,7 @@ def bottleneck(
 
 
 def c3(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Half of the channels bypass the bottlenecks. Arguments: channels, shortcut, groups."""
+    """Add bottlenecks that half of the channels bypass. Arguments: channels, shortcut, groups."""
     row, x, hidden = spec.row, inputs[0], spec.channels // 2
     shortcut, groups = row.flag(1, True), row.integer(2, 1)
     main = builder.conv(f"{path}.cv1", x, hidden)
@@ -231,7 +231,7 @@ def halving_pool(
 def keeping_pool(
     builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """Arguments: kernel, stride."""
+    """Add a max pool that keeps the size at stride 1. Arguments: kernel, stride."""
     kernel = spec.row.integer(0, 3, high=31)
     return builder.max_pool(f"{path}.m", inputs[0], kernel, spec.row.integer(1, 1, high=31))
 
