@@ -56,12 +56,7 @@ def open_network(
     """
     if not 1 <= request.batch <= MAX_BATCH:
         raise ModelError(f"batch {request.batch} is out of range: --batch takes 1 to {MAX_BATCH}")
-    modules = {**front_ends(), **engine_front_ends}
-    request = _locate(request, tuple(modules))
-    keep_files(request)
-    for file in filter(None, (request.path, request.weights)):
-        check_regular(file, "a model file", ModelError)
-    front_end = _load_front_end(request.path, modules)
+    request, front_end = _find_front_end(request, engine_front_ends)
     _check_options(front_end, request)
     with unchanged(_hashed_files(request), ModelError):
         return front_end.read(request)
@@ -70,11 +65,7 @@ def open_network(
 def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FRONT_ENDS) -> str:
     """Return the YAML file for --describe that explains another program's model, with guesses
     marked. Raises ModelError, and UsageError for a file that describes itself."""
-    modules = {**front_ends(), **engine_front_ends}
-    request = _locate(request, tuple(modules))
-    keep_files(request)
-    check_regular(request.path, "a model file", ModelError)
-    front_end = _load_front_end(request.path, modules)
+    request, front_end = _find_front_end(request, engine_front_ends)
     if front_end.describe is None:
         raise UsageError(f"{request.path}: needs no description; such a file describes itself")
     with unchanged(_hashed_files(request), ModelError):
@@ -111,6 +102,17 @@ def front_ends() -> Mapping[str, str]:
         assert suffixes is not None, f"{module}: needs a line SUFFIXES = (...)"
         modules |= dict.fromkeys(suffixes, module)
     return MappingProxyType(modules)
+
+
+def _find_front_end(
+    request: ModelRequest, engine_front_ends: Mapping[str, str]
+) -> tuple[ModelRequest, FrontEnd]:
+    modules = {**front_ends(), **engine_front_ends}
+    request = _locate(request, tuple(modules))
+    keep_files(request)
+    for file in filter(None, (request.path, request.weights)):
+        check_regular(file, "a model file", ModelError)
+    return request, _load_front_end(request.path, modules)
 
 
 def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:

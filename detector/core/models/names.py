@@ -33,6 +33,13 @@ def find_names(
     return tuple(f"class{number}" for number in range(classes)), [warning]
 
 
+def warn_of_coco(model: Path, classes: int) -> str:
+    return (
+        f"{model.name} has no class names: COCO's {classes} are assumed; use --names FILE for "
+        "others"
+    )
+
+
 def _likely_files(model: Path, classes: int) -> list[Path]:
     stem = model.stem.lower()
     if classes == 80:  # COCO has 80

@@ -15,7 +15,7 @@ from detector.core.models.description import family, geometry_of
 from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound
 from detector.core.models.layouts.plans import ReadyMade
-from detector.core.models.names import find_names, read_names
+from detector.core.models.names import find_names, read_names, warn_of_coco
 
 if TYPE_CHECKING:
     from detector.core.models.formats.onnx.metadata import Metadata
@@ -92,8 +92,5 @@ def class_names_of(
         return known, []
     names, warnings = find_names(path, bound.classes or COCO)
     if bound.classes is None:
-        warnings = [
-            f"{path.name} has no class names: COCO's {COCO} are assumed; use --names FILE for "
-            "others"
-        ]
+        warnings = [warn_of_coco(path, COCO)]
     return names, warnings

@@ -185,7 +185,7 @@ def good_name(name: str) -> bool:
 
 
 def is_heavy(tensor: onnx.TensorProto) -> bool:
-    """Return whether a constant has too many values to be something that determines shapes."""
+    """Return whether a constant has too many values to be relevant for shape inference."""
     return bool(math.prod(tensor.dims) > LIGHT_FLOATS)
 
 
@@ -404,34 +404,24 @@ def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[
         for value in node.input:
             readers.setdefault(value, set()).add(name)
     trained = parameters_of(model)
-    return [_cost_of_group(group, nodes, costs, shapes, readers, trained) for group in groups]
 
+    def cost_of(group: Sequence[str]) -> NodeCost:
+        members = {name for name in group if name in nodes}
+        if not members & costs.keys():
+            return NodeCost(0, 0)
+        computed = {value for name in members for value in nodes[name].output}
+        read = {value for name in members for value in nodes[name].input if value} - computed
+        written = {value for value in computed if readers.get(value, set()) - members}
+        elements = sum(math.prod(shapes.get(value, (0,))) for value in written)
+        for value in read:
+            readers_here = [nodes[name] for name in members if value in nodes[name].input]
+            elements += max(_count_read(node, value, shapes) for node in readers_here)
+        largest = max(sorted(written), key=lambda name: math.prod(shapes.get(name, ())), default="")
+        macs = sum(costs[name].macs for name in members & costs.keys())
+        parameters = sum(trained.get(value, 0) for value in read)
+        return NodeCost(macs, elements, parameters, shapes.get(largest, ()))
 
-def _cost_of_group(
-    group: Sequence[str],
-    nodes: dict[str, onnx.NodeProto],
-    costs: dict[str, NodeCost],
-    shapes: dict[str, Shape],
-    readers: dict[str, set[str]],
-    trained: dict[str, int],
-) -> NodeCost:
-    members = {name for name in group if name in nodes}
-    if not members & costs.keys():
-        return NodeCost(0, 0)
-    computed = {value for name in members for value in nodes[name].output}
-    read = {value for name in members for value in nodes[name].input if value} - computed
-    written = {value for value in computed if readers.get(value, set()) - members}
-    elements = sum(math.prod(shapes.get(value, (0,))) for value in written)
-    for value in read:
-        readers_here = [nodes[name] for name in members if value in nodes[name].input]
-        elements += max(_count_read(node, value, shapes) for node in readers_here)
-    largest = max(sorted(written), key=lambda value: math.prod(shapes.get(value, ())), default="")
-    return NodeCost(
-        sum(costs[name].macs for name in members & costs.keys()),
-        elements,
-        sum(trained.get(value, 0) for value in read),
-        shapes.get(largest, ()),
-    )
+    return [cost_of(group) for group in groups]
 
 
 def _count_read(node: onnx.NodeProto, value: str, shapes: dict[str, Shape]) -> int:

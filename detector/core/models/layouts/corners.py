@@ -9,7 +9,6 @@ from detector.core.models.layouts.base import Bound, Example, Layout
 from detector.core.stages.readings import Columns, Reading
 
 if TYPE_CHECKING:
-    from detector.core.models.formats.onnx.evidence import Evidence
     from detector.core.models.layouts.output_shapes import OutputShapes
     from detector.core.models.layouts.plans import ReadyMade
 
@@ -28,13 +27,10 @@ class Corners(Layout):
     order = 60
     usual_family = "yolov4"
 
-    def in_graph(self, evidence: Evidence) -> Bound | None:
-        return self._find(evidence)
-
     def in_plan(self, plan: ReadyMade) -> Bound | None:
-        return self._find(plan)
+        return self.in_graph(plan)
 
-    def _find(self, shapes: OutputShapes) -> Bound | None:
+    def in_graph(self, shapes: OutputShapes) -> Bound | None:
         outputs, scores = shapes.outputs(), list(shapes.rank3_outputs())
         boxes = [name for name, dims in outputs.items() if dims[2:] == (1, 4)]
         if len(outputs) != 2 or len(boxes) != 1 or len(scores) != 1:

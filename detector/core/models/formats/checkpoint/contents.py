@@ -57,7 +57,7 @@ def contents_of(loaded: Any, origin: str) -> Contents:
 
 
 def _find_network(loaded: Any) -> Any:
-    """Return the network, preferably with averaged weights (ema), as YOLOv5 and YOLOv7 do."""
+    """Return the network, with averaged weights (ema) if there are any, as in YOLOv5 and YOLOv7."""
     if not isinstance(loaded, dict):
         return loaded
     for key in ("ema", "model", "state_dict", "model_state_dict"):

@@ -241,7 +241,7 @@ class Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"storage {key} holds {max(size, 0)} bytes, not {needed}")
         return Storage(kind.kind, key, stored)
 
-    def _rebuild_tensor(self, storage: Any, at: Any, shape: Any, strides: Any, *_: Any) -> Any:
+    def _rebuild_tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Any:
         if not (
             isinstance(storage, Storage) and isinstance(shape, tuple) and isinstance(strides, tuple)
         ):
@@ -251,7 +251,7 @@ class Unpickler(pickle.Unpickler):
             storage.kind,
             shape,
             strides,
-            at,
+            offset,
             storage.stored,
             lambda: archive.storage(key),
             archive.byte_order,

@@ -284,22 +284,18 @@ def _place(section: CfgSection, architecture: CfgNetwork, *sources: Layer) -> La
     return {"index": len(architecture.layers), "line": section.line, "inputs": inputs}
 
 
-def _last_layer(architecture: CfgNetwork) -> Layer:
-    if architecture.layers:
-        return architecture.layers[-1]
-    return Layer(
-        index=-1,
-        line=0,
-        inputs=(),
-        channels=3,
-        height=architecture.height,
-        width=architecture.width,
-        reduction=Fraction(1),
-    )
-
-
 def _previous_layer(section: CfgSection, architecture: CfgNetwork) -> Layer:
-    source = _last_layer(architecture)
+    if not architecture.layers:
+        return Layer(
+            index=-1,
+            line=0,
+            inputs=(),
+            channels=3,
+            height=architecture.height,
+            width=architecture.width,
+            reduction=Fraction(1),
+        )
+    source = architecture.layers[-1]
     if isinstance(source, Yolo):
         raise section.error(
             f"[{section.name}] reads the output of the [yolo] before it; put a [route] between them"
@@ -380,7 +376,7 @@ def _read_convolution(section: CfgSection, architecture: CfgNetwork) -> Convolut
             "groups",
         )
     padding = kernel // 2 if section.flag("pad") else section.integer("padding", 0, low=0, high=256)
-    padding *= dilation  # darknet multiplies at run time
+    padding *= dilation  # as in darknet's convolution
     reach = dilation * (kernel - 1) + 1
     stride = _read_strides(section)
     height = (source.height + 2 * padding - reach) // stride[0] + 1
@@ -411,14 +407,10 @@ def _read_maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
     kernel = section.integer("size", max(stride), low=1, high=256)
     padding = section.integer("padding", kernel - 1, low=0, high=512)
     begin = padding // 2
-    if begin >= kernel:
-        raise section.error(
-            f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
-        )
     height, bottom = _pool_side(source.height, kernel, stride[0], padding)
     width, right = _pool_side(source.width, kernel, stride[1], padding)
     _check_fits(section, source, height, width)
-    if bottom >= kernel or right >= kernel:
+    if max(begin, bottom, right) >= kernel:
         raise section.error(
             f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
         )
@@ -506,38 +498,19 @@ def _read_shortcut(section: CfgSection, architecture: CfgNetwork) -> Shortcut:
     )
 
 
-def _read_scale_channels(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
-    """Multiply ``from`` by the previous layer's factor per channel, or position (``scale_wh``)."""
-    factors, source = _find_factors(section, architecture)
-    by_position = section.flag("scale_wh")
-    expected = (1, source.height, source.width) if by_position else (source.channels, 1, 1)
-    return _multiply(section, architecture, source, factors, expected)
-
-
-def _read_sam(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
-    factors, source = _find_factors(section, architecture)
-    expected = (source.channels, source.height, source.width)
-    return _multiply(section, architecture, source, factors, expected)
-
-
-def _find_factors(section: CfgSection, architecture: CfgNetwork) -> tuple[Layer, Layer]:
+def _read_multiplication(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
+    """Multiply ``from`` by the previous layer, which has one factor per value ([sam]), per position
+    (``scale_wh``) or per channel."""
     factors = _previous_layer(section, architecture)
     sources = _find_layers(section, architecture, "from")
     if len(sources) != 1:
         raise section.error(f"[{section.name}] takes from=NUMBER, one layer", "from")
-    return factors, sources[0]
-
-
-def _multiply(
-    section: CfgSection,
-    architecture: CfgNetwork,
-    source: Layer,
-    factors: Layer,
-    expected: tuple[int, int, int],
-) -> Multiplication:
-    """``expected``: channels, height and width of the factors."""
-    if (factors.channels, factors.height, factors.width) != expected:
-        channels, height, width = expected
+    source = sources[0]
+    channels, height, width = source.channels, source.height, source.width
+    if section.name == "scale_channels":
+        by_position = section.flag("scale_wh")
+        channels, height, width = (1, height, width) if by_position else (channels, 1, 1)
+    if (factors.channels, factors.height, factors.width) != (channels, height, width):
         raise section.error(
             f"[{section.name}] multiplies layer {source.index}, {source.size}x{source.channels}, "
             f"by layer {factors.index}, {factors.size}x{factors.channels}; expected "
@@ -656,9 +629,9 @@ SECTIONS: dict[str, SectionKind] = {
         _read_shortcut, frozenset({"from", "activation", "weights_type", "weights_normalization"})
     ),
     "scale_channels": SectionKind(
-        _read_scale_channels, frozenset({"from", "activation", "scale_wh"})
+        _read_multiplication, frozenset({"from", "activation", "scale_wh"})
     ),
-    "sam": SectionKind(_read_sam, frozenset({"from", "activation"})),
+    "sam": SectionKind(_read_multiplication, frozenset({"from", "activation"})),
     "upsample": SectionKind(_read_upsample, frozenset({"stride", "scale"})),
     "dropout": SectionKind(_read_dropout, frozenset()),
     "yolo": SectionKind(

@@ -28,8 +28,9 @@ def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
     head = f"# {path.name} is recognised as {result.description.family} ({result.why}).\n"
     if result.bound.reading is None:
         raise ModelError(f"{path}: needs no description: recognised as {result.kind}")
-    given = input_of(evidence, result.description)
+    pixels = input_of(evidence, result.description)
     if evidence.pixel_steps().swaps_channels:  # a description states the order that this file needs
-        given = msgspec.structs.replace(given, colour="rgb" if given.colour == "bgr" else "bgr")
+        pixels = msgspec.structs.replace(pixels, colour="rgb" if pixels.colour == "bgr" else "bgr")
     outputs = describe_outputs(result.bound, evidence.outputs())
-    return head + as_yaml(msgspec.structs.replace(result.description, input=given, outputs=outputs))
+    described = msgspec.structs.replace(result.description, input=pixels, outputs=outputs)
+    return head + as_yaml(described)

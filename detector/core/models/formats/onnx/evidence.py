@@ -303,9 +303,8 @@ class Evidence(OutputShapes):
 
     def _reverses_channels(self, node: onnx.NodeProto) -> bool:
         """Return whether a node reverses three channels: x[:, [2, 1, 0]], or x.flip(1)."""
-        given = attributes_of(node)
         if node.op_type == "Gather":
-            order, axis = self.graph.value(node.input[1]), given.get("axis", 0)
+            order, axis = self.graph.value(node.input[1]), attributes_of(node).get("axis", 0)
             shape = self.dims(node.input[0])
             return order is not None and order.tolist() == [2, 1, 0] and shape[axis] == 3
         if node.op_type == "Slice" and len(node.input) == 5:

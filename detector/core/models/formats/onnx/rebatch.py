@@ -2,7 +2,8 @@
 
 The proof follows the batch axis from the input through every node. By the rules below, each
 operator must treat pictures separately, and a Reshape must not merge or split the axis. Only
-constants change: the targets of Reshapes. Operators without a rule are refused.
+constants that hold the batch change, such as a Reshape's target. Operators without a rule are
+refused.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
     before = dict(graph.dims)
     for node in graph.nodes:
         try:
-            _follow(walk, node)
+            _follow_node(walk, node)
         except _UnprovenError as why:
             raise ModelError(
                 f"{graph.name}: the file is fixed at batch {old}, and node "
@@ -101,20 +102,20 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
     _check_shapes(walk, before)
 
 
-def _follow(walk: _BatchAxes, node: onnx.NodeProto) -> None:
+def _follow_node(walk: _BatchAxes, node: onnx.NodeProto) -> None:
     if not walk.batched_inputs(node):
         return
     if node.op_type in UNARY:
         axis = walk.only_axis(node)
     elif node.op_type in BROADCAST:
-        axis = _broadcast(walk, node)
+        axis = _follow_broadcast(walk, node)
     elif node.op_type in SPATIAL:
         if (axis := walk.only_axis(node)) != 0:
             raise _UnprovenError("the batch is not its first axis")
     elif node.op_type in ALONG:
-        axis = _along(walk, node)
+        axis = _follow_along(walk, node)
     elif node.op_type in REDUCTIONS:
-        axis = _reduction(walk, node)
+        axis = _follow_reduction(walk, node)
     elif node.op_type in RULES:
         axis = RULES[node.op_type](walk, node)
     else:
@@ -142,8 +143,8 @@ def _check_shapes(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -
             )
 
 
-def _broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Shapes are aligned at their ends. Constants must be the same for all pictures."""
+def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    """Align shapes at their ends. Constants must be the same for all pictures."""
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.batched_inputs(node)}
     if len(from_end) != 1:
@@ -166,7 +167,7 @@ def _check_axis(axis: int, used: int, rank: int) -> int:
     return axis
 
 
-def _along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     default = 0 if node.op_type == "Split" else -1
     used = attributes_of(node).get("axis", default)
     return _check_axis(walk.only_axis(node), used, len(walk.shape(node.input[0])))
@@ -180,7 +181,7 @@ def _axis_without(axis: int, removed: Sequence[int], rank: int) -> int:
     return axis - sum(other < axis for other in positive)
 
 
-def _reduction(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_reduction(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, attributes = walk.only_axis(node), attributes_of(node)
     rank = len(walk.shape(node.input[0]))
     if node.op_type in ("ArgMax", "ArgMin"):
@@ -193,14 +194,14 @@ def _reduction(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return axis if attributes.get("keepdims", 1) else after
 
 
-def _layer_normalization(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_layer_normalization(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     if attributes_of(node).get("axis", -1) % rank <= axis:
         raise _UnprovenError("it works along the batch axis")
     return axis
 
 
-def _concat(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_concat(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     if len(walk.batched_inputs(node)) != len(node.input):
         raise _UnprovenError("one of its inputs is the same for all pictures")
     axes = {walk.axes[name] for name in node.input}
@@ -209,12 +210,12 @@ def _concat(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return _check_axis(axes.pop(), attributes_of(node)["axis"], len(walk.shape(node.input[0])))
 
 
-def _transpose(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_transpose(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     return list(attributes_of(node).get("perm", range(rank)[::-1])).index(axis)
 
 
-def _slice(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_slice(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     starts = walk.numbers(node.input[1])
     used = (
@@ -227,27 +228,27 @@ def _slice(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return axis
 
 
-def _gather(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_gather(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     used = attributes_of(node).get("axis", 0) % rank
     _check_axis(axis, used, rank)
     return axis if axis < used else axis + len(walk.shape(node.input[1])) - 1
 
 
-def _gather_elements(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_gather_elements(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     data, indices = node.input[0], node.input[1]
     if walk.axes.get(data) is None or walk.axes.get(data) != walk.axes.get(indices):
         raise _UnprovenError("one of its inputs is the same for all pictures")
     return _check_axis(walk.axes[data], attributes_of(node).get("axis", 0), len(walk.shape(data)))
 
 
-def _grid_sample(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_grid_sample(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     if [walk.axes.get(name) for name in node.input] != [0, 0]:
         raise _UnprovenError("its inputs do not both have the batch as their first axis")
     return 0
 
 
-def _matmul(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_matmul(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     ranks = [len(walk.shape(name)) for name in node.input]
     if node.input[0] in walk.axes and node.input[1] not in walk.axes and ranks[1] == 2:
         # Rows are independent of each other, so the batch may be their axis.
@@ -255,10 +256,10 @@ def _matmul(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     for name, rank in zip(node.input, ranks, strict=True):
         if name in walk.axes and walk.axes[name] >= rank - 2:
             raise _UnprovenError("it multiplies along the batch axis")
-    return _broadcast(walk, node)
+    return _follow_broadcast(walk, node)
 
 
-def _gemm(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_gemm(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     attributes = attributes_of(node)
     if walk.only_axis(node) != 0 or attributes.get("transA"):
         raise _UnprovenError("it multiplies along the batch axis")
@@ -271,30 +272,32 @@ def _gemm(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return 0
 
 
-def _axes_of(walk: _BatchAxes, node: onnx.NodeProto) -> list[int]:
+def _read_axes(walk: _BatchAxes, node: onnx.NodeProto) -> list[int]:
     if len(node.input) < 2 or not node.input[1]:
         raise _UnprovenError("it does not state its axes")
     return walk.numbers(node.input[1])
 
 
-def _squeeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    return _axis_without(walk.only_axis(node), _axes_of(walk, node), len(walk.shape(node.input[0])))
+def _follow_squeeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    return _axis_without(
+        walk.only_axis(node), _read_axes(walk, node), len(walk.shape(node.input[0]))
+    )
 
 
-def _unsqueeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, added = walk.only_axis(node), _axes_of(walk, node)
+def _follow_unsqueeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis, added = walk.only_axis(node), _read_axes(walk, node)
     rank = len(walk.shape(node.input[0])) + len(added)
     positions = {other % rank for other in added}
     return [at for at in range(rank) if at not in positions][axis]
 
 
-def _flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     if walk.only_axis(node) != 0 or attributes_of(node).get("axis", 1) != 1:
         raise _UnprovenError("it mixes the batch axis with others")
     return 0
 
 
-def _reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     """Find the batch axis in the result: the products of sides before and after it must be kept."""
     axis, source, target = (
         walk.only_axis(node),
@@ -319,7 +322,7 @@ def _reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return place
 
 
-def _expand(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_expand(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     sides = walk.numbers(node.input[1])
     at = len(sides) - (rank - axis)
@@ -331,14 +334,14 @@ def _expand(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return max(rank, len(sides)) - (rank - axis)
 
 
-def _tile(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_tile(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis = walk.only_axis(node)
     if walk.numbers(node.input[1])[axis] != 1:
         raise _UnprovenError("it repeats the batch axis")
     return axis
 
 
-def _pad(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_pad(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     pads = walk.numbers(node.input[1])
     if len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
@@ -346,7 +349,7 @@ def _pad(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return axis
 
 
-def _resize(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_resize(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     if walk.only_axis(node) != 0:
         raise _UnprovenError("the batch is not its first axis")
     if len(node.input) > 3 and node.input[3]:
@@ -367,22 +370,22 @@ def _resize(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 # Operator -> a function that returns the batch axis of its outputs.
 RULES: dict[str, Callable[[_BatchAxes, onnx.NodeProto], int]] = {
-    "Concat": _concat,
-    "Expand": _expand,
-    "Flatten": _flatten,
-    "Gather": _gather,
-    "GatherElements": _gather_elements,
-    "Gemm": _gemm,
-    "GridSample": _grid_sample,
-    "LayerNormalization": _layer_normalization,
-    "MatMul": _matmul,
-    "Pad": _pad,
-    "Reshape": _reshape,
-    "Resize": _resize,
-    "Slice": _slice,
-    "Split": _along,
-    "Squeeze": _squeeze,
-    "Tile": _tile,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
+    "Concat": _follow_concat,
+    "Expand": _follow_expand,
+    "Flatten": _follow_flatten,
+    "Gather": _follow_gather,
+    "GatherElements": _follow_gather_elements,
+    "Gemm": _follow_gemm,
+    "GridSample": _follow_grid_sample,
+    "LayerNormalization": _follow_layer_normalization,
+    "MatMul": _follow_matmul,
+    "Pad": _follow_pad,
+    "Reshape": _follow_reshape,
+    "Resize": _follow_resize,
+    "Slice": _follow_slice,
+    "Split": _follow_along,
+    "Squeeze": _follow_squeeze,
+    "Tile": _follow_tile,
+    "Transpose": _follow_transpose,
+    "Unsqueeze": _follow_unsqueeze,
 }

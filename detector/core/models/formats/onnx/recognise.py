@@ -31,7 +31,7 @@ from detector.core.models.formats.onnx.pixels import needed_pixels
 from detector.core.models.formats.onnx.raw_maps import raw_kind
 from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound
-from detector.core.models.names import find_names, read_names
+from detector.core.models.names import find_names, read_names, warn_of_coco
 from detector.core.models.probed import doubt_outputs, doubt_pixels
 
 if TYPE_CHECKING:
@@ -287,17 +287,11 @@ def class_names(
     if given is None and described is not None and classes in (None, len(described)):
         is_word = isinstance(result.description.names, str)
         assumed = classes is None and is_word and result.why != AS_DESCRIBED
-        return described, [_warn_of_assumed(path, len(described))] if assumed else []
+        return described, [warn_of_coco(path, len(described))] if assumed else []
     if classes is not None:
         return find_names(path, classes, given)
     # From here on, the outputs are finished detections, which do not show the number of classes.
     if given is not None:
         return read_names(given), []
     names, warnings = find_names(path, COCO, None)
-    return names, [*warnings, _warn_of_assumed(path, COCO)]
-
-
-def _warn_of_assumed(path: Path, classes: int) -> str:
-    return (
-        f"{path.name} has no class names: COCO's {classes} are assumed; use --names FILE for others"
-    )
+    return names, [*warnings, warn_of_coco(path, COCO)]

@@ -125,9 +125,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
     if graph.types[name] != TensorProto.FLOAT:
         nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
         x = nodes[-1].output[0]
-    if (
-        name in graph.uses_declared
-    ):  # the file declares a shape that inference lacks: add it as a Reshape
+    if name in graph.uses_declared:  # a Reshape states what inference does not find
         sides = graph.constant("output.shape", np.array(dims, np.int64))
         nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
     elif None in dims:
@@ -303,8 +301,8 @@ def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
     if not (folds and _fold_into_weights(graph, old.name, order, pixels.factor[0])):
         nodes += _convert_pixels(graph, nodes, pixels, planar)
     if not batched:
-        sides_given = graph.constant("input.unbatched.shape", np.array(rest, np.int64))
-        nodes.append(_make_next(nodes, "Reshape", "input.unbatched", sides_given))
+        shape = graph.constant("input.unbatched.shape", np.array(rest, np.int64))
+        nodes.append(_make_next(nodes, "Reshape", "input.unbatched", shape))
     last = nodes[-1].output[0]
     if kind == TensorProto.UINT8 and (casts := _float_casts(graph, old.name)):
         for node in casts:
@@ -420,8 +418,8 @@ def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale:
         weights = graph.value(node.input[1])
         assert weights is not None
         # The new input's channel i is channel channels.index(i) of the input in training.
-        moved = weights[:, np.argsort(channels)] * np.float32(scale)
-        node.input[1] = graph.constant(node.input[1], moved.astype(np.float32))
+        reordered = weights[:, np.argsort(channels)] * np.float32(scale)
+        node.input[1] = graph.constant(node.input[1], reordered.astype(np.float32))
     return True
 
 

@@ -58,17 +58,11 @@ class Entry(NamedTuple):
 def conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
     """Add a block Conv. Arguments: channels, kernel, stride, padding, groups, activation."""
     row = spec.row
-    return builder.conv(
-        path, inputs[0], *_conv_arguments(spec), activation=row.activation(5, builder.activation)
-    )
-
-
-def _conv_arguments(spec: BlockSpec) -> tuple[int, int, int, int, int]:
-    """Return channels, kernel, stride, padding and groups."""
-    row = spec.row
     kernel = row.integer(1, 1, high=31)
     padding = row.integer(3, kernel // 2, low=0, high=31)
-    return spec.channels, kernel, row.integer(2, 1, high=8), padding, row.integer(4, 1)
+    stride, groups = row.integer(2, 1, high=8), row.integer(4, 1)
+    activation = row.activation(5, builder.activation)
+    return builder.conv(path, inputs[0], spec.channels, kernel, stride, padding, groups, activation)
 
 
 def depthwise_conv(
@@ -81,10 +75,7 @@ def depthwise_conv(
 
 def focus(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
     """Add YOLOv5's first stem: 2x2 pixels to channels, then a block Conv at path.conv."""
-    x = builder.fold_pixels(path, inputs[0])
-    return builder.conv(
-        f"{path}.conv", x, *_conv_arguments(spec), spec.row.activation(5, builder.activation)
-    )
+    return conv(builder, f"{path}.conv", [builder.fold_pixels(path, inputs[0])], spec)
 
 
 def reorg(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
@@ -151,16 +142,10 @@ def _anchors_per_layer(builder: ArchitectureBuilder, inputs: list[Value], row: Y
 
 
 def residual(
-    builder: ArchitectureBuilder,
-    path: str,
-    x: Value,
-    channels: int,
-    *,
-    shortcut: bool,
-    groups: int = 1,
-    hidden: int,
+    builder: ArchitectureBuilder, path: str, x: Value, channels: int, hidden: int, row: YamlRow
 ) -> Value:
-    """Add convolutions of 1x1 and 3x3; with ``shortcut``, add the input if the shapes allow."""
+    """Add convolutions of 1x1 and 3x3, and the input if ``row`` and the shapes allow it."""
+    shortcut, groups = row.flag(1, True), row.integer(2, 1)
     inner = builder.conv(f"{path}.cv1", x, hidden)
     out = builder.conv(f"{path}.cv2", inner, channels, 3, 1, None, groups)
     return builder.add(f"{path}.add", x, out) if shortcut and x.channels == channels else out
@@ -170,29 +155,16 @@ def bottleneck(
     builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
     """Add a residual block. Arguments: channels, shortcut, groups."""
-    row = spec.row
-    shortcut, groups = row.flag(1, True), row.integer(2, 1)
-    return residual(
-        builder,
-        path,
-        inputs[0],
-        spec.channels,
-        shortcut=shortcut,
-        groups=groups,
-        hidden=spec.channels // 2,
-    )
+    return residual(builder, path, inputs[0], spec.channels, spec.channels // 2, spec.row)
 
 
 def c3(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
     """Add bottlenecks that half of the channels bypass. Arguments: channels, shortcut, groups."""
-    row, x, hidden = spec.row, inputs[0], spec.channels // 2
-    shortcut, groups = row.flag(1, True), row.integer(2, 1)
-    main = builder.conv(f"{path}.cv1", x, hidden)
-    bypass = builder.conv(f"{path}.cv2", x, hidden)
+    hidden = spec.channels // 2
+    main = builder.conv(f"{path}.cv1", inputs[0], hidden)
+    bypass = builder.conv(f"{path}.cv2", inputs[0], hidden)
     for at in range(spec.repeats):
-        main = residual(
-            builder, f"{path}.m.{at}", main, hidden, shortcut=shortcut, groups=groups, hidden=hidden
-        )
+        main = residual(builder, f"{path}.m.{at}", main, hidden, hidden, spec.row)
     return builder.conv(f"{path}.cv3", builder.concat(f"{path}.cat", [main, bypass]), spec.channels)
 
 

@@ -1,4 +1,4 @@
-"""Random weights for a network with which all layers' outputs have the same scale.
+"""Random weights that give the outputs of all layers the same scale.
 
 We run a small picture through the network and scale the weights of each layer such that its output
 has a fixed root mean square (after layer-sequential unit variance, arXiv 1511.06422). Other
