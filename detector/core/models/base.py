@@ -27,7 +27,7 @@ Dense = Callable[["list[NDArray[np.float32]]"], "NDArray[np.float32]"]
 @dataclass(frozen=True, slots=True)
 class InputRules:
     """How pictures are fitted into the input. ``geometry``: one of ``types.GEOMETRIES``.
-    ``of_picture``: boxes are relative to the picture as if it filled the input without padding."""
+    ``of_picture``: boxes come out as if the picture filled the input, without padding."""
 
     height: int
     width: int

@@ -42,7 +42,7 @@ def warn_of_coco(model: Path, classes: int) -> str:
 
 def _likely_files(model: Path, classes: int) -> list[Path]:
     stem = model.stem.lower()
-    if classes == 80:  # COCO has 80
+    if classes == 80:  # COCO
         return [model.with_name("coco.names"), catalogue.folder() / "names" / "coco.names"]
     if classes == 2 and ("person" in stem or "vehicle" in stem or stem == "street"):
         return [catalogue.folder() / "names" / "person-vehicle.names"]

@@ -80,7 +80,7 @@ class AnchorFree(Layout):
 
 
 def _main_branch(evidence: Evidence, branches: list[Bound]) -> Bound:
-    """Return the branch that detects; YOLOv9, which names it cv4 or cv5, has one for training."""
+    """Return the branch that detects (cv4 or cv5). YOLOv9 has a second one for training."""
     if len(branches) == 1:
         return branches[0]
     words = [evidence.names_before(branch.outputs[0]) for branch in branches]

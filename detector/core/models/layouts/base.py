@@ -28,7 +28,7 @@ class Decoder:
     name: str
     head: Callable[..., Any]
     dense: Callable[..., Any]
-    arguments: tuple[str, ...]  # besides those that follow from input and class names
+    arguments: tuple[str, ...]  # names of the head's arguments that are stored
     watched = False
 
     def heads(self, arguments: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
@@ -63,9 +63,9 @@ class JoinedOutput(NamedTuple):
 class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
-    ``reading``: how the outputs are read; None if ``decoder`` with ``given`` does it. ``bare``:
-    outputs without a batch axis. ``family``: the one assumed for the input if none
-    is named. ``joined``: outputs that are each joined from several, one per stride.
+    ``reading``: how the outputs are read; None if ``decoder`` with ``arguments`` reads them.
+    ``bare``: outputs without a batch axis. ``family``: the one assumed for the input if none is
+    named. ``joined``: outputs that are each joined from several, one per stride.
     """
 
     reading: Reading | None
@@ -138,8 +138,9 @@ class Layout:
         classes: int | None,
         *,
         bare: bool = False,
-        **more: Any,
+        family: str | None = None,
+        **fields: Any,
     ) -> Bound:
-        bare_outputs = frozenset(outputs if bare else ())
-        family = more.pop("family", self.usual_family)
-        return Bound(reading, outputs, bare_outputs, classes, self.needs_nms, family=family, **more)
+        bare_outputs, family = frozenset(outputs if bare else ()), family or self.usual_family
+        nms = self.needs_nms
+        return Bound(reading, outputs, bare_outputs, classes, nms, family=family, **fields)

@@ -51,7 +51,7 @@ WEIGHTED = frozenset(
 )
 # Advice if a file of ours, built from another exporter's, gives impossible detections.
 BUILD_AGAIN = "build it again from the exported file, with a --describe that fits it"
-SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
+ARITHMETIC = frozenset("Add Mul Sub Div".split())
 
 
 def read(request: ModelRequest) -> Network:
@@ -248,11 +248,11 @@ def _count_parameters(graph: ForeignGraph) -> int:
     for node in graph.nodes:
         if node.op_type == "DequantizeLinear" and node.input[0] in graph.constants:
             weights.add(node.input[0])
-        for name in node.input[0 if node.op_type in SMALL_OPERANDS else 1 :]:
+        for name in node.input[0 if node.op_type in ARITHMETIC else 1 :]:
             dims = graph.dims.get(name, ())
             per_channel = len(dims) == 1 and dims[0] != 1
             if name in graph.constants and (
-                node.op_type in WEIGHTED or (node.op_type in SMALL_OPERANDS and per_channel)
+                node.op_type in WEIGHTED or (node.op_type in ARITHMETIC and per_channel)
             ):
                 weights.add(name)
     return sum(prod(graph.constants[name].dims) for name in weights)
