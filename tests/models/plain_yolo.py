@@ -40,10 +40,11 @@ def random_tensors(architecture: Architecture, seed: int = 0) -> dict[str, NDArr
 
     def implicit(step: ConvStep) -> None:
         plain(step)
-        vector(step.add, step.stored_shape[1])
-        vector(step.multiply, step.out.channels, 1.0)
-        made[step.add] = made[step.add].reshape(1, -1, 1, 1)
-        made[step.multiply] = made[step.multiply].reshape(1, -1, 1, 1)
+        added, multiplied = step.implicit_names
+        vector(added, step.stored_shape[1])
+        vector(multiplied, step.out.channels, 1.0)
+        made[added] = made[added].reshape(1, -1, 1, 1)
+        made[multiplied] = made[multiplied].reshape(1, -1, 1, 1)
 
     def normed(step: ConvStep) -> None:
         weight(f"{step.path}.conv.weight", step.stored_shape)

@@ -23,7 +23,7 @@ from detector.core.errors.guard import guarded, refuse_kept
 from detector.core.models import describe
 from detector.core.models.base import ModelRequest
 from detector.core.models.description import read_description
-from detector.core.models.formats.onnx.evidence import Inside
+from detector.core.models.formats.onnx.evidence import PixelSteps
 from detector.core.models.formats.onnx.guess import Guess, guess_outputs
 from tests.known_answers import run_once
 from tests.models import exports
@@ -366,7 +366,11 @@ REFUSED = {
         mmyolo,
         ("mmyolo-ppyoloe or mmyolo-rtmdet or mmyolo-yolo or mmyolo-yolox", "--family"),
     ),
-    "two branches": ("best", lambda: two_branches(("a", "b")), ("2 branches", "--family yolov9")),
+    "two branches": (
+        "best",
+        lambda: two_branches(("a", "b")),
+        ("2 outputs of the same shape", "--family yolov9"),
+    ),
     "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "the last 51", "keypoints")),
     "keypoints, named": ("yolov8n-pose", keypoints, ("keypoints",)),
     "keypoints in one piece": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
@@ -571,7 +575,7 @@ def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
     ],
 )
 def test_scaling_to_fractions_is_not_normalisation(factor, divides):
-    inside = Inside(np.array(factor), np.zeros(1))
+    inside = PixelSteps(np.array(factor), np.zeros(1))
     assert (inside.divides, inside.normalises) == (divides, divides)
 
 

@@ -218,7 +218,7 @@ def test_priors_equal_their_own_arithmetic(tmp_path, case):
         ("[box8, box16]", "[box8]", "1 levels, but 2 strides"),
         ("anchors: 3", "sizes: [[1]]", "sizes is a list for each stride"),
         ("[box8, box16]", "[box8, box9]", "no output box9"),
-        ("[box8, box16]", "[box8, score16]", "other numbers of columns"),
+        ("[box8, box16]", "[box8, score16]", "different numbers of columns"),
         ("strides: [8, 16]", "strides: [8, 32]", "8, 32 make 204 boxes, but there are 240 rows"),
         ("anchors: 3", "anchors: 5", "does not hold 5 anchors"),
         ("{levels: [box8, box16]}", "{}", "either tensor"),

@@ -7,7 +7,7 @@ import pytest
 
 from detector.core.errors import ModelError
 from detector.core.models.formats.onnx.metadata import Metadata, read_metadata
-from detector.core.models.formats.onnx.rewrite import TAKEN, _node_names
+from detector.core.models.formats.onnx.rewrite import RESERVED, _node_names
 from detector.core.models.graph.build import good_name
 from tests.models import exports
 from tests.models.exports import STATED
@@ -73,7 +73,7 @@ def test_no_name_of_torchs_own_is_given():
 
     graph = fx.GraphModule(torch.nn.Module(), fx.Graph())
     own = {name for name in dir(graph) if not name.startswith("_")}
-    assert own <= TAKEN, sorted(own - TAKEN)
+    assert own <= RESERVED, sorted(own - RESERVED)
 
 
 def test_every_output_is_named_like_its_node(tmp_path):
@@ -105,7 +105,7 @@ def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
     onnx.checker.check_model(graph, full_check=True)
     prefix = [node.name for node in graph.graph.node if node.name.startswith("input.")]
     assert prefix[:2] == ["input.cast", "input.transpose"]
-    assert not TAKEN & {name.removeprefix("input.") for name in prefix}
+    assert not RESERVED & {name.removeprefix("input.") for name in prefix}
 
 
 # ---- metadata

@@ -383,4 +383,4 @@ def test_random_numbers_see_a_folded_picture_as_focus_folds_it():
     values = SimpleNamespace(_values={"picture": x})
     folded = SimpleNamespace(name="f", folded=SimpleNamespace(name="picture"))
     wanted = np.concatenate([x[:, ::2, ::2], x[:, 1::2, ::2], x[:, ::2, 1::2], x[:, 1::2, 1::2]])
-    assert (RandomNumbers._value(values, folded) == wanted).all()
+    assert (RandomNumbers._find_value(values, folded) == wanted).all()

@@ -27,8 +27,8 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([], "describes no network; it needs the keys nc, depth_multiple"),
-        ({}, "describes no network"),
+        ([], "does not describe a network; it needs the keys nc, depth_multiple"),
+        ({}, "does not describe a network"),
         ({**GOOD, "nc": 0}, "nc must be a whole number from 1 to 10000, not 0"),
         ({**GOOD, "nc": "80"}, "nc must be"),
         ({**GOOD, "ch": 4}, "ch: 4: only pictures of 3 channels"),
@@ -75,7 +75,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
         ({**GOOD, "backbone": [[-1, 1, "MP", []]]}, "layer 0 (MP): reads the picture"),
         (
             {**GOOD, "backbone": [[-1, 1, "ReOrg", []], [-1, 1, "ReOrg", []]]},
-            "layer 1 (ReOrg): follows another of its kind",
+            "layer 1 (ReOrg): follows a block of its kind",
         ),
         (
             {**GOOD, "backbone": [[-1, 1, "Conv", [8]], [-1, 1, "ReOrg", []], [-1, 1, "MP", []]]},

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.models.formats.onnx.evidence import Evidence, Inside
-from detector.core.models.formats.onnx.foreign import Dims, ForeignGraph
+from detector.core.models.formats.onnx.evidence import Evidence, PixelSteps
+from detector.core.models.formats.onnx.foreign import ForeignGraph
+from detector.core.models.layouts.output_shapes import Dims
 from detector.core.models.probed import is_dark, measure_spread
 
 # OpenVINO's layer -> ONNX's operator; others have the same name in both.
@@ -56,17 +57,17 @@ class IrEvidence(Evidence):
 
     suffix: str = ".xml"
     model: Any = None
-    _inside: Inside | None = None
+    _pixel_steps: PixelSteps | None = None
 
-    def inside(self) -> Inside:
+    def pixel_steps(self) -> PixelSteps:
         """Return the pre-processing, with the part that PrePostProcessor folded into the weights of
         the first layer, which it marks."""
-        if self._inside is None:
-            self._inside = self._find_folded()
-        return self._inside
+        if self._pixel_steps is None:
+            self._pixel_steps = self._find_folded()
+        return self._pixel_steps
 
-    def _find_folded(self) -> Inside:
-        inside = Evidence.inside(self)
+    def _find_folded(self) -> PixelSteps:
+        steps = Evidence.pixel_steps(self)
         first = self.first_convolutions()[:1]
         layers = [
             layer
@@ -75,14 +76,16 @@ class IrEvidence(Evidence):
         ]
         weights = _constant(layers[0].input_value(1)) if layers else None
         if weights is None:
-            return inside
+            return steps
         factor = 1.0
-        if PREPROCESSING in weights.get_rt_info() and not inside.scales:
-            results = self._run([first[0].output[0]], self._picture(bright=False))
+        if PREPROCESSING in weights.get_rt_info() and not steps.scales:
+            results = self._run([first[0].output[0]], self._draw_picture(bright=False))
             dark = results is not None and is_dark(measure_spread(results[first[0].output[0]][0]))
             factor = 1 / 255 if dark else 1.0
-        is_reversed = weights.get_friendly_name().startswith(REVERSED)
-        return Inside(inside.factor * factor, inside.offset * factor, inside.turned != is_reversed)
+        swapped = weights.get_friendly_name().startswith(REVERSED)
+        return PixelSteps(
+            steps.factor * factor, steps.offset * factor, steps.swaps_channels != swapped
+        )
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
         import openvino

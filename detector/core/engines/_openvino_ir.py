@@ -33,8 +33,8 @@ from detector.core.models.description import (
     read_description,
 )
 from detector.core.models.formats.onnx.describe import describe_graph
-from detector.core.models.formats.onnx.evidence import BY_HAND
-from detector.core.models.formats.onnx.pixels import Pixels, input_of, wanted_pixels
+from detector.core.models.formats.onnx.evidence import DESCRIBE_BY_HAND
+from detector.core.models.formats.onnx.pixels import Pixels, input_of, needed_pixels
 from detector.core.models.formats.onnx.recognise import ALIASES, Recognition, class_names, recognise
 from detector.core.models.layouts.base import Bound
 from detector.core.models.layouts.plans import PlanTensor, ReadyMade
@@ -64,7 +64,7 @@ def read(request: ModelRequest) -> Network:
     else:
         names, warnings = class_names(path, result, evidence.metadata, request.names)
     ports = _find_ports(path, evidence, bound, batch)
-    pixels = wanted_pixels(evidence, description, described=described is not None)
+    pixels = needed_pixels(evidence, description, described=described is not None)
     stated = description.input if described is not None else input_of(evidence, description)
     of_picture = description.outputs is not None and description.outputs.boxes.of == "picture"
     head, dense = bound.heads(len(names))
@@ -87,7 +87,7 @@ def read(request: ModelRequest) -> Network:
         names=tuple(names),
         sha256=_digest(path, described),
         needs_nms=bound.needs_nms,
-        watched=BY_HAND if bound.reading is None else evidence.how_to_say(),
+        watched=DESCRIBE_BY_HAND if bound.reading is None else evidence.advise(),
         plan=str(path),
         warnings=[f"{path.name} is {description.family}: {result.why}", *warnings],
         details={"layout": result.kind, "pixels": pixels, "ports": ports},

@@ -1,20 +1,20 @@
-"""Model file -> Network.
+"""Read a model file into a ``Network``.
 
-Each module or folder of models/formats is one front end: it reads one kind of model file. It holds
+Each module or folder of models/formats is the front end for one kind of model file. It holds
 
     SUFFIXES = (".cfg",)     on one line, as literals
     FRONT_END = FrontEnd(read, ...)
 
-Adding a kind of model file is adding one such module and its test. The suffixes are read from the
-source of the modules, so that a run imports only the front end of its own model file.
+To add a kind of model file, add such a module and its test. The suffixes are read from the source
+of the modules, so that a run imports only the front end of its own model file.
 
 The front end also chooses the head that decodes the outputs (``Network.head``):
 
-    .cfg                       that of the [yolo] layers: formats/darknet/__init__.py
-    .yaml, .pt, .safetensors   that of YOLOv5 and YOLOv7: formats/yolo/network.py
-    .onnx                      that of the layout which the outputs have (layouts/), as
-                               formats/onnx/recognise.py finds it
-    .trt, .engine, .plan       likewise, by shapes and header: ``head_of`` in ready_made.py
+    .cfg                       the head of [yolo] layers: formats/darknet/__init__.py
+    .yaml, .pt, .safetensors   the head of YOLOv5 and YOLOv7: formats/yolo/network.py
+    .onnx                      the head of the outputs' layout (layouts/), which
+                               formats/onnx/recognise.py finds
+    .trt, .engine, .plan       likewise, from shapes and header: ``head_of`` in ready_made.py
     .xml                       as for .onnx: engines/_openvino_ir.py
 """
 
@@ -39,48 +39,42 @@ from detector.core.models.catalogue import absent_model, known, known_model, net
 __all__ = ["ModelRequest", "describe", "front_ends", "known", "open_network"]
 
 MAX_BATCH = 1024
+MAX_SEED = 2**32 - 1  # the largest one of numpy's legacy stream
 # Suffixes of files that a front end looks for next to the model file.
 WEIGHTS = (".weights", ".pt", ".safetensors")
 DESCRIPTIONS = (".cfg", ".yaml")
-NONE: Mapping[str, str] = MappingProxyType({})
+NO_FRONT_ENDS: Mapping[str, str] = MappingProxyType({})
 
 
-def open_network(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> Network:
-    """Return the network of a model file, or of a model that is known by name.
+def open_network(
+    request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FRONT_ENDS
+) -> Network:
+    """Return the network of a model file, or of a known model's name.
 
-    ``engine_front_ends``: as ``front_ends``, of files that only one engine can read. Raises
-    ModelError, and UsageError.
+    ``engine_front_ends``: like ``front_ends()``, for files that only one engine can read. Raises
+    ModelError and UsageError.
     """
     if not 1 <= request.batch <= MAX_BATCH:
         raise ModelError(f"batch {request.batch} is out of range: --batch takes 1 to {MAX_BATCH}")
-    modules = {**front_ends(), **engine_front_ends}
-    request = _locate(request, tuple(modules))
-    keep_files(request)
-    for file in filter(None, (request.path, request.weights)):
-        check_regular(file, "a model file", ModelError)
-    front_end = _front_end(request.path, modules)
+    request, front_end = _find_front_end(request, engine_front_ends)
     _check_options(front_end, request)
-    with unchanged(_weights_of(request), ModelError):
+    with unchanged(_hashed_files(request), ModelError):
         return front_end.read(request)
 
 
-def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> str:
-    """Return the file for --describe of a model that others exported: what was found, guesses
-    marked. Raises ModelError, and UsageError for a file that says itself what it is."""
-    modules = {**front_ends(), **engine_front_ends}
-    request = _locate(request, tuple(modules))
-    keep_files(request)
-    check_regular(request.path, "a model file", ModelError)
-    front_end = _front_end(request.path, modules)
+def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FRONT_ENDS) -> str:
+    """Return the YAML file for --describe that explains another program's model, with guesses
+    marked. Raises ModelError, and UsageError for a file that describes itself."""
+    request, front_end = _find_front_end(request, engine_front_ends)
     if front_end.describe is None:
         raise UsageError(f"{request.path}: needs no description; such a file describes itself")
-    with unchanged(_weights_of(request), ModelError):
+    with unchanged(_hashed_files(request), ModelError):
         return front_end.describe(request)
 
 
 def keep_files(request: ModelRequest) -> None:
-    """Guard the model's files: the named ones, and those that may be next to the first. A front end
-    adds the files that only the model itself names."""
+    """Protect the model's files from being overwritten: the named ones, and those that may be next
+    to the model. A front end adds the files that only the model itself names."""
     path = request.path
     keep("the model file", path)
     keep("the weights file", request.weights)
@@ -93,14 +87,14 @@ def keep_files(request: ModelRequest) -> None:
         keep("the model's description", *map(path.with_suffix, DESCRIPTIONS))
 
 
-def _weights_of(request: ModelRequest) -> list[Path | None]:
-    """Return the files behind a network's sha256, as far as known before it is read."""
+def _hashed_files(request: ModelRequest) -> list[Path | None]:
+    """Return the files that ``Network.sha256`` covers, if known before the model is read."""
     return [request.path, request.weights, *map(request.path.with_suffix, WEIGHTS)]
 
 
 @cache
 def front_ends() -> Mapping[str, str]:
-    """Suffix of a model file -> the module whose FRONT_END reads it. Imports none of them."""
+    """Return suffix of a model file -> the module whose FRONT_END reads it, without imports."""
     modules: dict[str, str] = {}
     for name in wings.list_files(*formats.__path__):
         module = f"{formats.__name__}.{name}"
@@ -110,10 +104,21 @@ def front_ends() -> Mapping[str, str]:
     return MappingProxyType(modules)
 
 
+def _find_front_end(
+    request: ModelRequest, engine_front_ends: Mapping[str, str]
+) -> tuple[ModelRequest, FrontEnd]:
+    modules = {**front_ends(), **engine_front_ends}
+    request = _locate(request, tuple(modules))
+    keep_files(request)
+    for file in filter(None, (request.path, request.weights)):
+        check_regular(file, "a model file", ModelError)
+    return request, _load_front_end(request.path, modules)
+
+
 def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
     model, path = request.model, request.path
     if os.path.isdir(path):
-        return replace(request, model=_only_file(model, suffixes))
+        return replace(request, model=_find_only_file(model, suffixes))
     if os.path.exists(path):
         return request
     if (described := network_yaml(model)) is not None:
@@ -130,19 +135,19 @@ def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
     return replace(request, model=str(file), weights=weights)
 
 
-def _only_file(folder: str, suffixes: tuple[str, ...]) -> str:
-    inside = files_in_folder(folder)
-    if len(inside) == 1:
-        return inside[0]
-    listed = ", ".join(map(os.path.basename, inside[:5]))
+def _find_only_file(folder: str, suffixes: tuple[str, ...]) -> str:
+    models = files_in_folder(folder)
+    if len(models) == 1:
+        return models[0]
+    listed = ", ".join(map(os.path.basename, models[:5]))
     raise ModelError(
-        f"{folder}: is a folder with {len(inside)} models: {listed}; give one of them"
-        if inside
+        f"{folder}: is a folder with {len(models)} models: {listed}; give one of them"
+        if models
         else f"{folder}: is a folder; give a model file ({', '.join(suffixes)})"
     )
 
 
-def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
+def _load_front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
     suffix = path.suffix.lower()
     if suffix == ".weights":
         raise ModelError(
@@ -189,3 +194,5 @@ def _check_options(front_end: FrontEnd, request: ModelRequest) -> None:
         raise UsageError(f"{seed}: {name} holds its own weights; omit the option")
     if request.weights is not None and request.random_seed is not None:
         raise UsageError(f"{weights} and {seed} cannot be combined; give one of them")
+    if request.random_seed is not None and not 0 <= request.random_seed <= MAX_SEED:
+        raise ModelError(f"{seed} is out of range: a seed is a whole number from 0 to {MAX_SEED}")

@@ -1,4 +1,4 @@
-"""What a front end is asked (``ModelRequest``) and what it makes of a model file (``Network``)."""
+"""The types of a front end, its input (``ModelRequest``) and its output (``Network``)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Dense = Callable[["list[NDArray[np.float32]]"], "NDArray[np.float32]"]
 
 @dataclass(frozen=True, slots=True)
 class InputRules:
-    """``geometry``: one of ``types.GEOMETRIES``. ``of_picture``: boxes come out as if the picture
-    filled the input, whatever padding it has."""
+    """How pictures are fitted into the input. ``geometry``: one of ``types.GEOMETRIES``.
+    ``of_picture``: boxes come out as if the picture filled the input, without padding."""
 
     height: int
     width: int
@@ -38,16 +38,16 @@ class InputRules:
 
 
 class _Graph:
-    """The attribute ``Network.graph``: a ModelProto, or a function that gives it when it is first
-    asked for. Reading a graph imports onnx, which is a tenth of a start."""
+    """The descriptor of ``Network.graph``. A function may be assigned instead of a ModelProto; it
+    runs on first access, because importing onnx takes a tenth of the start-up time."""
 
     def __get__(self, network: Network | None, owner: type[Network]) -> onnx.ModelProto:
         if network is None:
-            raise AttributeError("graph")  # so that dataclass sees no default
-        given = network.__dict__["graph"]
-        if callable(given):
-            given = network.__dict__["graph"] = given()
-        return given
+            raise AttributeError("graph")  # so that dataclass finds no default
+        graph = network.__dict__["graph"]
+        if callable(graph):
+            graph = network.__dict__["graph"] = graph()
+        return graph
 
     def __set__(self, network: Network, graph: onnx.ModelProto) -> None:
         network.__dict__["graph"] = graph
@@ -60,8 +60,8 @@ class Network:
     ``graph``: ONNX. Its input is u8 RGB NHWC [batch, H, W, 3], all dimensions fixed. Its outputs
     are raw float32 tensors for the head. ``head`` decodes one picture's outputs into candidates.
     ``dense`` decodes every row into [1, N, 5 + classes] float32: cx, cy, w, h in network pixels,
-    objectness, and the probabilities of the classes, not multiplied with it. ``warnings`` are lines
-    for the user.
+    objectness, and class probabilities not multiplied by objectness. ``warnings`` are lines for the
+    user.
     """
 
     name: str
@@ -77,33 +77,33 @@ class Network:
     dense: Dense
     names: tuple[str, ...]
     parameters: int = 0  # as stored
-    # Of the graph's convolutions: normalisation is folded, and what only trains is left out.
+    # Those of the graph, with normalisation folded and layers for training removed.
     parameters_fused: int = 0
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
-    macs_at_most: bool = False  # the picture decides how many rows some layers compute
-    sha256: str = ""  # of cfg and weights together
-    made_with: str = ""  # a digest of what else the graph is made of, such as a calibration
+    macs_at_most: bool = False  # ``macs`` is an upper bound: some layers depend on the picture
+    sha256: str = ""  # one digest of cfg and weights
+    made_with: str = ""  # a digest of the graph's other inputs, such as a calibration
     random_seed: int | None = None
-    needs_nms: bool = True  # False: it gives one box for each object, so --iou has no effect
-    # What its outputs mean was found out, not written by us: a run watches for what cannot be so,
-    # and ends with what to do then. "" where it need not.
+    needs_nms: bool = True  # False: the outputs hold one box per object, so --iou has no effect
+    # If the meaning of the outputs was inferred: what the user can do when it proves wrong. A run
+    # checks for impossible results and ends with this text. "": nothing to check.
     watched: str = ""
-    # Of the graph: fp32, fp16, bf16, int8-u8 or int8-s8, as ``engines.graph_wanted`` names it.
+    # The graph's: fp32, fp16, bf16, int8-u8 or int8-s8, as ``engines.graph_wanted`` names it.
     precision: str = "fp32"
     path: str | None = None
-    # A file that one engine built for itself elsewhere (a TensorRT plan, an OpenVINO IR): this is
-    # what runs, and ``graph`` is empty.
+    # The file of a model in one engine's own format (a TensorRT plan, an OpenVINO IR). It runs
+    # instead of ``graph``, which is empty.
     plan: str | None = None
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
-    # Of the graph's tensors at once, and nodes that stay float32 in bfloat16, where they are known
-    # without reading the graph.
+    # Peak size of the graph's live tensors, and the nodes that stay float32 in bfloat16; None
+    # until the graph is read.
     peak_bytes: int | None = None
     sensitive: set[str] | None = None
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
-        """[B, H, W, 3] of a request's slot."""
+        """Return the shape [B, H, W, 3] of a request's input."""
         return (self.batch, self.input.height, self.input.width, 3)
 
 
@@ -124,23 +124,23 @@ class KnownGraphs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """Everything a user can say about the model. A front end gets the path in place of ``model``,
-    and the weights and class names of a known model."""
+    """All settings of the model. Before a front end reads it, a known model's name is replaced by
+    its files."""
 
     model: str
     weights: Path | None = None
     names: Path | None = None  # a file of class names, one a line
-    random_seed: int | None = None  # numbers from this seed instead of a weights file
+    random_seed: int | None = None  # draw weights with this seed instead of reading a file
     size: tuple[int, int] | None = None  # (height, width) instead of the model's own
     batch: int = 1
-    family: str | None = None  # what the file is, where it does not tell (FrontEnd.families)
-    describe: Path | None = None  # a file that says what its input and outputs mean
+    family: str | None = None  # for files that do not state theirs (FrontEnd.families)
+    describe: Path | None = None  # a file that explains the model's input and outputs
     # For files that do not describe themselves (FrontEnd.self_describing):
     cfg: Path | None = None  # the darknet file that describes it
-    class_names: tuple[str, ...] = ()  # class names, given one by one
-    trusted: bool = False  # code that the file carries may run
-    device: str = "auto"  # where it will run: only that device can read a TensorRT plan
-    graphs: KnownGraphs | None = None  # built before; None: every graph is built
+    class_names: tuple[str, ...] = ()  # listed in the configuration, instead of in a file
+    trusted: bool = False  # code in the file may run
+    device: str = "auto"  # the device that will run it; only that can read a TensorRT plan
+    graphs: KnownGraphs | None = None  # graphs that were built before; None: always build
 
     @property
     def path(self) -> Path:
@@ -149,22 +149,22 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
-    """Reads one kind of model file; the other attributes say which options go with it, and
-    ``open_network`` refuses the rest."""
+    """The reader of one kind of model file, and the options that it supports. ``open_network``
+    rejects all others."""
 
     read: Callable[[ModelRequest], Network]
-    families: tuple[str, ...] = ()  # what --family may say; () where the file itself tells
-    # Writes the file for --describe, which goes with such a file; None where it says all itself.
+    families: tuple[str, ...] = ()  # values of --family; (): the file states its family
+    # Returns the text of a file for --describe; None if the model file describes itself.
     describe: Callable[[ModelRequest], str] | None = None
-    self_describing: bool = True  # False: --cfg and a list of class names say what it is
-    takes_weights: bool = False  # --weights FILE goes with it
-    takes_random_weights: bool = False  # --random-weights SEED goes with it
+    self_describing: bool = True  # False: supports --cfg and a list of class names
+    takes_weights: bool = False  # supports --weights FILE
+    takes_random_weights: bool = False  # supports --random-weights SEED
 
 
 def with_graph(
     network: Network, request: ModelRequest, build: Callable[[], onnx.ModelProto]
 ) -> Network:
-    """Give a network the graph that was built before, else the one that ``build`` makes now."""
+    """Set the graph of a network: the one from ``request.graphs``, or else a newly built one."""
     known = None if request.graphs is None else request.graphs.find(network)
     if known is not None:
         network.graph = known.load
@@ -185,7 +185,7 @@ def random_weights_warning(random_seed: int | None) -> list[str]:
     return [f"random weights (seed {random_seed}): boxes are meaningless"]
 
 
-IN_FOLDERS = (".xml", ".onnx")  # suffixes of models that exporters put into a folder of their own
+IN_FOLDERS = (".xml", ".onnx")  # exporters write these into a folder for each model
 
 
 def files_in_folder(model: str) -> list[str]:
@@ -199,11 +199,11 @@ def files_in_folder(model: str) -> list[str]:
     )
 
 
-START_BYTES = 512  # of a file: enough for ``mistaken_for``
+START_BYTES = 512  # how much of a file ``mistaken_for`` needs
 
 
 def mistaken_for(start: bytes) -> str | None:
-    """Describe a file that begins with ``start`` if it is not a model; else return None."""
+    """Return what a file that begins with ``start`` is, if it is not a model; else None."""
     if not start:
         return "is empty"
     if start.startswith(b"version https://git-lfs"):

@@ -1,7 +1,5 @@
-"""The known models: files that the package carries in ``cfg``, and those that it only describes.
-
-``detect-video models pull`` puts the others into the user's cache.
-"""
+"""The known models: those whose files the package contains (``cfg``), and those that
+``detect-video models pull`` downloads into the user's cache."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ KEYS = tuple(
 CANVAS = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
 FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
 
-# Checkpoints of ultralytics that are no YOLOv5: their export is ONNX.
+# Names of ultralytics' checkpoints newer than YOLOv5, which have to be exported to ONNX.
 NEWER = re.compile(r"(?i)yolov?(?:8|9|1\d|26)|rtdetr")
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """An official file. Without a sha256 it is not fetched: the user puts it at ``target``."""
+    """An official file. If it has no sha256, the user has to put it at ``target``."""
 
     url: str
     target: Path
@@ -41,9 +39,10 @@ class Download:
 class KnownModel:
     """One ``models/NAME.yaml``, without its ``options``, which config reads.
 
-    ``path``: the model file, packaged or in the cache, perhaps not there yet. ``layers``: a
-    description for random weights if ``path`` is absent. ``canvases``: (height, width) that it was
-    trained for, its own first; with any, the input takes the shape of the source (run/canvas.py).
+    ``path``: the model file, in the package or (perhaps still missing) in the cache. ``layers``: a
+    description for random weights if ``path`` is missing. ``canvases``: the input sizes (height,
+    width) that it was trained for, the default first; a run takes the one that fits the source best
+    (run/canvas.py).
     """
 
     name: str
@@ -61,14 +60,14 @@ class KnownModel:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def file_to_run(self, file: Path | None = None) -> Path:
-        """The model file, or ``file``. Raises ModelError if it is still missing in the cache."""
-        wanted = file or self.path
-        if os.path.isfile(wanted):
-            return wanted
+        """Return ``file`` or else the model file. Raises ModelError if it does not exist."""
+        path = file or self.path
+        if os.path.isfile(path):
+            return path
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
     def how_to_get(self) -> str:
-        """Return what the user has to do before it runs, as words that follow its name."""
+        """Return what the user has to do before it runs, to print after its name."""
         download = self.download
         if self.needs:
             return f"needs {self.needs}"
@@ -86,7 +85,7 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Return the folder of packaged files: in an installed package, or next to it in a checkout."""
+    """Return the folder ``cfg``, inside an installed package or next to the one in a checkout."""
     installed = Path(__file__).parents[2] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
 
@@ -116,10 +115,10 @@ def known_model(name: str) -> KnownModel:
     if name not in known():
         if NEWER.match(name) and "," not in name:
             raise absent_model(name)
-        near = difflib.get_close_matches(name, known(), 1)
+        nearest = difflib.get_close_matches(name, known(), 1)
         cure = (
-            f"did you mean {near[0]}? detect-video models lists all names"
-            if near
+            f"did you mean {nearest[0]}? detect-video models lists all names"
+            if nearest
             else "give the path of a model file, or a known name (detect-video models)"
         )
         if "," in name:
@@ -129,11 +128,11 @@ def known_model(name: str) -> KnownModel:
         raise ModelError(f"unknown model {name!r}: no such file; {cure}")
     path = folder() / "models" / f"{name}.yaml"
     values = _read_yaml(path)
-    cfg = _file(path, values, "darknet", "cfg")
+    cfg = _find_file(path, values, "darknet", "cfg")
     stored = cache() / str(values["file"]) if "file" in values else None
     if cfg is None and stored is None:
         raise ModelError(f"{path}: lacks the key 'cfg', or 'file'")
-    weights = _file(path, values, "weights", "weights")
+    weights = _find_file(path, values, "weights", "weights")
     if cfg is not None and stored is not None:
         weights = stored if stored.is_file() else None
     layers = folder() / "yolo" / str(values["layers"]) if "layers" in values else None
@@ -142,15 +141,15 @@ def known_model(name: str) -> KnownModel:
         path=cfg or stored or path,
         weights=weights,
         layers=layers if layers is not None and layers.is_file() else None,
-        names=_file(path, values, "names", "names"),
+        names=_find_file(path, values, "names", "names"),
         family=str(values.get("family", "")),
         licence=str(values.get("licence", "")),
         description=str(values.get("description", "")),
         needs=str(values.get("needs", "")),
-        calibration=_file(path, values, "weights", "calibration"),
-        canvases=_canvases(path, values),
-        download=_download(path, values, stored),
-        figures=_figures(path, values),
+        calibration=_find_file(path, values, "weights", "calibration"),
+        canvases=_parse_canvases(path, values),
+        download=_read_download(path, values, stored),
+        figures=_read_figures(path, values),
     )
 
 
@@ -160,11 +159,11 @@ def network_yaml(name: str) -> Path | None:
     return path if Path(name).parts == (name,) and os.path.isfile(path) else None
 
 
-def _download(path: Path, values: dict[str, Any], stored: Path | None) -> Download | None:
+def _read_download(path: Path, values: dict[str, Any], stored: Path | None) -> Download | None:
     if "url" not in values:
         return None
     if stored is None:
-        raise ModelError(f"{path}: url: needs the key 'file', the name that it gets in the cache")
+        raise ModelError(f"{path}: url: needs the key 'file', its name in the cache")
     size = values.get("bytes")
     return Download(
         url=str(values["url"]),
@@ -175,23 +174,22 @@ def _download(path: Path, values: dict[str, Any], stored: Path | None) -> Downlo
 
 
 def canvases_of(model: str) -> tuple[tuple[int, int], ...]:
-    """``KnownModel.canvases`` of what ``--model`` names; () for a file, and where it has none."""
+    """Return ``KnownModel.canvases`` of the value of ``--model``; () for a file."""
     if os.path.exists(model) or model not in known():
         return ()
     return known_model(model).canvases
 
 
-def _canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Parse texts like ``416x256``, width x height."""
-    found = []
+def _parse_canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    sizes = []
     for text in values.get("canvases") or ():
         if (sides := CANVAS.fullmatch(str(text))) is None:
             raise ModelError(f"{path}: canvases: {text!r}: write 416x256 (width x height)")
-        found.append((int(sides[2]), int(sides[1])))
-    return tuple(found)
+        sizes.append((int(sides[2]), int(sides[1])))
+    return tuple(sizes)
 
 
-def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+def _read_figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     figures = values.get("figures") or {}
     for key in figures:
         if key not in FIGURES:
@@ -202,7 +200,7 @@ def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    from detector.core.errors.yaml_parsing import parse_yaml  # yaml, for the few that need it
+    from detector.core.errors.yaml_parsing import parse_yaml  # imports yaml, which most runs skip
 
     values = parse_yaml(read_text(path, "a known model", error=ModelError), path, ModelError)
     if not isinstance(values, dict):
@@ -213,12 +211,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
-    """Return the file in ``cfg/PART/`` that a value names; None without one."""
+def _find_file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
+    """Return the file ``cfg/PART/VALUE``; None if there is no value."""
     value = values.get(key)
     if value is None:
         return None
-    found = folder() / part / str(value)
-    if not found.is_file():
-        raise ModelError(f"{path}: {key}: {value} is not in {found.parent}")
-    return found
+    file = folder() / part / str(value)
+    if not file.is_file():
+        raise ModelError(f"{path}: {key}: {value} is not in {file.parent}")
+    return file

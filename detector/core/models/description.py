@@ -1,7 +1,7 @@
-"""What a model's input and outputs mean, as a file of YAML says it: ``--describe model.yaml``.
+"""Descriptions of a model's input and outputs as YAML files: ``--describe model.yaml``.
 
-The families that we know are such files (cfg/families). ``bind`` holds a description against the
-outputs of a graph, and makes its ``Reading``. docs/models.md explains every key.
+The families that we know are such files (cfg/families). ``bind`` matches a description with the
+outputs of a graph and returns its ``Reading``. docs/models.md explains every key.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from detector.core.models import catalogue
 from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound, JoinedOutput
 from detector.core.models.layouts.described import cells_fit
-from detector.core.models.layouts.seen import Dims
+from detector.core.models.layouts.output_shapes import Dims
 from detector.core.stages.readings import Cells, Columns, Reading
 
 PIXEL = "1/255"
 MAX_SIDE = 8192
-# 4; 0-3, both included; 4- to the last; last 32; but last 32. No colons: 1:30 is 90 in YAML.
+# 4; 0-3 (inclusive); 4- (to the end); last 32; but last 32. No colons, since YAML reads 1:30 as 90.
 COLUMNS = re.compile(
     r"(?P<first>\d{1,6})(?P<to>-(?P<last>\d{1,6})?)?|(?P<but>but )?last (?P<n>\d{1,6})"
 )
 SIDES = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
-# Lists of names that a description may ask for. COCO has 80 classes, numbered from 1 to 90;
-# networks with its numbers have columns for the ten missing, and for 0.
+# Lists of names that a description may refer to. COCO has 80 classes, numbered from 1 to 90;
+# networks that use these numbers have a column for each of the ten unused ones, and for 0.
 NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "coco-91.names"}
 
 
 class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A mapping of the file. A key that is not known is an error."""
+    """A mapping in which unknown keys are errors."""
 
 
 class InputDescription(_Mapping, frozen=True):
-    """The pixels that the network expects, made from values of 0 to 255. ``scale``: their factor.
-    ``mean``, ``deviation``: subtracted after that, and divided by, in the order of ``colour``.
-    ``pad``: grey, or red, green and blue.
+    """How the network's input is computed from pixels of 0 to 255: multiplied by ``scale``, minus
+    ``mean``, divided by ``deviation``, both in the order of ``colour``. ``pad``: grey, or red,
+    green and blue.
     """
 
     colour: Literal["rgb", "bgr"] = "rgb"
@@ -61,9 +61,9 @@ class InputDescription(_Mapping, frozen=True):
 
 
 class BoxesDescription(_Mapping, frozen=True):
-    """``tensor``: an output by name, names, or place; ``levels``: instead of it, one for each
-    stride of ``cells``. ``columns``: 0-3, 4- (to the last), 4, last 32, or but last 32. ``axis``:
-    where the four numbers stand. ``of``: what 0 to 1 are of, the input or the picture within it."""
+    """``tensor``: an output's name, possible names, or number; or ``levels``: one output per stride
+    of ``cells``. ``columns``: see COLUMNS. ``axis``: that of the columns. ``of``: whether fractions
+    are of the input or of the picture."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -75,7 +75,7 @@ class BoxesDescription(_Mapping, frozen=True):
 
 
 class ScoresDescription(_Mapping, frozen=True):
-    """``several``: a box is a detection for each class that reaches the threshold."""
+    """``several``: a box yields a detection for each class that reaches the threshold."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -87,7 +87,7 @@ class ScoresDescription(_Mapping, frozen=True):
 
 
 class ClassesDescription(_Mapping, frozen=True):
-    """The class of each finished detection. ``first``: the number of the first name."""
+    """The class of each finished detection. ``first``: the class number of the first name."""
 
     tensor: str | int | tuple[str, ...]
     column: int | None = None
@@ -100,7 +100,7 @@ class ColumnDescription(_Mapping, frozen=True):
 
 
 class ObjectnessDescription(_Mapping, frozen=True):
-    """``mean``: how a score is made of it and the class's probability."""
+    """``mean``: how it is combined with a class probability into a score."""
 
     tensor: str | int | tuple[str, ...] | None = None
     column: int | None = None
@@ -109,7 +109,7 @@ class ObjectnessDescription(_Mapping, frozen=True):
 
 
 class CellsDescription(_Mapping, frozen=True):
-    """Rows that are offsets from cells (``Cells`` in stages/readings.py)."""
+    """The cells to which rows are relative (``Cells`` in stages/readings.py)."""
 
     kind: Literal["offsets", "linear", "distances"]
     strides: tuple[int, ...]
@@ -120,13 +120,12 @@ class CellsDescription(_Mapping, frozen=True):
     variances: tuple[float, float] = (1.0, 1.0)
 
     def of(self, height: int, width: int) -> Cells:
-        """Return the cells of an input of that size."""
         return Cells(height=height, width=width, **msgspec.structs.asdict(self))
 
 
 class OutputsDescription(_Mapping, frozen=True):
-    """``nms``: whether several boxes of one object come out ("needed"), or the network leaves one,
-    by NMS of its own ("inside") or since it was trained so ("none")."""
+    """``nms``: "needed" if an object may get several boxes; if it gets one: "inside" if the network
+    contains NMS, "none" if it was trained to do without."""
 
     boxes: BoxesDescription
     scores: ScoresDescription
@@ -138,11 +137,12 @@ class OutputsDescription(_Mapping, frozen=True):
 
 
 class Signs(_Mapping, frozen=True):
-    """What a file of the family has beside the outputs; all must fit. The package's families alone.
+    """How to recognise a model file of the family; all signs must fit. Only in cfg/families.
 
-    ``words``: a regular expression for what the file says of itself, or for its name. ``stem``:
-    kernel side of the first convolutions. ``inputs``: of others than ``picture``. ``normalises``:
-    it subtracts a mean itself. ``sides``: as ``Evidence.sides``. ``classes``: with background.
+    ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
+    graph, those of ``without`` must not. ``stem``: kernel sides of the first convolutions.
+    ``picture``: names of the image input; ``inputs``: of all others. ``normalises``: the graph
+    subtracts a mean. ``sides``: as ``Evidence.sides``. ``classes``: includes background.
     """
 
     words: str = ""
@@ -157,8 +157,8 @@ class Signs(_Mapping, frozen=True):
 
 
 class Description(_Mapping, frozen=True):
-    """``layouts``: of a YOLO, whose layout is proven by the number of rows (layouts/); ``outputs``:
-    of any other. ``names``: the classes, or a word of ``NAME_LISTS``.
+    """``layouts``: possible layouts of a YOLO, which the number of rows tells apart (layouts/).
+    ``outputs``: for any other model. ``names``: the classes, or a key of ``NAME_LISTS``.
     """
 
     family: str
@@ -177,8 +177,8 @@ class Description(_Mapping, frozen=True):
 
 
 def read_description(path: Path) -> Description:
-    """Raises ModelError for a file that is none, with the key that is wrong."""
-    from detector.core.errors.yaml_parsing import parse_yaml  # yaml, for the few that need it
+    """Read a description. Raises ModelError that names the wrong key."""
+    from detector.core.errors.yaml_parsing import parse_yaml  # imports yaml, which most runs skip
 
     keep("the model's description", path)
     values = parse_yaml(read_text(path, "a description", error=ModelError), path, ModelError)
@@ -207,17 +207,17 @@ def _check(path: Path, description: Description) -> None:
     unknown = [name for name in description.layouts if name not in layouts()]
     if unknown:
         raise ModelError(f"{path}: layouts: {unknown[0]!r} is not one of {', '.join(layouts())}")
-    outputs, given = description.outputs, description.input
+    outputs, described = description.outputs, description.input
     if outputs is None:
         if not description.layouts:
             raise ModelError(
                 f"{path}: lacks the key 'outputs', which says where boxes and scores are"
             )
         return
-    if any(value == 0 for value in given.deviation or ()):
+    if any(value == 0 for value in described.deviation or ()):
         raise ModelError(f"{path}: input.deviation: a 0 would divide by zero")
-    if not all(0 <= value <= 255 for value in _channels(given.pad)):
-        raise ModelError(f"{path}: input.pad: {given.pad} is not 0 to 255")
+    if not all(0 <= value <= 255 for value in _channels(described.pad)):
+        raise ModelError(f"{path}: input.pad: {described.pad} is not 0 to 255")
     for part in (outputs.boxes.columns, outputs.scores.columns):
         if part is not None and COLUMNS.fullmatch(str(part)) is None:
             raise ModelError(
@@ -285,33 +285,33 @@ def _folder() -> Path:
 
 
 def as_yaml(description: Description, guessed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the file of a description, every key spelt out. ``guessed``: key
-    ("outputs.boxes.form") -> what else it may be; such a line is marked."""
+    """Return a description as YAML, with all keys. ``guessed``: key ("outputs.boxes.form") -> its
+    alternatives, which are added to its line as a comment."""
     parts = {"version": 1, "family": description.family, "about": description.about}
-    lines = [f"{key}: {_scalar(value)}" for key, value in parts.items()]
+    lines = [f"{key}: {_format_value(value)}" for key, value in parts.items()]
     for name in ("input", "outputs"):
         if (part := getattr(description, name)) is not None:
-            lines += [f"{name}:", *_lines(part, name, guessed, 1)]
+            lines += [f"{name}:", *_format_lines(part, name, guessed, 1)]
     if description.names is not None:
-        lines.append(f"names: {_scalar(description.names)}")
+        lines.append(f"names: {_format_value(description.names)}")
     return "\n".join(lines) + "\n"
 
 
-def _lines(part: Any, path: str, guessed: Mapping[str, str], depth: int) -> Iterator[str]:
+def _format_lines(part: Any, path: str, guessed: Mapping[str, str], depth: int) -> Iterator[str]:
     indent = "  " * depth
     for key in part.__struct_fields__:
         value, here = getattr(part, key), f"{path}.{key}"
         mark = f"  # guessed; or {guessed[here]}" if here in guessed else ""
         if isinstance(value, msgspec.Struct):
             yield f"{indent}{key}:{mark}"
-            yield from _lines(value, here, guessed, depth + 1)
+            yield from _format_lines(value, here, guessed, depth + 1)
         elif value is not None:
-            yield f"{indent}{key}: {_scalar(value)}{mark}"
+            yield f"{indent}{key}: {_format_value(value)}{mark}"
         elif mark:
             yield f"{indent}# {key}:{mark}"
 
 
-def _scalar(value: object) -> str:
+def _format_value(value: object) -> str:
     import yaml
 
     plain = list(value) if isinstance(value, tuple) else value
@@ -319,35 +319,35 @@ def _scalar(value: object) -> str:
     return text.removesuffix("...\n").strip()
 
 
-# What a part of it means
+# Values that follow from a description
 
 
-def pixel_scale(given: InputDescription) -> float:
-    match = NUMBER.fullmatch(str(given.scale).strip())
+def pixel_scale(described: InputDescription) -> float:
+    match = NUMBER.fullmatch(str(described.scale).strip())
     try:
         value = float(match[1]) / float(match[2] or 1) if match else 0.0
     except (ValueError, ZeroDivisionError):
         value = 0.0
     if not 0 < value < 1e6:
-        raise ValueError(f"input.scale: {given.scale!r}: write a factor such as 1/255 or 1")
+        raise ValueError(f"input.scale: {described.scale!r}: write a factor such as 1/255 or 1")
     return value
 
 
-def given_size(given: InputDescription) -> tuple[int, int] | None:
-    if given.size is None:
+def given_size(described: InputDescription) -> tuple[int, int] | None:
+    if described.size is None:
         return None
-    sides = SIDES.fullmatch(given.size)
+    sides = SIDES.fullmatch(described.size)
     if sides is None or max(int(sides[1]), int(sides[2])) > MAX_SIDE:
-        raise ValueError(f"input.size: {given.size!r}: write 640x384 (width x height)")
+        raise ValueError(f"input.size: {described.size!r}: write 640x384 (width x height)")
     return int(sides[2]), int(sides[1])
 
 
-def geometry_of(given: InputDescription) -> str:
-    if given.fit == "stretch":
+def geometry_of(described: InputDescription) -> str:
+    if described.fit == "stretch":
         return "stretch"
-    if given.align == "centre":
+    if described.align == "centre":
         return "centre"
-    return "top-left" if given.rounding == "nearest" else "top-left-truncate"
+    return "top-left" if described.rounding == "nearest" else "top-left-truncate"
 
 
 def listed_names(description: Description) -> tuple[str, ...] | None:
@@ -362,8 +362,8 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
     return listed[1:] if names == "coco-90" else listed
 
 
-def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
-    """Turn a reading into a description. ``dims``: the outputs of the graph."""
+def describe_outputs(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
+    """Convert a reading into a description. ``dims``: the shapes of the graph's outputs."""
     reading, names = bound.reading, bound.outputs
     assert reading is not None
 
@@ -421,18 +421,18 @@ def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
 # A description and the outputs of a graph
 
 
-class _MisfitError(Exception):
-    """A graph that is not as described; says why."""
+class _MismatchError(Exception):
+    """The graph does not match the description; the text says why."""
 
 
 def bind(
     described: OutputsDescription, dims: Mapping[str, Dims], size: tuple[int, int]
 ) -> Bound | str:
-    """``dims``: the outputs in order. ``size``: (height, width). Returns what does not fit, in
-    words."""
+    """Match a description with a graph; return a message if it does not fit. ``dims``: the shapes
+    of the outputs, in order. ``size``: (height, width)."""
     try:
         return _Binder(dims, size).bind(described)
-    except _MisfitError as exc:
+    except _MismatchError as exc:
         return str(exc)
 
 
@@ -444,173 +444,178 @@ class _Binder:
         self.joined: dict[str, JoinedOutput] = {}
         self.anchors: Sequence[int] = ()
 
-    def bind(self, given: OutputsDescription) -> Bound:
+    def bind(self, spec: OutputsDescription) -> Bound:
         height, width = self.size
-        self.anchors = () if given.cells is None else given.cells.of(height, width).boxes
-        boxes, rows, sides = self._columns(given.boxes, given.boxes.columns, given.boxes.axis)
-        cells = given.cells
-        wanted = 4 if cells is None or cells.kind != "distances" else 4 * cells.bins
-        if given.boxes.columns is None:
-            if sides is None and not isinstance(given.boxes.tensor, int):
-                # Shape inference lost it (YOLO-NAS pads its list), and the output's name is proof.
-                boxes = replace(boxes, count=wanted)
-            elif sides != wanted:
-                raise _MisfitError(f"{self._named(given.boxes)} has {sides} columns, not {wanted}")
-        elif boxes.count != wanted:
-            raise _MisfitError(f"boxes have {wanted} columns, not {given.boxes.columns}")
-        listed = given.classes is not None
-        scores, more, columns = self._scores(given, listed)
-        self._same_rows(rows, more, given.scores)
-        classes = self._column(given.classes, rows) if given.classes else None
-        objectness = self._column(given.objectness, rows) if given.objectness else None
-        count = None if given.count is None else self._number(self._name(given.count))
-        fraction = given.boxes.unit == "fraction"
+        self.anchors = () if spec.cells is None else spec.cells.of(height, width).boxes
+        boxes, rows, sides = self._bind_columns(spec.boxes, spec.boxes.columns, spec.boxes.axis)
+        cells = spec.cells
+        needed = 4 if cells is None or cells.kind != "distances" else 4 * cells.bins
+        if spec.boxes.columns is None:
+            if sides is None and not isinstance(spec.boxes.tensor, int):
+                # Shape inference failed (YOLO-NAS pads its list), but the output's name is proof.
+                boxes = replace(boxes, count=needed)
+            elif sides != needed:
+                raise _MismatchError(
+                    f"{self._describe(spec.boxes)} has {sides} columns, not {needed}"
+                )
+        elif boxes.count != needed:
+            raise _MismatchError(f"boxes have {needed} columns, not {spec.boxes.columns}")
+        scores, score_rows, columns = self._bind_scores(spec)
+        self._check_rows(rows, score_rows, spec.scores)
+        classes = self._bind_column(spec.classes, rows) if spec.classes else None
+        objectness = self._bind_column(spec.objectness, rows) if spec.objectness else None
+        count = None if spec.count is None else self._index_of(self._output_name(spec.count))
+        fraction = spec.boxes.unit == "fraction"
         reading = Reading(
             boxes=boxes,
             scores=scores,
-            form=given.boxes.form,
+            form=spec.boxes.form,
             unit=(float(width), float(height)) if fraction else (1.0, 1.0),
-            values=given.scores.values,
-            background=given.scores.background,
-            several=given.scores.several,
+            values=spec.scores.values,
+            background=spec.scores.background,
+            several=spec.scores.several,
             objectness=objectness,
-            objectness_mean=given.objectness.mean if given.objectness else "product",
-            cells=None if cells is None else self._cells(cells, rows),
+            objectness_mean=spec.objectness.mean if spec.objectness else "product",
+            cells=None if cells is None else self._bind_cells(cells, rows),
             classes=classes,
-            first_class=given.classes.first if given.classes else 0,
+            first_class=spec.classes.first if spec.classes else 0,
             count=count,
         )
-        known = None if columns is None else columns - (reading.background != "none")
-        if known is not None and known < 1:
-            raise _MisfitError(f"{self._named(given.scores)} has no class column")
-        needs_nms = given.nms == "needed"
+        classes_known = None if columns is None else columns - (reading.background != "none")
+        if classes_known is not None and classes_known < 1:
+            raise _MismatchError(f"{self._describe(spec.scores)} has no class column")
         return Bound(
             reading,
             tuple(self.used),
             frozenset(self.bare),
-            known,
-            needs_nms,
+            classes_known,
+            spec.nms == "needed",
             joined={name: self.joined[name] for name in self.used if name in self.joined},
         )
 
-    def _scores(self, given: OutputsDescription, listed: bool) -> tuple[Columns, Any, int | None]:
-        """The columns, their rows, and their number; None: unknown, or classes are listed."""
-        part = given.scores
-        if not listed:
-            return self._columns(part, part.columns, part.axis)
+    def _bind_scores(self, spec: OutputsDescription) -> tuple[Columns, Any, int | None]:
+        """Return the columns, and the numbers of rows and columns. None: unknown, or (for columns)
+        the outputs are finished detections."""
+        part = spec.scores
+        if spec.classes is None:
+            return self._bind_columns(part, part.columns, part.axis)
         column = None if part.columns is None else int(str(part.columns).split("-")[0])
         single = ObjectnessDescription(part.tensor, column)
-        name = self._name(single)
-        return self._column(single, None), self._rows(name, column), None
+        name = self._output_name(single)
+        return self._bind_column(single, None), self._count_rows(name, column), None
 
-    def _name(self, part: Any) -> str:
+    def _output_name(self, part: Any) -> str:
         levels = getattr(part, "levels", None)
-        return self._joined(levels) if levels else self._found(part.tensor)
+        return self._join(levels) if levels else self._find_output(part.tensor)
 
-    def _joined(self, levels: Sequence[str | int]) -> str:
-        found = tuple(self._found(level) for level in levels)
-        if len(found) != len(self.anchors):
-            raise _MisfitError(f"{len(found)} levels, but {len(self.anchors)} strides")
-        tables = [self._level(*level) for level in zip(found, self.anchors, strict=True)]
+    def _join(self, levels: Sequence[str | int]) -> str:
+        outputs = tuple(self._find_output(level) for level in levels)
+        if len(outputs) != len(self.anchors):
+            raise _MismatchError(f"{len(outputs)} levels, but {len(self.anchors)} strides")
+        tables = [self._read_level(*level) for level in zip(outputs, self.anchors, strict=True)]
         if len({columns for _, columns in tables}) > 1:
-            shapes = ", ".join(f"{name} {_shown(self.dims[name])}" for name in found)
-            raise _MisfitError(f"the levels have other numbers of columns: {shapes}")
-        name, rows, columns = "+".join(found), sum(rows for rows, _ in tables), tables[0][1]
-        self.joined[name] = JoinedOutput(found, rows, columns)
+            shapes = ", ".join(f"{name} {_format_dims(self.dims[name])}" for name in outputs)
+            raise _MismatchError(f"the levels have different numbers of columns: {shapes}")
+        name, rows, columns = "+".join(outputs), sum(rows for rows, _ in tables), tables[0][1]
+        self.joined[name] = JoinedOutput(outputs, rows, columns)
         self.dims[name] = (1, rows, columns)
         return name
 
-    def _level(self, name: str, anchors: int) -> tuple[int, int]:
+    def _read_level(self, name: str, anchors: int) -> tuple[int, int]:
         dims = self.dims[name]
         sides = [side for side in dims if side is not None]
         if len(sides) < len(dims) or len(dims) not in (2, 3, 4):
-            raise _MisfitError(f"{name} {_shown(dims)} is not a level of known sides")
+            raise _MismatchError(f"{name} {_format_dims(dims)} is not a level of known size")
         if len(sides) < 4:
             return sides[-2], sides[-1]
         if sides[1] % anchors:
-            raise _MisfitError(f"{name} {_shown(dims)} does not hold {anchors} anchors a cell")
+            raise _MismatchError(
+                f"{name} {_format_dims(dims)} does not hold {anchors} anchors per cell"
+            )
         return sides[2] * sides[3] * anchors, sides[1] // anchors
 
-    def _found(self, names: Any) -> str:
+    def _find_output(self, names: Any) -> str:
         if isinstance(names, int):
             if 0 <= names < len(self.outputs):
                 return self.outputs[names]
-            raise _MisfitError(f"the model has no output number {names}")
+            raise _MismatchError(f"the model has no output number {names}")
         for name in (names,) if isinstance(names, str) else names:
             if name in self.dims:
                 return str(name)
-        shown = names if isinstance(names, str) else " or ".join(names)
-        raise _MisfitError(f"the model has no output {shown}")
+        listed = names if isinstance(names, str) else " or ".join(names)
+        raise _MismatchError(f"the model has no output {listed}")
 
-    def _named(self, part: Any) -> str:
-        name = self._name(part)
-        return f"{name} {_shown(self.dims[name])}"
+    def _describe(self, part: Any) -> str:
+        name = self._output_name(part)
+        return f"{name} {_format_dims(self.dims[name])}"
 
-    def _number(self, name: str) -> int:
+    def _index_of(self, name: str) -> int:
         return self.used.setdefault(name, len(self.used))
 
-    def _columns(
+    def _bind_columns(
         self, part: Any, columns: str | int | None, axis: str
     ) -> tuple[Columns, int | None, int | None]:
-        """Columns of a table [1, N, columns], its rows, and how many columns are meant."""
-        name = self._name(part)
+        """Return columns of a table [1, N, columns], and the numbers of rows and columns."""
+        name = self._output_name(part)
         dims = self.dims[name]
         if len(dims) == 2:
             self.bare.add(name)
             dims = (1, *dims)
         dims = _as_table(dims)
         if len(dims) != 3:
-            raise _MisfitError(f"{self._named(part)} is not a table of rows")
+            raise _MismatchError(f"{self._describe(part)} is not a table of rows")
         across = axis == "first"
         rows, sides = (dims[2], dims[1]) if across else (dims[1], dims[2])
         if columns is None:
-            return Columns(self._number(name), 0, None, across), rows, sides
-        first, count = _span(str(columns), sides)
+            return Columns(self._index_of(name), 0, None, across), rows, sides
+        first, count = _parse_columns(str(columns), sides)
         if sides is not None and (first >= sides or first + (count or 1) > sides):
-            raise _MisfitError(f"{self._named(part)} has no columns {columns}")
-        meant = count if count is not None else None if sides is None else sides - first
-        return Columns(self._number(name), first, count, across), rows, meant
+            raise _MismatchError(f"{self._describe(part)} has no columns {columns}")
+        columns_used = count if count is not None else None if sides is None else sides - first
+        return Columns(self._index_of(name), first, count, across), rows, columns_used
 
-    def _column(self, part: Any, rows: int | None) -> Columns:
-        """One column: of a table, or an output that is nothing else."""
-        name, column = self._name(part), part.column
+    def _bind_column(self, part: Any, rows: int | None) -> Columns:
+        """Return one column of a table, or an output that has only one."""
+        name, column = self._output_name(part), part.column
         dims = _as_table(self.dims[name])
         if column is None:
             if len(dims) == 1:
                 self.bare.add(name)
             elif not (len(dims) == 2 or (len(dims) == 3 and dims[2] == 1)):
-                raise _MisfitError(f"{self._named(part)} does not hold one number per row")
+                raise _MismatchError(f"{self._describe(part)} does not hold one number per row")
         elif len(dims) == 2:
             self.bare.add(name)
         elif len(dims) != 3:
-            raise _MisfitError(f"{self._named(part)} is not a table of rows")
+            raise _MismatchError(f"{self._describe(part)} is not a table of rows")
         if column is not None and dims[-1] is not None and column >= dims[-1]:
-            raise _MisfitError(f"{self._named(part)} has no column {column}")
-        self._same_rows(rows, self._rows(name, column), part)
-        return Columns(self._number(name), column or 0, 1)
+            raise _MismatchError(f"{self._describe(part)} has no column {column}")
+        self._check_rows(rows, self._count_rows(name, column), part)
+        return Columns(self._index_of(name), column or 0, 1)
 
-    def _rows(self, name: str, column: int | None) -> int | None:
+    def _count_rows(self, name: str, column: int | None) -> int | None:
         dims = self.dims[name]
         if column is None:
             return dims[0] if len(dims) == 1 else dims[1]
         return dims[-2]
 
-    def _same_rows(self, rows: int | None, more: int | None, part: Any) -> None:
-        if None not in (rows, more) and rows != more:
-            raise _MisfitError(f"{self._named(part)} does not have the {rows} rows of the boxes")
-
-    def _cells(self, cells: CellsDescription, rows: int | None) -> Cells:
-        made = cells.of(*self.size)
-        if rows != made.rows:
-            strides = ", ".join(map(str, cells.strides))
-            raise _MisfitError(
-                f"strides {strides} make {made.rows} boxes, but there are {rows} rows"
+    def _check_rows(self, rows: int | None, own_rows: int | None, part: Any) -> None:
+        if None not in (rows, own_rows) and rows != own_rows:
+            raise _MismatchError(
+                f"{self._describe(part)} does not have the {rows} rows of the boxes"
             )
-        return made
+
+    def _bind_cells(self, cells: CellsDescription, rows: int | None) -> Cells:
+        sized = cells.of(*self.size)
+        if rows != sized.rows:
+            strides = ", ".join(map(str, cells.strides))
+            raise _MismatchError(
+                f"strides {strides} make {sized.rows} boxes, but there are {rows} rows"
+            )
+        return sized
 
 
 def _as_table(dims: Dims) -> Dims:
-    """[1, N, columns] of [1, N, 1, columns], and of [1, 1, K, columns] as Caffe has it."""
+    """Return [1, N, columns] for [1, N, 1, columns], and for Caffe's [1, 1, K, columns]."""
     if len(dims) == 4 and dims[2] == 1:
         return (dims[0], dims[1], dims[3])
     if len(dims) == 4 and dims[1] == 1:
@@ -618,13 +623,13 @@ def _as_table(dims: Dims) -> Dims:
     return dims
 
 
-def _span(columns: str, sides: int | None) -> tuple[int, int | None]:
-    """First column and count of ``columns`` (COLUMNS), of ``sides`` columns in all."""
+def _parse_columns(columns: str, sides: int | None) -> tuple[int, int | None]:
+    """Parse ``columns`` (see COLUMNS) of ``sides`` in total into (first, count)."""
     match = COLUMNS.fullmatch(columns)
     assert match is not None
     if match["n"] is not None:
         if sides is None or int(match["n"]) >= sides:
-            raise _MisfitError(
+            raise _MismatchError(
                 f"columns {columns}: there are only {'?' if sides is None else sides}"
             )
         rest = sides - int(match["n"])
@@ -633,9 +638,9 @@ def _span(columns: str, sides: int | None) -> tuple[int, int | None]:
     if match["last"] is None:
         return first, None if match["to"] else 1
     if int(match["last"]) < first:
-        raise _MisfitError(f"columns {columns} end before they begin")
+        raise _MismatchError(f"columns {columns} end before they begin")
     return first, int(match["last"]) - first + 1
 
 
-def _shown(dims: Sequence[int | None]) -> str:
+def _format_dims(dims: Sequence[int | None]) -> str:
     return f"[{', '.join('?' if side is None else str(side) for side in dims)}]"

@@ -1,4 +1,4 @@
-"""Class names for a model file without any: --names, a file next to it, or a packaged list."""
+"""Find class names for a model file that has none: --names, a file next to it, our own lists."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from detector.core.models import catalogue
 def find_names(
     model: Path, classes: int, given: Path | None = None
 ) -> tuple[tuple[str, ...], list[str]]:
-    beside = model.with_suffix(".names")
-    if given is not None or os.path.isfile(beside):
-        return _read_exactly(classes, given or beside, model), []
+    file = given or model.with_suffix(".names")
+    if given is not None or os.path.isfile(file):
+        names = read_names(file)
+        if len(names) != classes:
+            raise ModelError(
+                f"{file}: holds {counted(len(names), 'name')}, but {model.name} has "
+                f"{counted(classes, 'class')}; give --names FILE with one name per class"
+            )
+        return names, []
     for path in _likely_files(model, classes):
         if os.path.isfile(path) and len(names := read_names(path)) == classes:
             return names, []
@@ -27,27 +33,24 @@ def find_names(
     return tuple(f"class{number}" for number in range(classes)), [warning]
 
 
+def warn_of_coco(model: Path, classes: int) -> str:
+    return (
+        f"{model.name} has no class names: COCO's {classes} are assumed; use --names FILE for "
+        "others"
+    )
+
+
 def _likely_files(model: Path, classes: int) -> list[Path]:
     stem = model.stem.lower()
-    if classes == 80:  # COCO, unless told otherwise
+    if classes == 80:  # COCO
         return [model.with_name("coco.names"), catalogue.folder() / "names" / "coco.names"]
     if classes == 2 and ("person" in stem or "vehicle" in stem or stem == "street"):
         return [catalogue.folder() / "names" / "person-vehicle.names"]
     return []
 
 
-def _read_exactly(classes: int, path: Path, model: Path) -> tuple[str, ...]:
-    names = read_names(path)
-    if len(names) != classes:
-        raise ModelError(
-            f"{path}: holds {counted(len(names), 'name')}, but {model.name} has "
-            f"{counted(classes, 'class')}; give --names FILE with one name per class"
-        )
-    return names
-
-
 def read_names(path: Path) -> tuple[str, ...]:
-    """One name a line. Empty lines at the end do not count; others are an error (ModelError)."""
+    """Read one name per line, ignoring empty lines at the end. Raises ModelError for others."""
     data = read_bytes(path, "a list of names", error=ModelError, cure="give --names FILE")
     lines = [
         line.strip() for line in data.decode("utf-8-sig", errors="replace").rstrip().splitlines()

@@ -1,6 +1,6 @@
-"""The description that a file of ours carries, as JSON in the metadata of ONNX (``KEY``): the
-anchors, the class names and the shape of the input. The head's own part is its decoder's
-(layouts/base.py). A file may come from anywhere, so each value is checked."""
+"""The JSON description that our ONNX files contain in their metadata (``KEY``): class names, input
+rules, and the arguments of the head, which its decoder converts (layouts/base.py). A file may come
+from anywhere, so each value is checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detector.core.types import GEOMETRIES
 
 KEY = "detect-video"
 VERSION = 2
-MAX_TEXT = 200  # characters of a name
+MAX_TEXT = 200  # characters in a name
 LARGEST = 1 << 53
 
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
@@ -31,7 +31,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """``arguments``: of the head, restored by the decoder. ``outputs``: in the head's order."""
+    """``arguments``: the head's, as its decoder restored them. ``outputs``: in the head's order."""
 
     family: Text
     precision: Text
@@ -55,19 +55,19 @@ class OwnFile(msgspec.Struct, frozen=True):
     def head(
         self, origin: object, rules: InputRules, shapes: Sequence[Shape], classes: int
     ) -> tuple[Head, Dense]:
-        """Raises ModelError where outputs of these shapes are not the head's."""
-        given = self.decoder.at_size(self.arguments, rules)
-        if not self.decoder.fits(shapes, given, rules, classes):
-            seen = ", ".join("x".join(map(str, shape)) for shape in shapes)
-            raise _damaged(origin, f"its outputs {seen} do not fit its {self.kind} head")
-        return self.decoder.heads(given, classes)
+        """Return the head, and its dense twin. Raises ModelError if the shapes do not fit it."""
+        arguments = self.decoder.at_size(self.arguments, rules)
+        if not self.decoder.fits(shapes, arguments, rules, classes):
+            listed = ", ".join("x".join(map(str, shape)) for shape in shapes)
+            raise _damaged(origin, f"its outputs {listed} do not fit its {self.kind} head")
+        return self.decoder.heads(arguments, classes)
 
 
 def describe(network: Network) -> str | None:
-    """Return the description of a network, as JSON; None for a head that is none of ours."""
+    """Return the description of a network as JSON; None if no decoder has its head."""
     head = network.head
-    function, given = (head.func, head.keywords) if isinstance(head, partial) else (head, {})
-    decoder = next((one for one in decoders().values() if one.head is function), None)
+    function, arguments = (head.func, head.keywords) if isinstance(head, partial) else (head, {})
+    decoder = next((each for each in decoders().values() if each.head is function), None)
     if decoder is None:
         return None
     content = {
@@ -85,16 +85,16 @@ def describe(network: Network) -> str | None:
         "parameters_fused": network.parameters_fused,
         "random_seed": network.random_seed,
         "kind": decoder.name,
-        "arguments": decoder.store(given),
+        "arguments": decoder.store(arguments),
     }
     return json.dumps(content, default=float)
 
 
 def write_description(network: Network) -> None:
-    kept = [entry for entry in network.graph.metadata_props if entry.key != KEY]
+    others = [entry for entry in network.graph.metadata_props if entry.key != KEY]
     text = describe(network)
     del network.graph.metadata_props[:]
-    network.graph.metadata_props.extend(kept)
+    network.graph.metadata_props.extend(others)
     if text is not None:
         network.graph.metadata_props.add(key=KEY, value=text)
 
@@ -107,7 +107,7 @@ def parse_description(text: str, origin: object) -> OwnFile:
             raise ModelError(f"{origin}: a newer detect-video wrote it; update detect-video")
         raise _damaged(origin, f"version {quote(version)}")
     if version == 1:
-        content = _renew(content)
+        content = _upgrade(content)
     own = _convert(origin, content)
     decoder = decoders().get(own.kind)
     if decoder is None:
@@ -147,8 +147,8 @@ def _texts(own: OwnFile) -> Iterator[tuple[str, str]]:
     yield from (("outputs", name) for name in own.outputs)
 
 
-def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 1, which had a kind of head for each layout, to today's keys."""
+def _upgrade(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert version 1, which had a kind of head for each layout, to version 2."""
     from detector.core.models.layouts.anchor_free import anchor_free
     from detector.core.models.layouts.corners import corners
     from detector.core.models.layouts.decoded import decoded
@@ -156,29 +156,27 @@ def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
     from detector.core.models.layouts.grid import grid
     from detector.core.models.layouts.queries import queries
 
-    given = content.get("arguments")
-    given = given if isinstance(given, dict) else {}
+    arguments = content.get("arguments")
+    arguments = arguments if isinstance(arguments, dict) else {}
     several = isinstance(content.get("outputs"), list) and len(content["outputs"]) > 1
-    form = "joined" if not several else "logits" if given.get("logits") else "probabilities"
-    kind, strides, parts = content.get("kind"), given.get("strides"), given.get("form")
+    form = "joined" if not several else "logits" if arguments.get("logits") else "probabilities"
+    kind, strides, parts = content.get("kind"), arguments.get("strides"), arguments.get("form")
     parts = parts if isinstance(parts, str) and parts in FINISHED else "rows"
-    made: dict[str, Callable[[], Reading]] = {
+    readings: dict[str, Callable[[], Reading]] = {
         "decoded-rows": decoded,
         "yolox": lambda: grid(0, 0, tuple(strides) if isinstance(strides, list) else ()),
-        "anchor-free": lambda: anchor_free(rows=given.get("rows") is True),
+        "anchor-free": lambda: anchor_free(rows=arguments.get("rows") is True),
         "queries": lambda: queries(2, 2, form),
         "corners": lambda: corners(2, 2),
         "end-to-end": lambda: finished(parts),
     }
-    renewed = {**content, "of_picture": False}
-    if isinstance(kind, str) and kind in made:
-        reading = made[kind]()
+    upgraded = {**content, "of_picture": False}
+    if isinstance(kind, str) and kind in readings:
+        reading = readings[kind]()
         decoder = decoders()["rows" if reading.classes is None else "list"]
-        renewed |= {"kind": decoder.name, "arguments": decoder.store({"reading": reading})}
-    return renewed
+        upgraded |= {"kind": decoder.name, "arguments": decoder.store({"reading": reading})}
+    return upgraded
 
 
 def _damaged(origin: object, what: str) -> ModelError:
-    return ModelError(
-        f"{origin}: the metadata of detect-video in it is damaged: {what}; build it again"
-    )
+    return ModelError(f"{origin}: its detect-video metadata is damaged: {what}; build it again")

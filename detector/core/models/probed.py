@@ -1,4 +1,4 @@
-"""Probes a network with unproved outputs by one drawn picture."""
+"""Check how a network's outputs are read, by running it on one synthetic picture."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from numpy.typing import NDArray
 
 from detector.core.stages.readings import WHOLE, Reading, list_dense, rows_dense, view
 
-SHAPES = 24  # rectangles that are drawn
+SHAPES = 24  # rectangles in the picture
 SEED = 3
-# How far a trained first layer's answers are spread (the upper quartile of its channels), measured
-# on ten networks: 0.24 to 4.3; normalisation keeps it near 1. Pixels of 0..255 instead of 0..1 are
-# 255 times as much.
+# Plausible spread of a trained first layer's activations (``measure_spread``). Ten networks had
+# 0.24 to 4.3; normalisation keeps it near 1. Pixels of 0..255 instead of 0..1 multiply it by 255.
 SPREAD = 1 / 16, 16.0
-TOLERANCE = 1e-3  # of a probability; half precision rounds 1 to 1.0005
+TOLERANCE = 1e-3  # for probabilities; half precision rounds 1 to 1.0005
 
 
 def draw(height: int, width: int) -> NDArray[np.uint8]:
-    """u8 RGB [H, W, 3]: a sky, a road, and upright and flat shapes in front of them."""
+    """Return a picture (u8 RGB [H, W, 3]) of a sky, a road, and rectangles in front of them."""
     rng = np.random.default_rng(SEED)
     picture = np.empty((height, width, 3), np.uint8)
     picture[:] = np.linspace(200, 90, height)[:, None, None]
@@ -29,15 +28,15 @@ def draw(height: int, width: int) -> NDArray[np.uint8]:
         top, left = rng.integers(0, max(1, height - 4)), rng.integers(0, max(1, width - 4))
         picture[top : top + tall, left : left + wide] = rng.integers(0, 256, 3)
     noise = rng.integers(0, 16, picture.shape, np.uint8)
-    drawn: NDArray[np.uint8] = np.minimum(picture, 239) + noise
-    return drawn
+    result: NDArray[np.uint8] = np.minimum(picture, 239) + noise
+    return result
 
 
 def doubt_outputs(
     outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
 ) -> str | None:
-    """Return what cannot be so if this is the reading, as words; else None. ``outputs``: of one
-    picture. ``size``: (width, height) of the input. ``names``: how many."""
+    """Describe what in one picture's outputs is impossible if ``reading`` is right; else return
+    None. ``size``: (width, height) of the input. ``names``: the number of class names."""
     if reading.classes is None:
         with np.errstate(all="ignore"):
             return _doubt_rows(rows_dense(outputs, reading=reading)[0], size)
@@ -45,34 +44,35 @@ def doubt_outputs(
 
 
 def measure_spread(channels: NDArray[np.floating[Any]]) -> float:
-    """``channels``: what the first convolution made of the picture, [C, H, W]."""
+    """Return the upper quartile of the channels' deviations. ``channels``: the output [C, H, W] of
+    the first convolution."""
     return float(np.percentile(channels.reshape(len(channels), -1).std(axis=1), 75))
 
 
 def is_dark(spread: float) -> bool:
-    """Whether ``measure_spread`` is that of pixels of 0..1 where the weights are for 0..255."""
+    """Return whether the weights are for pixels of 0..255, but the network received 0..1."""
     return 0 < spread < SPREAD[0]
 
 
 def doubt_pixels(spread: float) -> str | None:
-    """Return what ``measure_spread`` says against the scale of the pixels, as words; else None."""
+    """Describe how ``measure_spread`` contradicts the scale of the pixels; else return None."""
     if not is_dark(spread) and not SPREAD[1] < spread < np.inf:
         return None
-    wanted, given = ("0..255", "0..1") if is_dark(spread) else ("0..1", "0..255")
-    return f"the weights of its first layer are for pixels of {wanted}, not {given}"
+    trained, given = ("0..255", "0..1") if is_dark(spread) else ("0..1", "0..255")
+    return f"the weights of its first layer are for pixels of {trained}, not {given}"
 
 
 def _doubt_rows(rows: NDArray[np.float32], size: tuple[int, int]) -> str | None:
     """``rows``: [N, 5 + C], boxes as centres and sizes."""
     scores = rows[:, 4:]
-    worst = scores[np.isfinite(scores)]
-    if worst.size and (worst.min() < -TOLERANCE or worst.max() > 1 + TOLERANCE):
+    finite = scores[np.isfinite(scores)]
+    if finite.size and (finite.min() < -TOLERANCE or finite.max() > 1 + TOLERANCE):
         column = int(np.argmax(np.abs(np.nan_to_num(scores) - 0.5).max(axis=0)))
-        most = np.nanmax(np.abs(scores[:, column]))
+        largest = np.nanmax(np.abs(scores[:, column]))
         what = f"class {column - 1} has scores" if column else "the objectness has values"
         return (
-            f"{what} of {most:.4g}, outside 0..1: its columns hold logits, or more than scores "
-            "(keypoints, angles, landmarks)"
+            f"{what} of {largest:.4g}, outside 0..1: its columns hold logits, or other values such "
+            "as keypoints, angles or landmarks"
         )
     return _doubt_boxes(rows[:, :4], size)
 
@@ -100,12 +100,15 @@ def _doubt_list(
     if not used.any():
         filled = classes[: len(rows)][rows[:, :4].any(axis=1)]
         if (np.abs(filled - np.rint(filled)) > WHOLE).any():
-            return "no row has a score, and classes are not whole numbers: another order"
+            return (
+                "no row has a score, and classes are not whole numbers: the columns have another "
+                "order"
+            )
         return None
-    worst = scores[np.isfinite(scores)]
-    if worst.max(initial=0) > 1 + TOLERANCE or worst.min(initial=0) < -TOLERANCE:
-        far = worst[np.argmax(np.abs(worst))]
-        return f"a score is {far:.4g}, outside 0..1: the columns have another order"
+    finite = scores[np.isfinite(scores)]
+    if finite.max(initial=0) > 1 + TOLERANCE or finite.min(initial=0) < -TOLERANCE:
+        worst = finite[np.argmax(np.abs(finite))]
+        return f"a score is {worst:.4g}, outside 0..1: the columns have another order"
     classes = classes[: len(used)][used]
     if (np.abs(classes - np.rint(classes)) > WHOLE).any() or (classes < -0.5).any():
         return "the class of a detection is not a whole number: the columns have another order"

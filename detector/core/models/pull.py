@@ -1,4 +1,4 @@
-"""Fetches a known model's official file: resumes where it broke off, checks size and sha256."""
+"""Download a known model's official file: resume a partial download, check size and sha256."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from detector.core.errors.writing import put_in_place, set_aside
 from detector.core.models.catalogue import Download, known_model
 
 BLOCK_BYTES = 1 << 16
-TIMEOUT_S = 30  # without a byte
+TIMEOUT_S = 30  # without receiving data
 
 Progress = Callable[[int, int], None]
-"""(bytes there, bytes in all)"""
+"""(bytes downloaded, bytes in total)"""
 
 
 def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
     """Download or resume the official file of ``name``; return it, and whether it was downloaded.
-    Another file of its name becomes ``FILE.replaced``. Raises ModelError."""
+    A different file in its place is renamed to ``FILE.replaced``. Raises ModelError."""
     model = known_model(name)
     download = model.download
     if download is None:
@@ -33,7 +33,7 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
         raise ModelError(
             f"{name}: its checksum is unknown, so it cannot be downloaded: {model.how_to_get()}"
         )
-    if _is_whole(download.target, download):
+    if _is_complete(download.target, download):
         return download.target, False
     try:
         make_private_folder(download.target.parent)
@@ -57,16 +57,16 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
             ) from None
         _fetch(name, download, file, progress)
         file.flush()
-        found, size = _digest(partial), partial.stat().st_size
+        digest, size = _digest(partial), partial.stat().st_size
         if size < (download.size or 0):
             raise ModelError(
                 f"{name}: the connection ended after {size} of {download.size} bytes; "
                 "run the command again to resume"
             )
-        if found != download.sha256 or size != download.size:
+        if digest != download.sha256 or size != download.size:
             partial.unlink()
             raise ModelError(
-                f"{name}: {download.url} returned another file: {size} bytes with sha256 {found} "
+                f"{name}: {download.url} returned another file: {size} bytes with sha256 {digest} "
                 f"instead of {download.size} bytes with sha256 {download.sha256}; the download was "
                 "removed"
             )
@@ -78,12 +78,12 @@ def _fetch(name: str, download: Download, file: IO[bytes], progress: Progress) -
     """Append the rest to the partial file; restart if the server cannot resume."""
     from detector.core.http import open_from
 
-    wanted = download.size or 0
+    size = download.size or 0
     have = file.seek(0, os.SEEK_END)
-    if have > wanted:
+    if have > size:
         file.truncate(have := 0)
-    if have == wanted:
-        return  # all is there: only the check was missed
+    if have == size:
+        return  # complete, but the process that downloaded it ended before the check
     if not download.url.startswith(("http://", "https://")):
         raise ModelError(f"{download.url}: only http and https are supported")
     with _server_errors(name, download):
@@ -91,15 +91,15 @@ def _fetch(name: str, download: Download, file: IO[bytes], progress: Progress) -
     with closing(answer):
         if have != answer.start:
             file.truncate(have := 0)
-        progress(have, wanted)
-        while have <= wanted:  # at most one byte more: a server may send anything
+        progress(have, size)
+        while have <= size:  # one byte too many is enough to reject what the server sends
             with _server_errors(name, download):
-                block = answer.read(min(BLOCK_BYTES, wanted + 1 - have))
+                block = answer.read(min(BLOCK_BYTES, size + 1 - have))
             if not block:
                 break
             file.write(block)
             have += len(block)
-            progress(min(have, wanted), wanted)
+            progress(min(have, size), size)
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def _server_errors(name: str, download: Download) -> Iterator[None]:
         ) from exc
 
 
-def _is_whole(path: Path, download: Download) -> bool:
+def _is_complete(path: Path, download: Download) -> bool:
     return (
         path.is_file() and path.stat().st_size == download.size and _digest(path) == download.sha256
     )

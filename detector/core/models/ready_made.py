@@ -1,5 +1,5 @@
-"""Describes an engine's own file: the head by its tensors (``head_of``), names and task by its
-header or a file next to it."""
+"""Find the head, the class names and the task of a model in one engine's own format, from its
+tensors, its header and the files next to it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from detector.core.models.description import family, geometry_of
 from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound
 from detector.core.models.layouts.plans import ReadyMade
-from detector.core.models.names import find_names, read_names
+from detector.core.models.names import find_names, read_names, warn_of_coco
 
 if TYPE_CHECKING:
     from detector.core.models.formats.onnx.metadata import Metadata
 
-COCO = 80  # classes that are assumed where finished detections come without names
-# What to do with such a file whose outputs are read wrongly: --describe is for ONNX files.
+COCO = 80  # assumed number of classes if neither the outputs nor the file state it
+# Advice for such a file whose outputs are read wrongly: --describe does not support plans.
 AS_ONNX = (
     "give the ONNX file that it was made from, and describe its outputs: detect-video models "
     "describe writes a file for --describe"
@@ -36,47 +36,48 @@ class PlanHead:
     pad_value: int | tuple[int, int, int]
 
 
-def head_of(seen: ReadyMade) -> PlanHead:
-    """Return the head for these outputs. Raises ModelError that lists them where none fits."""
-    for layout in sorted(layouts().values(), key=lambda one: (not one.is_named(seen), one.order)):
-        if (bound := layout.in_plan(seen)) is None:
+def head_of(plan: ReadyMade) -> PlanHead:
+    """Return the head for a plan's outputs. Raises ModelError that lists them if none fits."""
+    by_rank = sorted(layouts().values(), key=lambda each: (not each.is_named(plan), each.order))
+    for layout in by_rank:
+        if (bound := layout.in_plan(plan)) is None:
             continue
         if bound.geometry is not None:
             return PlanHead(layout.name, bound, bound.geometry, bound.pad_value)
-        given = family(layout.usual_family).input
-        return PlanHead(layout.name, bound, geometry_of(given), given.pad)
+        described = family(layout.usual_family).input
+        return PlanHead(layout.name, bound, geometry_of(described), described.pad)
     raise ModelError(
-        f"{seen.path}: it does not say what its outputs mean ({seen.listed()}); give the darknet "
+        f"{plan.path}: it does not say what its outputs mean ({plan.listed()}); give the darknet "
         ".cfg that it was made from (cfg: x.cfg in --config, or --cfg), or the class names of a "
         "head that decodes its rows (names: in --config, or --names)"
     )
 
 
-def beside(path: Path, suffix: str) -> Path | None:
-    found = path.with_suffix(suffix)
-    return found if found.is_file() else None
+def find_sibling(path: Path, suffix: str) -> Path | None:
+    sibling = path.with_suffix(suffix)
+    return sibling if sibling.is_file() else None
 
 
 def metadata_of(path: Path, header: Mapping[str, Any]) -> Metadata:
-    """Read Ultralytics' metadata, in or next to the file. ModelError for another task."""
+    """Parse Ultralytics' metadata from a header. Raises ModelError for another task."""
     from detector.core.models.formats.onnx.metadata import read_metadata
 
-    told = {key: value for key, value in header.items() if value is not None}
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, default=str)
-        for key, value in told.items()
+        for key, value in header.items()
+        if value is not None
     }
     return read_metadata(str(path), texts)
 
 
 def known_names(
-    path: Path, file: Path | None, class_names: Sequence[str], told: Metadata
+    path: Path, file: Path | None, class_names: Sequence[str], metadata: Metadata
 ) -> tuple[str, ...]:
     if class_names:
         return tuple(class_names)
-    if file := file or beside(path, ".names"):
+    if file := file or find_sibling(path, ".names"):
         return read_names(file)
-    return told.names or ()
+    return metadata.names or ()
 
 
 def class_names_of(
@@ -89,10 +90,7 @@ def class_names_of(
                 f"{counted(bound.classes, 'class')}"
             )
         return known, []
-    found, warnings = find_names(path, bound.classes or COCO)
+    names, warnings = find_names(path, bound.classes or COCO)
     if bound.classes is None:
-        warnings = [
-            f"{path.name} has no class names: COCO's {COCO} are assumed; use --names FILE for "
-            "others"
-        ]
-    return found, warnings
+        warnings = [warn_of_coco(path, COCO)]
+    return names, warnings

@@ -278,8 +278,3 @@ def test_a_large_bias_on_tiny_weights_fits_into_its_int32() -> None:
     found = constants(quantised_graph(network.graph, RANGES, (), "int8-u8"))
     scales = found["0.conv_bias_dq.scale"].astype(np.float64)
     assert found["0.conv_bias_q"] * scales == pytest.approx([-55] * 3, rel=1e-6)
-
-
-def test_unknown_kinds_are_a_mistake() -> None:
-    with pytest.raises(ValueError, match="int8-u8, int8-s8"):
-        quantised_graph(chain().graph, RANGES, (), "int8")

@@ -23,8 +23,8 @@ from detector.core.models.base import FrontEnd, InputRules, ModelRequest, Networ
 from detector.core.models.layouts.plans import PlanTensor, ReadyMade
 from detector.core.models.ready_made import (
     AS_ONNX,
-    beside,
     class_names_of,
+    find_sibling,
     head_of,
     known_names,
     metadata_of,
@@ -47,7 +47,7 @@ def read(request: ModelRequest) -> Network:
     except PlanError as exc:
         raise ModelError(f"{path}: {exc}") from exc
     metadata = metadata_of(path, header or {})
-    cfg = request.cfg or beside(path, ".cfg")
+    cfg = request.cfg or find_sibling(path, ".cfg")
     known = known_names(path, request.names, request.class_names, metadata)
     plan_tensors = _tensors(path, plan, request.trusted, request.device)
     height, width = _input_size(path, plan_tensors, request.size, metadata)

@@ -1,1 +1,1 @@
-"""Front ends: one module or folder for each kind of model file, found by listing this folder."""
+"""The front ends: one module or folder for each kind of model file."""

@@ -1,8 +1,7 @@
-"""Front end for .safetensors: tensors by name and nothing else.
+"""Front end for .safetensors, which hold only named tensors.
 
-The network's description is found by the names and shapes of the tensors. The file holds the length
-of the header (u64), the header as JSON (name -> dtype, shape, [start, end) after the header), and
-the numbers.
+Their names and shapes determine the network. The file holds the length of the header (u64), the
+header as JSON (name -> dtype, shape, [start, end) after the header), and the numbers.
 https://github.com/huggingface/safetensors#format
 """
 
@@ -58,14 +57,14 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
         raise _damage_error(path, "its header lists no tensors")
     start = 8 + header_bytes
     tensors = {
-        name: _tensor(path, name, entry, start, length)
+        name: _parse_entry(path, name, entry, start, length)
         for name, entry in header.items()
         if name != "__metadata__"
     }
     return contents_of_tensors(tensors, str(path)), digest
 
 
-def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> StoredTensor:
+def _parse_entry(path: Path, name: str, entry: Any, start: int, length: int) -> StoredTensor:
     try:
         kind, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         if not all(type(number) is int and 0 <= number < 2**48 for number in (*shape, first, last)):
@@ -88,11 +87,11 @@ def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> Store
         strides,
         0,
         math.prod(shape),
-        partial(_bytes, path, start + first, last - first),
+        partial(_read_bytes, path, start + first, last - first),
     )
 
 
-def _bytes(path: Path, at: int, count: int) -> bytes:
+def _read_bytes(path: Path, at: int, count: int) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(at)

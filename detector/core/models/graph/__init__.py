@@ -1,1 +1,1 @@
-"""Building, converting and quantising ONNX graphs. No file format and no engine is known here."""
+"""Build, convert and quantise ONNX graphs, independently of file formats and engines."""

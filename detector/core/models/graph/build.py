@@ -1,6 +1,6 @@
-"""Writes ONNX graphs node by node, and tells the shapes and MACs of any ONNX graph.
+"""Build ONNX graphs node by node, and compute shapes and MACs of any ONNX graph.
 
-Every node has one output, with its name: words joined by dots, identifiers or digits.
+Each node that we build has one output, of the same name: identifiers or digits, joined by dots.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ if TYPE_CHECKING:
 
 
 OPSET = 17
-IR_VERSION = 8  # that of opset 17; newer ones lock out older runtimes
+IR_VERSION = 8  # that of opset 17; old runtimes reject newer ones
 INPUT = "images"
-# Elements of an initializer, above which shape inference gets its shape but not its values.
-LIGHT_FLOATS = 4096
+LIGHT_FLOATS = 4096  # constants with more elements get no values in shape inference
 LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000
-# Operators that make as much as the values of their inputs say.
+# Operators whose output sizes depend on values of their inputs.
 BY_VALUE = frozenset(
     "ConstantOfShape Expand Tile Range Pad OneHot Resize Upsample Reshape Split".split()
 )
 
-CUTTING = frozenset({"Slice", "Gather"})  # read no more than they write
+CUTTING = frozenset({"Slice", "Gather"})  # operators that read only as much as they write
 
 Shape = tuple[int, ...]
 
@@ -53,28 +52,28 @@ class GraphBuilder:
         self._names: set[str] = set()
 
     def input_u8(self, batch: int, height: int, width: int) -> str:
-        """Add the u8 RGB input [batch, height, width, 3]; return the name of its float32 NCHW."""
+        """Add the input u8 RGB [batch, height, width, 3]; return the name of it as float32 NCHW."""
         from onnx import TensorProto, helper
 
         self._input = helper.make_tensor_value_info(
             INPUT, TensorProto.UINT8, [batch, height, width, 3]
         )
-        # TensorRT accepts only a conversion as the first reader of u8.
+        # TensorRT requires that a conversion reads u8 first.
         cast = self.add("Cast", "input.cast", [INPUT], to=TensorProto.FLOAT)
         return self.add("Transpose", "input.transpose", [cast], perm=[0, 3, 1, 2])
 
     def constant(self, name: str, values: NDArray[Any]) -> str:
         from onnx import numpy_helper
 
-        self._take(name)
+        self._reserve(name)
         self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
         return name
 
     def add(self, operator: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """An empty input is an absent one."""
+        """Add a node and return its name. "" stands for an omitted input."""
         from onnx import helper
 
-        self._take(name)
+        self._reserve(name)
         self._nodes.append(
             helper.make_node(operator, list(inputs), [name], name=name, **attributes)
         )
@@ -124,32 +123,32 @@ class GraphBuilder:
         )
 
     def activation(self, stem: str, kind: str, x: str, slope: float | None = None) -> str:
-        """One of ``ACTIVATIONS``; node names begin with ``stem``. ``slope``: of a leaky one."""
-        made = {"x": x}
+        """Add one of ``ACTIVATIONS``; names begin with ``stem``. ``slope``: that of "leaky"."""
+        tensors = {"x": x}
         for part, operator, inputs, attributes in ACTIVATIONS[kind]:
             if kind == "leaky" and slope is not None:
                 attributes = {"alpha": slope}
             name = f"{stem}.{part}"
-            tensors = [
-                made[given]
-                if isinstance(given, str)
-                else self.constant(f"{name}.n{at}", np.array(given, np.float32))
-                for at, given in enumerate(inputs)
+            operands = [
+                tensors[operand]
+                if isinstance(operand, str)
+                else self.constant(f"{name}.n{at}", np.array(operand, np.float32))
+                for at, operand in enumerate(inputs)
             ]
-            made[part] = self.add(operator, name, tensors, **attributes)
-        return made.get("act", x)
+            tensors[part] = self.add(operator, name, operands, **attributes)
+        return tensors.get("act", x)
 
-    def _take(self, name: str) -> None:
+    def _reserve(self, name: str) -> None:
         if not good_name(name) or name in self._names:
             raise ValueError(f"node name {name!r} is taken, or is not words joined by dots")
         self._names.add(name)
 
     def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
-        """The model of everything that ``outputs`` need, with all shapes inferred and checked."""
+        """Return the model of what ``outputs`` need, after shape inference and checks."""
         from onnx import TensorProto, helper
 
-        assert self._input is not None, "input_u8 comes first"
-        nodes, constants = self._needed(outputs)
+        assert self._input is not None, "call input_u8 first"
+        nodes, constants = self._select_needed(outputs)
         infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
         graph = helper.make_graph(nodes, self.name, [self._input], infos, initializer=constants)
         model = helper.make_model(
@@ -162,16 +161,16 @@ class GraphBuilder:
         infer_shapes(model)
         return model
 
-    def _needed(
+    def _select_needed(
         self, outputs: Sequence[str]
     ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-        wanted = set(outputs)
+        needed = set(outputs)
         nodes = []
         for node in reversed(self._nodes):
-            if node.output[0] in wanted:
+            if node.output[0] in needed:
                 nodes.append(node)
-                wanted.update(node.input)
-        return nodes[::-1], [tensor for name, tensor in self._constants.items() if name in wanted]
+                needed.update(node.input)
+        return nodes[::-1], [tensor for name, tensor in self._constants.items() if name in needed]
 
 
 def good_name(name: str) -> bool:
@@ -186,27 +185,28 @@ def good_name(name: str) -> bool:
 
 
 def is_heavy(tensor: onnx.TensorProto) -> bool:
-    """Whether a constant's values are too many to be sizes, positions or anything a shape needs."""
+    """Return whether a constant has too many values to be relevant for shape inference."""
     return bool(math.prod(tensor.dims) > LIGHT_FLOATS)
 
 
 def with_nodes(
     source: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], constants: Iterable[onnx.TensorProto]
 ) -> onnx.ModelProto:
-    """A copy of a model with other nodes and constants. Raises ModelError as ``infer_shapes``."""
+    """Return a copy of a model with other nodes and constants. Raises ModelError."""
     import onnx
 
-    made = onnx.ModelProto()
-    made.CopyFrom(source)
-    del made.graph.node[:], made.graph.initializer[:], made.graph.value_info[:]
-    made.graph.node.extend(nodes)
-    made.graph.initializer.extend(constants)
-    infer_shapes(made)
-    return made
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
+    del model.graph.node[:], model.graph.initializer[:], model.graph.value_info[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(constants)
+    infer_shapes(model)
+    return model
 
 
 def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
-    """Check the model and write the shape of every tensor into it, in place. Raises ModelError."""
+    """Check the model and add all tensors' shapes, in place. ``unfinished``: outputs may lack
+    shapes. Raises ModelError."""
     from onnx import checker, helper, shape_inference
 
     graph = model.graph
@@ -228,12 +228,12 @@ def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
         ir_version=model.ir_version,
     )
     try:
-        whole = shape_inference.infer_shapes(light, check_type=True, strict_mode=True)
-        if _may_follow_values(whole.graph):
-            whole = shape_inference.infer_shapes(
+        inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True)
+        if _needs_values(inferred.graph):
+            inferred = shape_inference.infer_shapes(
                 light, check_type=True, strict_mode=True, data_prop=True
             )
-        check_model(whole, unfinished=unfinished)
+        check_model(inferred, unfinished=unfinished)
     except (
         checker.ValidationError,
         shape_inference.InferenceError,
@@ -244,25 +244,26 @@ def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
             f"graph {graph.name}: the ONNX checker rejects it: {' '.join(str(exc).split())[:300]}"
         ) from exc
     del graph.value_info[:]
-    graph.value_info.extend(whole.graph.value_info)
+    graph.value_info.extend(inferred.graph.value_info)
     del graph.output[:]
-    graph.output.extend(whole.graph.output)
+    graph.output.extend(inferred.graph.output)
 
 
 def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
     from onnx import checker
 
     types = [info.type.tensor_type for info in model.graph.output if unfinished]
-    without = [tensor for tensor in types if not tensor.HasField("shape")]
-    for tensor in without:
+    shapeless = [tensor for tensor in types if not tensor.HasField("shape")]
+    for tensor in shapeless:
         tensor.shape.SetInParent()
     checker.check_model(model)
-    for tensor in without:
+    for tensor in shapeless:
         tensor.ClearField("shape")
 
 
-def _may_follow_values(graph: onnx.GraphProto) -> bool:
-    """Return whether inference gains from values of vectors; a long Range takes all memory."""
+def _needs_values(graph: onnx.GraphProto) -> bool:
+    """Return whether inference may find more shapes by computing values, without the risk that a
+    long Range takes all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -271,14 +272,14 @@ def _may_follow_values(graph: onnx.GraphProto) -> bool:
                 dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim
             ]
     dims |= {tensor.name: [*tensor.dims] for tensor in graph.initializer}
-    made = [dims.get(name) for node in graph.node for name in node.output if name]
-    if all(sides is not None and None not in sides for sides in made):
+    outputs = [dims.get(name) for node in graph.node for name in node.output if name]
+    if all(sides is not None and None not in sides for sides in outputs):
         return False
     if any(len(sides) == 1 and (sides[0] or 0) > LONGEST_VECTOR for sides in dims.values()):
         return False
     for node in graph.node:
         if any(attribute.HasField("g") for attribute in node.attribute):
-            return False  # the vectors of a branch are not listed
+            return False  # vectors in a branch may be long, but have no entry in ``dims``
         sides = dims.get(node.output[0]) if node.op_type in BY_VALUE else []
         if sides is None or sides == [None]:
             return False
@@ -301,24 +302,24 @@ def output_shapes(model: onnx.ModelProto) -> list[Shape]:
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
-    """Return whether a node computes or holds integers in place of floats."""
+    """Return whether the graph has nodes that quantise, or compute with integers."""
     return any(node.op_type in INTEGER for node in model.graph.node)
 
 
 def tail_nodes(model: onnx.ModelProto) -> set[str]:
-    """Return the nodes after the last multiplying nodes (Conv, Gemm, MatMul...): the decoding."""
-    leads: set[str] = set()  # tensors that a multiplying node needs
+    """Return the nodes after the last multiplying ones (Conv, Gemm, MatMul...), which decode."""
+    needed: set[str] = set()  # tensors that a multiplying node needs
     tail = set()
     for node in reversed(model.graph.node):
-        if node.op_type in MULTIPLYING or leads.intersection(node.output):
-            leads.update(node.input)
+        if node.op_type in MULTIPLYING or needed.intersection(node.output):
+            needed.update(node.input)
         else:
             tail.add(node.name)
     return tail
 
 
 def count_macs(model: onnx.ModelProto) -> int:
-    """Multiply-accumulates of Conv, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs."""
+    """Count multiply-accumulates of Conv, Gemm and MatMul for one picture. FLOPs = 2 x MACs."""
     shapes = tensor_shapes(model)
     batch = shapes[model.graph.input[0].name][0]
     total = sum(node_macs(node, shapes) for node in model.graph.node)
@@ -326,11 +327,11 @@ def count_macs(model: onnx.ModelProto) -> int:
 
 
 def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Weight -> count of trained numbers: no anchors, input scaling or folded batch norm."""
-    constants = {one.name: math.prod(one.dims) for one in model.graph.initializer}
+    """Return weight -> number of values, without constants that training does not change."""
+    constants = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":
-            sizes = [math.prod(one.t.dims) for one in node.attribute if one.name == "value"]
+            sizes = [math.prod(entry.t.dims) for entry in node.attribute if entry.name == "value"]
             constants |= dict.fromkeys(node.output, *sizes) if sizes else {}
     return {
         name: constants[name]
@@ -342,7 +343,7 @@ def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def uncounted(model: onnx.ModelProto) -> list[str]:
-    """List nodes with uncountable MACs: the picture decides their number of rows."""
+    """List the nodes whose MACs depend on the picture."""
     shapes = tensor_shapes(model)
     return [
         node.name
@@ -353,26 +354,26 @@ def uncounted(model: onnx.ModelProto) -> list[str]:
 
 
 def peak_bytes(model: onnx.ModelProto) -> int:
-    """Peak memory of tensors, each from its maker to its last reader, at four bytes a value."""
+    """Return the peak size of tensors between maker and last reader, at four bytes per value."""
     graph, shapes = model.graph, tensor_shapes(model)
     constants = {tensor.name for tensor in graph.initializer}
     last = {name: at for at, node in enumerate(graph.node) for name in node.input}
     last |= dict.fromkeys((info.name for info in graph.output), len(graph.node))
-    peak = standing = 0
-    ends: dict[int, int] = {}  # number of a node -> what is given back after it
+    peak = live = 0
+    freed: dict[int, int] = {}  # number of a node -> bytes that are freed after it
     for at, node in enumerate(graph.node):
         for name in node.output:
             size = 4 * math.prod(shapes.get(name, (0,))) if name not in constants else 0
-            standing += size
-            ends[last.get(name, at)] = ends.get(last.get(name, at), 0) + size
-        peak = max(peak, standing)
-        standing -= ends.get(at, 0)
+            live += size
+            freed[last.get(name, at)] = freed.get(last.get(name, at), 0) + size
+        peak = max(peak, live)
+        live -= freed.get(at, 0)
     return peak
 
 
 class NodeCost(NamedTuple):
-    """The cost for a whole batch. ``elements``: values read (weights, activations) and written;
-    times the type's size, its bytes. ``shape``: the largest output's."""
+    """The cost for a whole batch. ``elements``: number of values read (weights, activations) and
+    written. ``shape``: the largest output's."""
 
     macs: int
     elements: int
@@ -381,7 +382,7 @@ class NodeCost(NamedTuple):
 
 
 def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
-    """Node (or its first output) -> cost, for nodes with fixed shapes, without conversions."""
+    """Return node (or its first output) -> cost, for nodes with fixed shapes, not conversions."""
     shapes = tensor_shapes(model)
     costs = {}
     for node in model.graph.node:
@@ -389,13 +390,13 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
         if node.op_type in CONVERSIONS or not all(name in shapes for name in tensors):
             continue
         written = sum(math.prod(shapes[name]) for name in node.output if name)
-        elements = written + sum(_read_of(node, name, shapes) for name in node.input if name)
+        elements = written + sum(_count_read(node, name, shapes) for name in node.input if name)
         costs[node.name or node.output[0]] = NodeCost(node_macs(node, shapes), elements)
     return costs
 
 
 def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """Return the cost of each group of nodes run as one: tensors inside it are free."""
+    """Return the cost of each group of nodes if it runs as one, without its inner tensors."""
     shapes, costs = tensor_shapes(model), node_costs(model)
     nodes = {node.name or node.output[0]: node for node in model.graph.node}
     readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}
@@ -403,38 +404,28 @@ def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[
         for value in node.input:
             readers.setdefault(value, set()).add(name)
     trained = parameters_of(model)
-    return [_cost_of_group(group, nodes, costs, shapes, readers, trained) for group in groups]
+
+    def cost_of(group: Sequence[str]) -> NodeCost:
+        members = {name for name in group if name in nodes}
+        if not members & costs.keys():
+            return NodeCost(0, 0)
+        computed = {value for name in members for value in nodes[name].output}
+        read = {value for name in members for value in nodes[name].input if value} - computed
+        written = {value for value in computed if readers.get(value, set()) - members}
+        elements = sum(math.prod(shapes.get(value, (0,))) for value in written)
+        for value in read:
+            readers_here = [nodes[name] for name in members if value in nodes[name].input]
+            elements += max(_count_read(node, value, shapes) for node in readers_here)
+        largest = max(sorted(written), key=lambda name: math.prod(shapes.get(name, ())), default="")
+        macs = sum(costs[name].macs for name in members & costs.keys())
+        parameters = sum(trained.get(value, 0) for value in read)
+        return NodeCost(macs, elements, parameters, shapes.get(largest, ()))
+
+    return [cost_of(group) for group in groups]
 
 
-def _cost_of_group(
-    group: Sequence[str],
-    nodes: dict[str, onnx.NodeProto],
-    costs: dict[str, NodeCost],
-    shapes: dict[str, Shape],
-    readers: dict[str, set[str]],
-    trained: dict[str, int],
-) -> NodeCost:
-    members = {name for name in group if name in nodes}
-    if not members & costs.keys():
-        return NodeCost(0, 0)
-    made = {value for name in members for value in nodes[name].output}
-    read = {value for name in members for value in nodes[name].input if value} - made
-    written = {value for value in made if readers.get(value, set()) - members}
-    elements = sum(math.prod(shapes.get(value, (0,))) for value in written)
-    for value in read:
-        readers_here = [nodes[name] for name in members if value in nodes[name].input]
-        elements += max(_read_of(node, value, shapes) for node in readers_here)
-    largest = max(sorted(written), key=lambda value: math.prod(shapes.get(value, ())), default="")
-    return NodeCost(
-        sum(costs[name].macs for name in members & costs.keys()),
-        elements,
-        sum(trained.get(value, 0) for value in read),
-        shapes.get(largest, ()),
-    )
-
-
-def _read_of(node: onnx.NodeProto, value: str, shapes: dict[str, Shape]) -> int:
-    """How many elements of an input a node reads: of what it cuts a part out of, that part."""
+def _count_read(node: onnx.NodeProto, value: str, shapes: dict[str, Shape]) -> int:
+    """Return how many elements of an input a node reads; a Slice or Gather reads only a part."""
     size = math.prod(shapes.get(value, (0,)))
     if node.op_type in CUTTING and value == node.input[0]:
         return min(size, sum(math.prod(shapes.get(name, (0,))) for name in node.output))
@@ -442,7 +433,7 @@ def _read_of(node: onnx.NodeProto, value: str, shapes: dict[str, Shape]) -> int:
 
 
 def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
-    """Multiply-accumulates of a node for the whole batch; 0 for operators that are not counted."""
+    """Return a node's MACs for the whole batch; 0 for operators other than ``MULTIPLYING``."""
     if node.op_type not in MULTIPLYING:
         return 0
     try:

@@ -1,22 +1,22 @@
-"""A graph in half precision: float16 or bfloat16 between the picture and the raw outputs.
+"""Convert a graph to half precision: float16 or bfloat16 between the picture and the raw outputs.
 
-Every node reads one float type, so that engines with strong types accept the graph; a Cast is added
-where the types meet. These stay float32:
+Each node reads one float type, so that strongly typed engines accept the graph; Casts convert
+between the types. These stay float32:
 
-- The outputs, which keep their names. A node that made one gets the ending ``_fp16`` or ``_bf16``,
-  and the Cast behind it takes its name.
-- The tail, that is everything that no convolution, Gemm or MatMul comes after. Decoding boxes of up
-  to 640 pixels in half precision would round them to half a pixel; in float32 it costs nothing.
+- The outputs, which keep their names. A node that computed one gets the ending ``_fp16`` or
+  ``_bf16``, and the Cast after it gets its name.
+- The tail: all nodes after the last convolution, Gemm or MatMul. They decode boxes, which half
+  precision would round to half a pixel. Float32 is as fast there.
 - Nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only.
-- For bfloat16 the conversion from u8, which goes through float32 first, ConvTranspose, of which
-  TensorRT for RTX has no such kernel, and ``sensitive_nodes``.
+- For bfloat16: the conversion from u8, which goes through float32; ConvTranspose, for which
+  TensorRT for RTX has no bfloat16 kernel; and ``sensitive_nodes``.
 
-``sensitive_nodes`` are those that bfloat16, with its eight bits, hurts most. Engines that convert a
-graph themselves keep them. Measured in docs/quantisation.md, "bf16 and its mismatches":
+``sensitive_nodes`` are those whose results bfloat16, with its eight bits, changes most (measured in
+docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph keep them, too:
 
-- Thin convolutions (depthwise ones, and the first one) with their activations: matrix units gain
-  nothing on them.
-- The stem: the first layers, up to a fifth of the MACs. What they round goes through all others.
+- Thin convolutions (depthwise ones, and the first one) and their activations, which matrix units do
+  not speed up.
+- The stem: the first layers, up to a fifth of the MACs. Their errors pass through all others.
 """
 
 from __future__ import annotations
@@ -49,16 +49,14 @@ HALVES = ("fp16", "bf16")
 # The first opset with bfloat16 for Conv and similar operators, and its IR version.
 BF16_OPSET, BF16_IR = 22, 10
 CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # their attribute ``value`` has their type
-THIN = 8  # input channels a group, below which a convolution is thin
-STEM = 0.2  # of the MACs: the most that the stem may have
+THIN = 8  # a convolution with fewer input channels per group is thin
+STEM = 0.2  # largest share of the MACs in the stem
 # SiLU is Sigmoid and Mul.
 ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")
 
 
 def convert_to_halves(network: Network, precision: str) -> Network:
-    """``precision``: "fp16" or "bf16". Raises ModelError for a graph that is not fp32."""
-    if precision not in HALVES:
-        raise ValueError(f"half precision is one of {', '.join(HALVES)}; got {precision!r}")
+    """Return the network in "fp16" or "bf16". Raises ModelError if it is not fp32."""
     if network.precision != "fp32":
         raise ModelError(
             f"{network.name}: the graph is {network.precision}; only fp32 can become {precision}"
@@ -70,8 +68,8 @@ def convert_to_halves(network: Network, precision: str) -> Network:
 
 
 def operand_name(tensor: str, ending: str) -> str:
-    """A name for another form of a tensor: ``0.conv`` -> ``0.conv_fp16``, ``12`` -> ``n12_fp16`` (a
-    word that begins with a digit has digits only)."""
+    """Return a name for another form of a tensor: ``0.conv`` -> ``0.conv_fp16``, ``12`` ->
+    ``n12_fp16`` (a part that begins with a digit must be a number)."""
     name = f"{tensor}_{ending}"
     if good_name(name):
         return name
@@ -80,8 +78,8 @@ def operand_name(tensor: str, ending: str) -> str:
 
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
-    """Node of a converted graph -> its name in the fp32 graph, where it changed: nodes that make an
-    output get an ending."""
+    """Return renamed node -> its name in the fp32 graph. A node that computes an output got an
+    ending, and the Cast after it got its name; here they are exchanged."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -97,53 +95,55 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
-    """Nodes that stay float32 in a bfloat16 graph: ``kept``, and all nodes between them."""
+    """Return the nodes that stay float32 in bfloat16: ``kept``, thin ones, the stem, and nodes
+    between these."""
     nodes = {*kept, *_thin_nodes(model.graph), *_stem_nodes(model)}
     return nodes | _nodes_between(model.graph, nodes)
 
 
 def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
-    """Return convolutions with few input channels a group, and their activations; not inside an
-    attention: OpenVINO (2026.4) compiles none whose types change within it."""
+    """Return convolutions with few input channels per group and their activations, except in an
+    attention block: OpenVINO 2026.4 cannot compile one that mixes types."""
     thin: set[str] = set()
     constants = {tensor.name: tensor.dims for tensor in graph.initializer}
     makers = {name: node.name for node in graph.node for name in node.output}
     reshaped = {name for node in graph.node if node.op_type == "Reshape" for name in node.output}
     for node in graph.node:
         if node.op_type == "Conv" and node.input[1] in constants:
-            follows = constants[node.input[1]][1] < THIN and node.input[0] not in reshaped
+            is_thin = constants[node.input[1]][1] < THIN and node.input[0] not in reshaped
         else:
             dynamic = [makers.get(name) for name in node.input if name and name not in constants]
-            follows = (
+            is_thin = (
                 node.op_type in ACTIVATIONS
                 and bool(dynamic)
                 and all(maker in thin for maker in dynamic)
             )
-        if follows:
+        if is_thin:
             thin.add(node.name)
     return thin
 
 
 def _stem_nodes(model: onnx.ModelProto) -> set[str]:
-    """The first nodes whose MACs are together at most ``STEM`` of all; none without MACs."""
+    """Return the first nodes, with at most ``STEM`` of all MACs; an empty set if they have none."""
     shapes = tensor_shapes(model)
-    left_out = set(uncounted(model))
+    skipped = set(uncounted(model))
     macs = {
-        node.name: 0 if node.name in left_out else node_macs(node, shapes)
+        node.name: 0 if node.name in skipped else node_macs(node, shapes)
         for node in model.graph.node
     }
-    left = STEM * sum(macs.values())
+    remaining = STEM * sum(macs.values())
     stem: list[str] = []
     for node in model.graph.node:
-        left -= macs[node.name]
-        if left < 0:
+        remaining -= macs[node.name]
+        if remaining < 0:
             break
         stem.append(node.name)
     return set(stem) if any(macs[name] for name in stem) else set()
 
 
 def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
-    """Between ``kept`` nodes or before them: two Casts around one cost more than it gains."""
+    """Return the nodes between ``kept`` nodes or before them. Two Casts cost more than one such
+    node gains in half precision."""
     makers = {name: node.name for node in graph.node for name in node.output}
     outputs = {info.name for info in graph.output}
     first = _nodes_before_products(graph)
@@ -155,8 +155,8 @@ def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
     for node in reversed(graph.node):
         if node.op_type in MULTIPLYING or outputs.intersection(node.output):
             continue
-        stays = kept | between if node.name in first else kept
-        if all(readers.get(name, set()) <= stays for name in node.output) and (
+        float32_nodes = kept | between if node.name in first else kept
+        if all(readers.get(name, set()) <= float32_nodes for name in node.output) and (
             node.name in first or all(makers[name] in kept for name in node.input if name in makers)
         ):
             between.add(node.name)
@@ -164,12 +164,11 @@ def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
 
 
 def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
-    """Nodes that work on the picture itself: none multiplies, or comes behind one that does."""
-    made: set[str] = set()
+    products: set[str] = set()
     before: set[str] = set()
     for node in graph.node:
-        if node.op_type in MULTIPLYING or made.intersection(node.input):
-            made.update(node.output)
+        if node.op_type in MULTIPLYING or products.intersection(node.input):
+            products.update(node.output)
         else:
             before.add(node.name)
     return before
@@ -179,7 +178,8 @@ def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
 
 
 class _HalvesWriter:
-    """``types``: each written float tensor -> "fp32" or the half. ``renamed``: outputs -> name."""
+    """``types``: written float tensor -> "fp32" or the half. ``renamed``: output -> its new name.
+    ``made``: new constants. ``elements``: tensor -> ONNX type."""
 
     def __init__(self, model: onnx.ModelProto, precision: str) -> None:
         from onnx import TensorProto, numpy_helper
@@ -201,13 +201,13 @@ class _HalvesWriter:
             entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx")
         )
         self.kept = tail_nodes(self.source)
-        self.kept |= {node.name for node in graph.node if self._stays(node)}
+        self.kept |= {node.name for node in graph.node if self._must_stay(node)}
         if precision == "bf16":
             self.kept = sensitive_nodes(self.source, self.kept)
         self.renamed: dict[str, str] = {}
         self.types: dict[str, str] = {}
         self.nodes: list[onnx.NodeProto] = []
-        self.made: dict[str, onnx.TensorProto] = {}  # constants, in the type that readers need
+        self.made: dict[str, onnx.TensorProto] = {}
         self.casts: set[str] = set()
 
     def model(self) -> onnx.ModelProto:
@@ -218,58 +218,55 @@ class _HalvesWriter:
             self._write(node, outputs)
         for name in outputs:
             if name in self.renamed:
-                self.nodes.append(_cast(self.renamed[name], name, onnx.TensorProto.FLOAT))
+                self.nodes.append(_make_cast(self.renamed[name], name, onnx.TensorProto.FLOAT))
         return with_nodes(self.source, self.nodes, self.made.values())
 
     def _write(self, node: onnx.NodeProto, outputs: list[str]) -> None:
         import onnx
 
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        mode = "fp32" if node.name in self.kept else self.precision
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        precision = "fp32" if node.name in self.kept else self.precision
         for at, name in enumerate(node.input):
             if name:
-                made.input[at] = self._operand(node, at, name, mode)
-        if mode != "fp32":
-            self._retype(made)
+                copy.input[at] = self._write_operand(node, at, name, precision)
+        if precision != "fp32":
+            self._convert_attributes(copy)
         for at, name in enumerate(node.output):
             if self._is_float(name):
-                self.types[name] = mode
-                if mode != "fp32" and name in outputs:
-                    made.output[at] = self.renamed[name] = operand_name(name, self.precision)
-                    made.name = made.output[at] if made.name == name else made.name
-        self.nodes.append(made)
+                self.types[name] = precision
+                if precision != "fp32" and name in outputs:
+                    copy.output[at] = self.renamed[name] = operand_name(name, self.precision)
+                    copy.name = copy.output[at] if copy.name == name else copy.name
+        self.nodes.append(copy)
 
-    def _operand(self, node: onnx.NodeProto, at: int, name: str, mode: str) -> str:
+    def _write_operand(self, node: onnx.NodeProto, at: int, name: str, precision: str) -> str:
         """Return the name of the input in the type that this node reads."""
-        if not self._is_float(name) or (mode != "fp32" and not self._may_be_half(node, at)):
-            wanted = "fp32"
-        else:
-            wanted = mode
+        if not self._is_float(name) or (precision != "fp32" and not self._may_be_half(node, at)):
+            precision = "fp32"
         if name in self.constants:
-            return self._constant(name, wanted)
-        has = self.types.get(name, "fp32")
+            return self._write_constant(name, precision)
         current = self.renamed.get(name, name)
-        if has == wanted or not self._is_float(name):
+        if self.types.get(name, "fp32") == precision or not self._is_float(name):
             return current
-        return self._cast_to(current, name, wanted)
+        return self._write_cast(current, name, precision)
 
-    def _cast_to(self, current: str, name: str, wanted: str) -> str:
+    def _write_cast(self, current: str, name: str, precision: str) -> str:
         from onnx import TensorProto
 
-        cast = operand_name(name, wanted)
+        cast = operand_name(name, precision)
         if cast not in self.casts:
             self.casts.add(cast)
             self.nodes.append(
-                _cast(current, cast, TensorProto.FLOAT if wanted == "fp32" else self.half)
+                _make_cast(current, cast, TensorProto.FLOAT if precision == "fp32" else self.half)
             )
         return cast
 
-    def _constant(self, name: str, wanted: str) -> str:
-        if wanted == "fp32" or not self._is_float(name):
+    def _write_constant(self, name: str, precision: str) -> str:
+        if precision == "fp32":
             self.made[name] = self.constants[name]
             return name
-        half = operand_name(name, wanted)
+        half = operand_name(name, precision)
         if half not in self.made:
             self.made[half] = self._half_tensor(self.values[name], half)
         return half
@@ -282,7 +279,7 @@ class _HalvesWriter:
         bits = _bfloat16_bits(values)
         return helper.make_tensor(name, self.half, values.shape, bits.tobytes(), raw=True)
 
-    def _retype(self, node: onnx.NodeProto) -> None:
+    def _convert_attributes(self, node: onnx.NodeProto) -> None:
         from onnx import TensorProto, numpy_helper
 
         for attribute in node.attribute:
@@ -297,7 +294,7 @@ class _HalvesWriter:
                     self._half_tensor(numpy_helper.to_array(attribute.t), attribute.t.name)
                 )
 
-    def _stays(self, node: onnx.NodeProto) -> bool:
+    def _must_stay(self, node: onnx.NodeProto) -> bool:
         if any(attribute.HasField("g") for attribute in node.attribute):
             raise ModelError(
                 f"node {node.name} ({node.op_type}) contains a subgraph, which cannot be "
@@ -316,14 +313,14 @@ class _HalvesWriter:
         return any(name in self.constants and not self._fits(name) for name in reads)
 
     def _fits(self, name: str) -> bool:
-        """Whether a constant is within the range of the half; bfloat16 has that of float32."""
+        """Return whether a constant is in the range of the half (bfloat16's is that of float32)."""
         if self.precision == "bf16":
             return True
         values = self.values[name]
         return bool((np.abs(values[np.isfinite(values)]) <= np.finfo(np.float16).max).all())
 
     def _may_be_half(self, node: onnx.NodeProto, at: int) -> bool:
-        """Whether ONNX allows a half as input ``at``; ``scales`` of a Resize are always float32."""
+        """Return whether ONNX allows a half as input ``at`` (not as ``scales`` of a Resize)."""
         from onnx import defs
 
         if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, self.opset):
@@ -363,14 +360,14 @@ def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """Return the upper half of each float32, rounded to nearest, ties to even; NaN stays NaN."""
+    """Return the upper 16 bits of each float32, rounded to nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     result: NDArray[np.uint16] = np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
     return result
 
 
-def _cast(tensor: str, name: str, to: int) -> onnx.NodeProto:
+def _make_cast(tensor: str, name: str, to: int) -> onnx.NodeProto:
     from onnx import helper
 
     return helper.make_node("Cast", [tensor], [name], name=name, to=to)

@@ -1,4 +1,4 @@
-"""The kinds of int8 graphs (qdq.py writes them), and how many bits their weights have here."""
+"""The kinds of int8 graphs (qdq.py writes them), and the range of their weights."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from detector.core.errors.machine import adds_int8_in_16_bits
 
 FRONT = "int8-u8-front"
 KINDS = ("int8-u8", "int8-s8", FRONT)
-WEIGHT_TOP = 127  # TensorRT takes weights of -127..127
-NARROW_TOP = 64  # two products with u8 stay within 16 bits: 2 * 255 * 64 < 2**15
+WEIGHT_TOP = 127  # TensorRT requires weights of -127..127
+NARROW_TOP = 64  # the sum of two products with u8 fits in 16 bits: 2 * 255 * 64 < 2**15
 
 
 def weight_top(kind: str) -> int:
-    """Return the largest weight of a kind of int8, in steps, on this CPU. Overflow costs more than
-    a bit: agreement with fp32 is 0.92 with 8 bits, 0.97 with 7 on AVX2, 0.98 with 8 if 32 bits are
-    added (``training/evaluate_default --agreement``)."""
+    """Return the largest int8 weight that this CPU can use. AVX2 adds products in 16 bits, where 8
+    bits overflow: agreement with fp32 is 0.92 with 8 bits and 0.97 with 7; 0.98 with 8 if the CPU
+    adds in 32 bits (``training/evaluate_default --agreement``)."""
     return NARROW_TOP if kind != "int8-s8" and adds_int8_in_16_bits() else WEIGHT_TOP

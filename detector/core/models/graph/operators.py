@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # whose multiply-accumulates are counted
-TRAINED = (*MULTIPLYING, "BatchNormalization", "PRelu")  # whose constants training found
-# Operators that only move or choose values; a Resize only if it takes the nearest value.
+MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # those whose MACs we count
+TRAINED = (*MULTIPLYING, "BatchNormalization", "PRelu")  # those whose constants are trained
+# Operators that only move or select values. Resize is one only if it takes the nearest value.
 MOVING = (
     "MaxPool",
     "Transpose",
@@ -20,9 +20,9 @@ MOVING = (
     "DepthToSpace",
     "SpaceToDepth",
 )
-# Operators that change a type or nothing, so they say nothing about how the network runs.
+# Operators that only convert a type, or do nothing. Reports of how a network runs omit them.
 CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
-# In an fp32 graph these show that its file was quantised already.
+# Operators that occur only in quantised graphs.
 INTEGER = frozenset(
     "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv "
     "QLinearMatMul".split()
@@ -30,9 +30,9 @@ INTEGER = frozenset(
 QUANTISED = "the file is already quantised; --precision fp32 runs it unchanged"
 
 
-# Activation functions by Darknet's names, as ONNX operators: adding one is one row. A step is (name
-# part, operator, inputs, attributes). Among the inputs "x" is the convolution's output, another
-# text an earlier step's name part, a number a constant. The last step is "act".
+# Activation functions by Darknet's names, as steps of ONNX operators. To add one, add a row. A step
+# is (name part, operator, inputs, attributes). An input is "x" (the convolution's output), the name
+# part of an earlier step, or a constant. The last step is named "act".
 
 Step = tuple[str, str, tuple[str | float, ...], dict[str, Any]]
 
@@ -49,7 +49,7 @@ ACTIVATIONS: dict[str, tuple[Step, ...]] = {
     "elu": (("act", "Elu", ("x",), {"alpha": 1.0}),),
     "swish": _SILU,
     "silu": _SILU,
-    # Mish became an ONNX operator in opset 18 only: x * tanh(log(1 + e^x)).
+    # x * tanh(log(1 + e^x)); ONNX has an operator for it only since opset 18
     "mish": (
         ("softplus", "Softplus", ("x",), {}),
         ("tanh", "Tanh", ("softplus",), {}),

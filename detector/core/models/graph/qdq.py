@@ -1,22 +1,22 @@
-"""The int8 graph: fp32 plus QuantizeLinear (Q) and DequantizeLinear (DQ) nodes, from given ranges.
+"""Write an int8 graph: fp32 plus QuantizeLinear (Q) and DequantizeLinear (DQ) nodes.
 
-This file writes graphs and runs nothing; calibration and the choice of what stays float are in
-``core.run.quantize``. It reads from top to bottom: which nodes can be int8 (``Wiring``), which
-of them belong together (``int8_units``), which are int8 in the end (``int8_nodes``), and the graph
-(``quantised_graph``). There are three kinds, from the same ranges:
+Calibration and the choice of nodes that stay float are in ``core.run.quantize``. This file decides
+which nodes can be int8 (``Wiring``), which of them belong together (``int8_units``) and which are
+int8 in the end (``int8_nodes``), and writes the graph (``quantised_graph``). There are three kinds,
+from the same ranges:
 
-int8-u8  Activations are u8 with a zero point, around every node that is int8: ONNX Runtime and
-         OpenVINO turn these into integer kernels. Biases are int32.
-int8-s8  Activations are s8 and symmetric, only in front of convolutions, Gemm and MatMul. TensorRT
-         knows no zero point, moves Q and DQ itself, and fuses an activation only where no Q or DQ
-         stands in between. Biases are float32.
-int8-u8-front  For OpenVINO on a CPU. As int8-u8, but only in front of nodes that are int8: what a
-         float node reads, and the outputs, are not rounded. What a depthwise convolution reads has
-         a scale for each channel: their ranges differ up to a thousandfold, and each is convolved
-         separately. ONNX Runtime refuses that, and TensorRT takes one scale only.
+int8-u8  Activations are u8 with a zero point, before and after each int8 node: ONNX Runtime and
+         OpenVINO replace these by integer kernels. Biases are int32.
+int8-s8  Activations are s8 and symmetric, only before convolutions, Gemm and MatMul. TensorRT does
+         not support zero points, moves Q and DQ itself, and fuses an activation only if no Q or DQ
+         is before it. Biases are float32.
+int8-u8-front  For OpenVINO on a CPU. Like int8-u8, but only before int8 nodes: inputs of float
+         nodes, and the outputs, are not rounded. The input of a depthwise convolution has a scale
+         per channel, since channels are convolved separately and their ranges differ up to a
+         thousandfold. ONNX Runtime rejects that, and TensorRT supports only one scale.
 
-In all kinds weights are s8 and symmetric, with a scale for each output channel. They have 7 bits
-for a CPU that adds products in 16.
+In all kinds weights are s8 and symmetric, with a scale per output channel. They have 7 bits for a
+CPU that adds products in 16 bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.models.graph import int8
 from detector.core.models.graph.build import (
     is_quantised,
     node_macs,
@@ -37,36 +36,34 @@ from detector.core.models.graph.build import (
     with_nodes,
 )
 from detector.core.models.graph.halves import operand_name
-from detector.core.models.graph.int8 import FRONT, WEIGHT_TOP
+from detector.core.models.graph.int8 import FRONT, KINDS, WEIGHT_TOP
 from detector.core.models.graph.operators import MOVING, MULTIPLYING, QUANTISED
 from detector.core.models.graph.ranges import Range, channel_name
 
 if TYPE_CHECKING:
     import onnx
 
-KINDS = int8.KINDS
-
-# Others that may be int8: ONNX Runtime has an integer kernel, or drops Q and DQ around them. A
-# QuantizeLinear that cuts at the same place absorbs the Relu or Clip before it.
+# Other operators that may be int8. ONNX Runtime has an integer kernel for them, or removes Q and DQ
+# around them: a Q that clips at the same value replaces a Relu or Clip before it.
 FUSED = ("Relu", "Clip")
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
-PIXELS = (0.0, 255.0)  # the range of the picture's own values, whatever the frames show
-BIAS_TOP = 2**31 - 2**24  # of the int32 that a bias becomes, with room for what is added to it
+PIXELS = (0.0, 255.0)  # the range of the picture, even if the frames do not use all of it
+BIAS_TOP = 2**31 - 2**24  # largest int32 bias, with room for the products that are added
 
 
 # Which nodes can be int8
 
 
 class Wiring:
-    """Who makes and who reads each tensor of a graph; ``able``: the nodes that can be int8."""
+    """A graph with the maker and readers of each tensor. ``able``: nodes that can be int8."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         from onnx import TensorProto
 
         self.graph = model.graph
         self.nodes = {node.name: node for node in self.graph.node}
-        # Constant -> how many dimensions it has.
+        # Constant -> number of dimensions.
         self.constants = {tensor.name: len(tensor.dims) for tensor in self.graph.initializer}
         self.outputs = [info.name for info in self.graph.output]
         self.maker = {name: node.name for node in self.graph.node for name in node.output}
@@ -88,20 +85,19 @@ class Wiring:
         self.batch = self.shapes[self.graph.input[0].name][0]
 
     def tensors_in(self, name: str) -> list[str]:
-        """Return the float tensors that a node reads, constants left out."""
+        """Return the float tensors that a node reads, without constants."""
         return self._computed_floats(self.nodes[name])
 
     def multiplies(self, name: str) -> bool:
         return self.nodes[name].op_type in MULTIPLYING
 
     def is_depthwise(self, name: str) -> bool:
-        """Return whether the node convolves each channel separately."""
         node = self.nodes[name]
-        given = self.shapes.get(node.input[0], ())
+        input_shape = self.shapes.get(node.input[0], ())
         return (
             node.op_type == "Conv"
-            and given[:1] == (self.batch,)
-            and given[1] > 1
+            and input_shape[:1] == (self.batch,)
+            and input_shape[1] > 1
             and self.shapes[node.input[1]][1] == 1
         )
 
@@ -119,18 +115,18 @@ class Wiring:
         if node.op_type in MULTIPLYING:
             if computed != [node.input[0]] or node.input[1] not in self.constants:
                 return False
-            # A vector has no output channels; ONNX Runtime has no kernel for a stack.
+            # A vector has no output channels; ONNX Runtime has no kernel for stacked matrices.
             return node.op_type != "MatMul" or self.constants[node.input[1]] == 2
         if node.op_type == "Resize":
-            return _attribute(node, "mode") == b"nearest"
+            return _get_attribute(node, "mode") == b"nearest"
         if node.op_type in COMPUTING:
-            # With a constant among its inputs it is a scale, and cheap in float.
+            # A node with a constant only scales or shifts, which is fast in float.
             return len(computed) == len(node.input)
         return node.op_type in MOVING or node.op_type in FUSED
 
 
 def why_not_int8(model: onnx.ModelProto) -> str | None:
-    """Why no layer of a graph can become int8, and what to do; None where one can."""
+    """Explain why no layer can become int8, and what to do; return None if one can."""
     wiring = Wiring(model)
     if is_quantised(model):
         return QUANTISED
@@ -144,13 +140,13 @@ def why_not_int8(model: onnx.ModelProto) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes that are int8 or float together: a multiplying node and what follows it alone
-    (activation, pooling), or one where several tensors meet."""
+    """Nodes that are int8 or float together: a multiplying node and those that read only its
+    results (activation, pooling), or a node that joins several tensors and those after it."""
 
-    name: str  # of the first node
+    name: str  # the first node's
     nodes: tuple[str, ...]
-    layers: int  # how many of them multiply
-    macs: int  # for one picture
+    layers: int  # number of multiplying nodes
+    macs: int  # per picture
 
 
 def int8_units(wiring: Wiring) -> list[Unit]:
@@ -158,9 +154,9 @@ def int8_units(wiring: Wiring) -> list[Unit]:
     members: dict[str, list[str]] = {}
     first_of: dict[str, str] = {}  # node -> the first node of its unit
     for name in wiring.able:
-        before = {first_of.get(wiring.maker.get(tensor, "")) for tensor in wiring.tensors_in(name)}
-        joins = before.pop() if len(before) == 1 and not wiring.multiplies(name) else None
-        first_of[name] = joins or name
+        firsts = {first_of.get(wiring.maker.get(tensor, "")) for tensor in wiring.tensors_in(name)}
+        first = firsts.pop() if len(firsts) == 1 and not wiring.multiplies(name) else None
+        first_of[name] = first or name
         members.setdefault(first_of[name], []).append(name)
     return [
         Unit(
@@ -174,38 +170,39 @@ def int8_units(wiring: Wiring) -> list[Unit]:
 
 
 def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
-    """The nodes that are int8 when the nodes ``kept`` stay float. A node that does not multiply is
-    int8 only if all that it reads, or all that reads it, is: alone it would gain no speed."""
+    """Return the nodes that are int8 if the nodes ``kept`` stay float. A node that does not
+    multiply is int8 only if all nodes before or all nodes after it are, since otherwise it would
+    not be faster."""
     able = [name for name in wiring.able if name not in kept]
-    fed = {name for name in able if wiring.multiplies(name)}
-    drained = set(fed)
+    after_int8 = {name for name in able if wiring.multiplies(name)}
+    before_int8 = set(after_int8)
     for name in able:
         makers = [wiring.maker.get(tensor) for tensor in wiring.tensors_in(name)]
-        if makers and all(maker in fed for maker in makers):
-            fed.add(name)
+        if makers and all(maker in after_int8 for maker in makers):
+            after_int8.add(name)
     for name in reversed(able):
-        made = wiring.nodes[name].output
-        readers = [reader for tensor in made for reader in wiring.readers.get(tensor, ())]
+        outputs = wiring.nodes[name].output
+        readers = [reader for tensor in outputs for reader in wiring.readers.get(tensor, ())]
         if (
             readers
-            and all(reader in drained for reader in readers)
-            and not set(made) & set(wiring.outputs)
+            and all(reader in before_int8 for reader in readers)
+            and not set(outputs) & set(wiring.outputs)
         ):
-            drained.add(name)
-    return fed | drained
+            before_int8.add(name)
+    return after_int8 | before_int8
 
 
 @dataclass(frozen=True, slots=True)
 class FloatShare:
-    """How much of the multiplying layers stays float."""
+    """How many of the multiplying layers stay float."""
 
     layers: int
     all_layers: int
-    macs: float  # their share of all MACs, 0..1
+    macs: float  # share of all MACs, 0..1
 
 
 def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> FloatShare:
-    """``kept``: nodes that stay float. Layers that cannot be int8 at all are counted with them."""
+    """Count the layers that stay float: ``kept``, and all that cannot be int8."""
     wiring = Wiring(model)
     layers = [name for name in wiring.nodes if wiring.multiplies(name)]
     quantised = int8_nodes(wiring, set(kept))
@@ -220,7 +217,7 @@ def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> FloatShare:
 
 
 def tensors_to_measure(model: onnx.ModelProto) -> list[str]:
-    """The tensors whose ranges ``quantised_graph`` may ask for, in the graph's order."""
+    """Return the tensors whose ranges ``quantised_graph`` may need, in the graph's order."""
     wiring = Wiring(model)
     names = [
         name
@@ -232,7 +229,7 @@ def tensors_to_measure(model: onnx.ModelProto) -> list[str]:
 
 
 def depthwise_inputs(model: onnx.ModelProto) -> list[str]:
-    """Return the tensors whose channels the kind int8-u8-front needs the ranges of."""
+    """Return the tensors for which int8-u8-front needs a range per channel."""
     wiring = Wiring(model)
     convolutions = filter(wiring.is_depthwise, wiring.able)
     return list(dict.fromkeys(wiring.nodes[name].input[0] for name in convolutions))
@@ -245,40 +242,40 @@ def quantised_graph(
     kind: str,
     weight_top: int = WEIGHT_TOP,
 ) -> onnx.ModelProto:
-    """Return the graph with Q and DQ nodes. ``ranges``: of the ``tensors_to_measure``, and of the
-    channels of ``depthwise_inputs``. ``kept``: nodes that stay float. ``kind``: of ``KINDS``, else
-    ValueError. ``weight_top``: the largest weight, in steps."""
+    """Return the graph with Q and DQ nodes. ``ranges``: those of ``tensors_to_measure`` and of the
+    channels of ``depthwise_inputs``. ``kept``: nodes that stay float. ``kind``: one of ``KINDS``.
+    ``weight_top``: the largest integer weight."""
     return _QdqWriter(model, ranges, kept, kind, weight_top).model()
 
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
-    """Renamed node -> its name in the fp32 graph. A convolution that makes an output got an ending,
-    its DequantizeLinear the name; here the work is the convolution's again."""
-    made = {node.name: node for node in model.graph.node}
+    """Return renamed node -> its name in the fp32 graph. A convolution that computes an output got
+    an ending, and the DQ after it got its name; they are exchanged here."""
+    names = {node.name for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:
         raw = operand_name(node.name, "raw") if node.op_type == "DequantizeLinear" else ""
-        if raw in made:
+        if raw in names:
             originals |= {raw: node.name, node.name: raw}
     return originals
 
 
 def u8_scale(low: float, high: float) -> tuple[np.float32, int]:
-    """Scale and zero point of u8; 0 is always one of the steps."""
+    """Return scale and zero point of u8, in which 0 is exact."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = np.float32((high - low) / 255) or np.float32(1)
     return scale, int(np.clip(round(-low / float(scale)), 0, 255))
 
 
 def s8_scale(low: float, high: float) -> np.float32:
-    """Scale of s8 with the zero point 0."""
+    """Return the scale of s8 with zero point 0."""
     return np.float32(max(abs(low), abs(high)) / 127) or np.float32(1)
 
 
 def weight_scales(
     weights: NDArray[np.float32], axis: int, top: int = WEIGHT_TOP
 ) -> NDArray[np.float32]:
-    """A scale for each output channel, [channels] float32; ``axis``: where the channels lie."""
+    """Return a scale per output channel, [channels] float32. ``axis``: that of the channels."""
     others = tuple(at for at in range(weights.ndim) if at != axis)
     scales = np.abs(weights).max(axis=others) / top
     result: NDArray[np.float32] = np.where(scales > 0, scales, 1).astype(np.float32)
@@ -286,8 +283,8 @@ def weight_scales(
 
 
 class _QdqWriter:
-    """Rewrites the nodes. ``chosen``: int8 nodes. ``depthwise``: nodes that read a scale for each
-    channel. ``quantised``: tensors followed by Q and DQ."""
+    """Writes the graph. ``chosen``: int8 nodes. ``depthwise``: nodes whose input has a scale per
+    channel. ``quantised``: tensors followed by Q and DQ. ``made``: new constants."""
 
     def __init__(
         self,
@@ -299,10 +296,9 @@ class _QdqWriter:
     ) -> None:
         from onnx import numpy_helper
 
-        if kind not in KINDS:
-            raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
+        assert kind in KINDS
         self.source, self.ranges, self.unsigned = model, ranges, kind != "int8-s8"
-        self.behind = kind == "int8-u8"  # pairs also behind int8 nodes, for any reader
+        self.on_outputs = kind == "int8-u8"  # Q and DQ after int8 nodes too, for all readers
         self.weight_top = weight_top
         self.wiring = Wiring(model)
         self.sources = _range_sources(self.wiring)
@@ -317,13 +313,13 @@ class _QdqWriter:
             tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
         }
         self.nodes: list[onnx.NodeProto] = []
-        self.made: dict[str, onnx.TensorProto] = {}  # new constants
+        self.made: dict[str, onnx.TensorProto] = {}
 
     def model(self) -> onnx.ModelProto:
         for node in self.source.graph.node:
             self._write(node)
-        wanted = {name for node in self.nodes for name in node.input} - self.made.keys()
-        kept = [one for one in self.source.graph.initializer if one.name in wanted]
+        read = {name for node in self.nodes for name in node.input} - self.made.keys()
+        kept = [tensor for tensor in self.source.graph.initializer if tensor.name in read]
         return with_nodes(self.source, self.nodes, [*kept, *self.made.values()])
 
     def _quantised_tensors(self) -> set[str]:
@@ -331,12 +327,12 @@ class _QdqWriter:
         for name in self.chosen:
             if name not in self.depthwise:
                 tensors.update(self.wiring.tensors_in(name))
-            if self.behind:
+            if self.on_outputs:
                 tensors.update(self.wiring.nodes[name].output)
         return {name for name in tensors if not self._is_fused(name)}
 
     def _is_fused(self, tensor: str) -> bool:
-        """Return whether it is between a convolution and its Relu, which one kernel computes."""
+        """Return whether a tensor is between a convolution and its Relu, for one kernel."""
         readers = self.wiring.readers.get(tensor, [])
         maker = self.wiring.maker.get(tensor)
         return (
@@ -352,20 +348,20 @@ class _QdqWriter:
     def _write(self, node: onnx.NodeProto) -> None:
         import onnx
 
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
         for at, name in enumerate(node.input):
             if node.name in self.depthwise and at == 0:
-                made.input[at] = self._dequantised_name(name, by_channel=True)
+                copy.input[at] = self._dequantised_name(name, by_channel=True)
             elif name in self.quantised and self._reads_quantised(node.name, name):
-                made.input[at] = self._dequantised_name(name)
+                copy.input[at] = self._dequantised_name(name)
         if node.name in self.chosen and self.wiring.multiplies(node.name):
-            self._quantise_weights(made, node)
+            self._quantise_weights(copy, node)
         for at, name in enumerate(node.output):
             if name in self.quantised and self._is_int8_output(name):
-                made.output[at] = operand_name(name, "raw")
-                made.name = made.output[at] if made.name == name else made.name
-        self.nodes.append(made)
+                copy.output[at] = operand_name(name, "raw")
+                copy.name = copy.output[at] if copy.name == name else copy.name
+        self.nodes.append(copy)
         for name in node.output:
             if name in self.quantised:
                 self._write_pair(name)
@@ -373,15 +369,16 @@ class _QdqWriter:
                 self._write_pair(name, by_channel=True)
 
     def _reads_quantised(self, reader: str, tensor: str) -> bool:
-        """Everything that reads what an int8 node made; of what a float node made, only int8."""
+        """Return whether a node reads the rounded tensor: all int8 nodes do, and for int8-u8 all
+        readers of an int8 node's output."""
         return reader in self.chosen or (
-            self.behind and self.wiring.maker.get(tensor) in self.chosen
+            self.on_outputs and self.wiring.maker.get(tensor) in self.chosen
         )
 
     def _is_int8_output(self, tensor: str) -> bool:
-        """Whether an int8 node makes this output of the graph: then its DQ takes its name."""
+        """Return whether a tensor is an output whose name the DQ after an int8 node takes."""
         return (
-            self.behind
+            self.on_outputs
             and tensor in self.wiring.outputs
             and self.wiring.maker.get(tensor) in self.chosen
         )
@@ -395,20 +392,20 @@ class _QdqWriter:
         """Write Q and DQ after a tensor."""
         from onnx import helper
 
-        scale, zero = self._scale(tensor, by_channel)
+        scale, zero = self._scale_of(tensor, by_channel)
         q = operand_name(tensor, "channels_q" if by_channel else "q")
         dq = self._dequantised_name(tensor, by_channel)
         scale_name = self._constant(f"{q}.scale", scale)
         zero_name = self._constant(f"{q}.zero", zero)
-        given = operand_name(tensor, "raw") if self._is_int8_output(tensor) else tensor
+        source = operand_name(tensor, "raw") if self._is_int8_output(tensor) else tensor
         axis = {"axis": 1} if scale.ndim else {}
         self.nodes += [
-            helper.make_node("QuantizeLinear", [given, scale_name, zero_name], [q], q, **axis),
+            helper.make_node("QuantizeLinear", [source, scale_name, zero_name], [q], q, **axis),
             helper.make_node("DequantizeLinear", [q, scale_name, zero_name], [dq], dq, **axis),
         ]
 
-    def _scale(self, tensor: str, by_channel: bool) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Scale and zero point: single numbers, or [channels]."""
+    def _scale_of(self, tensor: str, by_channel: bool) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Return scale and zero point, as scalars or [channels]."""
         source = self.sources.get(tensor, tensor)
         if by_channel and source not in _pictures(self.wiring):
             names = [channel_name(tensor, at) for at in range(self.wiring.shapes[tensor][1])]
@@ -420,26 +417,26 @@ class _QdqWriter:
             return np.array(scale), np.array(zero, np.uint8)
         return np.array(s8_scale(low, high)), np.array(0, np.int8)
 
-    def _quantise_weights(self, made: onnx.NodeProto, node: onnx.NodeProto) -> None:
-        """Weights as s8 with a scale for each output channel; with u8 the bias as int32."""
+    def _quantise_weights(self, copy: onnx.NodeProto, node: onnx.NodeProto) -> None:
+        """Make weights s8 with a scale per output channel, and for u8 the bias int32."""
         axis = _output_axis(node)
         weights = self.values[node.input[1]].astype(np.float32)
         scales = weight_scales(weights, axis, self.weight_top)
         bias = self.values.get(node.input[2]) if len(node.input) > 2 else None
         if bias is not None and self.unsigned and node.op_type == "Conv":
-            input_scale = self._scale(node.input[0], node.name in self.depthwise)[0].reshape(-1)
-            input_scale = np.repeat(input_scale, len(bias) // len(input_scale))
-            # Tiny weights with a large bias get coarser, so that the bias fits into int32.
-            least = (np.abs(bias) / (input_scale * BIAS_TOP)).astype(np.float32)
-            scales = np.maximum(scales, least)
+            input_scale, _ = self._scale_of(node.input[0], node.name in self.depthwise)
+            input_scale = np.repeat(input_scale.reshape(-1), len(bias) // input_scale.size)
+            # Tiny weights with a large bias get a larger scale, so that the bias fits into int32.
+            least_scales = (np.abs(bias) / (input_scale * BIAS_TOP)).astype(np.float32)
+            scales = np.maximum(scales, least_scales)
             bias_scales = scales * input_scale
             steps = np.round(bias.astype(np.float64) / bias_scales).astype(np.int32)
-            made.input[2] = self._dequantised_constant(f"{node.name}_bias", steps, bias_scales, 0)
+            copy.input[2] = self._dequantised_constant(f"{node.name}_bias", steps, bias_scales, 0)
         shape = [1] * weights.ndim
         shape[axis] = -1
         steps = np.round(weights / scales.reshape(shape))
         steps = np.clip(steps, -self.weight_top, self.weight_top).astype(np.int8)
-        made.input[1] = self._dequantised_constant(f"{node.name}_weight", steps, scales, axis)
+        copy.input[1] = self._dequantised_constant(f"{node.name}_weight", steps, scales, axis)
 
     def _dequantised_constant(
         self, name: str, steps: NDArray[Any], scales: NDArray[np.float32], axis: int
@@ -464,17 +461,16 @@ class _QdqWriter:
 
 
 def _output_axis(node: onnx.NodeProto) -> int:
-    """Return the axis of a weight along which the output channels lie."""
     if node.op_type == "Conv":
         return 0
     if node.op_type == "Gemm":
-        return 0 if _attribute(node, "transB") else 1
+        return 0 if _get_attribute(node, "transB") else 1
     return 1  # ConvTranspose [in, out, h, w] and MatMul [in, out]
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Tensor -> the one whose values it holds, moved about; both need one scale, to avoid
-    rounding."""
+    """Return tensor -> the one whose values it holds, only moved. Both must have the same scale, to
+    avoid rounding."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:
@@ -483,7 +479,7 @@ def _range_sources(wiring: Wiring) -> dict[str, str]:
 
 
 def _pictures(wiring: Wiring) -> set[str]:
-    """Return the tensors that hold the picture's own u8 values, as float."""
+    """Return the tensors that hold the picture's u8 values as float."""
     inputs = {info.name for info in wiring.graph.input}
     return {
         node.output[0]
@@ -492,7 +488,7 @@ def _pictures(wiring: Wiring) -> set[str]:
     }
 
 
-def _attribute(node: onnx.NodeProto, name: str) -> object:
+def _get_attribute(node: onnx.NodeProto, name: str) -> object:
     from onnx import helper
 
     return next(

@@ -1,9 +1,9 @@
-"""The range of values that each tensor takes on the calibration frames.
+"""Measure the range of values that each tensor has for the calibration frames.
 
-``measure_ranges`` runs the fp32 graph on ONNX Runtime, and collects values by three methods:
+``measure_ranges`` runs the fp32 graph on ONNX Runtime. There are three methods:
 
-minmax      the lowest and the highest value
-percentile  what holds 99.99 % of the values, with as many left out above as below
+minmax      from the lowest to the highest value
+percentile  the middle 99.99 % of the values
 entropy     the range whose int8 histogram loses least information, by ONNX Runtime's search
 """
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 Range = tuple[float, float]  # lowest and highest value
 
-PERCENT = 99.99  # of the values that "percentile" keeps
+PERCENT = 99.99  # share of the values that "percentile" keeps
 PERCENTILE_BINS = 4096
-ENTROPY_BINS = 512  # for each tensor, a search in plain Python goes over all of them
+ENTROPY_BINS = 512  # fewer, because the search is slow plain Python
 QUANTISED_BINS = 128
 SILENT = 4  # ONNX Runtime's log level for fatal errors only
 
@@ -35,15 +35,15 @@ def measure_ranges(
     progress: Callable[[int, int], None] = lambda done, of: None,
     by_channel: Collection[str] = (),
 ) -> dict[str, Range]:
-    """Tensor -> the range that int8 must cover.
+    """Return tensor -> the range that int8 must cover.
 
     ``slots``: u8 RGB [N, H, W, 3], N >= 1. ``method``: "minmax", "percentile" or "entropy".
-    ``progress`` gets the number of frames done and of all frames. ``by_channel``: tensors
-    [N, channels, ...] whose channels are measured as well (``channel_name``).
+    ``progress`` is called with the numbers of finished and of all frames. ``by_channel``: tensors
+    [N, channels, ...] whose channels are measured too (``channel_name``).
     """
     names = list(dict.fromkeys([*tensors, *by_channel]))
     collectors: dict[str, _MinMax | _Percentile] = {}
-    for done, values in enumerate(_values_of_each_frame(model, names, slots), 1):
+    for done, values in enumerate(_run_frames(model, names, slots), 1):
         for name, array in zip(names, values, strict=True):
             parts = {name: array}
             if name in by_channel:
@@ -55,18 +55,15 @@ def measure_ranges(
 
 
 def channel_name(tensor: str, channel: int) -> str:
-    """Return the key of one channel's range in the table of tensors."""
+    """Return the key of a channel's range in the result of ``measure_ranges``."""
     return f"{tensor}[{channel}]"
 
 
-def _values_of_each_frame(
+def _run_frames(
     model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]
 ) -> Iterator[list[NDArray[np.float32]]]:
-    """Yield the tensors' values frame by frame, whatever the batch of the graph.
-
-    A last batch that is not full is filled up with copies, whose results are left out. A tensor
-    without a batch dimension is handed out once for each frame.
-    """
+    """Yield the tensors' values for each frame, whatever the batch of the graph. A tensor without a
+    batch dimension is repeated for each frame."""
     session, input_name, batch = _open_session(model, names)
     for start in range(0, len(slots), batch):
         frames = slots[start : start + batch]
@@ -79,23 +76,23 @@ def _values_of_each_frame(
 
 
 def _open_session(model: onnx.ModelProto, names: list[str]) -> tuple[Any, str, int]:
-    """A session whose outputs include the tensors ``names``; its input's name, and its batch."""
+    """Return a session whose outputs include ``names``, its input's name, and its batch."""
     import onnx
     import onnxruntime as ort
 
-    watched = onnx.ModelProto()
-    watched.CopyFrom(model)
-    outputs = {info.name for info in watched.graph.output}
-    infos = {info.name: info for info in watched.graph.value_info}
-    watched.graph.output.extend(infos[name] for name in names if name not in outputs)
+    extended = onnx.ModelProto()
+    extended.CopyFrom(model)
+    outputs = {info.name for info in extended.graph.output}
+    infos = {info.name: info for info in extended.graph.value_info}
+    extended.graph.output.extend(infos[name] for name in names if name not in outputs)
     settings = ort.SessionOptions()
     settings.log_severity_level = SILENT
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = ort.InferenceSession(
-        watched.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+        extended.SerializeToString(), settings, providers=["CPUExecutionProvider"]
     )
-    described = session.get_inputs()[0]
-    return session, described.name, int(described.shape[0])
+    input_info = session.get_inputs()[0]
+    return session, input_info.name, int(input_info.shape[0])
 
 
 class _MinMax:
@@ -111,7 +108,7 @@ class _MinMax:
 
 
 class _Percentile:
-    """Uses ONNX Runtime's histogram: bins around zero that grow outwards as larger values come."""
+    """Uses ONNX Runtime's histogram around zero, which adds outer bins for larger values."""
 
     bins = PERCENTILE_BINS
 
@@ -142,9 +139,9 @@ class _Entropy(_Percentile):
 def percentile_range(
     counts: NDArray[Any], edges: NDArray[Any], low: float, high: float, percent: float
 ) -> Range:
-    """The range that holds ``percent`` of a histogram's values, as many left out above as below.
+    """Return the range of the middle ``percent`` of a histogram's values.
 
-    ``counts``: [bins]; ``edges``: [bins + 1]; ``low`` and ``high``: the extremes that were seen.
+    ``counts``: [bins]; ``edges``: [bins + 1]; ``low`` and ``high``: the smallest and largest value.
     """
     share = np.cumsum(counts) / max(1, counts.sum())
     outside = (1 - percent / 100) / 2

@@ -1,8 +1,8 @@
-"""The layouts of outputs, one file each: what columns mean, what proves it, and the head for them.
+"""The layouts of outputs, one file each: the meaning of the columns, its proof, and the head.
 
-A new layout is one file here with a ``LAYOUT`` (base.py). The number of rows tells most: 3 boxes a
-cell, 1 box a cell, or a few hundred detections. Where two layouts have the same shape, the graph
-itself is asked (formats/onnx/evidence.py), or the header.
+A new layout is one file here with a ``LAYOUT`` (base.py). The number of rows tells most layouts
+apart: 3 boxes per cell, 1 box per cell, or a few hundred detections. If two layouts have the same
+shape, the nodes of the graph (formats/onnx/evidence.py) or the header decide.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @cache
 def layouts() -> Mapping[str, Layout]:
-    """Return name -> layout in the order of trial, the best proved first."""
+    """Return name -> layout, in the order in which they are tried."""
     modules = wings.import_files(__name__, *__path__)
-    found: list[Layout] = [module.LAYOUT for module in modules if hasattr(module, "LAYOUT")]
-    found.sort(key=lambda layout: (layout.order, layout.name))
-    return MappingProxyType({layout.name: layout for layout in found})
+    ordered: list[Layout] = [module.LAYOUT for module in modules if hasattr(module, "LAYOUT")]
+    ordered.sort(key=lambda layout: (layout.order, layout.name))
+    return MappingProxyType({layout.name: layout for layout in ordered})
 
 
 @cache
 def decoders() -> Mapping[str, Decoder]:
-    found = [decoder for layout in layouts().values() for decoder in layout.decoders]
-    return MappingProxyType({decoder.name: decoder for decoder in found})
+    every = [decoder for layout in layouts().values() for decoder in layout.decoders]
+    return MappingProxyType({decoder.name: decoder for decoder in every})

@@ -1,4 +1,4 @@
-"""Raw maps of YOLOv5 and YOLOv7, as our own builders of their networks write them."""
+"""Raw maps of YOLOv5 and YOLOv7, in networks that we build (formats/yolo)."""
 
 from __future__ import annotations
 

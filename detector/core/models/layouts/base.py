@@ -28,13 +28,13 @@ class Decoder:
     name: str
     head: Callable[..., Any]
     dense: Callable[..., Any]
-    arguments: tuple[str, ...]  # besides those that follow from input and class names
+    arguments: tuple[str, ...]  # names of the head's arguments that are stored
     watched = False
 
-    def heads(self, given: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
-        return partial(self.head, **given), partial(self.dense, **given)
+    def heads(self, arguments: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
+        return partial(self.head, **arguments), partial(self.dense, **arguments)
 
-    def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def store(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments for JSON, with lengths independent of the network's input size."""
         raise NotImplementedError
 
@@ -42,11 +42,11 @@ class Decoder:
         """Return the arguments that ``store`` stored. Raises ValueError that says what is wrong."""
         raise NotImplementedError
 
-    def at_size(self, given: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
-        return given
+    def at_size(self, arguments: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
+        return arguments
 
     def fits(
-        self, shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
+        self, shapes: Sequence[Shape], arguments: Mapping[str, Any], rules: InputRules, classes: int
     ) -> bool:
         raise NotImplementedError
 
@@ -63,9 +63,9 @@ class JoinedOutput(NamedTuple):
 class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
-    ``reading``: how the outputs are read; None if ``decoder`` with ``given`` does it. ``bare``:
-    outputs without a batch axis. ``family``: the one assumed for the input if none
-    is named. ``joined``: outputs that are each joined from several, one per stride.
+    ``reading``: how the outputs are read; None if ``decoder`` with ``arguments`` reads them.
+    ``bare``: outputs without a batch axis. ``family``: the one assumed for the input if none is
+    named. ``joined``: outputs that are each joined from several, one per stride.
     """
 
     reading: Reading | None
@@ -76,20 +76,20 @@ class Bound:
     strides: tuple[int, ...] = ()
     family: str = ""
     decoder: Decoder | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     geometry: str | None = None
     pad_value: int | tuple[int, int, int] = 114
     joined: Mapping[str, JoinedOutput] = field(default_factory=dict)
 
     def heads(self, classes: int) -> tuple[Head, Dense]:
         if self.decoder is not None:
-            return self.decoder.heads(self.given, classes)
+            return self.decoder.heads(self.arguments, classes)
         assert self.reading is not None
         return heads_of(self.reading, classes)
 
 
 Example = tuple[Bound, list[Shape]]
-"""A layout, and the shapes of the outputs that it reads."""
+"""A match, and the shapes of the outputs that it reads."""
 
 
 def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
@@ -102,8 +102,8 @@ def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
 class Layout:
     """A format in which exporters write a detector's outputs.
 
-    ``order``: smaller ones are tried first. ``needs_nms``: whether an object may get several boxes.
-    ``decoders``: its own, if no ``Reading`` describes it.
+    ``order``: lower ones are tried first. ``needs_nms``: whether an object may get several boxes.
+    ``decoders``: the layout's own ones, if no ``Reading`` can describe it.
     """
 
     name: str
@@ -117,10 +117,10 @@ class Layout:
         """Return the match with a graph whose nodes are known; None if it does not match."""
         return None
 
-    def in_plan(self, seen: ReadyMade) -> Bound | None:
+    def in_plan(self, plan: ReadyMade) -> Bound | None:
         return None
 
-    def is_named(self, seen: ReadyMade) -> bool:
+    def is_named(self, plan: ReadyMade) -> bool:
         return False
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
@@ -131,15 +131,16 @@ class Layout:
         """Yield outputs in each of its forms, for tests/conformance/test_heads.py."""
         raise NotImplementedError
 
-    def bound(
+    def bind(
         self,
         reading: Reading | None,
         outputs: tuple[str, ...],
         classes: int | None,
         *,
         bare: bool = False,
-        **more: Any,
+        family: str | None = None,
+        **fields: Any,
     ) -> Bound:
-        without = frozenset(outputs if bare else ())
-        family = more.pop("family", self.usual_family)
-        return Bound(reading, outputs, without, classes, self.needs_nms, family=family, **more)
+        bare_outputs, family = frozenset(outputs if bare else ()), family or self.usual_family
+        nms = self.needs_nms
+        return Bound(reading, outputs, bare_outputs, classes, nms, family=family, **fields)

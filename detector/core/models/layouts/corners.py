@@ -1,4 +1,4 @@
-"""Box corners in 0..1, and apart from them objectness x class probabilities."""
+"""Box corners in 0..1, and scores (objectness x class probability) in another output."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from detector.core.models.layouts.base import Bound, Example, Layout
 from detector.core.stages.readings import Columns, Reading
 
 if TYPE_CHECKING:
-    from detector.core.models.formats.onnx.evidence import Evidence
+    from detector.core.models.layouts.output_shapes import OutputShapes
     from detector.core.models.layouts.plans import ReadyMade
-    from detector.core.models.layouts.seen import OutputShapes
 
 
 def corners(height: int, width: int) -> Reading:
-    """Boxes [B, N, 1, 4], scores [B, N, C]."""
+    """Read boxes [B, N, 1, 4] and scores [B, N, C]."""
     unit = (float(width), float(height))
     return Reading(Columns(0, 0, 4), Columns(1), form="xyxy", unit=unit)
 
@@ -24,28 +23,25 @@ class Corners(Layout):
     """The layout of pytorch-YOLOv4's Darknet2ONNX; its shapes are unique."""
 
     name = "corners"
-    shape = "boxes [batch, rows, 1, 4] beside scores [batch, rows, classes]"
+    shape = "boxes [batch, rows, 1, 4] and scores [batch, rows, classes]"
     order = 60
     usual_family = "yolov4"
 
-    def in_graph(self, evidence: Evidence) -> Bound | None:
-        return self._find(evidence)
+    def in_plan(self, plan: ReadyMade) -> Bound | None:
+        return self.in_graph(plan)
 
-    def in_plan(self, seen: ReadyMade) -> Bound | None:
-        return self._find(seen)
-
-    def _find(self, seen: OutputShapes) -> Bound | None:
-        outputs, scores = seen.outputs(), list(seen.rank3_outputs())
+    def in_graph(self, shapes: OutputShapes) -> Bound | None:
+        outputs, scores = shapes.outputs(), list(shapes.rank3_outputs())
         boxes = [name for name, dims in outputs.items() if dims[2:] == (1, 4)]
         if len(outputs) != 2 or len(boxes) != 1 or len(scores) != 1:
             return None
         name, rows, classes = scores[0]
-        if outputs[boxes[0]][1] != rows or classes < 1 or not seen.fits_names(classes):
+        if outputs[boxes[0]][1] != rows or classes < 1 or not shapes.fits_names(classes):
             return None
-        return self.bound(corners(seen.height, seen.width), (boxes[0], name), classes)
+        return self.bind(corners(shapes.height, shapes.width), (boxes[0], name), classes)
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
-        bound = self.bound(corners(height, width), ("boxes", "scores"), classes)
+        bound = self.bind(corners(height, width), ("boxes", "scores"), classes)
         yield bound, [(1, 300, 1, 4), (1, 300, classes)]
 
 

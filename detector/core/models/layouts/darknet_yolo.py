@@ -1,4 +1,4 @@
-"""Raw maps of darknet's [yolo] layers. In a plan, the .cfg that it was made from tells which."""
+"""Raw maps of darknet's [yolo] layers. For a plan, the .cfg of its network states the layers."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ class DarknetYolo(Layout):
     order = 0
     decoders = (DECODER,)
 
-    def is_named(self, seen: ReadyMade) -> bool:
-        return seen.cfg is not None
+    def is_named(self, plan: ReadyMade) -> bool:
+        return plan.cfg is not None
 
-    def in_plan(self, seen: ReadyMade) -> Bound | None:
-        """Bind maps by their shapes: a plan keeps no order."""
-        if seen.cfg is None:
+    def in_plan(self, plan: ReadyMade) -> Bound | None:
+        """Match maps with layers by shape, because a plan does not preserve their order."""
+        if plan.cfg is None:
             return None
         from detector.core.models.formats.darknet import head_layers, input_geometry
         from detector.core.models.formats.darknet.cfg import read_cfg
         from detector.core.models.formats.darknet.layers import read_architecture
 
-        sections, _, _ = read_cfg(seen.cfg)
-        architecture = read_architecture(sections, size=(seen.height, seen.width), batch=seen.batch)
+        sections, _, _ = read_cfg(plan.cfg)
+        architecture = read_architecture(sections, size=(plan.height, plan.width), batch=plan.batch)
         outputs = []
         for yolo in architecture.yolos:
             shape = (len(yolo.anchors) * (5 + yolo.classes), yolo.height, yolo.width)
-            fitting = [name for name, dims in seen.outputs().items() if dims[1:] == shape]
+            fitting = [name for name, dims in plan.outputs().items() if dims[1:] == shape]
             if len(fitting) != 1:
                 raise ModelError(
-                    f"{seen.path}: {seen.cfg.name} says that one output is "
-                    f"{'x'.join(map(str, shape))} per picture, but the plan has {seen.listed()}; "
+                    f"{plan.path}: {plan.cfg.name} says that one output is "
+                    f"{'x'.join(map(str, shape))} per picture, but the plan has {plan.listed()}; "
                     "was the plan built from this cfg?"
                 )
             outputs += fitting
         geometry, pad_value = input_geometry(architecture)
-        return self.bound(
+        return self.bind(
             None,
             tuple(outputs),
             architecture.yolos[0].classes,
             decoder=DECODER,
-            given={"layers": head_layers(architecture)},
+            arguments={"layers": head_layers(architecture)},
             geometry=geometry,
             pad_value=pad_value,
         )

@@ -1,4 +1,4 @@
-"""Outputs that are read as a ``Reading`` says: what a description is bound to, and most layouts."""
+"""Outputs that a ``Reading`` describes: most layouts, and all models that have a description."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from detector.core.models.layouts.base import (
     Layout,
     Shape,
 )
-from detector.core.models.layouts.seen import count_cells
+from detector.core.models.layouts.output_shapes import count_cells
 from detector.core.stages import readings
 from detector.core.stages.readings import Reading
 
-MAX_BINS = 256  # of a distance; generalised focal loss has 8 to 33
-MAX_ANCHORS = 64  # of a cell
-LARGEST = 1e6  # side of a prior, pixels
+MAX_BINS = 256  # per distance; generalised focal loss has 8 to 33
+MAX_ANCHORS = 64  # per cell
+LARGEST = 1e6  # side of a prior in pixels
 MAX_OUTPUTS = 3 * MAX_LAYERS
-# The unit of boxes in 0..1 where the size of the input is not known.
+# Stands for the unit of boxes in 0..1 while the input size is unknown.
 FRACTION = (2.0, 2.0)
 PIXELS = (1.0, 1.0)
 
 
 class ReadingDecoder(Decoder):
-    """Reads described outputs. ``listed``: finished detections, without a column per class."""
+    """Stores readings. ``listed``: for finished detections, which have no column per class."""
 
     arguments = ("reading",)
 
@@ -45,28 +45,27 @@ class ReadingDecoder(Decoder):
         self.name, self.head, self.dense = name, head, dense
         self.listed = self.watched = listed
 
-    def heads(self, given: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
-        more = {"classes": classes} if self.listed else {}
-        return partial(self.head, **given), partial(self.dense, **given, **more)
+    def heads(self, arguments: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
+        keywords = {"classes": classes} if self.listed else {}
+        return partial(self.head, **arguments), partial(self.dense, **arguments, **keywords)
 
-    def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"reading": without_size(given["reading"])}
+    def store(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"reading": without_size(arguments["reading"])}
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """A reading of fractions of an unknown size."""
-        given = content.get("reading")
-        if isinstance(given, dict) and given.get("unit") in ("pixels", "fraction"):
-            given = {**given, "unit": PIXELS if given["unit"] == "pixels" else FRACTION}
+        stored = content.get("reading")
+        if isinstance(stored, dict) and stored.get("unit") in ("pixels", "fraction"):
+            stored = {**stored, "unit": PIXELS if stored["unit"] == "pixels" else FRACTION}
         try:
-            reading = msgspec.convert(given, Reading)
+            reading = msgspec.convert(stored, Reading)
         except msgspec.ValidationError as exc:
             raise ValueError(f"reading: {exc}") from exc
-        if not _is_sound(reading):
-            raise ValueError(f"reading {quote(given)}")
+        if not _is_valid(reading):
+            raise ValueError(f"reading {quote(stored)}")
         return {"reading": reading}
 
-    def at_size(self, given: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
-        reading = given["reading"]
+    def at_size(self, arguments: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
+        reading = arguments["reading"]
         if reading.unit != PIXELS:
             reading = replace(reading, unit=(float(rules.width), float(rules.height)))
         if reading.cells is not None:
@@ -75,14 +74,17 @@ class ReadingDecoder(Decoder):
         return {"reading": reading}
 
     def fits(
-        self, shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
+        self, shapes: Sequence[Shape], arguments: Mapping[str, Any], rules: InputRules, classes: int
     ) -> bool:
-        reading: Reading = given["reading"]
+        reading: Reading = arguments["reading"]
         if reading.count is not None and not 0 <= reading.count < len(shapes):
             return False
         rows = set()
         for part in _all_columns(reading):
-            if part.output >= len(shapes) or (sides := _table(shapes[part.output], part)) is None:
+            if (
+                part.output >= len(shapes)
+                or (sides := _table_size(shapes[part.output], part)) is None
+            ):
                 return False
             rows.add(sides[0])
             if part.first + (part.count or 1) > sides[1]:
@@ -93,14 +95,14 @@ class ReadingDecoder(Decoder):
             return False
         if reading.classes is not None:
             return True
-        sides = _table(shapes[reading.scores.output], reading.scores)
+        sides = _table_size(shapes[reading.scores.output], reading.scores)
         assert sides is not None
         columns = reading.scores.count or sides[1] - reading.scores.first
         return columns - (reading.background != "none") == classes
 
 
 def without_size(reading: Reading) -> dict[str, Any]:
-    """Return JSON with lengths as words or in strides, to open it at another size."""
+    """Return the reading for JSON without the input size, which a later run may change."""
     values = asdict(reading)
     values["unit"] = "pixels" if reading.unit == PIXELS else "fraction"
     if reading.cells is not None:
@@ -108,7 +110,7 @@ def without_size(reading: Reading) -> dict[str, Any]:
     return values
 
 
-def _is_sound(reading: Reading) -> bool:
+def _is_valid(reading: Reading) -> bool:
     return (
         reading.form in readings.FORMS
         and reading.values in readings.VALUES
@@ -116,12 +118,11 @@ def _is_sound(reading: Reading) -> bool:
         and reading.objectness_mean in readings.MEANS
         and 0 <= reading.first_class <= MAX_CLASSES
         and (reading.cells is None or cells_fit(reading.cells))
-        and all(_columns_fit(one) for one in _all_columns(reading))
+        and all(_columns_fit(columns) for columns in _all_columns(reading))
     )
 
 
 def cells_fit(cells: readings.Cells) -> bool:
-    """Return whether the cells are usable, also those of a description."""
     sides = [side for level in cells.sizes for size in level for side in np.ravel(size)]
     return (
         cells.kind in readings.CELL_KINDS
@@ -149,7 +150,7 @@ def _all_columns(reading: Reading) -> list[readings.Columns]:
     return [part for part in parts if part is not None]
 
 
-def _table(shape: Shape, columns: readings.Columns) -> tuple[int, int] | None:
+def _table_size(shape: Shape, columns: readings.Columns) -> tuple[int, int] | None:
     if len(shape) == 2:
         return shape[1], 1
     if len(shape) == 4 and shape[2] == 1:
@@ -160,7 +161,7 @@ def _table(shape: Shape, columns: readings.Columns) -> tuple[int, int] | None:
 
 
 class Described(Layout):
-    """Found by no shape: a family of cfg/families, or the user, says what it is."""
+    """Matches no shapes: a family of cfg/families or the user's file describes the outputs."""
 
     name = "described"
     decoders = (
@@ -172,23 +173,20 @@ class Described(Layout):
         first, second, third = (readings.Columns(at) for at in range(3))
         softmax = Reading(first, second, "xywh", values="softmax", background="last")
         shapes: list[Shape] = [(1, 300, 4), (1, 300, classes + 1)]
-        yield self.bound(softmax, ("boxes", "scores"), classes), shapes
+        yield self.bind(softmax, ("boxes", "scores"), classes), shapes
         strides, bins = (8, 16, 32), 8
         rows = count_cells(height, width, strides)
         cells = readings.Cells("distances", height, width, strides, bins, 0.5)
         shapes = [(1, rows, classes), (1, rows, 4 * bins)]
-        yield (
-            self.bound(Reading(second, first, cells=cells), ("scores", "boxes"), classes),
-            shapes,
-        )
+        yield (self.bind(Reading(second, first, cells=cells), ("scores", "boxes"), classes), shapes)
         priors = ((16.0, (32.0, 20.0)), (40.0,))
         cells = readings.Cells("linear", height, width, (8, 16), sizes=priors, variances=(0.1, 0.2))
         shapes = [(1, cells.rows, classes), (1, cells.rows, 4)]
-        yield self.bound(Reading(second, first, cells=cells), ("scores", "boxes"), classes), shapes
+        yield self.bind(Reading(second, first, cells=cells), ("scores", "boxes"), classes), shapes
         unit = (float(width), float(height))
         counted = Reading(first, second, "yxyx", unit, classes=third, count=3)
         shapes = [(1, 300, 4), (1, 300), (1, 300), (1, 1)]
-        yield self.bound(counted, ("boxes", "scores", "classes", "count"), None), shapes
+        yield self.bind(counted, ("boxes", "scores", "classes", "count"), None), shapes
 
 
 LAYOUT = Described()

@@ -1,4 +1,4 @@
-"""Finished detections: box corners in network pixels, score, class; joined or apart."""
+"""Finished detections (box corners in network pixels, score, class) in one output or several."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from detector.core.models.layouts.base import Bound, Example, Layout, Shape
-from detector.core.models.layouts.seen import MAX_DETECTIONS
+from detector.core.models.layouts.output_shapes import MAX_DETECTIONS
 from detector.core.stages.readings import Columns, Reading
 
 if TYPE_CHECKING:
     from detector.core.models.formats.onnx.evidence import Evidence
     from detector.core.models.layouts.plans import ReadyMade
 
-COLUMNS = 6  # of a row: x1, y1, x2, y2, score, class
-A_YOLO = re.compile("yolo|ultralytics", re.IGNORECASE)
-# The columns of boxes, scores and classes.
+COLUMNS = 6  # x1, y1, x2, y2, score, class
+YOLO_NAMES = re.compile("yolo|ultralytics", re.IGNORECASE)
+# The columns that hold boxes, scores and classes.
 FINISHED = {
     "rows": (Columns(0, 0, 4), Columns(0, 4, 1), Columns(0, 5, 1)),  # [B, K, 6]
     "batch-rows": (Columns(0, 1, 4), Columns(0, 6, 1), Columns(0, 5, 1)),  # [K, 7], YOLOv7
-    "parts": (Columns(0, 0, 4), Columns(1, 0, 1), Columns(2, 0, 1)),  # [B, K, 4], twice [B, K]
+    "parts": (Columns(0, 0, 4), Columns(1, 0, 1), Columns(2, 0, 1)),  # [B, K, 4], [B, K], [B, K]
     "boxes-with-scores": (
         Columns(0, 0, 4),
         Columns(0, 4, 1),
@@ -43,16 +43,18 @@ class EndToEnd(Layout):
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         names = list(evidence.graph.outputs)
-        return self._rows(evidence, names[0]) if len(names) == 1 else self._parts(evidence, names)
+        if len(names) == 1:
+            return self._match_rows(evidence, names[0])
+        return self._match_parts(evidence, names)
 
-    def _rows(self, evidence: Evidence, name: str) -> Bound | None:
-        """[B, K, 6], or YOLOv7's [K, 7] with the picture's number in front."""
+    def _match_rows(self, evidence: Evidence, name: str) -> Bound | None:
+        """Match [B, K, 6], or YOLOv7's [K, 7] that begins with the picture's number."""
         dims = evidence.dims(name)
         if len(dims) == 3 and dims[2] == COLUMNS and (dims[1] is None or dims[1] <= MAX_DETECTIONS):
             rows = dims[1]
             stated = evidence.forced or evidence.metadata.finished
             if not (stated or evidence.is_yolo()):
-                return None  # lists of detections of other detectors have as many columns
+                return None  # other detectors have six columns in another order
             if (
                 rows is not None
                 and (evidence.pyramid(rows, 1) or evidence.pyramid(rows, 3))
@@ -60,15 +62,15 @@ class EndToEnd(Layout):
             ):
                 return None
             if evidence.has_operator("GridSample") and not stated:
-                return None  # these are queries of two classes
-            return self.bound(finished(), (name,), None)
-        # YOLOv7 writes batch, box, class, score; others have other orders.
-        if len(dims) == 2 and dims[1] == 7 and evidence.joined_at(name, 4) == 1:
-            return self.bound(finished("batch-rows"), (name,), None, bare=True)
+                return None  # a transformer's queries with two classes
+            return self.bind(finished(), (name,), None)
+        # YOLOv7's columns are batch, box, class, score: the box begins in column 1.
+        if len(dims) == 2 and dims[1] == 7 and evidence.find_joined_part(name, 4) == 1:
+            return self.bind(finished("batch-rows"), (name,), None, bare=True)
         return None
 
-    def _parts(self, evidence: Evidence, names: list[str]) -> Bound | None:
-        """Boxes [B, K, 4] with scores and classes [B, K], or [B, K, 5] with classes."""
+    def _match_parts(self, evidence: Evidence, names: list[str]) -> Bound | None:
+        """Match boxes [B, K, 4] with scores and classes [B, K], or [B, K, 5] with classes."""
         dims = evidence.dims
         wide = [name for name in names if len(dims(name)) == 3 and dims(name)[2] in (4, 5)]
         flat = [name for name in names if len(dims(name)) == 2 and dims(name)[1] != 1]
@@ -83,23 +85,23 @@ class EndToEnd(Layout):
         labels = [name for name in flat if name not in scores]
         columns = dims(wide[0])[2]
         if columns == 5 and len(flat) == 1:
-            return self.bound(finished("boxes-with-scores"), (wide[0], flat[0]), None)
+            return self.bind(finished("boxes-with-scores"), (wide[0], flat[0]), None)
         if columns == 4 and len(scores) == 1 and len(labels) == 1:
-            return self.bound(finished("parts"), (wide[0], scores[0], labels[0]), None)
+            return self.bind(finished("parts"), (wide[0], scores[0], labels[0]), None)
         return None
 
-    def in_plan(self, seen: ReadyMade) -> Bound | None:
-        """NMS inside, or YOLOv10 or 26: the header, file name or class names must say so."""
-        if (table := seen.only()) is None:
+    def in_plan(self, plan: ReadyMade) -> Bound | None:
+        """Match only if the header, the file name or class names show that it is a YOLO."""
+        if (table := plan.only()) is None:
             return None
         name, rows, columns = table
         if columns != COLUMNS or rows > MAX_DETECTIONS:
             return None
-        if not seen.finished:
-            is_known = seen.names or A_YOLO.search(f"{seen.about}\n{seen.path.stem}")
-            if not is_known or seen.pyramid(rows, 1) or seen.pyramid(rows, 3):
+        if not plan.finished:
+            is_yolo = plan.names or YOLO_NAMES.search(f"{plan.about}\n{plan.path.stem}")
+            if not is_yolo or plan.pyramid(rows, 1) or plan.pyramid(rows, 3):
                 return None
-        return self.bound(finished(), (name,), None)
+        return self.bind(finished(), (name,), None)
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
         shapes: dict[str, list[Shape]] = {
@@ -110,7 +112,7 @@ class EndToEnd(Layout):
         }
         for form, each in shapes.items():
             outputs = ("boxes", "scores", "labels")[: len(each)]
-            yield self.bound(finished(form), outputs, None), each
+            yield self.bind(finished(form), outputs, None), each
 
 
 LAYOUT = EndToEnd()

@@ -1,4 +1,4 @@
-"""Rows of one box a cell: offsets from the cell, logarithms of sizes, objectness, probabilities."""
+"""One row per cell: offsets from the cell, logarithms of sizes, objectness and probabilities."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from detector.core.models.layouts.base import Bound, Example, Layout
-from detector.core.models.layouts.seen import PYRAMIDS, count_cells
+from detector.core.models.layouts.output_shapes import PYRAMIDS, count_cells
 from detector.core.stages.readings import Cells, Columns, Reading
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def grid(height: int, width: int, strides: tuple[int, ...]) -> Reading:
-    """[B, cells, 5 + C]."""
+    """Read [B, cells, 5 + C]."""
     cells = Cells("offsets", height, width, strides)
     return Reading(Columns(0, 0, 4), Columns(0, 5), objectness=Columns(0, 4, 1), cells=cells)
 
@@ -26,11 +26,12 @@ class Grid(Layout):
     usual_family = "yolox"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        """Raw rows of one box a cell; dynamic quantisation hides that, and the name YOLOX tells."""
-        if evidence.has_boxes_apart():
+        """Match undecoded rows, as the graph shows. Dynamic quantisation hides that, so the name
+        YOLOX is enough."""
+        if evidence.has_separate_boxes():
             return None
         undecoded = not evidence.has_operator("Exp") and (
-            evidence.forced or evidence.named()[0] == "yolox"
+            evidence.forced or evidence.stated_family()[0] == "yolox"
         )
         for name, rows, columns in evidence.rank3_outputs():
             strides = evidence.pyramid(rows, 1)
@@ -38,13 +39,13 @@ class Grid(Layout):
                 continue
             if undecoded or evidence.is_raw(name):
                 reading = grid(evidence.height, evidence.width, strides)
-                return self.bound(reading, (name,), columns - 5, strides=strides)
+                return self.bind(reading, (name,), columns - 5, strides=strides)
         return None
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
         reading = grid(height, width, PYRAMIDS[0])
         rows = count_cells(height, width, PYRAMIDS[0])
-        yield self.bound(reading, ("rows",), classes), [(1, rows, 5 + classes)]
+        yield self.bind(reading, ("rows",), classes), [(1, rows, 5 + classes)]
 
 
 LAYOUT = Grid()

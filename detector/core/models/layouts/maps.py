@@ -1,4 +1,4 @@
-"""Raw maps, one for each layer of anchors: what the heads of such maps have in common."""
+"""The common part of the layouts of raw maps, one map for each layer of anchors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detector.core.models.layouts.base import (
 )
 
 MAX_ANCHORS, LARGEST_ANCHOR = 64, 1e6
-# Attribute of a layer -> the smallest and the largest value.
+# Attribute of a layer -> its smallest and largest valid value.
 LIMITS = {
     "classes": (1, MAX_CLASSES),
     "stride": (1, MAX_STRIDE),
@@ -31,7 +31,7 @@ LIMITS = {
 
 
 class MapsDecoder(Decoder):
-    """``cell``: layer -> width and height of a cell, in network pixels."""
+    """Stores layers. ``cell``: layer -> (width, height) of a cell in network pixels."""
 
     arguments = ("layers",)
 
@@ -59,12 +59,12 @@ class MapsDecoder(Decoder):
             layers[0].classes,
             needs_nms=True,
             decoder=self,
-            given={"layers": list(layers)},
+            arguments={"layers": list(layers)},
         )
         return bound, shapes
 
-    def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"layers": [dataclasses.asdict(layer) for layer in given["layers"]]}
+    def store(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"layers": [dataclasses.asdict(layer) for layer in arguments["layers"]]}
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
         layers = content.get("layers")
@@ -92,9 +92,9 @@ class MapsDecoder(Decoder):
         return layer
 
     def fits(
-        self, shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
+        self, shapes: Sequence[Shape], arguments: Mapping[str, Any], rules: InputRules, classes: int
     ) -> bool:
-        layers = given["layers"]
+        layers = arguments["layers"]
         return len(shapes) == len(layers) and all(
             self._is_map(shape, layer, rules, classes)
             for shape, layer in zip(shapes, layers, strict=True)

@@ -1,4 +1,4 @@
-"""The evidence in an engine's own file: its tensors, and a header or a file next to it."""
+"""What is known of a model in one engine's own format: tensors, header and files next to it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from detector.core.models.layouts.seen import Dims, OutputShapes
+from detector.core.models.layouts.output_shapes import Dims, OutputShapes
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTensor:
     """``shape``: -1 for a side that is chosen at run time. ``profiles``: an input's (smallest,
-    best, largest) shapes. ``dtype``: numpy's name, or TensorRT's where numpy has none."""
+    best, largest) shapes. ``dtype``: numpy's name if there is one, else TensorRT's."""
 
     name: str
     is_input: bool
@@ -27,7 +27,7 @@ class PlanTensor:
 
 @dataclass(frozen=True, slots=True)
 class ReadyMade(OutputShapes):
-    """``tensors``: the outputs. ``finished``: its header says that detections need no NMS."""
+    """``tensors``: the outputs. ``finished``: the header says that detections need no NMS."""
 
     path: Path
     tensors: Sequence[PlanTensor]
@@ -46,10 +46,10 @@ class ReadyMade(OutputShapes):
         }
 
     def fits_names(self, classes: int) -> bool:
-        return True  # names of another number are refused behind, and the message counts both
+        return True  # ``class_names_of`` checks their number later, with a better message
 
     def only(self) -> tuple[str, int, int] | None:
-        """The only output, if it has three sides and the last two are known; else None."""
+        """Return the only output, if it has three sides and the last two are known; else None."""
         known = list(self.rank3_outputs())
         return known[0] if len(known) == len(self.tensors) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Rows of a transformer's queries: a box in 0..1, probabilities or logits, joined or apart."""
+"""One row per query of a transformer: a box in 0..1 and scores, in one output or in two."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from detector.core.models.layouts.base import Bound, Example, Layout, Shape
-from detector.core.models.layouts.seen import MAX_DETECTIONS
+from detector.core.models.layouts.output_shapes import MAX_DETECTIONS
 from detector.core.stages.readings import Columns, Reading
 
 if TYPE_CHECKING:
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 
 def queries(height: int, width: int, form: str) -> Reading:
-    """``form``: "joined" [B, Q, 4 + C]; "numbered" [B, Q, 6] with a class; else in two outputs."""
+    """Read the ``form`` "joined" [B, Q, 4 + C], "numbered" [B, Q, 6] (box, score, class), or scores
+    [B, Q, C] ("logits" or "probabilities") and boxes [B, Q, 4]."""
     unit = (float(width), float(height))
     if form == "numbered":
         return Reading(Columns(0, 0, 4), Columns(0, 4, 1), unit=unit, classes=Columns(0, 5, 1))
     if form == "joined":
         return Reading(Columns(0, 0, 4), Columns(0, 4), unit=unit)
-    # Apart, as RT-DETR's own code has them: it takes the best of all pairs of a query and a class.
+    # RT-DETR's own code takes the best of all pairs of a query and a class.
     return Reading(Columns(1, 0, 4), Columns(0), unit=unit, values=form, several=True)
 
 
@@ -30,19 +31,19 @@ class Queries(Layout):
     name = "queries"
     shape = (
         "[batch, queries, 4 + classes], or 4 + score and class, or boxes [batch, queries, 4] "
-        "beside logits [batch, queries, classes]"
+        "and logits [batch, queries, classes]"
     )
     order = 40
     usual_family = "rtdetr"
     needs_nms = False
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        named = evidence.named()[0] == "rtdetr" or evidence.forced
-        # RT-DETR begins with 3x3 convolutions; others (7x7 or patches) want normalised input.
-        alike = evidence.has_operator("GridSample") and (
-            evidence.is_stated() or evidence.stem() == {3}
+        named = evidence.stated_family()[0] == "rtdetr" or evidence.forced
+        # RT-DETR begins with 3x3 convolutions; others (7x7 or patches) need normalised input.
+        similar = evidence.has_operator("GridSample") and (
+            evidence.has_exporter_metadata() or evidence.stem() == {3}
         )
-        if not named and not alike:
+        if not named and not similar:
             return None
         outputs = list(evidence.rank3_outputs())
         boxes = [(name, rows) for name, rows, columns in outputs if columns == 4]
@@ -55,7 +56,7 @@ class Queries(Layout):
                     maker = evidence.maker(name)
                     is_sigmoid = maker is not None and maker.op_type == "Sigmoid"
                     form = "probabilities" if is_sigmoid else "logits"
-                    return self._found(evidence, (name, boxes_name), columns, form)
+                    return self._bind_form(evidence, (name, boxes_name), columns, form)
         for name, rows, columns in outputs:
             if (
                 len(outputs) == 1
@@ -64,26 +65,26 @@ class Queries(Layout):
                 and not evidence.pyramid(columns, 1)
             ):
                 if evidence.ends_in_class(name, columns):
-                    return self._found(evidence, (name,), None, "numbered")
-                return self._found(evidence, (name,), columns - 4, "joined")
+                    return self._bind_form(evidence, (name,), None, "numbered")
+                return self._bind_form(evidence, (name,), columns - 4, "joined")
         return None
 
-    def in_plan(self, seen: ReadyMade) -> Bound | None:
-        """The header must name it: with two classes it looks like finished detections."""
-        if (table := seen.only()) is None or not self.is_named(seen):
+    def in_plan(self, plan: ReadyMade) -> Bound | None:
+        """Match only if the header names RT-DETR: two classes look like finished detections."""
+        if (table := plan.only()) is None or not self.is_named(plan):
             return None
         name, _, columns = table
-        if columns == 6 and len(seen.names) not in (0, 2):
-            return self._found(seen, (name,), None, "numbered")
-        return self._found(seen, (name,), columns - 4, "joined")
+        if columns == 6 and len(plan.names) not in (0, 2):
+            return self._bind_form(plan, (name,), None, "numbered")
+        return self._bind_form(plan, (name,), columns - 4, "joined")
 
-    def is_named(self, seen: ReadyMade) -> bool:
-        return re.search(r"rt-?detr", seen.about, re.IGNORECASE) is not None
+    def is_named(self, plan: ReadyMade) -> bool:
+        return re.search(r"rt-?detr", plan.about, re.IGNORECASE) is not None
 
-    def _found(
-        self, seen: Evidence | ReadyMade, outputs: tuple[str, ...], classes: int | None, form: str
+    def _bind_form(
+        self, model: Evidence | ReadyMade, outputs: tuple[str, ...], classes: int | None, form: str
     ) -> Bound:
-        return self.bound(queries(seen.height, seen.width, form), outputs, classes)
+        return self.bind(queries(model.height, model.width, form), outputs, classes)
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
         shapes: dict[str, list[Shape]] = {
@@ -95,7 +96,7 @@ class Queries(Layout):
         for form, each in shapes.items():
             known = None if form == "numbered" else classes
             outputs = ("scores", "boxes")[: len(each)]
-            yield self.bound(queries(height, width, form), outputs, known), each
+            yield self.bind(queries(height, width, form), outputs, known), each
 
 
 LAYOUT = Queries()

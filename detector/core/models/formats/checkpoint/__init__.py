@@ -1,9 +1,9 @@
 """Front end for .pt: a checkpoint of YOLOv5 or YOLOv7, or a plain state dict.
 
-Reading a checkpoint runs nothing of it, and needs no torch.
+Reading a checkpoint runs no code from it, and does not need torch.
 
-archive.py   the zip around it, with limits; its storages -> numpy
-unpickle.py  the names that may stand in its pickle; the pickle -> records
+archive.py   reads the zip file, with limits; storages -> numpy
+unpickle.py  reads the pickle, with a list of allowed names; pickle -> records
 contents.py  records -> tensors by name, description, class names
 """
 
@@ -20,7 +20,7 @@ SUFFIXES = (".pt", ".pth")
 
 
 def read(request: ModelRequest) -> Network:
-    """Return the network of a checkpoint; with a seed, the same network with random numbers."""
+    """Return the network of a checkpoint; with a seed, with random weights."""
     from detector.core.models.formats.yolo.network import network_of_contents
 
     with open_checkpoint(request.path) as (contents, digest):
@@ -32,7 +32,7 @@ FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 @contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Contents, bytes]]:
-    """Yield the file's contents and sha256. Tensors are read on demand while it is open. Raises
+    """Yield the file's contents and sha256. Tensors can be read until the context ends. Raises
     ModelError."""
     from detector.core.models.formats.checkpoint.archive import Archive
     from detector.core.models.formats.checkpoint.contents import contents_of

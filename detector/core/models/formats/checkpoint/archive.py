@@ -1,7 +1,7 @@
-"""The zip file around a checkpoint, read without trust, and the tensors in it.
+"""Read the zip file of a checkpoint, which may be forged, and the tensors in it.
 
 The file holds PREFIX/data.pkl, and one entry PREFIX/data/KEY for each storage of numbers. We
-require that entries are uncompressed and together fit in the file, so no archive can blow up.
+require that entries are uncompressed and together fit in the file, which rules out zip bombs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from detector.core.errors import ModelError
 from detector.core.models.base import START_BYTES, mistaken_for
 
 ByteOrder = Literal["<", ">"]
-DTYPES = {  # number type, called as in safetensors -> numpy's
+DTYPES = {  # number type by its name in safetensors -> numpy's name
     "F64": "f8",
     "F32": "f4",
     "F16": "f2",
@@ -41,11 +41,11 @@ DTYPES = {  # number type, called as in safetensors -> numpy's
 class StoredTensor:
     """A view of stored numbers; strides and offset count elements. Raises ValueError."""
 
-    kind: str  # of DTYPES
+    kind: str  # a key of DTYPES
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
-    stored: int  # elements behind ``load``
+    stored: int  # number of elements that ``load`` returns
     load: Callable[[], bytes]
     byte_order: ByteOrder = "<"
 
@@ -71,9 +71,9 @@ class StoredTensor:
         return math.prod(self.shape)
 
     def array(self) -> NDArray[Any]:
-        """A contiguous copy in this machine's byte order; bfloat16 becomes float32."""
+        """Return a contiguous copy in this machine's byte order; bfloat16 becomes float32."""
         self._check()
-        if self.size > self.stored:  # one number for many elements: weights are never stored so
+        if self.size > self.stored:  # elements share numbers, which real weights never do
             raise ValueError(f"a tensor of {self.size} numbers in a storage of {self.stored}")
         numbers = np.frombuffer(
             self.load(), np.dtype(DTYPES[self.kind]).newbyteorder(self.byte_order), self.stored
@@ -88,10 +88,10 @@ class StoredTensor:
 
 
 def _refuse_state(self: StoredTensor, state: Any) -> None:
-    raise ValueError("state for a tensor")  # a pickle must not change what was checked
+    raise ValueError("state for a tensor")  # a pickle must not change a checked tensor
 
 
-# Not in the class: the dataclass of Python 3.11.2, which Debian 12 has, would replace it.
+# Set outside the class, because ``dataclass`` of Python 3.11.2 (Debian 12) would replace it.
 setattr(StoredTensor, "__setstate__", _refuse_state)  # noqa: B010
 
 
@@ -100,10 +100,10 @@ def item_bytes(kind: str) -> int:
 
 
 PICKLE = "data.pkl"
-CONSTANTS = "constants.pkl"  # of TorchScript alone
+CONSTANTS = "constants.pkl"  # only TorchScript has this entry
 MAX_PICKLE = 16 << 20  # bytes; yolov7-e6e, the largest published one, has 2 MB
 MAX_ENTRIES = 100_000
-BROKEN = (
+DAMAGE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
@@ -117,18 +117,18 @@ BROKEN = (
 class Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
-        _refuse_what_is_no_zip(path)
+        _check_is_zip(path)
         try:
             self._zip = zipfile.ZipFile(path)
         except OSError as exc:
             raise ModelError(
                 f"{path}: cannot be read: {exc.strerror}; give the path of a checkpoint"
             ) from exc
-        except BROKEN as exc:
+        except DAMAGE_ERRORS as exc:
             raise self.damaged() from exc
         try:
             _refuse_torchscript(path, self._zip.namelist())
-            self._entries = self._checked(self._zip.infolist())
+            self._entries = self._check_entries(self._zip.infolist())
             self._prefix = self._find_prefix()
             self.byte_order = self._find_byte_order()
         except BaseException:
@@ -170,12 +170,12 @@ class Archive:
     def _read(self, name: str) -> bytes:
         try:
             return self._zip.read(self._entries[self._prefix + name])
-        except (*BROKEN, KeyError) as exc:
+        except (*DAMAGE_ERRORS, KeyError) as exc:
             raise self.damaged() from exc
         except OSError as exc:
             raise ModelError(f"{self.path}: cannot be read: {exc.strerror}") from exc
 
-    def _checked(self, entries: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    def _check_entries(self, entries: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         if len(entries) > MAX_ENTRIES:
             raise ModelError(
                 f"{self.path}: {len(entries)} entries in its zip; no checkpoint has more than "
@@ -201,26 +201,26 @@ class Archive:
         return {entry.filename: entry for entry in entries}
 
     def _find_prefix(self) -> str:
-        """torch puts everything into one folder, named like the file was when it was saved."""
-        found = [
+        """Return the folder of all entries, which torch names after the file when it saves it."""
+        prefixes = [
             name.removesuffix(PICKLE) for name in self._entries if name.rsplit("/", 1)[-1] == PICKLE
         ]
-        if len(found) != 1:
+        if len(prefixes) != 1:
             raise ModelError(
-                f"{self.path}: a zip file, but not a checkpoint: it holds {len(found)} entries "
+                f"{self.path}: a zip file, but not a checkpoint: it holds {len(prefixes)} entries "
                 f"called {PICKLE}, not 1"
             )
-        return found[0]
+        return prefixes[0]
 
     def _find_byte_order(self) -> ByteOrder:
-        """Little ("<") or big (">"). Files from before torch 2.1 do not say; all were little."""
+        """Return "<" (little-endian) or ">" (big-endian). Before torch 2.1, all were "<"."""
         if f"{self._prefix}byteorder" not in self._entries:
             return "<"
         return ">" if self._read("byteorder").strip() == b"big" else "<"
 
 
 def _refuse_torchscript(path: Path, names: list[str]) -> None:
-    """Comes before the check of the entries: torch compresses the text of a script's code."""
+    """Refuse TorchScript. Its code is compressed, which ``_check_entries`` would report instead."""
     if any(name.rsplit("/", 1)[-1] == CONSTANTS for name in names):
         raise ModelError(
             f"{path}: this is TorchScript, not a checkpoint; "
@@ -228,7 +228,7 @@ def _refuse_torchscript(path: Path, names: list[str]) -> None:
         )
 
 
-def _refuse_what_is_no_zip(path: Path) -> None:
+def _check_is_zip(path: Path) -> None:
     try:
         with path.open("rb") as file:
             start = file.read(START_BYTES)

@@ -1,4 +1,4 @@
-"""Records of a checkpoint -> tensors by name, the description, the class names, and the modules."""
+"""Convert a checkpoint's records to tensors by name, description, class names and modules."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from detector.core.models.formats.checkpoint.archive import StoredTensor
 from detector.core.models.formats.checkpoint.unpickle import Instance
 
 MAX_MODULES = 20_000  # yolov7-e6e has 1,300
-A_LAYER = re.compile(r"(.*?)model\.[0-9]+\..*", re.DOTALL)
-# Running statistics, anchors and grids are stored beside the parameters, and are none.
+LAYER_TENSOR = re.compile(r"(.*?)model\.[0-9]+\..*", re.DOTALL)
+# Tensors that are not parameters: running statistics, anchors and grids.
 BUFFERS = re.compile(
     r"(.*\.)?(running_mean|running_var|num_batches_tracked|anchors|anchor_grid|stride|grid(\.\d+)?)"
 )
@@ -21,7 +21,7 @@ BUFFERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One module of a checkpoint. ``path``: of its class ("torch.nn.modules.conv.Conv2d")."""
+    """One module of a checkpoint. ``path``: its class ("torch.nn.modules.conv.Conv2d")."""
 
     path: str
     settings: Mapping[str, Any]
@@ -29,21 +29,21 @@ class Module:
 
 @dataclass(slots=True)
 class Contents:
-    """One network of a file. ``tensors``: by state-dict names. ``modules``: by path; empty if the
-    file holds only tensors. ``description``: the network's YAML as stored."""
+    """A network in a file. ``tensors``: by name in the state dict. ``modules``: by path; empty if
+    the file holds only tensors. ``description``: the network's YAML as stored."""
 
     origin: str  # path of the file, for messages
     tensors: Mapping[str, StoredTensor]
     modules: Mapping[str, Module] = field(default_factory=dict)
     description: Mapping[str, Any] | None = None
     names: tuple[str, ...] | None = None
-    size: tuple[int, int] | None = None  # height, width that it was trained at
-    parameters: int = 0  # as stored
+    size: tuple[int, int] | None = None  # (height, width) of the input in training
+    parameters: int = 0  # number of stored values
 
 
 def contents_of(loaded: Any, origin: str) -> Contents:
     """Return the network in ``unpickle``'s result: a model, or a state dict. Raises ModelError."""
-    model = _network(loaded)
+    model = _find_network(loaded)
     if isinstance(model, Instance):
         return _contents_of_model(model, loaded, origin)
     if isinstance(model, dict) and model and all(isinstance(key, str) for key in model):
@@ -52,12 +52,12 @@ def contents_of(loaded: Any, origin: str) -> Contents:
             return contents_of_tensors(tensors, origin)
     raise ModelError(
         f"{origin}: holds no network; expected a model or a state dict, alone or as ema, model or "
-        f"state_dict; found {_outline(loaded)}"
+        f"state_dict; found {_summarise(loaded)}"
     )
 
 
-def _network(loaded: Any) -> Any:
-    """Return the averaged weights (ema) where training stored them, as the originals do."""
+def _find_network(loaded: Any) -> Any:
+    """Return the network, with averaged weights (ema) if there are any, as in YOLOv5 and YOLOv7."""
     if not isinstance(loaded, dict):
         return loaded
     for key in ("ema", "model", "state_dict", "model_state_dict"):
@@ -66,7 +66,7 @@ def _network(loaded: Any) -> Any:
     return loaded
 
 
-def _outline(loaded: Any) -> str:
+def _summarise(loaded: Any) -> str:
     if isinstance(loaded, dict):
         keys = ", ".join(ascii(key)[:30] for key in list(loaded)[:6])
         return f"a dict of {keys or 'nothing'}"
@@ -74,7 +74,7 @@ def _outline(loaded: Any) -> str:
 
 
 def contents_of_tensors(tensors: Mapping[str, StoredTensor], origin: str) -> Contents:
-    prefix = _prefix(tensors)
+    prefix = _find_prefix(tensors)
     if prefix is None:
         raise ModelError(
             f"{origin}: not a YOLOv5 or YOLOv7 checkpoint: their tensor names begin with model.0, "
@@ -89,11 +89,11 @@ def contents_of_tensors(tensors: Mapping[str, StoredTensor], origin: str) -> Con
     return Contents(origin, named, parameters=parameters)
 
 
-def _prefix(names: Mapping[str, Any]) -> str | None:
-    """Return what stands before ``model.0.``: nothing, or ``module.`` and the like of wrappers."""
+def _find_prefix(names: Mapping[str, Any]) -> str | None:
+    """Return the text before ``model.0.`` in names: "", or that of a wrapper, such as "module."."""
     for name in names:
-        if found := A_LAYER.fullmatch(name):
-            return found[1]
+        if match := LAYER_TENSOR.fullmatch(name):
+            return match[1]
     return None
 
 
@@ -102,17 +102,17 @@ def _contents_of_model(model: Instance, loaded: Any, origin: str) -> Contents:
     # AutoShape and DataParallel keep the network as their only module, "model" or "module".
     for _ in range(4):
         inner = top.values.get("_modules")
-        inside = inner.get("model", inner.get("module")) if isinstance(inner, dict) else None
-        if "yaml" in top.values or not isinstance(inside, Instance):
+        wrapped = inner.get("model", inner.get("module")) if isinstance(inner, dict) else None
+        if "yaml" in top.values or not isinstance(wrapped, Instance):
             break
-        top = inside
+        top = wrapped
     tensors: dict[str, StoredTensor] = {}
     modules: dict[str, Module] = {}
     parameters = 0
     for path, instance in _walk(top, origin):
         modules[path] = Module(instance.path, instance.values)
         for kind in ("_parameters", "_buffers"):
-            for name, tensor in _items(instance, kind):
+            for name, tensor in _list_items(instance, kind):
                 if isinstance(tensor, StoredTensor):
                     tensors[f"{path}.{name}" if path else name] = tensor
                     parameters += tensor.size if kind == "_parameters" else 0
@@ -122,14 +122,14 @@ def _contents_of_model(model: Instance, loaded: Any, origin: str) -> Contents:
         tensors,
         modules,
         description if isinstance(description, dict) else None,
-        _class_names(top.values.get("names")),
-        _trained_size(loaded),
+        _read_class_names(top.values.get("names")),
+        _read_trained_size(loaded),
         parameters,
     )
 
 
 def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
-    """Every module with its path, parents first."""
+    """Yield each module and its path, parents first."""
     waiting: list[tuple[str, Instance]] = [("", top)]
     for _ in range(MAX_MODULES):
         if not waiting:
@@ -138,7 +138,7 @@ def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
         yield path, instance
         inner = [
             (name, part)
-            for name, part in _items(instance, "_modules")
+            for name, part in _list_items(instance, "_modules")
             if isinstance(part, Instance)
         ]
         waiting += [(f"{path}.{name}" if path else name, part) for name, part in reversed(inner)]
@@ -148,18 +148,18 @@ def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
     )
 
 
-def _items(instance: Instance, key: str) -> list[tuple[str, Any]]:
-    found = instance.values.get(key)
-    if not isinstance(found, dict):
+def _list_items(instance: Instance, key: str) -> list[tuple[str, Any]]:
+    stored = instance.values.get(key)
+    if not isinstance(stored, dict):
         return []
     return [
         (name, value)
-        for name, value in found.items()
+        for name, value in stored.items()
         if isinstance(name, str) and name.isascii() and len(name) < 200
     ]
 
 
-def _class_names(stored: Any) -> tuple[str, ...] | None:
+def _read_class_names(stored: Any) -> tuple[str, ...] | None:
     if isinstance(stored, dict) and sorted(stored, key=str) == sorted(range(len(stored)), key=str):
         stored = [stored[number] for number in range(len(stored))]
     if not isinstance(stored, (list, tuple)) or not all(isinstance(name, str) for name in stored):
@@ -167,12 +167,12 @@ def _class_names(stored: Any) -> tuple[str, ...] | None:
     return tuple(name if name.isprintable() else ascii(name) for name in stored)
 
 
-def _trained_size(loaded: Any) -> tuple[int, int] | None:
-    """(height, width) of imgsz among the options of the training, which newer checkpoints keep."""
+def _read_trained_size(loaded: Any) -> tuple[int, int] | None:
+    """Return imgsz as (height, width) from the training options, which newer checkpoints store."""
     options = loaded.get("opt") if isinstance(loaded, dict) else None
     if isinstance(options, Instance):
         options = options.values
     size = options.get("imgsz", options.get("img_size")) if isinstance(options, dict) else None
     sides = list(size[:2]) if isinstance(size, (list, tuple)) else [size]
-    whole = [side for side in sides if type(side) is int and 32 <= side <= 8192]
-    return (whole[0], whole[-1]) if whole and whole == sides else None
+    valid = [side for side in sides if type(side) is int and 32 <= side <= 8192]
+    return (valid[0], valid[-1]) if valid and valid == sides else None

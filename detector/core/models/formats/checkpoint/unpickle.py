@@ -1,8 +1,8 @@
-"""A checkpoint's pickle -> plain records. Nothing that the file names is imported or called.
+"""Read a checkpoint's pickle into plain records, without importing or calling anything it names.
 
-Two gates use one list of allowed names. First, all names in the byte code are collected; one that
-is not allowed ends the reading. Then the unpickler asks again for each name. It hands out
-stand-ins: instances store what they get; functions are our own.
+Each name is checked twice against one list of allowed names: first, all names are collected from
+the byte code; then, the unpickler checks each name that it loads, and replaces it by a stand-in.
+Stand-ins of classes only store their arguments and state; those of functions are our own code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint.archive import Archive, StoredTensor, item_bytes
 
-# Every name that may stand in a checkpoint's pickle: what YOLOv5, YOLOv7 and torch write. None is
-# ever imported: each has a stand-in here. Others are refused, even harmless ones.
+# The names that YOLOv5, YOLOv7 and torch write in a pickle. We refuse all others, even harmless
+# ones. None is imported: each has a stand-in.
 
 INERT: dict[str, frozenset[str]] = {
-    # module -> classes; an instance of one becomes a record of what was stored in it
+    # module -> classes, whose instances become an ``Instance``
     "models.yolo": frozenset(
         "Model DetectionModel BaseModel SegmentationModel ClassificationModel Detect "
         "Segment IDetect IAuxDetect IKeypoint IBin".split()
@@ -55,7 +55,7 @@ INERT: dict[str, frozenset[str]] = {
     "torch.nn.modules.padding": frozenset({"ZeroPad2d"}),
     "torch.nn.modules.pooling": frozenset({"MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"}),
     "torch.nn.modules.upsampling": frozenset({"Upsample", "UpsamplingNearest2d"}),
-    # Around the network: the options of the training, figures of numpy, paths.
+    # Training options, numbers of numpy, and paths, which are stored with the network.
     "torch": frozenset("Size device float16 bfloat16 float32 float64 int64 strided".split()),
     "torch.serialization": frozenset({"_get_layout"}),
     "argparse": frozenset({"Namespace"}),
@@ -80,14 +80,14 @@ STORAGES: dict[str, str] = {  # torch class -> number type of archive.py
     "BoolStorage": "BOOL",
 }
 
-CONTAINERS: dict[tuple[str, str], type] = {  # plain Python, by both of its generations' names
+CONTAINERS: dict[tuple[str, str], type] = {  # by their names in Python 2 and 3
     ("__builtin__", "set"): set,
     ("builtins", "set"): set,
     ("__builtin__", "frozenset"): frozenset,
     ("builtins", "frozenset"): frozenset,
 }
 
-REBUILDERS = frozenset(  # of torch._utils
+REBUILDERS = frozenset(  # functions of torch._utils
     {"_rebuild_tensor_v2", "_rebuild_tensor", "_rebuild_parameter", "_rebuild_parameter_with_state"}
 )
 
@@ -103,12 +103,12 @@ def is_allowed(module: str, name: str) -> bool:
 
 
 def is_of_newer_family(module: str) -> bool:
-    """YOLOv8 and later, YOLOv5u, RT-DETR: their classes live in the package ``ultralytics``."""
+    """Return whether a class is of YOLOv8 or later, YOLOv5u or RT-DETR (package ultralytics)."""
     return module == "ultralytics" or module.startswith("ultralytics.")
 
 
-LAYERS_OF_TORCH = ("torch.nn.", "torch._C._nn")  # and their functions
-TASKS = {  # class of a newer family's model that does not detect -> its task
+TORCH_LAYERS = ("torch.nn.", "torch._C._nn")  # modules of layers and of their functions
+TASKS = {  # a newer family's model class for another task than detection -> the task
     "ClassificationModel": "classify",
     "OBBModel": "obb",
     "PoseModel": "pose",
@@ -116,7 +116,7 @@ TASKS = {  # class of a newer family's model that does not detect -> its task
     "YOLOESegModel": "segment",
 }
 
-# Never written by torch.save: names by number, instances of old classes, bytes from outside.
+# Opcodes that torch.save never writes: names by number, old-style classes, out-of-band buffers.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
 TEXTS = {
     "UNICODE",
@@ -132,18 +132,18 @@ SHOWN_NAMES = 3
 
 
 class Instance:
-    """A record of an instance: its class, the arguments it was made with, and what was stored."""
+    """A record of an instance: its class, its constructor's arguments, and its attributes."""
 
     __slots__ = ("arguments", "values")
-    path = ""  # "models.common.Conv"; each named class has a subclass of its own
+    path = ""  # "models.common.Conv"; each named class gets a subclass of this one
 
     arguments: tuple[Any, ...]
     values: dict[str, Any]
 
     def __new__(cls, *arguments: Any, **_: Any) -> Instance:
-        made = super().__new__(cls)
-        made.arguments, made.values = arguments, {}
-        return made
+        instance = super().__new__(cls)
+        instance.arguments, instance.values = arguments, {}
+        return instance
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -154,7 +154,7 @@ class Instance:
 
 
 class OrderedMapping(dict[Any, Any]):
-    """collections.OrderedDict; what else is stored in one (a state dict's versions) is dropped."""
+    """collections.OrderedDict without its attributes, such as the versions in a state dict."""
 
     __slots__ = ()
 
@@ -163,7 +163,7 @@ class OrderedMapping(dict[Any, Any]):
 
 
 class StandIn:
-    """A function of ours under a name of the file. It can only be called; state is refused."""
+    """Our replacement for a function that the file names. A pickle can only call it."""
 
     __slots__ = ("_call",)
 
@@ -204,14 +204,14 @@ class Unpickler(pickle.Unpickler):
         self._classes: dict[tuple[str, str], Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in of a name; never an import, never an attribute of anything."""
+        """Return the stand-in of a name, without importing it."""
         if not is_allowed(module, name):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
         if (module, name) not in self._classes:
-            self._classes[module, name] = self._stand_in(module, name)
+            self._classes[module, name] = self._make_stand_in(module, name)
         return self._classes[module, name]
 
-    def _stand_in(self, module: str, name: str) -> Any:
+    def _make_stand_in(self, module: str, name: str) -> Any:
         if (module, name) in CONTAINERS:
             return CONTAINERS[module, name]
         if module == "collections":
@@ -219,11 +219,11 @@ class Unpickler(pickle.Unpickler):
         if module == "torch" and name in STORAGES:
             return StorageKind(STORAGES[name])
         if module == "torch._utils":
-            return StandIn(_parameter if name.startswith("_rebuild_parameter") else self._tensor)
+            return StandIn(_rebuild_parameter if "parameter" in name else self._rebuild_tensor)
         return type(name, (Instance,), {"__slots__": (), "path": f"{module}.{name}"})
 
     def persistent_load(self, pid: Any) -> Storage:
-        """("storage", class, key, device, number of elements), as torch.save writes it."""
+        """Read ("storage", class, key, device, number of elements), which torch.save writes."""
         if not (
             isinstance(pid, tuple)
             and len(pid) == 5
@@ -236,12 +236,12 @@ class Unpickler(pickle.Unpickler):
             isinstance(key, str) and KEY.fullmatch(key) and type(stored) is int and stored >= 0
         ):
             raise pickle.UnpicklingError("a storage without key or size")
-        found, wanted = self._archive.storage_bytes(key), stored * item_bytes(kind.kind)
-        if found < wanted:
-            raise pickle.UnpicklingError(f"storage {key} holds {max(found, 0)} bytes, not {wanted}")
+        size, needed = self._archive.storage_bytes(key), stored * item_bytes(kind.kind)
+        if size < needed:
+            raise pickle.UnpicklingError(f"storage {key} holds {max(size, 0)} bytes, not {needed}")
         return Storage(kind.kind, key, stored)
 
-    def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> StoredTensor:
+    def _rebuild_tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Any:
         if not (
             isinstance(storage, Storage) and isinstance(shape, tuple) and isinstance(strides, tuple)
         ):
@@ -258,37 +258,37 @@ class Unpickler(pickle.Unpickler):
         )
 
 
-def _parameter(tensor: Any, *_: Any) -> Any:
+def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
     return tensor
 
 
 def unpickle(archive: Archive) -> Any:
     data = archive.pickle()
-    refuse_other_names(archive, collect_names(archive, data))
+    check_names(archive, collect_names(archive, data))
     try:
         return Unpickler(data, archive).load()
     except ModelError:
         raise
-    except Exception as exc:  # any: a forged file calls the stand-ins with what it likes
+    except Exception as exc:  # any kind: a forged file may call the stand-ins with any arguments
         reason = " ".join(str(exc).split())[:200]
         raise ModelError(
             f"{archive.path}: damaged or forged, refused: {reason}; download it again"
         ) from exc
 
 
-def refuse_other_names(archive: Archive, names: set[tuple[str, str]]) -> None:
+def check_names(archive: Archive, names: set[tuple[str, str]]) -> None:
     newer = sorted(f"{module}.{name}" for module, name in names if is_of_newer_family(module))
-    strangers = sorted(
+    refused = sorted(
         f"{module}.{name}"
         for module, name in names
         if not is_allowed(module, name)
         and not is_of_newer_family(module)
-        # What torch has and YOLOv5 lacks says nothing against a model of a newer family.
-        and not (newer and module.startswith(LAYERS_OF_TORCH))
+        # Newer families may use layers of torch that YOLOv5 lacks.
+        and not (newer and module.startswith(TORCH_LAYERS))
     )
-    if strangers:
-        more = f" and {len(strangers) - SHOWN_NAMES} more" if len(strangers) > SHOWN_NAMES else ""
-        listed = ", ".join(_quote(name) for name in strangers[:SHOWN_NAMES])
+    if refused:
+        more = f" and {len(refused) - SHOWN_NAMES} more" if len(refused) > SHOWN_NAMES else ""
+        listed = ", ".join(_quote(name) for name in refused[:SHOWN_NAMES])
         raise ModelError(
             f"{archive.path}: refused before running any of it: its pickle names {listed}{more}, "
             "which no YOLOv5 or YOLOv7 checkpoint needs; download the file from its source again, "
@@ -316,9 +316,9 @@ def _quote(name: str) -> str:
 def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
     """Collect the names that the byte code can load, without running it. Raises ModelError."""
     try:
-        with warnings.catch_warnings(action="error"):  # an escape in a name: torch writes none
+        with warnings.catch_warnings(action="error"):  # torch writes no escape sequences in names
             return set(_read_names(data))
-    except (ValueError, IndexError, UnicodeError, Warning) as exc:  # of pickletools: no pickle
+    except (ValueError, IndexError, UnicodeError, Warning) as exc:  # pickletools: not a pickle
         reason = " ".join(str(exc).split())[:200]
         raise ModelError(
             f"{archive.path}: damaged or forged, refused: {reason}; download it again"
@@ -326,7 +326,7 @@ def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
 
 
 def _read_names(data: bytes) -> Iterator[tuple[str, str]]:
-    texts: list[str | None] = []  # the latest pushed values: the text, None for anything else
+    texts: list[str | None] = []  # the latest pushed values: texts, or None for anything else
     memo: dict[int, str | None] = {}
     for opcode, argument, at in pickletools.genops(data):
         name = opcode.name
@@ -342,7 +342,7 @@ def _read_names(data: bytes) -> Iterator[tuple[str, str]]:
             yield module_text, name_text
         if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
             place = len(memo) if name == "MEMOIZE" else int(str(argument))
-            if place > len(data):  # the unpickler would make a table of that many places
+            if place > len(data):  # the unpickler would allocate a table of this size
                 raise ValueError(f"memo place {place} at byte {at}")
             memo[place] = texts[-1] if texts else None
             continue

@@ -1,9 +1,9 @@
-"""Front end for darknet: NAME.cfg describes the layers, NAME.weights holds their numbers.
+"""Front end for darknet: NAME.cfg describes the layers, NAME.weights holds the weights.
 
 cfg.py      text -> sections with line numbers
 layers.py   sections -> a CfgNetwork: the layers, checked, with their shapes
-weights.py  a .weights file, or random numbers, for the convolutions
-build.py    layers and numbers -> ONNX
+weights.py  the convolutions' weights: from a .weights file, or random
+build.py    layers and weights -> ONNX
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read(request: ModelRequest) -> Network:
     sections, warnings, cfg_bytes = read_cfg(path)
     architecture = read_architecture(sections, size=request.size, batch=batch)
     class_names, names_warnings = find_names(path, architecture.yolos[0].classes, request.names)
-    filters, weights_digest = _numbers(request, architecture)
+    filters, weights_digest = _load_weights(request, architecture)
 
     def build() -> onnx.ModelProto:
         from detector.core.models.formats.darknet.build import DarknetGraph
@@ -78,16 +78,26 @@ FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
 def input_geometry(architecture: CfgNetwork) -> tuple[str, int]:
-    """(geometry, pad value): darknet stretches; with letter_box=1 in [net] it pads with 0.5."""
+    """Return (geometry, pad value): darknet stretches, or pads with 0.5 if [net] letter_box=1."""
     return ("centre", 128) if architecture.letter_box else ("stretch", 114)
 
 
 def head_layers(architecture: CfgNetwork) -> list[YoloLayer]:
-    """Return the facts that the head needs about each [yolo] layer."""
-    return [_head_layer(architecture, index) for index in range(len(architecture.yolos))]
+    """Return what the head needs to know about each [yolo] layer."""
+    return [
+        YoloLayer(
+            anchors=layer.anchors,
+            classes=layer.classes,
+            cell_width=architecture.width / layer.width,
+            cell_height=architecture.height / layer.height,
+            scale_x_y=layer.scale_x_y,
+            new_coords=layer.new_coords,
+        )
+        for layer in architecture.yolos
+    ]
 
 
-def _numbers(request: ModelRequest, architecture: CfgNetwork) -> tuple[list[Filter], bytes]:
+def _load_weights(request: ModelRequest, architecture: CfgNetwork) -> tuple[list[Filter], bytes]:
     if request.random_seed is not None:
         filters = random_weights(architecture, request.random_seed)
         return filters, f"random {request.random_seed}".encode()
@@ -99,15 +109,3 @@ def _numbers(request: ModelRequest, architecture: CfgNetwork) -> tuple[list[Filt
         )
     filters, data = read_weights(weights, architecture)
     return filters, hashlib.sha256(data).digest()
-
-
-def _head_layer(architecture: CfgNetwork, index: int) -> YoloLayer:
-    layer = architecture.yolos[index]
-    return YoloLayer(
-        anchors=layer.anchors,
-        classes=layer.classes,
-        cell_width=architecture.width / layer.width,
-        cell_height=architecture.height / layer.height,
-        scale_x_y=layer.scale_x_y,
-        new_coords=layer.new_coords,
-    )

@@ -1,4 +1,4 @@
-"""Layers and numbers -> ONNX graph. Nodes are called ``INDEX.KIND``, as darknet counts layers."""
+"""Build the ONNX graph of layers and weights. Nodes are named ``INDEX.KIND`` (darknet's index)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class DarknetGraph:
         self.tensors = {-1: self.builder.input_u8(batch, architecture.height, architecture.width)}
         self.outputs: list[str] = []
         self._filters = iter(filters)
-        # Only layer 0 reads the picture. A convolution there takes 1/255 into its weights: zero
-        # padding stays zero, and the bias is added afterwards. Before any other layer it is a node.
+        # If layer 0 is a convolution, 1/255 is folded into its weights. That is exact: only layer 0
+        # reads the picture, zero padding stays zero, and the bias is added later.
         self._folds_scale = bool(architecture.layers) and isinstance(
             architecture.layers[0], Convolution
         )
@@ -50,41 +50,41 @@ class DarknetGraph:
 
     def model(self) -> onnx.ModelProto:
         for layer in self.architecture.layers:
-            self.tensors[layer.index] = self._add(layer)
+            self.tensors[layer.index] = self._add_layer(layer)
         return self.builder.model(self.outputs)
 
-    def _add(self, layer: Layer) -> str:
+    def _add_layer(self, layer: Layer) -> str:
         match layer:
             case Convolution():
-                return self._convolution(layer)
+                return self._add_convolution(layer)
             case MaxPool():
                 x = self.tensors[layer.inputs[0]]
                 return self.builder.max_pool(
                     f"{layer.index}.maxpool", x, layer.kernel, layer.stride, layer.pads
                 )
             case AveragePool():
-                return self._node("GlobalAveragePool", layer, "avgpool")
+                return self._add_node("GlobalAveragePool", layer, "avgpool")
             case Route():
-                return self._route(layer)
+                return self._add_route(layer)
             case Shortcut():
-                added = self._shortcut(layer)
+                added = self._add_shortcut(layer)
                 return self.builder.activation(f"{layer.index}", layer.activation, added)
             case Multiplication():
-                product = self._node("Mul", layer, "product")
+                product = self._add_node("Mul", layer, "product")
                 return self.builder.activation(f"{layer.index}", layer.activation, product)
             case Upsample():
-                return self._upsample(layer)
+                return self._add_upsample(layer)
             case Yolo():
-                return self._yolo(layer)
+                return self._add_yolo(layer)
             case Dropout():
                 return self.tensors[layer.inputs[0]]
         raise AssertionError(f"no ONNX for {type(layer).__name__}")
 
-    def _node(self, operator: str, layer: Layer, kind: str, **attributes: object) -> str:
+    def _add_node(self, operator: str, layer: Layer, kind: str, **attributes: object) -> str:
         inputs = [self.tensors[index] for index in layer.inputs]
         return self.builder.add(operator, f"{layer.index}.{kind}", inputs, **attributes)
 
-    def _convolution(self, layer: Convolution) -> str:
+    def _add_convolution(self, layer: Convolution) -> str:
         first = layer.index == 0 and self._folds_scale
         weights, biases = fold(
             self.architecture, layer, next(self._filters), PICTURE_SCALE if first else 1.0
@@ -101,63 +101,56 @@ class DarknetGraph:
         )
         return self.builder.activation(f"{layer.index}", layer.activation, out)
 
-    def _shortcut(self, layer: Shortcut) -> str:
-        """Inputs with as many channels are added at once, then those with fewer, one by one."""
+    def _add_shortcut(self, layer: Shortcut) -> str:
+        """Add all inputs with at least the first one's channels, then each of the others."""
         name = f"{layer.index}.shortcut"
         channels = layer.channels
-        whole, narrow = [self.tensors[layer.inputs[0]]], []
+        wide, narrow = [self.tensors[layer.inputs[0]]], []
         for at, index in enumerate(layer.inputs[1:]):
-            x, given = self.tensors[index], self._channels(index)
-            if given > channels:
-                whole.append(self._channels_of(f"{layer.index}.common{at}", x, 0, channels))
-            elif given < channels:
-                narrow.append((at, x, given))
+            x, count = self.tensors[index], self._count_channels(index)
+            if count > channels:
+                wide.append(self._slice_channels(f"{layer.index}.common{at}", x, 0, channels))
+            elif count < channels:
+                narrow.append((at, x, count))
             else:
-                whole.append(x)
-        total = whole[0]
-        if len(whole) > 1:
+                wide.append(x)
+        total = wide[0]
+        if len(wide) > 1:
             last = f"{layer.index}.same" if narrow else name
-            total = self.builder.add("Add" if len(whole) == 2 else "Sum", last, whole)
-        for at, x, given in narrow:
-            first = self._channels_of(f"{layer.index}.first{at}", total, 0, given)
-            rest = self._channels_of(f"{layer.index}.rest{at}", total, given, channels)
+            total = self.builder.add("Add" if len(wide) == 2 else "Sum", last, wide)
+        for at, x, count in narrow:
+            first = self._slice_channels(f"{layer.index}.first{at}", total, 0, count)
+            rest = self._slice_channels(f"{layer.index}.rest{at}", total, count, channels)
             added = self.builder.add("Add", f"{layer.index}.added{at}", [first, x])
             joined = name if at == narrow[-1][0] else f"{layer.index}.joined{at}"
             total = self.builder.add("Concat", joined, [added, rest], axis=1)
         return total
 
-    def _channels(self, index: int) -> int:
+    def _count_channels(self, index: int) -> int:
         return 3 if index < 0 else self.architecture.layers[index].channels
 
-    def _route(self, layer: Route) -> str:
-        """Return the route's name. A single whole input keeps its own, without a node or copy."""
+    def _add_route(self, layer: Route) -> str:
+        """Return the output's name. A single input without groups needs no node."""
         name = f"{layer.index}.route"
         parts = [self.tensors[index] for index in layer.inputs]
         if layer.groups > 1:
-            alone = len(parts) == 1
-            parts = [
-                self._slice(
-                    layer,
-                    part,
-                    name if alone else f"{layer.index}.slice{at}",
-                    self.architecture.layers[index].channels,
+            is_single = len(parts) == 1
+            for at, index in enumerate(layer.inputs):
+                size = self.architecture.layers[index].channels // layer.groups
+                start, part_name = size * layer.group_id, f"{layer.index}.slice{at}"
+                parts[at] = self._slice_channels(
+                    name if is_single else part_name, parts[at], start, start + size
                 )
-                for at, (part, index) in enumerate(zip(parts, layer.inputs, strict=True))
-            ]
         return parts[0] if len(parts) == 1 else self.builder.add("Concat", name, parts, axis=1)
 
-    def _slice(self, layer: Route, x: str, name: str, channels: int) -> str:
-        part = channels // layer.groups
-        return self._channels_of(name, x, part * layer.group_id, part * (layer.group_id + 1))
-
-    def _channels_of(self, name: str, x: str, start: int, end: int) -> str:
+    def _slice_channels(self, name: str, x: str, start: int, end: int) -> str:
         constants = [
             self.builder.constant(f"{name}.{key}", np.array([value], np.int64))
             for key, value in {"starts": start, "ends": end, "axes": 1}.items()
         ]
         return self.builder.add("Slice", name, [x, *constants])
 
-    def _upsample(self, layer: Upsample) -> str:
+    def _add_upsample(self, layer: Upsample) -> str:
         x = self.tensors[layer.inputs[0]]
         out = self.builder.upsample(f"{layer.index}.upsample", x, layer.stride)
         if layer.scale == 1:
@@ -166,10 +159,10 @@ class DarknetGraph:
         factor = self.builder.constant(f"{name}.n", np.array(layer.scale, np.float32))
         return self.builder.add("Mul", name, [out, factor])
 
-    def _yolo(self, layer: Yolo) -> str:
-        """The output is the raw map. It is decoded outside, after the filter on objectness."""
+    def _add_yolo(self, layer: Yolo) -> str:
+        """Output the raw map. The head decodes it, after the filter on objectness."""
         x = self.tensors[layer.inputs[0]]
-        if x in self.outputs:  # two heads on one map: every output needs a name of its own
+        if x in self.outputs:  # two heads read one map, but outputs need different names
             x = self.builder.add("Identity", f"{layer.index}.yolo", [x])
         self.outputs.append(x)
         return x

@@ -1,7 +1,7 @@
-"""darknet's .cfg text -> sections with line numbers. Knows nothing of what a section means.
+"""Parse the text of darknet's .cfg into sections with line numbers, without interpreting them.
 
 [convolutional]      # a section, until the next one
-filters = 32         # key=value; '#' and ';' begin a comment; white space does not count
+filters = 32         # key=value; '#' and ';' begin a comment; white space is ignored
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 @dataclass(slots=True)
 class CfgSection:
-    """One ``[name]`` with its values; every getter names file and line when it fails."""
+    """One section ``[name]``. The getters raise ModelError with the file and the line."""
 
     path: str
     name: str
@@ -35,7 +35,7 @@ class CfgSection:
         return ModelError(f"{self.path}:{line}: {text}")
 
     def text(self, key: str, default: str = "") -> str:
-        """Return the value without white space; the default where the key is absent or empty."""
+        """Return the value without white space; ``default`` if it is missing or empty."""
         return self.values.get(key, ("", 0))[0] or default
 
     def integer(
@@ -46,25 +46,25 @@ class CfgSection:
             if default is None:
                 raise self.error(f"[{self.name}] needs {key}=NUMBER", key)
             return default
-        return self._whole(key, text, low, high)
+        return self._parse_integer(key, text, low, high)
 
     def integers(self, key: str) -> list[int]:
-        return [self._whole(key, part, -(2**31), 2**31 - 1) for part in self._parts(key)]
+        return [self._parse_integer(key, part, -(2**31), 2**31 - 1) for part in self._split(key)]
 
     def real(self, key: str, default: float) -> float:
         text = self.text(key)
-        return self._real(key, text) if text else default
+        return self._parse_real(key, text) if text else default
 
     def reals(self, key: str) -> list[float]:
-        return [self._real(key, part) for part in self._parts(key)]
+        return [self._parse_real(key, part) for part in self._split(key)]
 
     def flag(self, key: str, default: int = 0) -> bool:
         return self.integer(key, default) != 0
 
-    def _parts(self, key: str) -> list[str]:
+    def _split(self, key: str) -> list[str]:
         return [part for part in self.text(key).split(",") if part]
 
-    def _whole(self, key: str, text: str, low: int, high: int) -> int:
+    def _parse_integer(self, key: str, text: str, low: int, high: int) -> int:
         if not INTEGER.fullmatch(text):
             raise self.error(f"{key}={quote(text)} is not a whole number", key)
         value = int(text)
@@ -74,7 +74,7 @@ class CfgSection:
             )
         return value
 
-    def _real(self, key: str, text: str) -> float:
+    def _parse_real(self, key: str, text: str) -> float:
         value = float(text) if REAL.fullmatch(text) else math.nan
         if not math.isfinite(value):
             raise self.error(f"{key}={quote(text)} is not a number", key)
@@ -95,7 +95,7 @@ def read_cfg(path: Path) -> tuple[list[CfgSection], list[str], bytes]:
 
 
 def parse_cfg(text: str, path: str) -> tuple[list[CfgSection], list[str]]:
-    """Return sections and warnings. If a key is repeated, the first counts, as in darknet."""
+    """Return sections and warnings. The first value of a repeated key counts, as in darknet."""
     sections: list[CfgSection] = []
     warnings: list[str] = []
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
@@ -103,17 +103,17 @@ def parse_cfg(text: str, path: str) -> tuple[list[CfgSection], list[str]]:
         if not line:
             continue
         if line.startswith("["):
-            sections.append(_section(path, number, line))
+            sections.append(_parse_section(path, number, line))
             if len(sections) > (most := raised(MAX_SECTIONS)):
                 raise ModelError(f"{path}:{number}: more than {most} sections; {how_to_raise()}")
             continue
-        warnings += _key(path, number, line, sections)
+        warnings += _parse_key(path, number, line, sections)
     if not sections:
         raise ModelError(f"{path}:1: no [section] in this file, so it is not a darknet cfg")
     return sections, warnings
 
 
-def _section(path: str, number: int, line: str) -> CfgSection:
+def _parse_section(path: str, number: int, line: str) -> CfgSection:
     match = re.fullmatch(r"\[(\w+)\]", line, re.ASCII)
     if not match:
         raise ModelError(
@@ -122,7 +122,7 @@ def _section(path: str, number: int, line: str) -> CfgSection:
     return CfgSection(path, match[1], number)
 
 
-def _key(path: str, number: int, line: str, sections: list[CfgSection]) -> list[str]:
+def _parse_key(path: str, number: int, line: str, sections: list[CfgSection]) -> list[str]:
     key, equals, value = line.partition("=")
     if not equals or not re.fullmatch(r"\w+", key, re.ASCII):
         raise ModelError(

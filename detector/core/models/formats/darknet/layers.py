@@ -1,5 +1,5 @@
-"""Sections of a cfg -> the layers of the network, checked, with their shapes, before any weights.
-Whatever can be wrong in a cfg is found here and reported with its line."""
+"""Convert the sections of a cfg to layers with shapes. All mistakes in a cfg are reported here,
+with their lines, before weights are read."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from detector.core.errors.limits import how_to_raise, raised
 from detector.core.models.formats.darknet.cfg import CfgSection, quote
 from detector.core.models.graph.operators import ACTIVATIONS
 
-MAX_SIDE = 16384  # pixels, of the input and of an anchor
+MAX_SIDE = 16384  # pixels, for inputs and anchors
 MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269
 MAX_CLASSES = 100_000  # yolo9000 has 9,418
 # Far above the largest published darknet networks.
-MAX_TENSOR = 1 << 28  # floats in one output of one layer, 1 GiB
-MAX_FLOATS = 400_000_000  # in all weights: 1.6 GB; an ONNX file ends at 2 GB
+MAX_TENSOR = 1 << 28  # floats in one output of one layer: 1 GiB
+MAX_FLOATS = 400_000_000  # floats in all weights: 1.6 GB; the limit of an ONNX file is 2 GB
 
 ALIASES = {"network": "net", "conv": "convolutional", "max": "maxpool", "avg": "avgpool"}
 
-# Keys of AlexeyAB's darknet that matter only in training or for its own printing.
+# Keys of AlexeyAB's darknet that affect only training or its printed output.
 TRAINING_KEYS = frozenset(
     "assisted_excitation badlabels_rejection_percentage beta_nms cbn cls_normalizer "
     "counters_per_class delta_normalizer dets_for_show dets_for_track dontload dontloadscales "
@@ -39,8 +39,8 @@ TRAINING_KEYS = frozenset(
 class Layer:
     """``inputs``: indices of the layers that it reads, -1 for the picture."""
 
-    index: int  # as darknet counts: the first section after [net] is 0
-    line: int  # of its section in the cfg
+    index: int  # darknet's: the first section after [net] is 0
+    line: int  # the line of its section in the cfg
     inputs: tuple[int, ...]
     channels: int
     height: int
@@ -53,16 +53,16 @@ class Layer:
 
     @property
     def floats(self) -> int:
-        """Numbers that a .weights file holds for this layer."""
+        """Number of floats in a .weights file."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution(Layer):
-    in_channels: int  # of all groups together
+    in_channels: int  # the total of all groups
     kernel: int
     stride: tuple[int, int]  # y, x
-    padding: int  # zeros on every side
+    padding: int  # zeros on each side
     dilation: int
     groups: int
     batch_normalize: bool
@@ -82,17 +82,17 @@ class Convolution(Layer):
 class MaxPool(Layer):
     kernel: int
     stride: tuple[int, int]  # y, x
-    pads: tuple[int, int, int, int]  # top, left, bottom, right; padding never wins
+    pads: tuple[int, int, int, int]  # top, left, bottom, right; padding is never the maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePool(Layer):
-    """Over the whole plane."""
+    """The mean of each channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route(Layer):
-    """Joins its inputs along the channels; with groups, the part ``group_id`` of each."""
+    """Joins its inputs' channels; if there are groups, only group ``group_id`` of each input."""
 
     groups: int
     group_id: int
@@ -100,14 +100,15 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """Sum of its inputs, with the first one's channels: others are cut or add to the first ones."""
+    """The sum of its inputs, in as many channels as the first one has. Inputs may have more, which
+    are ignored, or fewer, which are added to the first channels."""
 
     activation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiplication(Layer):
-    """Of two inputs; the second may have one value a channel, or one a place."""
+    """The product of two inputs; the second may have one value per channel, or per position."""
 
     activation: str
 
@@ -120,12 +121,12 @@ class Upsample(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropout(Layer):
-    """Nothing, at inference."""
+    """Has no effect in inference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yolo(Layer):
-    anchors: tuple[tuple[float, float], ...]  # of its masks: width, height in network pixels
+    anchors: tuple[tuple[float, float], ...]  # those of ``mask``: width, height in network pixels
     classes: int
     scale_x_y: float
     new_coords: bool
@@ -136,7 +137,7 @@ class CfgNetwork:
     path: str
     height: int
     width: int
-    letter_box: bool = False  # the picture keeps its shape, grey around it; else it is stretched
+    letter_box: bool = False  # pad the picture with grey; False: stretch it
     layers: list[Layer] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -150,17 +151,17 @@ class CfgNetwork:
 
     @property
     def stride(self) -> int:
-        """Both sides of the input are multiples of it."""
+        """Both sides of the input must be multiples of this."""
         return max((-(-layer.reduction // 1) for layer in self.layers), default=1)
 
     @property
     def floats(self) -> int:
-        """Numbers in a .weights file of this cfg, without its header."""
+        """Number of floats in a .weights file, after the header."""
         return sum(layer.floats for layer in self.layers)
 
     @property
     def floats_fused(self) -> int:
-        """Numbers of the graph: batch normalisation is folded into weights and a bias."""
+        """Number of floats in the graph, with batch norm folded into weights and biases."""
         return sum(
             layer.floats - 3 * layer.channels * layer.batch_normalize for layer in self.convolutions
         )
@@ -169,7 +170,8 @@ class CfgNetwork:
 def read_architecture(
     sections: list[CfgSection], *, size: tuple[int, int] | None = None, batch: int = 1
 ) -> CfgNetwork:
-    """At the cfg's input size, or at ``size`` (height, width). ``batch`` is for the limits only."""
+    """Read the layers. ``size``: (height, width); None: the cfg's. ``batch`` only affects limits.
+    Raises ModelError."""
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
         raise net.error(
@@ -180,7 +182,7 @@ def read_architecture(
     architecture = _read_net(net, size)
     floats = 0
     for section in sections[1:]:
-        kind = _kind(section)
+        kind = _find_kind(section)
         layer = kind.read(section, architecture)
         floats += layer.floats
         _check_limits(section, layer, floats, batch)
@@ -193,11 +195,11 @@ def read_architecture(
 
 
 def _check_size(sections: list[CfgSection], size: tuple[int, int]) -> None:
-    """Check --size against the stride here: later, an error would be about a [route]."""
+    """Check --size first, because otherwise an error would be reported for a [route]."""
     try:
         stride = read_architecture(sections).stride
     except ModelError:
-        return  # a cfg without a size, or with a mistake, which is named when it is read
+        return  # the cfg has no size, or a mistake that the caller will report
     _check_stride(sections[0], stride, size, "--size")
 
 
@@ -219,7 +221,7 @@ def _read_net(net: CfgSection, size: tuple[int, int] | None) -> CfgNetwork:
     return CfgNetwork(net.path, height, width, letter_box=net.flag("letter_box"))
 
 
-def _kind(section: CfgSection) -> SectionKind:
+def _find_kind(section: CfgSection) -> SectionKind:
     name = ALIASES.get(section.name, section.name)
     if name not in SECTIONS:
         raise section.error(
@@ -247,8 +249,8 @@ def _warn_of_unknown_keys(section: CfgSection, kind: SectionKind, architecture: 
     known = kind.keys | TRAINING_KEYS
     for key, (_, line) in section.values.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            nearest = difflib.get_close_matches(key, known, 1)
+            hint = f" (did you mean {nearest[0]}?)" if nearest else ""
             architecture.warnings.append(
                 f"{section.path}:{line}: unknown key {quote(key)} of [{section.name}] ignored{hint}"
             )
@@ -258,45 +260,42 @@ def _check_stride(net: CfgSection, stride: int, size: tuple[int, int], flag: str
     for key, value in zip(("height", "width"), size, strict=True):
         if value % stride == 0:
             continue
-        near = max(stride, round(value / stride) * stride)
+        nearest = max(stride, round(value / stride) * stride)
         if flag is not None:  # --size 300 is the longest side, not a height
             raise ModelError(
                 f"{net.path}: {flag}: both sides must be multiples of {stride}, the network's "
-                f"stride; nearest to {value}: {near}"
+                f"stride; nearest to {value}: {nearest}"
             )
         raise net.error(
             f"input {key} {value} is not a multiple of the network's stride {stride}; "
-            f"nearest: {near}",
+            f"nearest: {nearest}",
             key,
         )
 
 
-class LayerOrigin(TypedDict):
+class LayerPlace(TypedDict):
     index: int
     line: int
+    inputs: tuple[int, ...]
 
 
-def _place(section: CfgSection, architecture: CfgNetwork) -> LayerOrigin:
-    return {"index": len(architecture.layers), "line": section.line}
+def _place(section: CfgSection, architecture: CfgNetwork, *sources: Layer) -> LayerPlace:
+    inputs = tuple(source.index for source in sources)
+    return {"index": len(architecture.layers), "line": section.line, "inputs": inputs}
 
 
-def _layer_before(architecture: CfgNetwork) -> Layer:
-    if architecture.layers:
-        return architecture.layers[-1]
-    one = Fraction(1)
-    return Layer(
-        index=-1,
-        line=0,
-        inputs=(),
-        channels=3,
-        height=architecture.height,
-        width=architecture.width,
-        reduction=one,
-    )
-
-
-def _input(section: CfgSection, architecture: CfgNetwork) -> Layer:
-    source = _layer_before(architecture)
+def _previous_layer(section: CfgSection, architecture: CfgNetwork) -> Layer:
+    if not architecture.layers:
+        return Layer(
+            index=-1,
+            line=0,
+            inputs=(),
+            channels=3,
+            height=architecture.height,
+            width=architecture.width,
+            reduction=Fraction(1),
+        )
+    source = architecture.layers[-1]
     if isinstance(source, Yolo):
         raise section.error(
             f"[{section.name}] reads the output of the [yolo] before it; put a [route] between them"
@@ -304,13 +303,13 @@ def _input(section: CfgSection, architecture: CfgNetwork) -> Layer:
     return source
 
 
-def _layers_named(section: CfgSection, architecture: CfgNetwork, key: str) -> list[Layer]:
-    """The layers of ``layers=`` or ``from=``; a negative number counts back from this layer."""
+def _find_layers(section: CfgSection, architecture: CfgNetwork, key: str) -> list[Layer]:
+    """Return the layers of ``layers=`` or ``from=``. Negative numbers count back from this one."""
     here = len(architecture.layers)
     numbers = section.integers(key)
     if not numbers:
         raise section.error(f"[{section.name}] needs {key}=NUMBER,...", key)
-    found = []
+    layers = []
     for number in numbers:
         index = number + here if number < 0 else number
         if not 0 <= index < here:
@@ -323,11 +322,11 @@ def _layers_named(section: CfgSection, architecture: CfgNetwork, key: str) -> li
             raise section.error(
                 f"{key}={number} means layer {index}, a [yolo], whose output cannot be read", key
             )
-        found.append(architecture.layers[index])
-    return found
+        layers.append(architecture.layers[index])
+    return layers
 
 
-def _activation(section: CfgSection, default: str) -> str:
+def _read_activation(section: CfgSection, default: str) -> str:
     name = section.text("activation", default).lower()
     if name not in ACTIVATIONS:
         raise section.error(
@@ -337,7 +336,7 @@ def _activation(section: CfgSection, default: str) -> str:
     return name
 
 
-def _refuse(section: CfgSection, *keys: str) -> None:
+def _refuse_keys(section: CfgSection, *keys: str) -> None:
     for key in keys:
         if section.text(key, "0") not in ("0", "none"):
             raise section.error(
@@ -345,7 +344,7 @@ def _refuse(section: CfgSection, *keys: str) -> None:
             )
 
 
-def _strides(section: CfgSection) -> tuple[int, int]:
+def _read_strides(section: CfgSection) -> tuple[int, int]:
     stride = section.integer("stride", 1, low=1, high=64)
     return (
         section.integer("stride_y", stride, low=1, high=64),
@@ -361,9 +360,9 @@ def _check_fits(section: CfgSection, source: Layer, height: int, width: int) -> 
         )
 
 
-def _convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
-    source = _input(section, architecture)
-    _refuse(
+def _read_convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
+    source = _previous_layer(section, architecture)
+    _refuse_keys(
         section, "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform"
     )
     kernel = section.integer("size", 1, low=1, high=64)
@@ -377,15 +376,14 @@ def _convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
             "groups",
         )
     padding = kernel // 2 if section.flag("pad") else section.integer("padding", 0, low=0, high=256)
-    padding *= dilation  # darknet multiplies at run time
+    padding *= dilation  # as in darknet's convolution
     reach = dilation * (kernel - 1) + 1
-    stride = _strides(section)
+    stride = _read_strides(section)
     height = (source.height + 2 * padding - reach) // stride[0] + 1
     width = (source.width + 2 * padding - reach) // stride[1] + 1
     _check_fits(section, source, height, width)
     return Convolution(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=filters,
         height=height,
         width=width,
@@ -397,32 +395,27 @@ def _convolution(section: CfgSection, architecture: CfgNetwork) -> Convolution:
         dilation=dilation,
         groups=groups,
         batch_normalize=section.flag("batch_normalize"),
-        activation=_activation(section, "logistic"),  # darknet's default
+        activation=_read_activation(section, "logistic"),  # darknet's default
     )
 
 
-def _maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
-    """darknet's ``padding`` is the sum of both sides; half, rounded down, comes first."""
-    source = _input(section, architecture)
-    _refuse(section, "maxpool_depth", "antialiasing")
-    stride = _strides(section)
+def _read_maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
+    """Read a pool. ``padding`` is the total of two sides; half of it, rounded down, comes first."""
+    source = _previous_layer(section, architecture)
+    _refuse_keys(section, "maxpool_depth", "antialiasing")
+    stride = _read_strides(section)
     kernel = section.integer("size", max(stride), low=1, high=256)
     padding = section.integer("padding", kernel - 1, low=0, high=512)
     begin = padding // 2
-    if begin >= kernel:
-        raise section.error(
-            f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
-        )
     height, bottom = _pool_side(source.height, kernel, stride[0], padding)
     width, right = _pool_side(source.width, kernel, stride[1], padding)
     _check_fits(section, source, height, width)
-    if bottom >= kernel or right >= kernel:
+    if max(begin, bottom, right) >= kernel:
         raise section.error(
             f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
         )
     return MaxPool(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=height,
         width=width,
@@ -434,16 +427,15 @@ def _maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
 
 
 def _pool_side(length: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    """Return cells along a side, and the padding after the last pixel that a window reaches."""
+    """Return the output's length, and the padding that the last window needs."""
     cells = (length + padding - kernel) // stride + 1
     return cells, max(0, (cells - 1) * stride + kernel - length - padding // 2)
 
 
-def _avgpool(section: CfgSection, architecture: CfgNetwork) -> AveragePool:
-    source = _input(section, architecture)
+def _read_avgpool(section: CfgSection, architecture: CfgNetwork) -> AveragePool:
+    source = _previous_layer(section, architecture)
     return AveragePool(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=1,
         width=1,
@@ -451,9 +443,9 @@ def _avgpool(section: CfgSection, architecture: CfgNetwork) -> AveragePool:
     )
 
 
-def _route(section: CfgSection, architecture: CfgNetwork) -> Route:
-    sources = _layers_named(section, architecture, "layers")
-    _refuse(section, "stream")
+def _read_route(section: CfgSection, architecture: CfgNetwork) -> Route:
+    sources = _find_layers(section, architecture, "layers")
+    _refuse_keys(section, "stream")
     groups = section.integer("groups", 1, low=1, high=raised(MAX_CHANNELS))
     group_id = section.integer("group_id", 0)
     if not 0 <= group_id < groups:
@@ -475,8 +467,7 @@ def _route(section: CfgSection, architecture: CfgNetwork) -> Route:
                 "groups",
             )
     return Route(
-        **_place(section, architecture),
-        inputs=tuple(source.index for source in sources),
+        **_place(section, architecture, *sources),
         channels=sum(source.channels // groups for source in sources),
         height=first.height,
         width=first.width,
@@ -486,59 +477,40 @@ def _route(section: CfgSection, architecture: CfgNetwork) -> Route:
     )
 
 
-def _shortcut(section: CfgSection, architecture: CfgNetwork) -> Shortcut:
-    _refuse(section, "weights_type", "weights_normalization")
-    here = _input(section, architecture)
-    sources = [here, *_layers_named(section, architecture, "from")]
+def _read_shortcut(section: CfgSection, architecture: CfgNetwork) -> Shortcut:
+    _refuse_keys(section, "weights_type", "weights_normalization")
+    first = _previous_layer(section, architecture)
+    sources = [first, *_find_layers(section, architecture, "from")]
     for source in sources:
-        if (source.height, source.width) != (here.height, here.width):
+        if (source.height, source.width) != (first.height, first.width):
             raise section.error(
-                f"[shortcut] adds different sizes: layer {here.index} is {here.size}, "
+                f"[shortcut] adds different sizes: layer {first.index} is {first.size}, "
                 f"layer {source.index} is {source.size}",
                 "from",
             )
     return Shortcut(
-        **_place(section, architecture),
-        inputs=tuple(source.index for source in sources),
-        channels=here.channels,
-        height=here.height,
-        width=here.width,
+        **_place(section, architecture, *sources),
+        channels=first.channels,
+        height=first.height,
+        width=first.width,
         reduction=max(source.reduction for source in sources),
-        activation=_activation(section, "linear"),
+        activation=_read_activation(section, "linear"),
     )
 
 
-def _scale_channels(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
-    """The layer ``from`` times the layer before: a factor a channel, or a place (``scale_wh``)."""
-    factors, source = _factors(section, architecture)
-    by_place = section.flag("scale_wh")
-    wanted = (1, source.height, source.width) if by_place else (source.channels, 1, 1)
-    return _product(section, architecture, source, factors, wanted)
-
-
-def _sam(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
-    factors, source = _factors(section, architecture)
-    wanted = (source.channels, source.height, source.width)
-    return _product(section, architecture, source, factors, wanted)
-
-
-def _factors(section: CfgSection, architecture: CfgNetwork) -> tuple[Layer, Layer]:
-    factors, named = _input(section, architecture), _layers_named(section, architecture, "from")
-    if len(named) != 1:
+def _read_multiplication(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
+    """Multiply ``from`` by the previous layer, which has one factor per value ([sam]), per position
+    (``scale_wh``) or per channel."""
+    factors = _previous_layer(section, architecture)
+    sources = _find_layers(section, architecture, "from")
+    if len(sources) != 1:
         raise section.error(f"[{section.name}] takes from=NUMBER, one layer", "from")
-    return factors, named[0]
-
-
-def _product(
-    section: CfgSection,
-    architecture: CfgNetwork,
-    source: Layer,
-    factors: Layer,
-    wanted: tuple[int, int, int],
-) -> Multiplication:
-    """``wanted``: channels, height and width of the factors."""
-    if (factors.channels, factors.height, factors.width) != wanted:
-        channels, height, width = wanted
+    source = sources[0]
+    channels, height, width = source.channels, source.height, source.width
+    if section.name == "scale_channels":
+        by_position = section.flag("scale_wh")
+        channels, height, width = (1, height, width) if by_position else (channels, 1, 1)
+    if (factors.channels, factors.height, factors.width) != (channels, height, width):
         raise section.error(
             f"[{section.name}] multiplies layer {source.index}, {source.size}x{source.channels}, "
             f"by layer {factors.index}, {factors.size}x{factors.channels}; expected "
@@ -546,22 +518,20 @@ def _product(
             "from",
         )
     return Multiplication(
-        **_place(section, architecture),
-        inputs=(source.index, factors.index),
+        **_place(section, architecture, source, factors),
         channels=source.channels,
         height=source.height,
         width=source.width,
         reduction=source.reduction,
-        activation=_activation(section, "linear"),
+        activation=_read_activation(section, "linear"),
     )
 
 
-def _upsample(section: CfgSection, architecture: CfgNetwork) -> Upsample:
-    source = _input(section, architecture)
+def _read_upsample(section: CfgSection, architecture: CfgNetwork) -> Upsample:
+    source = _previous_layer(section, architecture)
     stride = section.integer("stride", 2, low=1, high=64)
     return Upsample(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=source.height * stride,
         width=source.width * stride,
@@ -571,11 +541,10 @@ def _upsample(section: CfgSection, architecture: CfgNetwork) -> Upsample:
     )
 
 
-def _dropout(section: CfgSection, architecture: CfgNetwork) -> Dropout:
-    source = _input(section, architecture)
+def _read_dropout(section: CfgSection, architecture: CfgNetwork) -> Dropout:
+    source = _previous_layer(section, architecture)
     return Dropout(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=source.height,
         width=source.width,
@@ -583,15 +552,15 @@ def _dropout(section: CfgSection, architecture: CfgNetwork) -> Dropout:
     )
 
 
-def _yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
-    source = _input(section, architecture)
+def _read_yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
+    source = _previous_layer(section, architecture)
     classes = section.integer("classes", 20, low=1, high=raised(MAX_CLASSES))  # darknet's default
-    anchors = _anchors(section)
-    wanted = len(anchors) * (5 + classes)
-    if source.channels != wanted:
+    anchors = _read_anchors(section)
+    filters = len(anchors) * (5 + classes)
+    if source.channels != filters:
         raise section.error(
             f"[yolo] has {len(anchors)} masks and {classes} classes, so the layer before it needs "
-            f"filters={wanted} = {len(anchors)} x (5 + {classes}); it has {source.channels}"
+            f"filters={filters} = {len(anchors)} x (5 + {classes}); it has {source.channels}"
         )
     if architecture.yolos and architecture.yolos[0].classes != classes:
         raise section.error(
@@ -599,8 +568,7 @@ def _yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
             "classes",
         )
     return Yolo(
-        **_place(section, architecture),
-        inputs=(source.index,),
+        **_place(section, architecture, source),
         channels=source.channels,
         height=source.height,
         width=source.width,
@@ -612,8 +580,8 @@ def _yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
     )
 
 
-def _anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
-    """Width and height of the anchors that ``mask`` selects; all of them without a mask."""
+def _read_anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
+    """Return width and height of the anchors that ``mask`` selects; of all if it is missing."""
     values = section.reals("anchors")
     if not values or len(values) % 2:
         raise section.error(
@@ -637,7 +605,7 @@ def _anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
 
 
 class SectionKind(NamedTuple):
-    """How a section is read, and its allowed keys besides those of training."""
+    """The function that reads a section, and its known keys besides those of training."""
 
     read: Callable[[CfgSection, CfgNetwork], Layer]
     keys: frozenset[str]
@@ -645,26 +613,28 @@ class SectionKind(NamedTuple):
 
 SECTIONS: dict[str, SectionKind] = {
     "convolutional": SectionKind(
-        _convolution,
+        _read_convolution,
         frozenset(
             "batch_normalize filters size stride stride_x stride_y pad padding dilation groups "
             "activation antialiasing xnor binary share_index flipped coordconv deform".split()
         ),
     ),
     "maxpool": SectionKind(
-        _maxpool,
+        _read_maxpool,
         frozenset("size stride stride_x stride_y padding maxpool_depth antialiasing".split()),
     ),
-    "avgpool": SectionKind(_avgpool, frozenset()),
-    "route": SectionKind(_route, frozenset({"layers", "groups", "group_id", "stream"})),
+    "avgpool": SectionKind(_read_avgpool, frozenset()),
+    "route": SectionKind(_read_route, frozenset({"layers", "groups", "group_id", "stream"})),
     "shortcut": SectionKind(
-        _shortcut, frozenset({"from", "activation", "weights_type", "weights_normalization"})
+        _read_shortcut, frozenset({"from", "activation", "weights_type", "weights_normalization"})
     ),
-    "scale_channels": SectionKind(_scale_channels, frozenset({"from", "activation", "scale_wh"})),
-    "sam": SectionKind(_sam, frozenset({"from", "activation"})),
-    "upsample": SectionKind(_upsample, frozenset({"stride", "scale"})),
-    "dropout": SectionKind(_dropout, frozenset()),
+    "scale_channels": SectionKind(
+        _read_multiplication, frozenset({"from", "activation", "scale_wh"})
+    ),
+    "sam": SectionKind(_read_multiplication, frozenset({"from", "activation"})),
+    "upsample": SectionKind(_read_upsample, frozenset({"stride", "scale"})),
+    "dropout": SectionKind(_read_dropout, frozenset()),
     "yolo": SectionKind(
-        _yolo, frozenset({"mask", "anchors", "classes", "num", "scale_x_y", "new_coords"})
+        _read_yolo, frozenset({"mask", "anchors", "classes", "num", "scale_x_y", "new_coords"})
     ),
 }

@@ -1,4 +1,4 @@
-"""Numbers for a darknet network: from a .weights file, a .f16 one with half floats, or a seed."""
+"""Weights of a darknet network: from a .weights file, a .f16 file of half floats, or a seed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from detector.core.models.catalogue import absent_model
 from detector.core.models.formats.darknet.layers import CfgNetwork, Convolution
 
 HALF_SUFFIX = ".f16"
-BATCH_NORM_EPSILON = 1e-5  # AlexeyAB's darknet; the one of 2016 had 1e-6
+BATCH_NORM_EPSILON = 1e-5  # as in AlexeyAB's darknet; the original used 1e-6
 
 
 @dataclass(slots=True)
 class Filter:
-    """A stored convolution; with batch norm ``scales``, ``means``, ``variances`` [filters]."""
+    """The weights of a convolution. Batch norm adds ``scales``, ``means``, ``variances``."""
 
     biases: NDArray[np.float32]  # [filters]
     weights: NDArray[np.float32]  # [filters, channels / groups, kernel, kernel]
@@ -33,34 +33,35 @@ class Filter:
 
 def read_weights(path: Path, architecture: CfgNetwork) -> tuple[list[Filter], bytes]:
     number = np.dtype("<f2" if path.suffix.lower() == HALF_SUFFIX else "<f4")
-    wanted = architecture.floats * number.itemsize
+    needed = architecture.floats * number.itemsize
     try:
         with path.open("rb") as file:
-            data = file.read(wanted + 1024)  # more is too many, whatever it is
+            data = file.read(needed + 1024)  # enough to see that a file is too long
             size = max(len(data), path.stat().st_size)
     except OSError as exc:
         if isinstance(exc, FileNotFoundError) and path.suffix in (".pt", ".onnx"):
-            raise absent_model(path) from exc  # a model of its own, not weights of this one
+            raise absent_model(path) from exc  # the user means a model, not weights for this one
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --weights FILE") from exc
     if what := mistaken_for(data[:START_BYTES]):
         raise ModelError(f"{path}: {what}; download it again")
-    start = _header_bytes(path, data)
-    if size - start != wanted:
-        found, rest = divmod(size - start, number.itemsize)
+    start = _header_size(path, data)
+    if size - start != needed:
+        count, rest = divmod(size - start, number.itemsize)
         stray = f" and {counted(rest, 'stray byte')}" if rest else ""
         raise ModelError(
             f"{path}: {architecture.path} needs {architecture.floats} floats, this file has "
-            f"{found}{stray}: {'truncated, or ' if size - start < wanted else ''}are these the "
+            f"{count}{stray}: {'truncated, or ' if size - start < needed else ''}are these the "
             "weights of another cfg?"
         )
-    # A signalling NaN would warn here; it is found when the numbers are folded.
+    # A signalling NaN would cause a warning here; ``fold`` reports it.
     with np.errstate(invalid="ignore"):
         floats = np.frombuffer(data, number, offset=start).astype(np.float32, copy=False)
-    return list(_cut(floats, architecture)), data
+    return list(_split(floats, architecture)), data
 
 
-def _header_bytes(path: Path, data: bytes) -> int:
-    """Bytes of int32 major, minor, revision, and pictures seen (int64 since 0.2, else int32)."""
+def _header_size(path: Path, data: bytes) -> int:
+    """Return the size of int32 major, minor, revision, and the number of pictures in training
+    (int64 since 0.2, else int32)."""
     if len(data) < 16:
         raise ModelError(
             f"{path}: has {len(data)} bytes, but the header of a .weights file alone takes 16 or "
@@ -70,7 +71,7 @@ def _header_bytes(path: Path, data: bytes) -> int:
     return 20 if major * 10 + minor >= 2 else 16
 
 
-def _cut(floats: NDArray[np.float32], architecture: CfgNetwork) -> Iterator[Filter]:
+def _split(floats: NDArray[np.float32], architecture: CfgNetwork) -> Iterator[Filter]:
     at = 0
 
     def take(count: int) -> NDArray[np.float32]:
@@ -87,17 +88,13 @@ def _cut(floats: NDArray[np.float32], architecture: CfgNetwork) -> Iterator[Filt
 
 
 def random_weights(architecture: CfgNetwork, seed: int) -> list[Filter]:
-    """Random numbers that keep activations of order 1; everywhere equal (numpy's legacy stream)."""
-    if not 0 <= seed < 2**32:
-        raise ModelError(
-            f"--random-weights {seed} is out of range: "
-            f"a seed is a whole number from 0 to {2**32 - 1}"
-        )
+    """Return weights that keep activations near 1. All versions of numpy draw the same ones."""
+
     stream = np.random.RandomState(seed)
-    return [_random_filter(stream, layer) for layer in architecture.convolutions]
+    return [_draw_filter(stream, layer) for layer in architecture.convolutions]
 
 
-def _random_filter(stream: np.random.RandomState, layer: Convolution) -> Filter:
+def _draw_filter(stream: np.random.RandomState, layer: Convolution) -> Filter:
     n = layer.channels
     shape = layer.weight_shape
     fan_in = int(np.prod(shape[1:]))
@@ -119,10 +116,10 @@ def _f32(values: NDArray[np.float64]) -> NDArray[np.float32]:
 def fold(
     architecture: CfgNetwork, layer: Convolution, stored: Filter, input_scale: float = 1.0
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights and biases with batch norm and input scale folded in, computed in float64: scales *
-    (conv(x) - means) / sqrt(variances + eps) + biases."""
-    with np.errstate(all="ignore"):  # what goes wrong is checked once, below
-        weights = stored.weights.astype(np.float64)  # a signalling NaN warns here already
+    """Return weights and biases that include batch norm and input scale, computed in float64:
+    scales * (conv(x) - means) / sqrt(variances + eps) + biases."""
+    with np.errstate(all="ignore"):  # the results are checked below
+        weights = stored.weights.astype(np.float64)  # warns for a signalling NaN
         biases = stored.biases.astype(np.float64)
         if stored.scales is not None and stored.means is not None and stored.variances is not None:
             factor = stored.scales / np.sqrt(

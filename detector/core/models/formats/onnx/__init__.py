@@ -1,16 +1,16 @@
-"""Front end for ``.onnx`` files that others exported: YOLOv5 to 26, YOLOX and RT-DETR.
+"""Front end for ``.onnx`` files from other exporters, and for our own.
 
-``read`` goes through these files in this order:
+``read`` uses these files in this order:
 
 load.py       file -> ForeignGraph (foreign.py): one input, standard operators, opset 17 or newer
-metadata.py   names, stride, size and task, as the exporter wrote them
-shapes.py     the size and batch asked for, with everything constant computed;
-              rebatch.py: another batch than the file's own, where that is proven right
-recognise.py  which family it is and how its outputs are laid out (models/layouts), by evidence.py
-rewrite.py    our input and outputs, plainer operators, and our names
+metadata.py   read names, stride, size and task, as the exporter wrote them
+shapes.py     set the requested size and batch, and compute all constants;
+              rebatch.py: change the batch of a file that has a fixed one, if provably correct
+recognise.py  find the family and the layout of the outputs (models/layouts), with evidence.py
+rewrite.py    add our input and outputs, simplify operators, rename nodes
 
-A file that ``detect-video build --to onnx`` wrote says itself what it is (models/own_files.py), and
-has our input, outputs and names already: the last two steps are left out.
+The last two steps are skipped for a file that ``detect-video build --to onnx`` wrote: it describes
+itself (models/own_files.py), and already has our input, outputs and names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from detector.core.models.base import (
     random_weights_warning,
 )
 from detector.core.models.description import family_names, geometry_of, given_size, read_description
-from detector.core.models.formats.onnx.evidence import BY_HAND, HOW_TO_SAY, Evidence
+from detector.core.models.formats.onnx.evidence import DESCRIBE_BY_HAND, DESCRIBE_OUTPUTS, Evidence
 from detector.core.models.formats.onnx.foreign import attributes_of
 from detector.core.models.formats.onnx.recognise import ALIASES
 from detector.core.models.names import find_names
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".onnx",)
 
-MAX_MACS = 10**15  # of one picture; YOLOv8x at 8192x8192 has 2e13
-DEFAULT_STRIDE = 32  # where neither the file nor its layout tells
+MAX_MACS = 10**15  # per picture; YOLOv8x at 8192x8192 has 2e13
+DEFAULT_STRIDE = 32  # if neither the file nor its layout states one
 WEIGHTED = frozenset(
     "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization "
     "GroupNormalization PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
 )
-# The cure for a list of detections that a file of ours passes on from one that others exported.
+# Advice if a file of ours, built from another exporter's, gives impossible detections.
 BUILD_AGAIN = "build it again from the exported file, with a --describe that fits it"
-SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
+ARITHMETIC = frozenset("Add Mul Sub Div".split())
 
 
 def read(request: ModelRequest) -> Network:
     from detector.core.models.formats.onnx.load import read_graph
     from detector.core.models.formats.onnx.metadata import read_metadata
-    from detector.core.models.formats.onnx.pixels import wanted_pixels
+    from detector.core.models.formats.onnx.pixels import needed_pixels
     from detector.core.models.formats.onnx.recognise import class_names, recognise
     from detector.core.models.formats.onnx.rewrite import (
         join_levels,
@@ -83,11 +83,11 @@ def read(request: ModelRequest) -> Network:
     parameters = _count_parameters(foreign)
     evidence = Evidence(foreign, metadata, height, width, planar)
     result = recognise(evidence, asked=request.family, described=described)
-    wants, bound = result.description, result.bound
+    description, bound = result.description, result.bound
     names, warnings = class_names(path, result, metadata, request.names)
-    pixels = wanted_pixels(evidence, wants, described=described is not None)
+    pixels = needed_pixels(evidence, description, described=described is not None)
     join_levels(foreign, bound.joined)
-    _state_columns(foreign, bound)
+    _set_columns(foreign, bound)
     settle_outputs(foreign, bound.outputs, bound.bare, batch)
     foreign.infer()
     refuse_costly_constants(foreign)
@@ -98,14 +98,14 @@ def read(request: ModelRequest) -> Network:
     graph = foreign.model()
     infer_shapes(graph)
     stride = metadata.stride or max(bound.strides, default=DEFAULT_STRIDE)
-    given = wants.input
-    of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
-    rules = InputRules(height, width, geometry_of(given), stride, given.pad, of_picture)
+    geometry, pad = geometry_of(description.input), description.input.pad
+    of_picture = description.outputs is not None and description.outputs.boxes.of == "picture"
+    rules = InputRules(height, width, geometry, stride, pad, of_picture)
     head, dense = bound.heads(len(names))
-    macs, at_most = _count(path, foreign, graph, rules, warnings)
+    macs, at_most = _count_macs(path, foreign, graph, rules, warnings)
     return Network(
         name=path.stem,
-        family=wants.family,
+        family=description.family,
         graph=graph,
         input=rules,
         batch=batch,
@@ -118,8 +118,8 @@ def read(request: ModelRequest) -> Network:
         macs_at_most=at_most,
         sha256=sha256,
         needs_nms=bound.needs_nms,
-        watched=BY_HAND if bound.reading is None else HOW_TO_SAY.format(path.name),
-        warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
+        watched=DESCRIBE_BY_HAND if bound.reading is None else DESCRIBE_OUTPUTS.format(path.name),
+        warnings=[f"{path.name} is {description.family}: {result.why}", *warnings],
         details={"layout": result.kind, "recognised": result.why},
     )
 
@@ -133,7 +133,7 @@ def describe(request: ModelRequest) -> str:
     path = request.path
     foreign, _ = read_graph(path)
     if KEY in foreign.metadata:
-        raise ModelError(f"{path}: needs no description: detect-video wrote one into it")
+        raise ModelError(f"{path}: needs no description: detect-video built it with one")
     metadata = read_metadata(str(path), foreign.metadata)
     planar, size = settle_shapes(foreign, metadata, request.size, request.batch)
     return describe_graph(path, Evidence(foreign, metadata, *size, planar), request.family)
@@ -158,14 +158,14 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
     _refuse_broken_weights(path, graph)
     model = graph.model()
     infer_shapes(model)
-    shapes = _fixed_outputs(path, graph)
+    shapes = _read_output_shapes(path, graph)
     names, warnings = own.names, random_weights_warning(own.random_seed)
     if request.names is not None:
         names, _ = find_names(path, len(own.names), request.names)
     if own.precision != "fp32":
         warnings.append(f"{path.name} holds an {own.precision} graph, which runs unchanged")
     rules = InputRules(height, width, own.geometry, own.stride, own.pad_value, own.of_picture)
-    macs, at_most = _count(path, graph, model, rules, warnings)
+    macs, at_most = _count_macs(path, graph, model, rules, warnings)
     head, dense = own.head(path, rules, shapes, len(names))
     return Network(
         name=path.stem,
@@ -190,7 +190,7 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
     )
 
 
-def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
+def _read_output_shapes(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
     from onnx import TensorProto
 
     shapes = [graph.shape(name) for name in graph.outputs]
@@ -203,10 +203,10 @@ def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
     return [shape for shape in shapes if shape is not None]
 
 
-def _count(
+def _count_macs(
     path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
 ) -> tuple[int, bool]:
-    """The MACs of a picture, and whether these are only the most that it takes; with ``notes``."""
+    """Return a picture's MACs and whether they are an upper bound, which is added to ``notes``."""
     from detector.core.models.formats.onnx.most_macs import most_macs
     from detector.core.models.graph.build import count_macs, uncounted
 
@@ -228,8 +228,8 @@ def _count(
 FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=describe)
 
 
-def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
-    """Give boxes of an output of their own the four columns that shape inference lost."""
+def _set_columns(graph: ForeignGraph, bound: Bound) -> None:
+    """Set the number of columns of a boxes output if shape inference did not find it."""
     if (reading := bound.reading) is None:
         return
     boxes = reading.boxes
@@ -241,25 +241,25 @@ def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
 
 
 def _count_parameters(graph: ForeignGraph) -> int:
-    """Count the operands of operators with weights, and biases and factors for each channel."""
+    """Count the values of weights, and of factors and biases per channel."""
     from math import prod
 
-    learned: set[str] = set()
+    weights: set[str] = set()
     for node in graph.nodes:
         if node.op_type == "DequantizeLinear" and node.input[0] in graph.constants:
-            learned.add(node.input[0])  # a quantised weight
-        for name in node.input[0 if node.op_type in SMALL_OPERANDS else 1 :]:
+            weights.add(node.input[0])
+        for name in node.input[0 if node.op_type in ARITHMETIC else 1 :]:
             dims = graph.dims.get(name, ())
             per_channel = len(dims) == 1 and dims[0] != 1
             if name in graph.constants and (
-                node.op_type in WEIGHTED or (node.op_type in SMALL_OPERANDS and per_channel)
+                node.op_type in WEIGHTED or (node.op_type in ARITHMETIC and per_channel)
             ):
-                learned.add(name)
-    return sum(prod(graph.constants[name].dims) for name in learned)
+                weights.add(name)
+    return sum(prod(graph.constants[name].dims) for name in weights)
 
 
 def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
-    """Refuse NaN in constants, and infinite weights; as a limit or a mask infinity is fine."""
+    """Refuse NaN in constants and infinite weights. Other constants may be infinite (masks)."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Return whether scales are above zero, and one for all, one a channel, or of blocks."""
+    """Return whether scales are above zero, and one in total, one per channel, or per block."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

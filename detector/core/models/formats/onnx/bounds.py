@@ -1,21 +1,18 @@
-"""What an ONNX file may hold, told before anything is built from it.
+"""Limits for ONNX files, checked before anything is built from them.
 
-A few bytes can stand for a lot: an empty node takes two bytes in the file and a hundred in memory,
-and a local function that calls another one twice doubles the graph with each level. So the file is
-measured in three steps, each before the work that would suffer:
+A small file may expand to a huge model: an empty node takes two bytes in the file and a hundred in
+memory, and local functions that each call the next one twice double the graph with each level. So:
 
-``measure_bytes``  the file's fields, before protobuf builds objects from them
-``measure_graph``  the nodes after inlining, and every name, before onnx sees the model
-``every_graph``    the walk over subgraphs and functions that both checks of tensors use
+``measure_bytes``  checks the file's fields, before protobuf builds objects from them
+``measure_graph``  checks the nodes after inlining, and all names, before onnx reads the model
 
-The limits lie ten times and more above what exporters write: D-FINE has 3,711 nodes before it is
-simplified, and a node's name 109 characters (docs/models.md has the limits).
+The limits are at least ten times as large as what exporters write: D-FINE has 3,711 nodes before it
+is simplified, and names of 109 characters (docs/models.md lists the limits).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
 
@@ -27,19 +24,19 @@ if TYPE_CHECKING:
 
     Graph: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
-Key = tuple[str, str, str]  # of a function: domain, name, overload
+Key = tuple[str, str, str]  # a function's domain, name and overload
 
 MAX_NODES = 100_000  # including subgraphs and inlined functions
-MAX_CALLS = 100  # functions in functions: onnx inlines them on the stack, so this one stays
-MAX_NAME = 4096  # characters of a name
+MAX_CALLS = 100  # depth of calls; fixed, because onnx inlines functions recursively
+MAX_NAME = 4096  # characters
 MAX_FIELDS = 1_000_000
-MAX_STRUCTURE = 24 << 20  # bytes of nodes, names and shapes; protobuf makes up to 80 times of them
-MAX_PACKED = 256 << 20  # bytes of numbers of variable length; protobuf makes up to 8 times of them
-ENDLESS = 10**12  # nodes; where counting ends
-SMALL = 256  # bytes of a part that is not looked into
+MAX_STRUCTURE = 24 << 20  # bytes of nodes, names and shapes; up to 80 times as many in memory
+MAX_PACKED = 256 << 20  # bytes of packed numbers; up to 8 times as many in memory
+MAX_COUNT = 10**12  # larger numbers of nodes are not distinguished
+SMALL = 256  # bytes; smaller messages are counted as a whole
 
 Fields = dict[int, str]
-# Message -> field number -> content. "data" costs its size, "packed" up to eight times as much.
+# Message -> field number -> content. "data" takes its size in memory, "packed" up to 8 times that.
 MESSAGES: dict[str, Fields] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -62,11 +59,11 @@ VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # protobuf's wire types; the fixed on
 
 
 class _DamagedError(Exception):
-    """The bytes are not protobuf; the parser reports it too."""
+    """The bytes are not protobuf, which the parser will report."""
 
 
 def measure_bytes(path: Path, data: bytes) -> None:
-    """Raise ModelError if protobuf would make far more of the file than it takes on disk."""
+    """Raise ModelError if the parsed file would take far more memory than a detector needs."""
     try:
         reason = _excess(data)
     except (_DamagedError, IndexError):
@@ -78,67 +75,55 @@ def measure_bytes(path: Path, data: bytes) -> None:
         )
 
 
-@dataclass(slots=True)
-class _Totals:
-    fields: int = 0
-    structure: int = 0  # bytes
-    packed: int = 0  # bytes
-
-    def excess(self) -> str | None:
-        if self.fields > (most := raised(MAX_FIELDS)):
-            return f"more than {most:,} fields"
-        if self.structure > (most := raised(MAX_STRUCTURE)):
-            return f"more than {most >> 20} MB of nodes and names"
-        if self.packed > (most := raised(MAX_PACKED)):
-            return f"more than {most >> 20} MB of packed numbers; store weights as raw bytes"
-        return None
-
-
 def _excess(data: bytes) -> str | None:
-    """Return what there is too much of; None where nothing is."""
-    total, most_fields = _Totals(), raised(MAX_FIELDS)
+    """Return which limit the file exceeds, for messages; None if it exceeds none."""
+    fields = structure = packed = 0
+    most_fields, most_structure = raised(MAX_FIELDS), raised(MAX_STRUCTURE)
+    most_packed = raised(MAX_PACKED)
     parts = [("model", 0, len(data))]
     while parts:
         message, start, end = parts.pop()
-        known = MESSAGES[message]
-        for number, at, size in _fields(data, start, end):
-            total.fields += 1
-            total.structure += 2
-            part = known.get(number)
+        contents = MESSAGES[message]
+        for number, at, size in _read_fields(data, start, end):
+            fields += 1
+            structure += 2
+            part = contents.get(number)
             if part == "packed":
-                total.packed += size
+                packed += size
             elif part is None or (size <= SMALL and part != "data"):
-                total.structure += size
+                structure += size
             elif part != "data":
                 parts.append((part, at, at + size))
-            if total.fields > most_fields:
-                break
-        if (reason := total.excess()) is not None:
-            return reason
+            if fields > most_fields:
+                return f"more than {most_fields:,} fields"
+        if structure > most_structure:
+            return f"more than {most_structure >> 20} MB of nodes and names"
+        if packed > most_packed:
+            return f"more than {most_packed >> 20} MB of packed numbers; store weights as raw bytes"
     return None
 
 
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(number, where it begins, bytes) of each field of a message; 0 bytes for a plain number."""
+def _read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (number, start, bytes) of each field of a message; 0 bytes for a plain number."""
     while at < end:
-        tag, at = _varint(data, at)
+        tag, at = _read_varint(data, at)
         kind, size = tag & 7, 0
         if kind == BYTES:
-            size, at = _varint(data, at)
+            size, at = _read_varint(data, at)
             if at + size > end:
                 raise _DamagedError
         elif kind == VARINT:
-            _, at = _varint(data, at)
+            _, at = _read_varint(data, at)
         elif kind in FIXED:
             at += FIXED[kind]
-        else:  # groups: ONNX has none
+        else:  # a group, which ONNX does not use
             raise _DamagedError
         yield tag >> 3, at, size
         at += size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where the next field begins."""
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of variable length and the position after it."""
     first = data[at]
     if first < 0x80:
         return first, at + 1
@@ -167,7 +152,7 @@ def every_graph(model: onnx.ModelProto) -> Iterator[Graph]:
 
 
 def attributes_in(graph: Graph) -> Iterator[onnx.AttributeProto]:
-    """Yield attributes of its nodes and a function's defaults, not those of subgraphs."""
+    """Yield the attributes of its nodes (not those in subgraphs) and a function's defaults."""
     for node in graph.node:
         yield from node.attribute
     if is_function(graph):
@@ -205,7 +190,7 @@ def _refuse_names(path: Path, model: onnx.ModelProto) -> None:
     most = raised(MAX_NAME)
     try:
         for name in _names(model):
-            if not isinstance(name, str):  # protobuf hands out bytes where they are no UTF-8
+            if not isinstance(name, str):  # protobuf returns bytes if they are not UTF-8
                 raise UnicodeError
             if len(name) > most:
                 raise ModelError(
@@ -245,25 +230,25 @@ def _names(model: onnx.ModelProto) -> Iterator[str | bytes]:
 
 class Measure(NamedTuple):
     nodes: int  # with functions inlined
-    calls: int  # how deep functions call functions
+    calls: int  # depth of calls
 
 
 def _measure_function(
     path: Path, start: Key, functions: dict[Key, onnx.FunctionProto], measured: dict[Key, Measure]
 ) -> None:
     """Measure a function after the functions that it calls, without recursion."""
-    calling = [start]
-    while calling:
-        nodes = functions[calling[-1]].node
+    stack = [start]
+    while stack:
+        nodes = functions[stack[-1]].node
         called = {_key_of(node) for node in _all_nodes(nodes)} & functions.keys()
         missing = next((key for key in sorted(called) if key not in measured), None)
         if missing is None:
-            measured[calling.pop()] = _measure(nodes, measured)
-        elif missing in calling:
+            measured[stack.pop()] = _measure(nodes, measured)
+        elif missing in stack:
             raise ModelError(f"{path}: its function {missing[1]} calls itself; export it again")
         else:
-            calling.append(missing)
-        if len(calling) > MAX_CALLS or measured.get(start, Measure(0, 0)).calls > MAX_CALLS:
+            stack.append(missing)
+        if len(stack) > MAX_CALLS or measured.get(start, Measure(0, 0)).calls > MAX_CALLS:
             raise ModelError(
                 f"{path}: its functions call one another more than {MAX_CALLS} deep; export it "
                 "without functions"
@@ -273,9 +258,9 @@ def _measure_function(
 def _measure(nodes: Iterable[onnx.NodeProto], measured: dict[Key, Measure]) -> Measure:
     count = calls = 0
     for node in _all_nodes(nodes):
-        inside = measured.get(_key_of(node), Measure(0, 0))
-        count, calls = count + 1 + inside.nodes, max(calls, inside.calls)
-    return Measure(min(count, ENDLESS), calls + 1)
+        called = measured.get(_key_of(node), Measure(0, 0))
+        count, calls = count + 1 + called.nodes, max(calls, called.calls)
+    return Measure(min(count, MAX_COUNT), calls + 1)
 
 
 def _key_of(node: onnx.NodeProto) -> Key:

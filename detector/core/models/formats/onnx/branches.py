@@ -1,9 +1,9 @@
-"""Resolves Ifs that are constant, or that only guard against a picture without boxes.
+"""Replace Ifs that are constant, or that only guard against a picture without boxes.
 
-Engines get graphs without branches. An If whose condition is a constant is the branch that it
-takes. torchvision's detectors ask whether there is any box before their NMS, since the maximum of
-no numbers is undefined; there we always take the other branch, and a box of zeros joins the
-maximum. Any other branch is refused.
+Engines get graphs without branches. An If with a constant condition becomes the branch that it
+takes. torchvision's detectors test before NMS whether there are any boxes, since the maximum of an
+empty list is undefined. There we always take the branch for boxes, and add a box of zeros to those
+whose maximum it computes. All other branches are refused.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ def refuse_branches(graph: ForeignGraph) -> None:
 
 
 def taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """Return the nodes of an If's taken branch, with the If's names. None: the picture decides."""
+    """Return the nodes that replace an If; None if its condition depends on the picture."""
     from onnx import helper
 
     condition = graph.value(node.input[0])
     attributes = {attribute.name: attribute.g for attribute in node.attribute}
     guarded: set[str] = set()
     if condition is not None and condition.size == 1:
-        taken = attributes["then_branch" if condition.item() else "else_branch"]
+        branch = attributes["then_branch" if condition.item() else "else_branch"]
     else:
-        guarded = _emptiness_of(graph, node.input[0])
+        guarded = _tested_for_emptiness(graph, node.input[0])
         known = all(graph.dims.get(name) for name in guarded)
-        if not guarded or not known or not _gives_nothing(attributes["then_branch"]):
-            return None  # or not yet: ranks become known as constants are computed
-        taken = attributes["else_branch"]
-    if len(taken.output) != len(node.output):
+        if not guarded or not known or not _returns_empty(attributes["then_branch"]):
+            return None  # for now: ranks may become known when more constants are computed
+        branch = attributes["else_branch"]
+    if len(branch.output) != len(node.output):
         return None
-    graph.constants |= {tensor.name: tensor for tensor in taken.initializer}
+    graph.constants |= {tensor.name: tensor for tensor in branch.initializer}
     ends = [
         helper.make_node("Identity", [info.name], [name], name=graph.fresh(f"{node.name}.end"))
-        for info, name in zip(taken.output, node.output, strict=True)
+        for info, name in zip(branch.output, node.output, strict=True)
     ]
     nodes: list[onnx.NodeProto] = []
-    for inner in taken.node:
+    for inner in branch.node:
         if inner.op_type == "ReduceMax" and inner.input[0] in guarded:
-            nodes.append(_with_a_row_of_zeros(graph, inner))
+            nodes.append(_add_row_of_zeros(graph, inner))
         nodes.append(inner)
     return [*nodes, *ends]
 
 
-def _emptiness_of(graph: ForeignGraph, name: str) -> set[str]:
-    """The tensor that a condition tests for emptiness (Equal(ReduceProd(Shape(x)), 0)), else {}."""
+def _tested_for_emptiness(graph: ForeignGraph, name: str) -> set[str]:
+    """Return {x} if the condition is Equal(ReduceProd(Shape(x)), 0) or similar; else set()."""
     makers = graph.makers()
     node = makers.get(name)
     while node is not None and node.op_type in ("Cast", "Identity", "Squeeze"):
@@ -80,18 +80,18 @@ def _emptiness_of(graph: ForeignGraph, name: str) -> set[str]:
     return set()
 
 
-def _gives_nothing(branch: onnx.GraphProto) -> bool:
+def _returns_empty(branch: onnx.GraphProto) -> bool:
     tensors = {node.output[0]: constant_of(node) for node in branch.node}
     tensors |= {tensor.name: tensor for tensor in branch.initializer}
     ends = [tensors.get(info.name) for info in branch.output]
     return all(tensor is not None and 0 in tensor.dims for tensor in ends)
 
 
-def _with_a_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Add a Pad with a zero row to the node's input: coordinates are never below zero."""
+def _add_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
+    """Return a Pad of the node's input. It keeps the maximum, as coordinates are not negative."""
     rank = len(graph.dims[node.input[0]])
     pads = np.zeros(2 * rank, np.int64)
     pads[rank] = 1  # after the last row
-    made = graph.node("Pad", "boxes.and_none", [node.input[0], graph.constant("pads", pads)])
-    node.input[0] = made.output[0]
-    return made
+    pad = graph.node("Pad", "boxes.and_none", [node.input[0], graph.constant("pads", pads)])
+    node.input[0] = pad.output[0]
+    return pad

@@ -1,5 +1,5 @@
-"""What a graph from elsewhere tells about itself: shapes, operators, constants, and one probe.
-``Evidence`` answers what decides between the layouts (models/layouts)."""
+"""Facts about a graph that decide between the layouts (models/layouts): shapes, operators and
+constants, and the results of one test run (the probe)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from detector.core import __address__
 from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of
-from detector.core.models.layouts.seen import MAX_DETECTIONS, Dims, OutputShapes
+from detector.core.models.layouts.output_shapes import MAX_DETECTIONS, Dims, OutputShapes
 from detector.core.models.probed import draw, is_dark, measure_spread
 
 if TYPE_CHECKING:
@@ -21,41 +21,44 @@ if TYPE_CHECKING:
 
     from detector.core.models.formats.onnx.metadata import Metadata
 
-# Operators that compute nothing, or a logistic at most.
+# Operators that only move values, or apply a logistic function.
 TRANSPARENT = frozenset(
     "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten "
     "QuantizeLinear DequantizeLinear".split()
 )
-# Operators that move a picture's numbers without changing them.
+# Operators that move a picture's values without changing them.
 MOVING = frozenset(
     "Cast Transpose Identity Unsqueeze Squeeze Reshape Slice Split Concat Gather Pad Resize".split()
 )
 ROUNDING = frozenset(("QuantizeLinear", "DequantizeLinear"))
 AFFINE = frozenset("Mul Div Add Sub".split())
-MAX_STEPS = 64  # nodes after the input to search
+MAX_STEPS = 64  # number of nodes after the input that are examined
 
-HOW_TO_SAY = "describe its outputs: detect-video models describe {} writes a file for --describe"
+DESCRIBE_OUTPUTS = (
+    "describe its outputs: detect-video models describe {} writes a file for --describe"
+)
 DESCRIBE_PIXELS = (
-    "say what it takes: detect-video models describe writes a file for --describe, with input.scale"
+    "state what it takes: detect-video models describe writes a file for --describe, with "
+    "input.scale"
 )
 PAGE = f"{__address__}/blob/main/docs/models.md"
-BY_HAND = (
+DESCRIBE_BY_HAND = (
     f"write a file for --describe by its documentation, as {PAGE} shows (a test run shows nothing "
     "that looks like boxes)"
 )
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# A factor on pixels below this takes 0..255: 1/255, or 1/58 for a deviation. Above it, 0..1.
+# A graph with a smaller factor expects pixels of 0..255 (1/255; 1/58 for a deviation), else 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """The graph's pixel steps: ``factor`` x pixel + ``offset``; ``turned``: RGB and BGR."""
+class PixelSteps:
+    """The graph's own conversion of pixels: ``factor`` x pixel + ``offset``, for each channel."""
 
     factor: NDArray[np.float64]
     offset: NDArray[np.float64]
-    turned: bool = False
+    swaps_channels: bool = False
 
     @property
     def scales(self) -> bool:
@@ -63,7 +66,7 @@ class Inside:
 
     @property
     def divides(self) -> bool:
-        """Whether it divides by something else than what makes 0..1 of pixels: a deviation."""
+        """Whether it divides by a deviation, in addition to scaling pixels to 0..1."""
         plain = 1 / 255 if self.scales else 1.0
         return bool(np.ptp(self.factor) > 1e-9 or abs(self.factor[0] / plain - 1) > 0.05)
 
@@ -84,13 +87,13 @@ class Evidence(OutputShapes):
     width: int
     planar: bool
     forced: bool = False
-    suffix: str = ".onnx"  # of the file
-    # The file's statements about its input, as keys of ``InputDescription``.
+    suffix: str = ".onnx"  # the file's
+    # What the file states about its input, as keys of ``InputDescription``.
     stated: Mapping[str, Any] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(init=False)
-    response: float | None = None  # ``probed.measure_spread``, once it was probed
+    response: float | None = None  # ``probed.measure_spread``, after the probe
     _probed: Mapping[str, NDArray[Any]] | None = None
-    _asked: bool = False
+    _was_probed: bool = False
     _bright: bool = False
 
     def __post_init__(self) -> None:
@@ -106,8 +109,8 @@ class Evidence(OutputShapes):
         names = self.metadata.names
         return names is None or len(names) == classes or self.forced
 
-    def named(self) -> tuple[str | None, str]:
-        """The YOLO that the metadata's description names, else the file's name; and where."""
+    def stated_family(self) -> tuple[str | None, str]:
+        """Return the YOLO that the metadata's description or the file's name states, and which."""
         for text, where in (
             (self.metadata.description, "from the metadata"),
             (self.graph.name, "from the file's name"),
@@ -119,20 +122,20 @@ class Evidence(OutputShapes):
             return (f"yolov{number}" if int(number) <= 10 else f"yolo{number}"), where
         return None, ""
 
-    def is_stated(self) -> bool:
+    def has_exporter_metadata(self) -> bool:
         """Return whether the file has the metadata that Ultralytics' exporters write."""
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
-        """Whether anything but shapes says that a YOLO gives a list: RTMDet's maps look alike."""
-        return self.named()[0] is not None or self.is_stated()
+        """Return whether names or metadata show a YOLO. Shapes do not: RTMDet's look the same."""
+        return self.stated_family()[0] is not None or self.has_exporter_metadata()
 
-    def has_boxes_apart(self) -> bool:
-        """Return whether boxes have an output of their own, beside scores alone (YOLO-NAS)."""
+    def has_separate_boxes(self) -> bool:
+        """Return whether boxes and scores are in separate outputs (YOLO-NAS)."""
         return not self.forced and any(side == 4 for _, _, side in self.rank3_outputs())
 
-    def looks_finished(self, rows: int, columns: int) -> bool:
-        """Return whether it has the shape of a list of finished detections, and of nothing else."""
+    def looks_like_list(self, rows: int, columns: int) -> bool:
+        """Return whether only a list of finished detections can have this shape."""
         return (
             columns == 6
             and rows <= MAX_DETECTIONS
@@ -140,8 +143,8 @@ class Evidence(OutputShapes):
             and not self.pyramid(rows, 3)
         )
 
-    def how_to_say(self) -> str:
-        return HOW_TO_SAY.format(f"{self.graph.name}{self.suffix}")
+    def advise(self) -> str:
+        return DESCRIBE_OUTPUTS.format(f"{self.graph.name}{self.suffix}")
 
     def ends_in_class(self, name: str, columns: int) -> bool:
         """Return whether rows of six end in a score and a class number, not in two scores."""
@@ -164,12 +167,12 @@ class Evidence(OutputShapes):
         return node
 
     def sides(self, name: str) -> str:
-        """Return how boxes come from their head: "linear" if they are its logistic (DETR), "moved"
-        if a query's own place is added before (Conditional DETR), else ""."""
-        node = self._past_moves(name)
+        """Return "linear" if boxes are the logistic of a linear layer (DETR), "moved" if a query's
+        position is added to that layer's output (Conditional DETR), else ""."""
+        node = self._skip_moves(name)
         if node is None or node.op_type != "Sigmoid":
             return ""
-        node = self._past_moves(node.input[0])
+        node = self._skip_moves(node.input[0])
         if node is None:
             return ""
         if node.op_type in ("ScatterND", "Concat"):
@@ -179,44 +182,44 @@ class Evidence(OutputShapes):
             return "linear"
         return "moved" if node.op_type == "Add" else ""
 
-    def _past_moves(self, name: str) -> onnx.NodeProto | None:
+    def _skip_moves(self, name: str) -> onnx.NodeProto | None:
         node = self.makers.get(name)
         while node is not None and node.op_type != "Concat" and node.op_type in MOVING | ROUNDING:
             node = self.makers.get(node.input[0])
         return node
 
     def is_raw(self, name: str) -> bool:
-        """Return whether an output is what convolutions gave, joined, with a logistic at most."""
-        pending, met = [name], set()
+        """Return whether an output only joins results of convolutions, or their logistic."""
+        pending, visited = [name], set()
         while pending:
             node = self.makers.get(pending.pop())
             if node is None:
                 return False
-            if node.op_type == "Conv" or id(node) in met:
+            if node.op_type == "Conv" or id(node) in visited:
                 continue
-            met.add(id(node))
+            visited.add(id(node))
             if node.op_type not in TRANSPARENT:
                 return False
             constants = self.graph.constants
             pending += [tensor for tensor in node.input if tensor and tensor not in constants]
         return True
 
-    def words_behind(self, name: str) -> str:
-        """Return the names of an output's convolutions and of the nodes between them."""
+    def names_before(self, name: str) -> str:
+        """Return the names of the nodes from an output back to its convolutions."""
         pending, words = [name], []
-        met: set[int] = set()
-        while pending and len(met) < 300:
+        visited: set[int] = set()
+        while pending and len(visited) < 300:
             node = self.makers.get(pending.pop())
-            if node is None or id(node) in met:
+            if node is None or id(node) in visited:
                 continue
-            met.add(id(node))
+            visited.add(id(node))
             words.append(node.name)
             if node.op_type != "Conv":
                 pending += [tensor for tensor in node.input if tensor in self.makers]
         return " ".join(words)
 
-    def parts(self, name: str, columns: int) -> list[int]:
-        """How wide the parts are that an output's columns were joined of, in their order; or []."""
+    def joined_widths(self, name: str, columns: int) -> list[int]:
+        """Return the widths of the parts that are joined into an output's ``columns``; or []."""
         node = self.maker(name)
         while node is not None and node.op_type == "Transpose":
             node = self.maker(node.input[0])
@@ -224,15 +227,15 @@ class Evidence(OutputShapes):
             return []
         widths: list[int] = []
         for tensor in node.input:
-            inner = self.parts(tensor, 0)
-            side = self._joined_side(node, tensor)
+            inner = self.joined_widths(tensor, 0)
+            side = self._measure_part(node, tensor)
             if side is None:
                 return []
             widths += inner if sum(inner) == side else [side]
         return widths if columns in (0, sum(widths)) else []
 
-    def joined_at(self, name: str, width: int) -> int | None:
-        """Return where the first joined part of that width begins; None where nothing tells."""
+    def find_joined_part(self, name: str, width: int) -> int | None:
+        """Return the column at which the first joined part of ``width`` begins; None if unknown."""
         node = self.maker(name)
         if node is None or node.op_type != "Concat" or attributes_of(node)["axis"] not in (1, -1):
             return None
@@ -246,8 +249,8 @@ class Evidence(OutputShapes):
             start += dims[1]
         return None
 
-    def _joined_side(self, node: onnx.NodeProto, tensor: str) -> int | None:
-        """Return how long a tensor is along the axis of the Concat that reads it."""
+    def _measure_part(self, node: onnx.NodeProto, tensor: str) -> int | None:
+        """Return the length of a tensor along the axis of the Concat that reads it."""
         dims, axis = self.dims(tensor), attributes_of(node)["axis"]
         return dims[axis] if -len(dims) <= axis < len(dims) else None
 
@@ -261,25 +264,25 @@ class Evidence(OutputShapes):
     # ---- the input
 
     def stem(self) -> set[int]:
-        """Return the sides of the kernels of the convolutions that read the picture."""
+        """Return the kernel sides of the convolutions that read the picture."""
         weights = [self.dims(node.input[1]) for node in self.first_convolutions()]
         return {dims[-1] if dims and dims[-1] is not None else 0 for dims in weights}
 
     def first_convolutions(self) -> list[onnx.NodeProto]:
-        return [node for node in self._behind_picture() if node.op_type == "Conv"]
+        return [node for node in self._find_readers() if node.op_type == "Conv"]
 
-    def _behind_picture(self) -> Iterator[onnx.NodeProto]:
-        """Yield the nodes that read the picture, also through nodes that move or scale it."""
-        readers, pending, met = self.graph.readers(), [self.graph.input.name], 0
-        while pending and met < MAX_STEPS:
+    def _find_readers(self) -> Iterator[onnx.NodeProto]:
+        """Yield the nodes that read the picture, directly or after it was moved or scaled."""
+        readers, pending, visited = self.graph.readers(), [self.graph.input.name], 0
+        while pending and visited < MAX_STEPS:
             for node in readers.get(pending.pop(0), ()):
-                met += 1
+                visited += 1
                 yield node
                 if node.op_type in MOVING or node.op_type in AFFINE:
                     pending += node.output
 
-    def inside(self) -> Inside:
-        factor, offset, turned = np.ones(1), np.zeros(1), False
+    def pixel_steps(self) -> PixelSteps:
+        factor, offset, swapped = np.ones(1), np.zeros(1), False
         readers, name = self.graph.readers(), self.graph.input.name
         for _ in range(MAX_STEPS):
             nodes = [node for node in readers.get(name, ()) if node.op_type != "Shape"]
@@ -287,22 +290,21 @@ class Evidence(OutputShapes):
                 break
             node = nodes[0]
             if node.op_type in AFFINE:
-                step = self._affine(node, name)
+                step = self._read_affine(node, name)
                 if step is None:
                     break
                 factor, offset = factor * step[0], offset * step[0] + step[1]
             elif node.op_type not in MOVING:
                 break
-            elif self._turns_channels(node):
-                factor, offset, turned = factor[::-1], offset[::-1], not turned
+            elif self._reverses_channels(node):
+                factor, offset, swapped = factor[::-1], offset[::-1], not swapped
             name = node.output[0]
-        return Inside(factor, offset, turned)
+        return PixelSteps(factor, offset, swapped)
 
-    def _turns_channels(self, node: onnx.NodeProto) -> bool:
-        """Whether a node puts the last of three channels first: x[:, [2, 1, 0]], or x.flip(1)."""
-        given = attributes_of(node)
+    def _reverses_channels(self, node: onnx.NodeProto) -> bool:
+        """Return whether a node reverses three channels: x[:, [2, 1, 0]], or x.flip(1)."""
         if node.op_type == "Gather":
-            order, axis = self.graph.value(node.input[1]), given.get("axis", 0)
+            order, axis = self.graph.value(node.input[1]), attributes_of(node).get("axis", 0)
             shape = self.dims(node.input[0])
             return order is not None and order.tolist() == [2, 1, 0] and shape[axis] == 3
         if node.op_type == "Slice" and len(node.input) == 5:
@@ -311,10 +313,10 @@ class Evidence(OutputShapes):
             return backwards and axes is not None and self.dims(node.input[0])[int(axes[0])] == 3
         return False
 
-    def _affine(
+    def _read_affine(
         self, node: onnx.NodeProto, name: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Factor and offset of a node that computes with a constant, one number or three."""
+        """Return factor and offset of a node with a constant operand of one or three values."""
         at = 1 if node.input[0] == name else 0
         value = self.graph.value(node.input[at])
         if value is None or value.size not in (1, 3) or not np.isfinite(value).all():
@@ -334,30 +336,30 @@ class Evidence(OutputShapes):
     # ---- the probe
 
     def probe(self) -> Mapping[str, NDArray[Any]] | None:
-        if not self._asked:
-            self._asked = True
-            self._probed = self._answer()
+        if not self._was_probed:
+            self._was_probed = True
+            self._probed = self._run_probe()
             if self.response is not None and is_dark(self.response) and not self.is_bright():
                 self._bright = True
-                self._probed = self._answer()
+                self._probed = self._run_probe()
         return self._probed
 
     def is_bright(self) -> bool:
-        """Whether the probe's pixels are 0..255, not 0..1: as the graph or its weights show."""
+        """Return whether the graph or its weights show that pixels are 0..255, not 0..1."""
         from onnx import TensorProto
 
         kind = self.graph.input.type.tensor_type.elem_type
-        return self._bright or kind == TensorProto.UINT8 or self.inside().scales
+        return self._bright or kind == TensorProto.UINT8 or self.pixel_steps().scales
 
-    def _answer(self) -> dict[str, NDArray[Any]] | None:
+    def _run_probe(self) -> dict[str, NDArray[Any]] | None:
         first = [node.output[0] for node in self.first_convolutions()[:1]]
-        answers = self._run([*self.graph.outputs, *first], self._picture(self.is_bright()))
-        if answers is not None and first:
-            self.response = measure_spread(answers.pop(first[0])[0])
-        return answers
+        results = self._run([*self.graph.outputs, *first], self._draw_picture(self.is_bright()))
+        if results is not None and first:
+            self.response = measure_spread(results.pop(first[0])[0])
+        return results
 
-    def _picture(self, bright: bool) -> NDArray[Any]:
-        """Return the drawn picture, as the input wants it. ``bright``: of 0..255."""
+    def _draw_picture(self, bright: bool) -> NDArray[Any]:
+        """Return a synthetic picture in the shape and type of the input, in 0..1 or 0..255."""
         from onnx import helper
 
         tensor = self.graph.input.type.tensor_type
@@ -373,7 +375,7 @@ class Evidence(OutputShapes):
         )
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
-        """Tensors of one inference; None where it does not run: the engine will say why."""
+        """Return tensors of one inference; None if it fails, which the engine will report."""
         import onnxruntime
         from onnx import helper
 
@@ -390,7 +392,7 @@ class Evidence(OutputShapes):
             session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-            answers = session.run(list(names), {self.graph.input.name: picture})
-        except Exception:  # onnxruntime's own kinds, and protobuf's above 2 GiB
+            results = session.run(list(names), {self.graph.input.name: picture})
+        except Exception:  # onnxruntime's own errors, and protobuf's above 2 GiB
             return None
-        return dict(zip(names, answers, strict=True))
+        return dict(zip(names, results, strict=True))

@@ -1,4 +1,4 @@
-"""A graph from elsewhere while it is made ready: nodes, constants, and the tensors' shapes."""
+"""An ONNX graph from another exporter while we prepare it: nodes, constants, shapes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 from detector.core import __version__
 from detector.core.models.formats.onnx.tidy import reads
 from detector.core.models.graph.build import Shape, infer_shapes, is_heavy
+from detector.core.models.layouts.output_shapes import Dims
 
 if TYPE_CHECKING:
     import onnx
 
-Dims = tuple[int | None, ...]
-"""A shape; None for a dimension that is known only at run time."""
-
 
 @dataclass(slots=True)
 class ForeignGraph:
-    """``dims``, ``types``: of every tensor, as last inferred. ``sizes``: further inputs that hold
-    the picture's size. ``declared``: the file's shapes of its outputs, used where inference knows
-    none, until another size or batch is asked for; ``taken``: the outputs that have those."""
+    """``dims``, ``types``: those of every tensor, from the latest ``infer``. ``sizes``: inputs for
+    the picture's size. ``declared``: the outputs' shapes in the file, used if inference fails and
+    size and batch are the file's; ``uses_declared``: the outputs for which they are used."""
 
     name: str
     opset: int
@@ -38,8 +36,8 @@ class ForeignGraph:
     dims: dict[str, Dims] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
     declared: dict[str, Dims] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
-    _made: int = 0
+    uses_declared: set[str] = field(default_factory=set)
+    _names_made: int = 0
 
     def infer(self) -> None:
         model = self.model(light=True)
@@ -52,19 +50,19 @@ class ForeignGraph:
             self.types[info.name] = tensor.elem_type
             if tensor.HasField("shape"):
                 self.dims[info.name] = dims_of(info)
-        self.taken = {name for name in self.declared if self._take_declared(name)}
+        self.uses_declared = {name for name in self.declared if self._take_declared(name)}
 
     def _take_declared(self, name: str) -> bool:
-        """Take the stated shape of an output where inference leaves two sides or more open: one
-        open side is the length of a list, and a file states that of its traced picture."""
-        stated = self.declared[name]
-        inferred = self.dims.get(name, (None,) * len(stated))
-        fits = len(inferred) == len(stated) and all(
-            side in (None, said) for side, said in zip(inferred, stated, strict=True)
+        """Use the declared shape of an output if inference leaves at least two sides unknown. A
+        single one is the length of a list, which the file declares for one example picture."""
+        declared = self.declared[name]
+        inferred = self.dims.get(name, (None,) * len(declared))
+        fits = len(inferred) == len(declared) and all(
+            known in (None, side) for known, side in zip(inferred, declared, strict=True)
         )
         if not fits or inferred.count(None) < 2:
             return False
-        self.dims[name] = stated
+        self.dims[name] = declared
         return True
 
     def shape(self, name: str) -> Shape | None:
@@ -74,7 +72,7 @@ class ForeignGraph:
         return tuple(dim for dim in dims if dim is not None)
 
     def model(self, *, light: bool = False) -> onnx.ModelProto:
-        """``light``: inputs stand for the large constants, as shape inference needs it."""
+        """Return the graph as a model. ``light``: with inputs in place of large constants."""
         from onnx import helper
 
         infos = [
@@ -85,13 +83,13 @@ class ForeignGraph:
         ]
         used = {name for node in self.nodes for name in reads(node)} | set(self.outputs)
         constants = [tensor for name, tensor in self.constants.items() if name in used]
-        apart = [tensor for tensor in constants if light and is_heavy(tensor)]
+        heavy = [tensor for tensor in constants if light and is_heavy(tensor)]
         graph = helper.make_graph(
             self.nodes,
             self.name,
             [
                 self.input,
-                *(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in apart),
+                *(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in heavy),
             ],
             infos,
             initializer=[t for t in constants if not (light and is_heavy(t))],
@@ -105,7 +103,7 @@ class ForeignGraph:
         )
 
     def value(self, name: str) -> NDArray[Any] | None:
-        """A constant's values; None for a tensor that is computed, or absent."""
+        """Return a constant's values; None for other tensors."""
         from onnx import numpy_helper
 
         tensor = self.constants.get(name)
@@ -127,8 +125,8 @@ class ForeignGraph:
         return helper.make_node(operator, list(inputs), [name], name=name, **attributes)
 
     def fresh(self, stem: str) -> str:
-        self._made += 1
-        return f"{stem}@{self._made}"  # no exporter uses this sign
+        self._names_made += 1
+        return f"{stem}@{self._names_made}"  # exporters do not use "@"
 
     def rename(self, old: str, new: str) -> None:
         for node in self.nodes:
@@ -148,7 +146,7 @@ class ForeignGraph:
 
 
 def constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The tensor of a Constant node; None for other nodes, and where it holds a plain number."""
+    """Return the tensor of a Constant node; None for other nodes, or if it is a plain number."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
     values = [attribute.t for attribute in node.attribute if attribute.name == "value"]
@@ -169,7 +167,7 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def describe_tensor(info: onnx.ValueInfoProto) -> str:
-    """Type and shape, for messages: ``float [1, 3, height, width]``."""
+    """Return type and shape for messages: ``float [1, 3, height, width]``."""
     tensor = info.type.tensor_type
     dims = [
         str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
@@ -179,7 +177,7 @@ def describe_tensor(info: onnx.ValueInfoProto) -> str:
 
 
 def type_name(kind: int) -> str:
-    """``float``, ``int64``; for an unknown number, as in a damaged file, ``type 99``."""
+    """Return ``float`` or ``int64``; for an unknown number in a damaged file, ``type 99``."""
     from onnx import TensorProto
 
     known: dict[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items()}

@@ -1,5 +1,5 @@
-"""Guesses the description of an unknown ONNX file, for ``models describe``.
-What the graph and one probe do not show is marked as a guess; a run never starts on one."""
+"""Guess the description of an unknown ONNX file, for ``models describe``. Values that neither the
+graph nor one test run show are marked as guesses. A run never starts with a guess."""
 
 from __future__ import annotations
 
@@ -19,56 +19,53 @@ from detector.core.models.description import (
     OutputsDescription,
     ScoresDescription,
 )
-from detector.core.models.formats.onnx.evidence import BY_HAND, Evidence
+from detector.core.models.formats.onnx.evidence import DESCRIBE_BY_HAND, Evidence
 
 Floats = NDArray[np.float64]
-WHOLE = 1e-4  # a class is that close to a whole number
-FRACTION = 1.5  # boxes in 0..1 may leave the picture a little
-FEW = 12  # columns of a list of finished detections, extras included
+WHOLE = 1e-4  # tolerance for whole numbers
+FRACTION = 1.5  # limit of coordinates in 0..1, since boxes may extend beyond the picture
+FEW = 12  # most columns in a list of finished detections
 
 
 @dataclass(slots=True)
 class Guess:
-    """``guessed``: key of the description ("boxes.form") -> what else it may be."""
+    """``guessed``: key of the description ("boxes.form") -> its alternatives, in words."""
 
     outputs: OutputsDescription | None = None
     guessed: dict[str, str] = field(default_factory=dict)
 
     def words(self) -> str:
-        given = self.outputs
-        if given is None:
+        if self.outputs is None:
             return ""
-        where = f"boxes in {given.boxes.tensor}"
-        if given.boxes.columns is not None:
-            where += f" columns {given.boxes.columns}"
-        unit = "0..1" if given.boxes.unit == "fraction" else "pixels"
-        parts = [f"{where} ({given.boxes.form}, in {unit})"]
-        parts.append(f"scores in {given.scores.tensor}{_column(given.scores.columns)}")
-        if given.classes is not None:
-            column = given.classes.column
-            parts.append(f"classes in {given.classes.tensor}{_column(column)}")
+        boxes, scores, classes = self.outputs.boxes, self.outputs.scores, self.outputs.classes
+        columns = "" if boxes.columns is None else f" columns {boxes.columns}"
+        unit = "0..1" if boxes.unit == "fraction" else "pixels"
+        parts = [f"boxes in {boxes.tensor}{columns} ({boxes.form}, in {unit})"]
+        parts.append(f"scores in {scores.tensor}{_format_column(scores.columns)}")
+        if classes is not None:
+            parts.append(f"classes in {classes.tensor}{_format_column(classes.column)}")
         return f"; a test run suggests {', '.join(parts)}"
 
 
-def _column(column: object) -> str:
+def _format_column(column: object) -> str:
     return "" if column is None else f" column {column}"
 
 
-def how_to_say(evidence: Evidence) -> str:
-    return BY_HAND if guess_outputs(evidence).outputs is None else evidence.how_to_say()
+def advise(evidence: Evidence) -> str:
+    return DESCRIBE_BY_HAND if guess_outputs(evidence).outputs is None else evidence.advise()
 
 
 def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
-    made, inside = guess_outputs(evidence), evidence.inside()
-    guessed = {f"outputs.{key}": why for key, why in made.guessed.items()}
+    guess, steps = guess_outputs(evidence), evidence.pixel_steps()
+    guessed = {f"outputs.{key}": others for key, others in guess.guessed.items()}
     scale: float | str = PIXEL
     if evidence.is_bright():
         scale = 1.0
     else:
         guessed["input.scale"] = "1 if the network takes 0..255"
-    colour: Literal["rgb", "bgr"] = "bgr" if inside.turned else "rgb"
-    guessed["input.colour"] = "rgb" if inside.turned else "bgr"
-    if not inside.normalises:
+    colour: Literal["rgb", "bgr"] = "bgr" if steps.swaps_channels else "rgb"
+    guessed["input.colour"] = "rgb" if steps.swaps_channels else "bgr"
+    if not steps.normalises:
         guessed["input.mean"] = (
             "[0.485, 0.456, 0.406], with deviation: [0.229, 0.224, 0.225], for a backbone trained "
             "on ImageNet"
@@ -80,41 +77,37 @@ def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
             family=evidence.graph.name,
             about="what this model is, and where it comes from",
             input=InputDescription(colour, scale),
-            outputs=made.outputs,
+            outputs=guess.outputs,
         ),
         guessed,
     )
 
 
 def guess_outputs(evidence: Evidence) -> Guess:
-    known = _tables(evidence)
-    if _levels(known):
-        return Guess()
-    for find in (_list_in_one, _list_in_parts, _rows_in_two, _rows_in_one):
-        if (guess := find(known)) is not None:
-            return guess
+    tables = _output_tables(evidence)
+    if not has_levels(evidence):
+        for find in (_find_list, _find_list_parts, _find_two_tables, _find_one_table):
+            if (guess := find(tables)) is not None:
+                return guess
     return Guess()
 
 
-def _tables(evidence: Evidence) -> dict[str, Floats]:
-    answers = (evidence.probe() or {}).items()
-    tables = {name: _table(np.asarray(values)) for name, values in answers}
+def _output_tables(evidence: Evidence) -> dict[str, Floats]:
+    outputs = (evidence.probe() or {}).items()
+    tables = {name: _as_table(np.asarray(values)) for name, values in outputs}
     return {name: table for name, table in tables.items() if table is not None}
 
 
 def has_levels(evidence: Evidence) -> bool:
-    """Return whether each stride has an output: one alone is not a list of boxes."""
-    return _levels(_tables(evidence))
+    """Return whether each stride has its own output: long tables whose columns are equally many,
+    but whose rows are not."""
+    tables = _output_tables(evidence).values()
+    shapes = {table.shape for table in tables if len(table) > FEW}
+    return len(shapes) > len({columns for _, columns in shapes})
 
 
-def _levels(tables: dict[str, Floats]) -> bool:
-    """Whether several tables of many rows have as many columns, and other numbers of rows."""
-    long = [table.shape for table in tables.values() if len(table) > FEW]
-    return len(set(long)) > len({columns for _, columns in long})
-
-
-def _table(values: NDArray[Any]) -> Floats | None:
-    """[N, columns] of the first picture; None for maps and texts."""
+def _as_table(values: NDArray[Any]) -> Floats | None:
+    """Return the first picture's [N, columns]; None for maps and texts."""
     if values.dtype.kind not in "fiu" or values.ndim > 4:
         return None
     if values.ndim == 4:
@@ -129,9 +122,9 @@ def _table(values: NDArray[Any]) -> Floats | None:
 
 
 def _is_class(column: Floats) -> bool:
-    """Return whether numbers are whole, from -1 (padding) on, and differ or are large."""
-    whole = bool((np.abs(column - np.rint(column)) < WHOLE).all())
-    return whole and bool((column >= -1).all()) and bool(column.any())
+    """Return whether values are whole numbers of at least -1 (padding), and not all 0."""
+    is_whole = bool((np.abs(column - np.rint(column)) < WHOLE).all())
+    return is_whole and bool((column >= -1).all()) and bool(column.any())
 
 
 def _is_score(column: Floats) -> bool:
@@ -139,7 +132,7 @@ def _is_score(column: Floats) -> bool:
     return within and not _is_class(column)
 
 
-def _boxes(tensor: str, table: Floats, columns: str | None, guess: Guess) -> BoxesDescription:
+def _guess_boxes(tensor: str, table: Floats, columns: str | None, guess: Guess) -> BoxesDescription:
     ordered = bool((table[:, 2:] >= table[:, :2] - WHOLE).mean() > 0.95)
     fraction = bool(len(table)) and bool((np.abs(table) <= FRACTION).all())
     form: Literal["xyxy", "cxcywh"] = "xyxy" if ordered else "cxcywh"
@@ -153,8 +146,8 @@ def _boxes(tensor: str, table: Floats, columns: str | None, guess: Guess) -> Box
     return BoxesDescription(tensor=tensor, columns=columns, form=form, unit=unit)
 
 
-def _list_in_one(tables: dict[str, Floats]) -> Guess | None:
-    """One table of finished detections: four columns of a box, a score, a class, in some order."""
+def _find_list(tables: dict[str, Floats]) -> Guess | None:
+    """Find a table of finished detections: a box, a score and a class, in any order."""
     for name, table in tables.items():
         rows = table[table.any(axis=1)]
         if not 6 <= table.shape[1] <= FEW or len(rows) < 2:
@@ -166,24 +159,20 @@ def _list_in_one(tables: dict[str, Floats]) -> Guess | None:
             classes = [at for at in others if _is_class(rows[:, at])]
             box = rows[:, first : first + 4]
             if len(scores) == len(classes) == 1 and (box[:, 2:] > 0).mean() > 0.9:
-                return _finished(name, rows, first, scores[0], classes[0])
+                guess = Guess()
+                guess.guessed["classes.first"] = "1 if the first class has the number 1"
+                guess.outputs = OutputsDescription(
+                    boxes=_guess_boxes(name, box, f"{first}-{first + 3}", guess),
+                    scores=ScoresDescription(tensor=name, columns=scores[0]),
+                    classes=ClassesDescription(tensor=name, column=classes[0], first=0),
+                    nms="inside",
+                )
+                return guess
     return None
 
 
-def _finished(name: str, rows: Floats, first: int, score: int, number: int) -> Guess:
-    guess, box = Guess(), rows[:, first : first + 4]
-    guess.guessed["classes.first"] = "1 if the first class has the number 1"
-    guess.outputs = OutputsDescription(
-        boxes=_boxes(name, box, f"{first}-{first + 3}", guess),
-        scores=ScoresDescription(tensor=name, columns=score),
-        classes=ClassesDescription(tensor=name, column=number, first=0),
-        nms="inside",
-    )
-    return guess
-
-
-def _list_in_parts(tables: dict[str, Floats]) -> Guess | None:
-    """Boxes, scores and classes as outputs of their own, of as many rows."""
+def _find_list_parts(tables: dict[str, Floats]) -> Guess | None:
+    """Find boxes, scores and classes in separate outputs with equally many rows."""
     wide = [name for name, table in tables.items() if table.shape[1] in (4, 5)]
     if len(wide) != 1:
         return None
@@ -195,16 +184,16 @@ def _list_in_parts(tables: dict[str, Floats]) -> Guess | None:
     }
     classes = [name for name, column in flat.items() if _is_class(column)]
     scores = [name for name, column in flat.items() if _is_score(column)]
-    inside = boxes.shape[1] == 5 and not scores
-    if len(classes) != 1 or not (inside or len(scores) == 1):
+    is_joined = boxes.shape[1] == 5 and not scores
+    if len(classes) != 1 or not (is_joined or len(scores) == 1):
         return None
     guess = Guess()
     guess.guessed["classes.first"] = "1 if the first class has the number 1"
     columns = "0-3" if boxes.shape[1] == 5 else None
     counts = [name for name, table in tables.items() if table.shape == (1, 1)]
     guess.outputs = OutputsDescription(
-        boxes=_boxes(wide[0], boxes[:, :4], columns, guess),
-        scores=ScoresDescription(wide[0], 4) if inside else ScoresDescription(scores[0]),
+        boxes=_guess_boxes(wide[0], boxes[:, :4], columns, guess),
+        scores=ScoresDescription(wide[0], 4) if is_joined else ScoresDescription(scores[0]),
         classes=ClassesDescription(tensor=classes[0], first=0),
         count=ColumnDescription(counts[0]) if len(counts) == 1 else None,
         nms="inside",
@@ -212,8 +201,8 @@ def _list_in_parts(tables: dict[str, Floats]) -> Guess | None:
     return guess
 
 
-def _rows_in_two(tables: dict[str, Floats]) -> Guess | None:
-    """Boxes [N, 4] beside scores [N, C], or [C, N]."""
+def _find_two_tables(tables: dict[str, Floats]) -> Guess | None:
+    """Find boxes [N, 4] and scores [N, C], or [C, N]."""
     boxes = [name for name, table in tables.items() if table.shape[1] == 4 and len(table) > 4]
     for name in boxes:
         rows = len(tables[name])
@@ -226,23 +215,23 @@ def _rows_in_two(tables: dict[str, Floats]) -> Guess | None:
             continue
         guess, (scores, across) = Guess(), others[0]
         guess.outputs = OutputsDescription(
-            boxes=_boxes(name, tables[name], None, guess),
-            scores=_scores(scores, tables[scores], None, across, guess),
+            boxes=_guess_boxes(name, tables[name], None, guess),
+            scores=_guess_scores(scores, tables[scores], None, across, guess),
         )
         guess.guessed["nms"] = "none if each object gets one box (DETR)"
         return guess
     return None
 
 
-def _rows_in_one(tables: dict[str, Floats]) -> Guess | None:
+def _find_one_table(tables: dict[str, Floats]) -> Guess | None:
     for name, table in tables.items():
         across = table.shape[0] < table.shape[1] and table.shape[0] >= 5
         rows = table.T if across else table
         if rows.shape[1] < 5 or len(rows) < 2 or not rows.any():
             continue
         guess = Guess()
-        boxes = _boxes(name, rows[:, :4], "0-3", guess)
-        scores = _scores(name, rows[:, 4:], "4-", across, guess)
+        boxes = _guess_boxes(name, rows[:, :4], "0-3", guess)
+        scores = _guess_scores(name, rows[:, 4:], "4-", across, guess)
         if across:
             boxes = BoxesDescription(name, "0-3", boxes.form, boxes.unit, "input", "first")
         guess.guessed["scores.columns"] = (
@@ -253,7 +242,7 @@ def _rows_in_one(tables: dict[str, Floats]) -> Guess | None:
     return None
 
 
-def _scores(
+def _guess_scores(
     name: str, table: Floats, columns: str | None, across: bool, guess: Guess
 ) -> ScoresDescription:
     sums = table.sum(axis=0 if across and columns is None else 1)

@@ -1,9 +1,9 @@
-"""The inputs of a graph from elsewhere: which one is the picture, and what the others are.
+"""Find which input of a graph is the picture, and make the others constant.
 
-Some exporters ask for the size of the picture, to scale the boxes to it or to tell the padding. We
-feed one picture of the network's own size, so ``fix_sizes`` makes a constant of such an input. Only
-inputs whose name and shape prove what they say are treated so (``MEANINGS``); an input that no node
-reads is left out; any other is refused.
+Some exporters add an input for the size of the picture, to scale boxes or to know the padding. Our
+pictures have the size of the input, so ``fix_sizes`` replaces such an input by a constant. This
+needs a known name and shape (``MEANINGS``). Inputs that no node reads are ignored; all others are
+refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEIGHT, WIDTH, ONE = "height", "width", "1"
 
 
 class ExtraInput(NamedTuple):
-    """``forms``: the values of an input's last axis, by its length; () for a mask of pixels."""
+    """``forms``: the values along the last axis, one form per length; (): a mask of pixels."""
 
     maker: str
     forms: tuple[tuple[str, ...], ...]
@@ -40,7 +40,7 @@ SIZE_AND_SCALE = ExtraInput(
     "Faster R-CNN of Caffe2, Paddle and OpenVINO",
     ((HEIGHT, WIDTH, ONE), (HEIGHT, WIDTH, ONE, ONE, ONE, ONE)),
 )
-# The input's name, in lower case and without what a framework puts around it -> what it says.
+# The input's name, in lower case and without a framework's affixes -> its meaning.
 MEANINGS = {
     "orig_target_sizes": TORCH_SIZES,
     "orig_target_size": TORCH_SIZES,
@@ -58,7 +58,7 @@ MEANINGS = {
 
 
 def meaning_of(name: str) -> ExtraInput | None:
-    """What an input of that name says: ``image_shape:0`` and ``serving_default_im_shape`` too."""
+    """Return the meaning of an input such as ``image_shape:0`` or ``serving_default_im_shape``."""
     plain = re.sub(r"(:\d+|_\d+)$", "", name.lower().rpartition("/")[2])
     return MEANINGS.get(plain.removeprefix("serving_default_"))
 
@@ -66,13 +66,13 @@ def meaning_of(name: str) -> ExtraInput | None:
 def split_inputs(
     path: Path, model: onnx.ModelProto, heavy: Collection[str]
 ) -> tuple[onnx.ValueInfoProto, list[onnx.ValueInfoProto]]:
-    """Return the picture, and the inputs for its size. Raises ModelError for others. Old files
-    list their constants as inputs too; ``heavy``: constants that were set aside."""
+    """Return the input for the picture and those for its size. Raises ModelError for others.
+    ``heavy``: large constants, which are listed as inputs; in old files all constants are."""
     graph = model.graph
     constants = {*heavy, *(tensor.name for tensor in graph.initializer)}
     inputs = [info for info in graph.input if info.name not in constants]
     if len(inputs) > 1:
-        read = _names_read(model)
+        read = _collect_names_read(model)
         inputs = [info for info in inputs if info.name in read]
     sizes = [info for info in inputs if meaning_of(info.name) is not None]
     others = [info for info in inputs if meaning_of(info.name) is None]
@@ -93,7 +93,7 @@ def split_inputs(
     return others[0], sizes
 
 
-def _names_read(model: onnx.ModelProto) -> set[str]:
+def _collect_names_read(model: onnx.ModelProto) -> set[str]:
     read: set[str] = set()
     for graph in every_graph(model):
         read.update(name for node in graph.node for name in node.input)
@@ -119,19 +119,19 @@ def _check_form(path: Path, info: onnx.ValueInfoProto) -> None:
         lengths = {len(form) for form in meaning.forms}
         last = dims[-1].dim_value if dims else 0
         fits = len(dims) in (1, 2) and (last in lengths or (not last and len(lengths) == 1))
-        wanted = " or ".join(f"[batch, {length}]" for length in sorted(lengths))
+        expected = " or ".join(f"[batch, {length}]" for length in sorted(lengths))
     else:
         kinds.add(TensorProto.BOOL)
-        fits, wanted = len(dims) == 3, "[batch, height, width]"
+        fits, expected = len(dims) == 3, "[batch, height, width]"
     if not fits or tensor.elem_type not in kinds:
         raise ModelError(
-            f"{path}: its input {info.name} is {describe_tensor(info)}; expected {wanted} numbers, "
-            f"as in {meaning.maker}; export it with this input made constant"
+            f"{path}: its input {info.name} is {describe_tensor(info)}; expected {expected} "
+            f"numbers, as in {meaning.maker}; export it with this input made constant"
         )
 
 
 def fix_sizes(graph: ForeignGraph, size: tuple[int, int], batch: int) -> None:
-    """Make constants of the inputs of sizes, in place. ``size``: (height, width)."""
+    """Replace the inputs for sizes by constants, in place. ``size``: (height, width)."""
     from onnx import helper, numpy_helper
 
     height, width = size
@@ -143,8 +143,8 @@ def fix_sizes(graph: ForeignGraph, size: tuple[int, int], batch: int) -> None:
         assert meaning is not None
         kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         if not meaning.forms:
-            free = (batch, height, width)
-            values = np.ones([own or side for own, side in zip(dims, free, strict=True)], kind)
+            defaults = (batch, height, width)
+            values = np.ones([own or side for own, side in zip(dims, defaults, strict=True)], kind)
         else:
             form = next(form for form in meaning.forms if dims[-1] in (0, len(form)))
             row = np.array([numbers[word] for word in form], kind)

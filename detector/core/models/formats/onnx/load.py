@@ -1,4 +1,4 @@
-"""Reads an ``.onnx`` file into a ForeignGraph: standard operators, one picture, opset 17 on."""
+"""Read an ``.onnx`` file into a ForeignGraph: standard operators, one picture, opset >= 17."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from typing import TYPE_CHECKING
 from detector.core.errors import ModelError
 from detector.core.models.base import START_BYTES, mistaken_for
 from detector.core.models.formats.onnx.bounds import measure_bytes, measure_graph
-from detector.core.models.formats.onnx.foreign import Dims, ForeignGraph, constant_of, dims_of
+from detector.core.models.formats.onnx.foreign import ForeignGraph, constant_of, dims_of
 from detector.core.models.formats.onnx.inputs import split_inputs
 from detector.core.models.formats.onnx.tensors import check_tensors, read_external_data
 from detector.core.models.formats.onnx.tidy import STANDARD, state_output_shapes, tidy
 from detector.core.models.graph.build import OPSET, check_model, is_heavy
+from detector.core.models.layouts.output_shapes import Dims
 
 if TYPE_CHECKING:
     import onnx
 
-MAX_BYTES = (1 << 31) - 1  # of one protobuf message
+MAX_BYTES = (1 << 31) - 1  # the limit of protobuf
 READ_BYTES = 1 << 20
 
 
 def read_graph(path: Path) -> tuple[ForeignGraph, str]:
-    """Return the graph, and the sha256 of all its files. Raises ModelError. The order matters: the
-    file is measured before it is parsed, inlined, converted or inferred."""
+    """Return the graph, and the sha256 of all its files. Raises ModelError. Limits are checked
+    before each step that a forged file could make expensive: parsing, inlining, conversion and
+    inference."""
     model, digest = _parse(path)
     measure_graph(path, model)
     tidy(model)
-    _digest(digest, read_external_data(path, model))
+    _update_digest(digest, read_external_data(path, model))
     check_tensors(path, model)
-    heavy = _set_aside(path, model)
+    heavy = _remove_heavy(path, model)
     model = _inline_functions(path, model)
     _refuse_unknown_operators(path, model)
     state_output_shapes(model)
@@ -41,22 +43,22 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
     return (
         ForeignGraph(
             name=path.stem,
-            opset=_opset(path, model),
-            ir_version=_ir_version(model),
+            opset=_read_opset(path, model),
+            ir_version=_find_ir_version(model),
             input=next(info for info in graph.input if info.name == picture.name),
             sizes=sizes,
-            outputs=_outputs(path, graph),
+            outputs=_read_outputs(path, graph),
             nodes=list(graph.node),
             constants={tensor.name: tensor for tensor in graph.initializer} | heavy,
             metadata=metadata,
-            declared=_declared_shapes(graph),
+            declared=_read_declared_shapes(graph),
         ),
         digest.hexdigest(),
     )
 
 
 def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
-    """Return the model, and the digest of its bytes: they are read once, and parsed once."""
+    """Return the model, and the digest of the bytes that were parsed."""
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -86,9 +88,9 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
     return model, hashlib.sha256(data)
 
 
-def _set_aside(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Take the large constants out of the model, in place, for inputs of the same shape: each step
-    copies the model, which must stay below protobuf's 2 GiB."""
+def _remove_heavy(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Replace large constants by inputs, in place, and return them. Each step copies the model,
+    which must stay below protobuf's limit of 2 GiB."""
     from onnx import helper
 
     graph = model.graph
@@ -135,7 +137,7 @@ def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         inlined: onnx.ModelProto = inliner.inline_local_functions(model)
     except Exception as exc:
-        raise ModelError(f"{path}: its functions cannot be inlined: {_one_line(exc)}") from exc
+        raise ModelError(f"{path}: its functions cannot be inlined: {_join_lines(exc)}") from exc
     return inlined
 
 
@@ -162,10 +164,10 @@ def _refuse_unknown_operators(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the checked model at opset 17, or at its own where that is newer."""
+    """Return the checked model at opset 17, or at its own opset if that is newer."""
     from onnx import defs, version_converter
 
-    opset = _opset(path, model)
+    opset = _read_opset(path, model)
     if opset > (known := defs.onnx_opset_version()):
         raise ModelError(
             f"{path}: uses opset {opset}, but the installed onnx package only knows opsets up to "
@@ -173,74 +175,74 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
         )
     try:
         check_model(model, unfinished=True)
-    except Exception as exc:  # the checker's own kind, and others
+    except Exception as exc:  # the checker's own error, and others
         raise ModelError(
-            f"{path}: the ONNX checker rejects it: {_one_line(exc)}; export it again"
+            f"{path}: the ONNX checker rejects it: {_join_lines(exc)}; export it again"
         ) from exc
     if opset >= OPSET:
         return model
     try:
         converted: onnx.ModelProto = version_converter.convert_version(model, OPSET)
-    except Exception as exc:  # RuntimeError and its own kinds
+    except Exception as exc:  # RuntimeError, and the converter's own errors
         raise ModelError(
-            f"{path}: ONNX cannot convert it from opset {opset} to {OPSET}: {_one_line(exc)}; "
+            f"{path}: ONNX cannot convert it from opset {opset} to {OPSET}: {_join_lines(exc)}; "
             f"export it again with opset {OPSET}"
         ) from exc
     if opset <= 10:
-        _keep_old_places(converted)
+        _restore_coordinates(converted)
     return converted
 
 
-def _keep_old_places(model: onnx.ModelProto) -> None:
-    """Upsample, and Resize of opset 10, multiply places by the scale and round down. The converter
-    (onnx 1.23.2) leaves them the defaults of later opsets."""
+def _restore_coordinates(model: onnx.ModelProto) -> None:
+    """Make each Resize multiply coordinates by the scale and round down, as Upsample and Resize of
+    opset 10 do. onnx 1.23.2 converts them to the other defaults of later opsets."""
     from onnx import helper
 
     for node in model.graph.node:
         if node.op_type == "Resize":
-            kept = [one for one in node.attribute if one.name == "mode"]
-            kept.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
-            kept.append(helper.make_attribute("nearest_mode", "floor"))
+            attributes = [entry for entry in node.attribute if entry.name == "mode"]
+            attributes.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+            attributes.append(helper.make_attribute("nearest_mode", "floor"))
             del node.attribute[:]
-            node.attribute.extend(kept)
+            node.attribute.extend(attributes)
 
 
-def _opset(path: Path, model: onnx.ModelProto) -> int:
+def _read_opset(path: Path, model: onnx.ModelProto) -> int:
     for entry in model.opset_import:
         if entry.domain in STANDARD:
             return int(entry.version)
     raise ModelError(f"{path}: does not declare its opset; export it again")
 
 
-def _ir_version(model: onnx.ModelProto) -> int:
-    """Return the lowest version that fits the operators: newer ones lock out older runtimes."""
+def _find_ir_version(model: onnx.ModelProto) -> int:
+    """Return the lowest version that fits the opset, because old runtimes reject newer ones."""
     from onnx import helper
 
-    wanted = [entry for entry in model.opset_import if entry.domain in STANDARD]
-    return int(helper.find_min_ir_version_for(wanted, ignore_unknown=True))
+    standard = [entry for entry in model.opset_import if entry.domain in STANDARD]
+    return int(helper.find_min_ir_version_for(standard, ignore_unknown=True))
 
 
-def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
-    made = {name for node in graph.node for name in node.output}
+def _read_outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
+    computed = {name for node in graph.node for name in node.output}
     for info in graph.output:
-        if info.name not in made:
-            raise ModelError(f"{path}: no node makes its output {info.name}; export it again")
+        if info.name not in computed:
+            raise ModelError(f"{path}: no node computes its output {info.name}; export it again")
     return {info.name: info.type.tensor_type.elem_type for info in graph.output}
 
 
-def _declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
+def _read_declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
     stated = {
         info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")
     }
     return {name: dims for name, dims in stated.items() if all(dims)}
 
 
-def _digest(digest: hashlib._Hash, files: list[Path]) -> None:
+def _update_digest(digest: hashlib._Hash, files: list[Path]) -> None:
     for path in files:
         with path.open("rb") as file:
             while block := file.read(READ_BYTES):
                 digest.update(block)
 
 
-def _one_line(exc: BaseException) -> str:
+def _join_lines(exc: BaseException) -> str:
     return " ".join(str(exc).split())[:300]

@@ -1,5 +1,5 @@
-"""What exporters write beside the graph: task, class names, stride, input size, NMS. The values are
-texts that look like Python or JSON, and are never evaluated."""
+"""The metadata that exporters add to a graph: task, class names, stride, input size and NMS. The
+values are texts that look like Python or JSON. They are parsed, never evaluated."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.parsing import parse_json, quote
 
-MAX_TEXT = 1 << 20  # characters of a value
+MAX_TEXT = 1 << 20  # characters in a value
 MAX_CLASSES = 100_000
-MAX_NAME = 200  # characters of a class's name
+MAX_NAME = 200  # characters in a class name
 MAX_SIDE = 16384
 MAX_STRIDE = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Absent keys are None, empty or False. ``imgsz``: (height, width)."""
+    """Missing keys are None, empty or False. ``imgsz``: (height, width)."""
 
     description: str = ""
     names: tuple[str, ...] | None = None
@@ -31,38 +31,38 @@ class Metadata:
 
     @property
     def finished(self) -> bool:
-        """Whether the exporter says that outputs are final detections (NMS done or not needed)."""
+        """Whether the metadata states that outputs are final detections."""
         return self.nms or self.end2end
 
 
 def read_metadata(path: str, entries: Mapping[str, str]) -> Metadata:
-    """Raises ModelError for a task other than detection; other senseless values count as absent."""
+    """Parse metadata. Raises ModelError for another task than detection; ignores invalid values."""
     task = str(entries.get("task", "detect")).strip().lower()
     if task not in ("detect", ""):
         raise ModelError(
             f"{path}: is a model for the task {quote(task)}; only detection is supported: export "
             "one whose task is detect"
         )
-    arguments = _literal(entries.get("args", ""))
+    arguments = _parse_literal(entries.get("args", ""))
     nms = arguments.get("nms") if isinstance(arguments, dict) else None
     return Metadata(
         description=str(entries.get("description", ""))[:200],
-        names=_names(_literal(entries.get("names", "")))
-        or _names(entries.get("character", "")[:MAX_TEXT].splitlines()),  # of RapidAI
-        stride=_stride(_literal(entries.get("stride", ""))),
-        imgsz=_size(_literal(entries.get("imgsz", ""))),
-        nms=bool(nms) or _literal(entries.get("nms", "")) is True,
-        end2end=_literal(entries.get("end2end", "")) is True,
+        names=_parse_names(_parse_literal(entries.get("names", "")))
+        or _parse_names(entries.get("character", "")[:MAX_TEXT].splitlines()),  # RapidAI's key
+        stride=_parse_stride(_parse_literal(entries.get("stride", ""))),
+        imgsz=_parse_size(_parse_literal(entries.get("imgsz", ""))),
+        nms=bool(nms) or _parse_literal(entries.get("nms", "")) is True,
+        end2end=_parse_literal(entries.get("end2end", "")) is True,
     )
 
 
-def _literal(text: str) -> object:
-    """A value written as in Python or JSON, by ``literal_eval``; None for any other text."""
+def _parse_literal(text: str) -> object:
+    """Parse a Python literal or JSON; return None for any other text."""
     text = text.strip()
     if not text or len(text) > MAX_TEXT:
         return None
     try:
-        with warnings.catch_warnings():  # of Python's compiler, about a backslash
+        with warnings.catch_warnings():  # from Python's compiler, for a backslash
             warnings.simplefilter("ignore")
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
@@ -74,7 +74,7 @@ def _literal(text: str) -> object:
     return value
 
 
-def _names(value: object) -> tuple[str, ...] | None:
+def _parse_names(value: object) -> tuple[str, ...] | None:
     if isinstance(value, dict):
         try:
             numbered = {int(key): name for key, name in value.items()}
@@ -85,7 +85,7 @@ def _names(value: object) -> tuple[str, ...] | None:
         value = [numbered[key] for key in range(len(numbered))]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_CLASSES:
         return None
-    # Names go into tables, file names and pictures: nothing unprintable may be in them.
+    # Unprintable characters are removed, since names go into tables, file names and pictures.
     if any(isinstance(name, list | tuple | dict | set) for name in value):
         return None
     printable = [
@@ -94,7 +94,7 @@ def _names(value: object) -> tuple[str, ...] | None:
     return tuple(name or f"class{at}" for at, name in enumerate(printable))
 
 
-def _stride(value: object) -> int | None:
+def _parse_stride(value: object) -> int | None:
     if (
         isinstance(value, list | tuple)
         and value
@@ -104,7 +104,7 @@ def _stride(value: object) -> int | None:
     return int(value) if isinstance(value, int | float) and 1 <= value <= MAX_STRIDE else None
 
 
-def _size(value: object) -> tuple[int, int] | None:
+def _parse_size(value: object) -> tuple[int, int] | None:
     if isinstance(value, int):
         value = [value, value]
     if (

@@ -1,5 +1,5 @@
-"""The lists that operators take as inputs: starts and ends, shapes, sizes, factors. ONNX's shape
-inference lets wrong ones pass where it does not need them."""
+"""Check the lists that operators take as inputs: starts, ends, shapes, sizes and factors. ONNX's
+shape inference does not report those that it does not need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detector.core.models.formats.onnx.foreign import ForeignGraph
 if TYPE_CHECKING:
     import onnx
 
-# Operator -> its inputs that must be lists, [N]; not axes, where runtimes take plain numbers.
+# Operator -> its inputs that must be lists [N], without axes, for which runtimes accept a number.
 LISTS = {
     "Slice": (1, 2, 3, 4),
     "Reshape": (1,),
@@ -20,8 +20,8 @@ LISTS = {
     "Resize": (2, 3),
     "ConstantOfShape": (0,),
 }
-FACTORS = {("Resize", 2)}  # of floats; all others are of whole numbers
-NAMES = ("starts", "ends", "axes", "steps")  # of a Slice, from input 1 on
+FACTORS = {("Resize", 2)}  # lists of floats; all others hold whole numbers
+NAMES = ("starts", "ends", "axes", "steps")  # a Slice's inputs, from input 1
 
 
 def check_operands(graph: ForeignGraph) -> None:
@@ -39,37 +39,37 @@ def _check_list(graph: ForeignGraph, node: onnx.NodeProto, at: int) -> None:
     name = node.input[at]
     dims, kind = graph.dims.get(name), graph.types.get(name)
     if dims is not None and len(dims) != 1:
-        raise _odd(graph, node, f"its input {at} has shape {list(dims)}, but must be a list")
-    whole = (TensorProto.INT32, TensorProto.INT64)
+        raise _damaged(graph, node, f"its input {at} has shape {list(dims)}, but must be a list")
+    integers = (TensorProto.INT32, TensorProto.INT64)
     floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
-    wanted = floats if (node.op_type, at) in FACTORS else whole
-    if kind and kind not in wanted:
-        raise _odd(graph, node, f"its input {at} has the wrong number type")
+    allowed = floats if (node.op_type, at) in FACTORS else integers
+    if kind and kind not in allowed:
+        raise _damaged(graph, node, f"its input {at} has the wrong number type")
 
 
 def _check_slice(graph: ForeignGraph, node: onnx.NodeProto) -> None:
-    given = {
+    lengths = {
         name: graph.dims[tensor][0]
         for name, tensor in zip(NAMES, node.input[1:], strict=False)
         if tensor and tensor in graph.dims
     }
-    if len({length for length in given.values() if length is not None}) > 1:
-        raise _odd(graph, node, f"the lengths of its lists do not match: {given}")
+    if len({length for length in lengths.values() if length is not None}) > 1:
+        raise _damaged(graph, node, f"the lengths of its lists do not match: {lengths}")
     dims = graph.dims.get(node.input[0])
     if dims is None:
         return
-    rank, count = len(dims), given.get("starts")
+    rank, count = len(dims), lengths.get("starts")
     axes = graph.value(node.input[3]) if len(node.input) > 3 and node.input[3] else None
-    places = range(count or 0) if axes is None else axes.tolist()
-    if any(not -rank <= axis < rank for axis in places) or len({a % rank for a in places}) < len(
-        places
+    listed = range(count or 0) if axes is None else axes.tolist()
+    if any(not -rank <= axis < rank for axis in listed) or len({a % rank for a in listed}) < len(
+        listed
     ):
-        raise _odd(
-            graph, node, f"its axes {list(places)[:9]} are not axes of its input, which has {rank}"
+        raise _damaged(
+            graph, node, f"its axes {list(listed)[:9]} are not axes of its input, which has {rank}"
         )
 
 
-def _odd(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> ModelError:
+def _damaged(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> ModelError:
     return ModelError(
         f"{graph.name}: node {node.name or node.output[0]} ({node.op_type}): {what}; the file is "
         "damaged: export it again"

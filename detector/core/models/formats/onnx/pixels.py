@@ -1,4 +1,4 @@
-"""What a graph from elsewhere wants of a picture's pixels, less what it does itself."""
+"""How to convert pixels for a graph: what its family expects, minus what the graph does itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detector.core.models.formats.onnx.evidence import Evidence
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """``factor`` x pixel (0..255) + ``offset``, for all or for each of the graph's channels."""
+    """``factor`` x pixel (0..255) + ``offset``: one value, or one for each of three channels."""
 
     bgr: bool = False
     factor: tuple[float, ...] = (1.0,)
@@ -27,26 +27,26 @@ def input_of(evidence: Evidence, description: Description) -> InputDescription:
     return msgspec.structs.replace(description.input, **evidence.stated)
 
 
-def wanted_pixels(evidence: Evidence, description: Description, *, described: bool) -> Pixels:
-    """Return the family's pixel steps that the graph lacks. ``described``: by the user."""
+def needed_pixels(evidence: Evidence, description: Description, *, described: bool) -> Pixels:
+    """Return the conversion that the graph lacks. ``described``: the user wrote ``description``."""
     from onnx import TensorProto
 
-    given = description.input if described else input_of(evidence, description)
-    inside = evidence.inside()
-    # A graph that turns the channels takes the other order than its family's networks.
-    bgr = (given.colour == "bgr") != (inside.turned and not described)
+    pixels = description.input if described else input_of(evidence, description)
+    steps = evidence.pixel_steps()
+    # A graph that swaps red and blue itself needs the opposite order to its family's networks.
+    bgr = (pixels.colour == "bgr") != (steps.swaps_channels and not described)
     if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
         return Pixels(bgr)  # the graph does the rest
-    scale = 1.0 if inside.scales else pixel_scale(given)
-    if inside.subtracts or (given.mean is None and given.deviation is None):
+    scale = 1.0 if steps.scales else pixel_scale(pixels)
+    if steps.subtracts or (pixels.mean is None and pixels.deviation is None):
         return Pixels(bgr, (scale,))
-    # With a scale inside, a mean that comes after it is subtracted before it.
-    ahead = pixel_scale(given) if inside.scales else 1.0
-    mean, deviation = given.mean or (0.0,) * 3, given.deviation or (1.0,) * 3
-    if inside.divides:  # and leaves the mean to us
+    # If the graph scales pixels, we subtract the mean before that, so it must be in their units.
+    graph_scale = pixel_scale(pixels) if steps.scales else 1.0
+    mean, deviation = pixels.mean or (0.0,) * 3, pixels.deviation or (1.0,) * 3
+    if steps.divides:  # the graph divides, but does not subtract
         deviation = (1.0,) * 3
     return Pixels(
         bgr,
-        tuple(scale / one for one in deviation),
-        tuple(-m / ahead / d for m, d in zip(mean, deviation, strict=True)),
+        tuple(scale / d for d in deviation),
+        tuple(-m / graph_scale / d for m, d in zip(mean, deviation, strict=True)),
     )

@@ -1,4 +1,4 @@
-"""Raw outputs that hold no boxes: which kind they are, and how to export them with boxes."""
+"""Recognise raw outputs that do not hold boxes, and advise how to export them with boxes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 from detector.core.models.formats.onnx.evidence import PAGE, Evidence
 
-ANCHORS = 9  # a cell, of EfficientDet and RetinaNet
+ANCHORS = 9  # per cell in EfficientDet and RetinaNet
 SIDES = 4 * ANCHORS
-BINS = 64  # channels for a box of YOLOv8's kind: 16 for each of four distances
+BINS = 64  # channels of a YOLOv8 box: 16 for each of four distances
 KINDS = {
     "levels": (
         "the raw levels of EfficientDet or RetinaNet: class scores, and boxes relative to anchors "
@@ -46,8 +46,8 @@ def raw_kind(evidence: Evidence) -> str | None:
     if not maps:
         if re.search(r"(?<![a-z])obb(?![a-z])", evidence.graph.name, re.IGNORECASE):
             return KINDS["turned"]
-        said = " ".join(evidence.graph.outputs)
-        return KINDS["priors"] if re.search(r"mbox_(loc|conf)", said) else None
+        names = " ".join(evidence.graph.outputs)
+        return KINDS["priors"] if re.search(r"mbox_(loc|conf)", names) else None
     planes = [sides[1] for sides in maps if len(sides) == 4]
     if len(maps) >= 6 and planes.count(SIDES) * 2 == len(maps):
         others = [count for count in planes if count != SIDES]
@@ -58,10 +58,10 @@ def raw_kind(evidence: Evidence) -> str | None:
     if len(maps) in (2, 3, 4) and len(set(planes)) == 1 and len(planes) == len(maps):
         channels = planes[0] or 0
         name = f"{evidence.graph.name} {evidence.metadata.description}"
-        later = re.search(r"yolo-?v?(8|9|1\d|26)(?!\d)", name, re.IGNORECASE)
-        if later and channels > BINS:
+        is_newer = re.search(r"yolo-?v?(8|9|1\d|26)(?!\d)", name, re.IGNORECASE)
+        if is_newer and channels > BINS:
             return KINDS["distances"]
-        if channels > 15 and channels % 3 == 0 and not later:
+        if channels > 15 and channels % 3 == 0 and not is_newer:
             return KINDS["anchors"]
     return KINDS["maps"]
 

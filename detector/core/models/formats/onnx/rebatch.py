@@ -1,8 +1,9 @@
-"""Changes the batch of a graph that was exported for another one, where that is proven right.
+"""Change the batch of a graph that was exported with another one, if that is provably correct.
 
-The proof follows the batch axis from the input through every node. Each operator must treat the
-pictures one by one, by the rules below, and a Reshape must keep the axis apart; the constant in
-such a Reshape is all that changes. An operator without a rule is refused by name.
+The proof follows the batch axis from the input through every node. By the rules below, each
+operator must treat pictures separately, and a Reshape must not merge or split the axis. Only
+constants that hold the batch change, such as a Reshape's target. Operators without a rule are
+refused.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ BROADCAST = frozenset(
     "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow PRelu "
     "Sub Sum Where".split()
 )
-# Over [batch, channels, ...]: the first input alone carries pictures.
+# Operators on [batch, channels, ...]: only the first input depends on the pictures.
 SPATIAL = frozenset(
     "AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool "
     "GlobalMaxPool InstanceNormalization LRN MaxPool SpaceToDepth GroupNormalization".split()
 )
 REDUCTIONS = frozenset(
-    "ReduceMax ReduceMean ReduceMin ReduceSum ReduceL1 ReduceL2 ReduceProd ReduceSumSquare "
-    "ReduceLogSumExp".split()
+    "ArgMax ArgMin ReduceMax ReduceMean ReduceMin ReduceSum ReduceL1 ReduceL2 ReduceProd "
+    "ReduceSumSquare ReduceLogSumExp".split()
 )
 # Operators that work along one axis, the last one by default.
 ALONG = frozenset("Softmax LogSoftmax Hardmax TopK LpNormalization".split())
 
 
 class _UnprovenError(Exception):
-    """Why a node is not known to treat pictures one by one."""
+    """Says why a node is not known to treat pictures separately."""
 
 
 @dataclass(slots=True)
@@ -51,8 +52,7 @@ class _BatchAxes:
     graph: ForeignGraph
     old: int
     new: int
-    # Tensor -> where its batch axis lies; tensors that carry no pictures are absent.
-    axes: dict[str, int]
+    axes: dict[str, int]  # tensor that depends on the pictures -> its batch axis
 
     def shape(self, name: str) -> tuple[int, ...]:
         shape = self.graph.shape(name)
@@ -60,12 +60,12 @@ class _BatchAxes:
             raise _UnprovenError("its size depends on the picture")
         return shape
 
-    def carried(self, node: onnx.NodeProto) -> list[str]:
+    def batched_inputs(self, node: onnx.NodeProto) -> list[str]:
         return [name for name in node.input if name in self.axes]
 
-    def alone(self, node: onnx.NodeProto) -> int:
-        """Return the batch axis of the first input, where no other input carries pictures."""
-        if self.carried(node) != [node.input[0]]:
+    def only_axis(self, node: onnx.NodeProto) -> int:
+        """Return the batch axis of the first input, which must be the only batched one."""
+        if self.batched_inputs(node) != [node.input[0]]:
             raise _UnprovenError("more than its first input depends on the picture")
         return self.axes[node.input[0]]
 
@@ -77,7 +77,8 @@ class _BatchAxes:
 
 
 def rebatch(graph: ForeignGraph, new: int) -> None:
-    """Changes a graph that was folded at its own batch into one for ``new`` pictures, in place."""
+    """Change the batch of a graph to ``new``, in place. It must have been folded at its own batch.
+    Raises ModelError."""
     dims = graph.input.type.tensor_type.shape.dim
     if len(dims) < 4:
         raise ModelError(
@@ -89,7 +90,7 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
     before = dict(graph.dims)
     for node in graph.nodes:
         try:
-            _follow(walk, node)
+            _follow_node(walk, node)
         except _UnprovenError as why:
             raise ModelError(
                 f"{graph.name}: the file is fixed at batch {old}, and node "
@@ -98,23 +99,23 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
             ) from None
     dims[0].dim_value = new
     graph.infer()
-    _check(walk, before)
+    _check_shapes(walk, before)
 
 
-def _follow(walk: _BatchAxes, node: onnx.NodeProto) -> None:
-    if not walk.carried(node):
+def _follow_node(walk: _BatchAxes, node: onnx.NodeProto) -> None:
+    if not walk.batched_inputs(node):
         return
     if node.op_type in UNARY:
-        axis = walk.alone(node)
+        axis = walk.only_axis(node)
     elif node.op_type in BROADCAST:
-        axis = _broadcast(walk, node)
+        axis = _follow_broadcast(walk, node)
     elif node.op_type in SPATIAL:
-        if (axis := walk.alone(node)) != 0:
+        if (axis := walk.only_axis(node)) != 0:
             raise _UnprovenError("the batch is not its first axis")
     elif node.op_type in ALONG:
-        axis = _along(walk, node)
+        axis = _follow_along(walk, node)
     elif node.op_type in REDUCTIONS:
-        axis = _reduction(walk, node)
+        axis = _follow_reduction(walk, node)
     elif node.op_type in RULES:
         axis = RULES[node.op_type](walk, node)
     else:
@@ -122,8 +123,8 @@ def _follow(walk: _BatchAxes, node: onnx.NodeProto) -> None:
     walk.axes |= {name: axis for name in node.output if name}
 
 
-def _check(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -> None:
-    """Check the result: every shape is the old one with the new batch in its place."""
+def _check_shapes(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -> None:
+    """Raise ModelError unless shapes differ from those ``before`` only in the batch."""
     graph = walk.graph
     for name, axis in walk.axes.items():
         old, new = before.get(name), graph.dims.get(name)
@@ -142,86 +143,80 @@ def _check(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -> None:
             )
 
 
-def _broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Shapes are aligned at their ends; constants must be the same for all pictures."""
+def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    """Align shapes at their ends. Constants must be the same for all pictures."""
     rank = max(len(walk.shape(name)) for name in node.input if name)
-    from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.carried(node)}
+    from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.batched_inputs(node)}
     if len(from_end) != 1:
         raise _UnprovenError("the batch axes of its inputs differ")
-    back = from_end.pop()
+    distance = from_end.pop()
     for name in node.input:
         if name and name not in walk.axes:
             shape = walk.shape(name)
-            if len(shape) >= back and shape[-back] != 1:
+            if len(shape) >= distance and shape[-distance] != 1:
                 raise _UnprovenError(
                     f"constant {name} {list(shape)} differs from picture to picture"
                 )
-    return rank - back
+    return rank - distance
 
 
-def _positive(axis: int, rank: int) -> int:
-    return axis + rank if axis < 0 else axis
-
-
-def _apart(axis: int, used: int, rank: int) -> int:
-    """Return the batch axis, where an operator works along another one."""
-    if _positive(used, rank) == axis:
+def _check_axis(axis: int, used: int, rank: int) -> int:
+    """Return the batch axis ``axis`` if an operator works along another axis, ``used``."""
+    if used % rank == axis:
         raise _UnprovenError("it works along the batch axis")
     return axis
 
 
-def _along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis = walk.alone(node)
-    return _apart(axis, attributes_of(node).get("axis", -1), len(walk.shape(node.input[0])))
+def _follow_along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    default = 0 if node.op_type == "Split" else -1
+    used = attributes_of(node).get("axis", default)
+    return _check_axis(walk.only_axis(node), used, len(walk.shape(node.input[0])))
 
 
-def _axis_without(axis: int, gone: Sequence[int], rank: int) -> int:
-    """Return the batch axis after the axes ``gone`` are removed."""
-    positive = {_positive(other, rank) for other in gone}
+def _axis_without(axis: int, removed: Sequence[int], rank: int) -> int:
+    """Return the batch axis after the axes ``removed`` are removed."""
+    positive = {other % rank for other in removed}
     if axis in positive:
         raise _UnprovenError("it removes the batch axis")
     return axis - sum(other < axis for other in positive)
 
 
-def _reduction(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, attributes = walk.alone(node), attributes_of(node)
+def _follow_reduction(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis, attributes = walk.only_axis(node), attributes_of(node)
     rank = len(walk.shape(node.input[0]))
-    gone = attributes.get("axes") or (
-        walk.numbers(node.input[1]) if len(node.input) > 1 and node.input[1] else None
-    )
-    after = _axis_without(axis, gone or range(rank), rank)
+    if node.op_type in ("ArgMax", "ArgMin"):
+        removed: Sequence[int] | None = [attributes.get("axis", 0)]
+    else:
+        removed = attributes.get("axes") or (
+            walk.numbers(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+        )
+    after = _axis_without(axis, removed or range(rank), rank)
     return axis if attributes.get("keepdims", 1) else after
 
 
-def _arg(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, attributes = walk.alone(node), attributes_of(node)
-    after = _axis_without(axis, [attributes.get("axis", 0)], len(walk.shape(node.input[0])))
-    return axis if attributes.get("keepdims", 1) else after
-
-
-def _layer_normalization(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
-    if _positive(attributes_of(node).get("axis", -1), rank) <= axis:
+def _follow_layer_normalization(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
+    if attributes_of(node).get("axis", -1) % rank <= axis:
         raise _UnprovenError("it works along the batch axis")
     return axis
 
 
-def _concat(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    if len(walk.carried(node)) != len(node.input):
+def _follow_concat(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    if len(walk.batched_inputs(node)) != len(node.input):
         raise _UnprovenError("one of its inputs is the same for all pictures")
     axes = {walk.axes[name] for name in node.input}
     if len(axes) != 1:
         raise _UnprovenError("the batch axes of its inputs differ")
-    return _apart(axes.pop(), attributes_of(node)["axis"], len(walk.shape(node.input[0])))
+    return _check_axis(axes.pop(), attributes_of(node)["axis"], len(walk.shape(node.input[0])))
 
 
-def _transpose(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
+def _follow_transpose(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     return list(attributes_of(node).get("perm", range(rank)[::-1])).index(axis)
 
 
-def _slice(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
+def _follow_slice(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     starts = walk.numbers(node.input[1])
     used = (
         walk.numbers(node.input[3])
@@ -229,51 +224,44 @@ def _slice(walk: _BatchAxes, node: onnx.NodeProto) -> int:
         else list(range(len(starts)))
     )
     for other in used:
-        _apart(axis, other, rank)
+        _check_axis(axis, other, rank)
     return axis
 
 
-def _split(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    return _apart(
-        walk.alone(node), attributes_of(node).get("axis", 0), len(walk.shape(node.input[0]))
-    )
-
-
-def _gather(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
-    used = _positive(attributes_of(node).get("axis", 0), rank)
-    _apart(axis, used, rank)
+def _follow_gather(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
+    used = attributes_of(node).get("axis", 0) % rank
+    _check_axis(axis, used, rank)
     return axis if axis < used else axis + len(walk.shape(node.input[1])) - 1
 
 
-def _gather_elements(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_gather_elements(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     data, indices = node.input[0], node.input[1]
     if walk.axes.get(data) is None or walk.axes.get(data) != walk.axes.get(indices):
         raise _UnprovenError("one of its inputs is the same for all pictures")
-    return _apart(walk.axes[data], attributes_of(node).get("axis", 0), len(walk.shape(data)))
+    return _check_axis(walk.axes[data], attributes_of(node).get("axis", 0), len(walk.shape(data)))
 
 
-def _grid_sample(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_grid_sample(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     if [walk.axes.get(name) for name in node.input] != [0, 0]:
         raise _UnprovenError("its inputs do not both have the batch as their first axis")
     return 0
 
 
-def _matmul(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_matmul(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     ranks = [len(walk.shape(name)) for name in node.input]
     if node.input[0] in walk.axes and node.input[1] not in walk.axes and ranks[1] == 2:
-        axis = walk.axes[node.input[0]]
-        # Rows are independent, also where the batch is their axis.
-        return _apart(axis, -1, ranks[0])
+        # Rows are independent of each other, so the batch may be their axis.
+        return _check_axis(walk.axes[node.input[0]], -1, ranks[0])
     for name, rank in zip(node.input, ranks, strict=True):
         if name in walk.axes and walk.axes[name] >= rank - 2:
             raise _UnprovenError("it multiplies along the batch axis")
-    return _broadcast(walk, node)
+    return _follow_broadcast(walk, node)
 
 
-def _gemm(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+def _follow_gemm(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     attributes = attributes_of(node)
-    if walk.alone(node) != 0 or attributes.get("transA"):
+    if walk.only_axis(node) != 0 or attributes.get("transA"):
         raise _UnprovenError("it multiplies along the batch axis")
     if len(node.input) > 2 and node.input[2]:
         shape = walk.shape(node.input[2])
@@ -284,32 +272,38 @@ def _gemm(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return 0
 
 
-def _axes_of(walk: _BatchAxes, node: onnx.NodeProto) -> list[int]:
+def _read_axes(walk: _BatchAxes, node: onnx.NodeProto) -> list[int]:
     if len(node.input) < 2 or not node.input[1]:
-        raise _UnprovenError("it names no axes")
+        raise _UnprovenError("it does not state its axes")
     return walk.numbers(node.input[1])
 
 
-def _squeeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    return _axis_without(walk.alone(node), _axes_of(walk, node), len(walk.shape(node.input[0])))
+def _follow_squeeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    return _axis_without(
+        walk.only_axis(node), _read_axes(walk, node), len(walk.shape(node.input[0]))
+    )
 
 
-def _unsqueeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, added = walk.alone(node), _axes_of(walk, node)
+def _follow_unsqueeze(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis, added = walk.only_axis(node), _read_axes(walk, node)
     rank = len(walk.shape(node.input[0])) + len(added)
-    positions = {_positive(other, rank) for other in added}
+    positions = {other % rank for other in added}
     return [at for at in range(rank) if at not in positions][axis]
 
 
-def _flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    if walk.alone(node) != 0 or attributes_of(node).get("axis", 1) != 1:
+def _follow_flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    if walk.only_axis(node) != 0 or attributes_of(node).get("axis", 1) != 1:
         raise _UnprovenError("it mixes the batch axis with others")
     return 0
 
 
-def _reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """The batch axis is neither merged nor split; what lies before it stays as large."""
-    axis, source, target = walk.alone(node), walk.shape(node.input[0]), walk.shape(node.output[0])
+def _follow_reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    """Find the batch axis in the result: the products of sides before and after it must be kept."""
+    axis, source, target = (
+        walk.only_axis(node),
+        walk.shape(node.input[0]),
+        walk.shape(node.output[0]),
+    )
     before, after = math.prod(source[:axis]), math.prod(source[axis + 1 :])
     places = [
         at
@@ -320,43 +314,43 @@ def _reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     ]
     if not places:
         raise _UnprovenError(f"{list(source)} -> {list(target)} mixes the batch axis with others")
-    place, asked = places[0], walk.numbers(node.input[1])
-    copies = asked[place] == 0 and place == axis and not attributes_of(node).get("allowzero", 0)
-    if asked[place] != -1 and not copies:
-        asked[place] = walk.new
-        node.input[1] = walk.graph.constant(node.input[1], np.array(asked, np.int64))
+    place, sides = places[0], walk.numbers(node.input[1])
+    copies = sides[place] == 0 and place == axis and not attributes_of(node).get("allowzero", 0)
+    if sides[place] != -1 and not copies:
+        sides[place] = walk.new
+        node.input[1] = walk.graph.constant(node.input[1], np.array(sides, np.int64))
     return place
 
 
-def _expand(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
-    asked = walk.numbers(node.input[1])
-    at = len(asked) - (rank - axis)
-    if at >= 0 and asked[at] not in (1, walk.old):
+def _follow_expand(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
+    sides = walk.numbers(node.input[1])
+    at = len(sides) - (rank - axis)
+    if at >= 0 and sides[at] not in (1, walk.old):
         raise _UnprovenError("it repeats the batch axis")
-    if at >= 0 and asked[at] == walk.old:
-        asked[at] = walk.new
-        node.input[1] = walk.graph.constant(node.input[1], np.array(asked, np.int64))
-    return max(rank, len(asked)) - (rank - axis)
+    if at >= 0 and sides[at] == walk.old:
+        sides[at] = walk.new
+        node.input[1] = walk.graph.constant(node.input[1], np.array(sides, np.int64))
+    return max(rank, len(sides)) - (rank - axis)
 
 
-def _tile(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis = walk.alone(node)
+def _follow_tile(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis = walk.only_axis(node)
     if walk.numbers(node.input[1])[axis] != 1:
         raise _UnprovenError("it repeats the batch axis")
     return axis
 
 
-def _pad(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
+def _follow_pad(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     pads = walk.numbers(node.input[1])
     if len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
         raise _UnprovenError("it adds to the batch axis")
     return axis
 
 
-def _resize(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    if walk.alone(node) != 0:
+def _follow_resize(walk: _BatchAxes, node: onnx.NodeProto) -> int:
+    if walk.only_axis(node) != 0:
         raise _UnprovenError("the batch is not its first axis")
     if len(node.input) > 3 and node.input[3]:
         sizes = walk.numbers(node.input[3])
@@ -374,26 +368,24 @@ def _resize(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     return 0
 
 
-# Operator -> a function that returns where the batch axis of its outputs lies.
+# Operator -> a function that returns the batch axis of its outputs.
 RULES: dict[str, Callable[[_BatchAxes, onnx.NodeProto], int]] = {
-    "ArgMax": _arg,
-    "ArgMin": _arg,
-    "Concat": _concat,
-    "Expand": _expand,
-    "Flatten": _flatten,
-    "Gather": _gather,
-    "GatherElements": _gather_elements,
-    "Gemm": _gemm,
-    "GridSample": _grid_sample,
-    "LayerNormalization": _layer_normalization,
-    "MatMul": _matmul,
-    "Pad": _pad,
-    "Reshape": _reshape,
-    "Resize": _resize,
-    "Slice": _slice,
-    "Split": _split,
-    "Squeeze": _squeeze,
-    "Tile": _tile,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
+    "Concat": _follow_concat,
+    "Expand": _follow_expand,
+    "Flatten": _follow_flatten,
+    "Gather": _follow_gather,
+    "GatherElements": _follow_gather_elements,
+    "Gemm": _follow_gemm,
+    "GridSample": _follow_grid_sample,
+    "LayerNormalization": _follow_layer_normalization,
+    "MatMul": _follow_matmul,
+    "Pad": _follow_pad,
+    "Reshape": _follow_reshape,
+    "Resize": _follow_resize,
+    "Slice": _follow_slice,
+    "Split": _follow_along,
+    "Squeeze": _follow_squeeze,
+    "Tile": _follow_tile,
+    "Transpose": _follow_transpose,
+    "Unsqueeze": _follow_unsqueeze,
 }

@@ -1,15 +1,15 @@
-"""What an ONNX file is: which family, where its outputs hold boxes, scores and classes.
+"""Recognise the family of an ONNX file and where its outputs hold boxes, scores and classes.
 
-A reading needs evidence. It comes, in this order, from
+The evidence comes, in this order, from
 
     the user             --describe FILE, --family NAME
-    the file's metadata  what Ultralytics and the YOLOs before it write: names, stride, task
-    tensors' names       of a family in cfg/families that says where its outputs stand
-    the number of rows   3 boxes a cell, or 1, of a YOLO's maps: models/layouts
+    the file's metadata  names, stride and task, as Ultralytics and older YOLOs write them
+    tensors' names       those of a family in cfg/families
+    the number of rows   3 boxes per cell of a YOLO's maps, or 1: models/layouts
 
-If the metadata does not prove a layout, one probe of the network may disprove it: scores outside
+If the metadata does not prove a layout, a test run of the network may disprove it: scores outside
 0..1, boxes within a pixel, fractional classes. A file that fits no layout, or several, is refused
-with what was seen and what to type.
+with a message that describes its outputs and what to type.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from detector.core.errors import ModelError
 from detector.core.errors.text import counted
 from detector.core.models.description import Description, bind, families, family, listed_names
 from detector.core.models.formats.onnx.evidence import DESCRIBE_PIXELS, PAGE, Evidence
-from detector.core.models.formats.onnx.guess import guess_outputs, has_levels, how_to_say
+from detector.core.models.formats.onnx.guess import advise, guess_outputs, has_levels
 from detector.core.models.formats.onnx.inputs import meaning_of
-from detector.core.models.formats.onnx.pixels import wanted_pixels
+from detector.core.models.formats.onnx.pixels import needed_pixels
 from detector.core.models.formats.onnx.raw_maps import raw_kind
 from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound
-from detector.core.models.names import find_names, read_names
+from detector.core.models.names import find_names, read_names, warn_of_coco
 from detector.core.models.probed import doubt_outputs, doubt_pixels
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 COCO = 80  # classes
 AS_DESCRIBED = "as described by --describe"
-DESCRIBED = "described"  # what a description says
+DESCRIBED = "described"  # kind of outputs that a description explains
 
-MASK_SCALE = 4  # pixels of the input for one pixel of a segmentation model's masks
+MASK_SCALE = 4  # a segmentation model's masks are smaller than the input by this factor
 ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
 
 
@@ -56,32 +56,38 @@ class Recognition:
 def recognise(
     evidence: Evidence, *, asked: str | None = None, described: Description | None = None
 ) -> Recognition:
-    """Recognise a folded graph. Raises ModelError with the shapes seen and those needed."""
+    """Recognise a folded graph. Raises ModelError that shows the outputs and the expected ones."""
     metadata = evidence.metadata
     if described is not None:
         return _as_described(evidence, described)
     _refuse_masks(evidence)
     if asked is not None:
-        wanted = _as_asked(evidence, family(ALIASES.get(asked, asked)))
-        if (doubt := _doubt_pixels(evidence, wanted)) is not None:
+        result = _as_asked(evidence, family(ALIASES.get(asked, asked)))
+        if (doubt := _doubt_pixels(evidence, result)) is not None:
             raise ModelError(f"{evidence.graph.name}: --family {asked}: {doubt}; {DESCRIBE_PIXELS}")
-        return wanted
-    found = None
+        return result
+    match = None
     if metadata.names is None:
-        found = _by_tensors(evidence)
-    found = found or _by_layout(evidence) or _by_tensors(evidence)
-    if found is None:
+        match = _by_tensors(evidence)
+    match = match or _by_layout(evidence) or _by_tensors(evidence)
+    if match is None:
         raise ModelError(_refusal(evidence))
-    if not _is_proven(metadata, found.bound):
-        layout = layouts().get(found.kind)
-        doubt = layout.doubt(evidence, found.bound) if layout else None
-        doubt = doubt or doubt_of(evidence, found.bound) or _doubt_pixels(evidence, found)
+    names = metadata.names
+    has_names = names is not None and match.bound.classes in (None, len(names))
+    if not has_names or metadata.stride is None:
+        layout = layouts().get(match.kind)
+        doubt = layout.doubt(evidence, match.bound) if layout else None
+        doubt = doubt or doubt_of(evidence, match.bound) or _doubt_pixels(evidence, match)
         if doubt is not None:
-            raise ModelError(_contradiction(evidence, found, doubt))
-    return found
+            raise ModelError(
+                f"{evidence.graph.name}: looks like {match.description.family} ({match.why}), but "
+                f"is not: {doubt}; {evidence.output_shapes()}; if it is a detector, "
+                f"{advise(evidence)}"
+            )
+    return match
 
 
-# By what the user says
+# From the user's options
 
 
 def _as_described(evidence: Evidence, described: Description) -> Recognition:
@@ -97,28 +103,28 @@ def _as_described(evidence: Evidence, described: Description) -> Recognition:
 
 
 def _as_asked(
-    evidence: Evidence, wanted: Description, why: str = "as asked for by --family"
+    evidence: Evidence, asked: Description, why: str = "as asked for by --family"
 ) -> Recognition:
     evidence.forced = True
-    seen = evidence.output_shapes()
-    if wanted.outputs is not None:
-        bound = bind(wanted.outputs, evidence.outputs(), (evidence.height, evidence.width))
+    shapes = evidence.output_shapes()
+    if asked.outputs is not None:
+        bound = bind(asked.outputs, evidence.outputs(), (evidence.height, evidence.width))
         if isinstance(bound, str):
             raise ModelError(
-                f"{evidence.graph.name}: --family {wanted.family}: {bound}; {seen}; "
-                f"{how_to_say(evidence)}"
+                f"{evidence.graph.name}: --family {asked.family}: {bound}; {shapes}; "
+                f"{advise(evidence)}"
             )
-        return Recognition(wanted, DESCRIBED, bound, why)
-    for kind in wanted.layouts:
-        if found := layouts()[kind].in_graph(evidence):
-            return Recognition(wanted, kind, found, why)
-    shapes = "; or ".join(layouts()[kind].shape for kind in wanted.layouts)
+        return Recognition(asked, DESCRIBED, bound, why)
+    for kind in asked.layouts:
+        if match := layouts()[kind].in_graph(evidence):
+            return Recognition(asked, kind, match, why)
+    expected = "; or ".join(layouts()[kind].shape for kind in asked.layouts)
     raise ModelError(
-        f"{evidence.graph.name}: --family {wanted.family}: its exports give {shapes}, but {seen}"
+        f"{evidence.graph.name}: --family {asked.family}: its exports give {expected}, but {shapes}"
     )
 
 
-# By what the file says
+# From the file
 
 
 def _by_tensors(evidence: Evidence) -> Recognition | None:
@@ -129,44 +135,44 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
         bound = bind(known.outputs, evidence.outputs(), (evidence.height, evidence.width))
         if not isinstance(bound, str) and _has_parts(evidence, known, bound):
             fitting.append(Recognition(known, DESCRIBED, bound, "from its tensors' names"))
-    most = max((_signs(one.description) for one in fitting), default=0)
-    fitting = [one for one in fitting if _signs(one.description) == most]
+    most = max((_count_signs(match.description) for match in fitting), default=0)
+    fitting = [match for match in fitting if _count_signs(match.description) == most]
     if len(fitting) > 1:
-        fitting = [one for one in fitting if doubt_of(evidence, one.bound) is None] or fitting
+        fitting = [match for match in fitting if doubt_of(evidence, match.bound) is None] or fitting
     if len(fitting) > 1:
-        names = ", ".join(one.description.family for one in fitting)
+        names = ", ".join(match.description.family for match in fitting)
         raise ModelError(
             f"{evidence.graph.name}: {evidence.output_shapes()}, which may be {names}; choose with "
-            f"--family, or {how_to_say(evidence)}"
+            f"--family, or {advise(evidence)}"
         )
     return fitting[0] if fitting else None
 
 
 def _has_parts(evidence: Evidence, known: Description, bound: Bound) -> bool:
-    """Whether the outputs have the signs that are about them: columns, and how boxes are made."""
-    reading, wanted = bound.reading, known.signs.classes
+    """Return whether the outputs have the family's signs: the columns, and how boxes are made."""
+    reading, classes = bound.reading, known.signs.classes
     assert reading is not None
     background = reading.background != "none"
-    if wanted is not None and (bound.classes or 0) + background != wanted:
+    if classes is not None and (bound.classes or 0) + background != classes:
         return False
     boxes = bound.outputs[reading.boxes.output]
     return not known.signs.sides or evidence.sides(boxes) == known.signs.sides
 
 
-def _signs(known: Description) -> int:
+def _count_signs(known: Description) -> int:
     signs = known.signs
     return sum(bool(getattr(signs, field)) for field in signs.__struct_fields__)
 
 
 def _has_signs(evidence: Evidence, known: Description) -> bool:
     signs, graph = known.signs, evidence.graph
-    said = f"{evidence.metadata.description}\n{graph.name}"
+    words = f"{evidence.metadata.description}\n{graph.name}"
     return (
-        (not signs.words or re.search(signs.words, said, re.IGNORECASE) is not None)
+        (not signs.words or re.search(signs.words, words, re.IGNORECASE) is not None)
         and all(evidence.has_operator(operator) for operator in signs.operators)
         and not any(evidence.has_operator(operator) for operator in signs.without)
         and (not signs.stem or bool(evidence.stem() & set(signs.stem)))
-        and (not signs.normalises or evidence.inside().normalises)
+        and (not signs.normalises or evidence.pixel_steps().normalises)
         and (not signs.picture or graph.input.name in signs.picture)
         and {meaning_of(name) for name in signs.inputs}
         <= {meaning_of(info.name) for info in graph.sizes}
@@ -174,62 +180,50 @@ def _has_signs(evidence: Evidence, known: Description) -> bool:
 
 
 def _by_layout(evidence: Evidence) -> Recognition | None:
-    """Return the first layout that fits; of the family that the file names, where it does."""
-    named, where = evidence.named()
+    """Return the first layout that fits. If the file names its family, only try its layouts."""
+    named, where = evidence.stated_family()
     for kind, layout in layouts().items():
         if named is not None and kind not in family(named).layouts:
             continue
         if bound := layout.in_graph(evidence):
             name, why = (named, where) if named else (bound.family, "from its output's shape")
             if not name:
-                known = f"layout {kind} has no usual_family, a file of cfg/families that lists it"
-                raise ModelError(f"{evidence.graph.name}: {known}")
+                raise ModelError(
+                    f"{evidence.graph.name}: layout {kind} has no usual_family, a file of "
+                    "cfg/families that lists it"
+                )
             return Recognition(family(name), kind, bound, f"{why}, {kind} outputs")
     return None
 
 
-# Doubts
-
-
-def _is_proven(metadata: Metadata, bound: Bound) -> bool:
-    names = metadata.names
-    fits = names is not None and bound.classes in (None, len(names))
-    return fits and metadata.stride is not None
+# Contradictions
 
 
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
-    if bound.reading is None or (answers := evidence.probe()) is None:
+    if bound.reading is None or (results := evidence.probe()) is None:
         return None
     if bound.joined:
-        return None  # a description, or the names of every level, say what they are
+        return None  # proven by a description or by the names of all levels
     outputs = []
     for name in bound.outputs:
-        values = np.asarray(answers[name], np.float32)
+        values = np.asarray(results[name], np.float32)
         outputs.append(values[None] if name in bound.bare else values[:1])
     size = evidence.width, evidence.height
     names = evidence.metadata.names
     return doubt_outputs(outputs, bound.reading, size, None if names is None else len(names))
 
 
-def _doubt_pixels(evidence: Evidence, found: Recognition) -> str | None:
-    """Return why the first layer's answer contradicts the family's pixels; else None."""
-    wanted, probed = wanted_pixels(evidence, found.description, described=False), evidence.probe()
+def _doubt_pixels(evidence: Evidence, result: Recognition) -> str | None:
+    """Describe how the first layer's output contradicts the family's pixels; else return None."""
+    pixels, probed = needed_pixels(evidence, result.description, described=False), evidence.probe()
     if probed is None or evidence.response is None:
         return None
-    factor = float(np.mean(wanted.factor)) / (1.0 if evidence.is_bright() else 1 / 255)
+    factor = float(np.mean(pixels.factor)) / (1.0 if evidence.is_bright() else 1 / 255)
     return doubt_pixels(evidence.response * factor)
 
 
-def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
-    graph = evidence.graph
-    return (
-        f"{graph.name}: looks like {found.description.family} ({found.why}), but is not: {doubt}; "
-        f"{evidence.output_shapes()}; if it is a detector, {how_to_say(evidence)}"
-    )
-
-
 def _refuse_masks(evidence: Evidence) -> None:
-    """Refuse segmentation models: the coefficients for masks would be read as classes."""
+    """Refuse segmentation models, because we would read the coefficients of masks as classes."""
     graph = evidence.graph
     quarter = (evidence.height // MASK_SCALE, evidence.width // MASK_SCALE)
     maps = [name for name in graph.outputs if len(evidence.dims(name)) == 4]
@@ -241,7 +235,7 @@ def _refuse_masks(evidence: Evidence) -> None:
         )
 
 
-def _families_of_that_shape(evidence: Evidence) -> str:
+def _list_matching_families(evidence: Evidence) -> str:
     size = (evidence.height, evidence.width)
     fitting = [
         known.family
@@ -254,24 +248,24 @@ def _families_of_that_shape(evidence: Evidence) -> str:
 
 
 def _refusal(evidence: Evidence) -> str:
-    graph, (named, _) = evidence.graph, evidence.named()
+    graph, (named, _) = evidence.graph, evidence.stated_family()
     if (kind := raw_kind(evidence)) is not None:
         needed = f"these are {kind}"
     elif has_levels(evidence):
         needed = (
-            f"there is an output for each stride{_families_of_that_shape(evidence)}. Name its "
+            f"there is an output for each stride{_list_matching_families(evidence)}. Name its "
             "family with --family, or write a file for --describe with the key levels "
             f"({PAGE})"
         )
     else:
         needed = (
             "it is not certain where boxes and scores "
-            f"are{_families_of_that_shape(evidence)}{guess_outputs(evidence).words()}. Name its "
+            f"are{_list_matching_families(evidence)}{guess_outputs(evidence).words()}. Name its "
             f"family with --family (detect-video models families lists {len(families())}), or "
-            f"{how_to_say(evidence)}"
+            f"{advise(evidence)}"
         )
-    said = f"its metadata says {named}, but " if named else "its family was not recognised: "
-    return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"
+    start = f"its metadata says {named}, but " if named else "its family was not recognised: "
+    return f"{graph.name}: {start}{evidence.output_shapes()}; {needed}"
 
 
 # Names
@@ -280,7 +274,8 @@ def _refusal(evidence: Evidence) -> str:
 def class_names(
     path: Path, result: Recognition, metadata: Metadata, given: Path | None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Names, of ``given``, the file, the description, beside the file, or COCO's; and warnings."""
+    """Return class names and warnings. Names come from ``given``, or else from the metadata, the
+    description, a file next to the model, or COCO."""
     classes, described = result.bound.classes, listed_names(result.description)
     if given is None and metadata.names is not None:
         if classes is not None and len(metadata.names) != classes:
@@ -292,17 +287,11 @@ def class_names(
     if given is None and described is not None and classes in (None, len(described)):
         is_word = isinstance(result.description.names, str)
         assumed = classes is None and is_word and result.why != AS_DESCRIBED
-        return described, [_assumed(path, len(described))] if assumed else []
+        return described, [warn_of_coco(path, len(described))] if assumed else []
     if classes is not None:
         return find_names(path, classes, given)
-    # Finished detections do not tell how many classes there are.
+    # From here on, the outputs are finished detections, which do not show the number of classes.
     if given is not None:
         return read_names(given), []
     names, warnings = find_names(path, COCO, None)
-    return names, [*warnings, _assumed(path, COCO)]
-
-
-def _assumed(path: Path, classes: int) -> str:
-    return (
-        f"{path.name} has no class names: COCO's {classes} are assumed; use --names FILE for others"
-    )
+    return names, [*warnings, warn_of_coco(path, COCO)]

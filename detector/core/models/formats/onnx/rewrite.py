@@ -1,11 +1,11 @@
-"""Rewrites a graph for all engines: our input and outputs, plainer operators, and our names.
+"""Rewrite a graph for all engines: our input and outputs, simpler operators, and our names.
 
-The steps, in the order in which ``read`` takes them:
+``read`` takes these steps in this order:
 
-``settle_outputs``      float32 outputs of fixed shape, the batch first
-``simplify_operators``  one output a node, and bounds that are plain positions
-``put_prefix``          u8 RGB NHWC at the input, then what the network was trained on
-``rename_all``          every node a path of identifiers, and its output named like it
+``settle_outputs``      makes outputs float32 of fixed shape, with the batch as the first axis
+``simplify_operators``  gives nodes one output, and Slices bounds from 0 to the length
+``put_prefix``          makes the input u8 RGB NHWC, and converts it to the network's pixels
+``rename_all``          names nodes by paths of identifiers, and their outputs like them
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 
     from detector.core.models.layouts.base import JoinedOutput
 
-MAX_PARTS = 24  # of a name; the deepest modules have ten
-# The rows of a list of unknown length. NMS may sort it by class (YOLO-NAS), so a shorter one would
-# lose the best; super-gradients' exports have 1000 rows at most, torchvision's and MMDeploy's 300.
+MAX_PARTS = 24  # parts of a name; the deepest modules have ten
+# Rows of a list whose length depends on the picture. As NMS may sort it by class (YOLO-NAS), a
+# lower limit could cut off the best ones. super-gradients exports at most 1000 rows, torchvision
+# and MMDeploy 300.
 MAX_ROWS = 1000
 BGR = [2, 1, 0]
-PREFIX = "input"  # the prefix's nodes are input.cast etc.; in torch a module of that name
-# Attributes of torch.nn.Module and torch.fx.GraphModule, which no submodule may be named.
-TAKEN = frozenset(
+PREFIX = "input"  # nodes of the prefix are named input.cast and so on
+# Attributes of torch.nn.Module and torch.fx.GraphModule, which are no valid names of submodules.
+RESERVED = frozenset(
     "T_destination add_module add_submodule apply bfloat16 buffers call_super_init children code "
     "compile constants cpu cuda delete_all_unused_submodules delete_submodule double dump_patches "
     "eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule graph "
@@ -50,7 +51,7 @@ TAKEN = frozenset(
     "set_submodule shape_env share_memory state_dict to to_empty to_folder train training type "
     "xpu zero_grad".split()
 )
-# Input -> the last word of its constant's name.
+# Operator -> number of an input -> the last word of its constant's name.
 OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
 
 
@@ -58,24 +59,24 @@ OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose",
 
 
 def join_levels(graph: ForeignGraph, joined: Mapping[str, JoinedOutput]) -> None:
-    """Join the outputs of all strides in place. Each keeps its rows' order."""
+    """Join the outputs of all strides, in place and in order."""
     from onnx import helper
 
-    for name, made in joined.items():
+    for name, output in joined.items():
         tables = []
-        for level in made.levels:
+        for level in output.levels:
             x, dims = level, graph.dims[level]
             if len(dims) == 4:
                 graph.nodes.append(graph.node("Transpose", "level.last", [x], perm=[0, 2, 3, 1]))
                 x = graph.nodes[-1].output[0]
             if len(dims) != 3:
-                sides = [dims[0] if len(dims) == 4 else 1, -1, made.columns]
+                sides = [dims[0] if len(dims) == 4 else 1, -1, output.columns]
                 shape = graph.constant("level.shape", np.array(sides, np.int64))
                 graph.nodes.append(graph.node("Reshape", "level.rows", [x, shape]))
                 x = graph.nodes[-1].output[0]
             tables.append(x)
         graph.nodes.append(helper.make_node("Concat", tables, [name], name=name, axis=1))
-        graph.outputs[name] = graph.types[made.levels[0]]
+        graph.outputs[name] = graph.types[output.levels[0]]
     if joined:
         graph.infer()
 
@@ -83,8 +84,8 @@ def join_levels(graph: ForeignGraph, joined: Mapping[str, JoinedOutput]) -> None
 def settle_outputs(
     graph: ForeignGraph, names: tuple[str, ...], bare: Collection[str], batch: int
 ) -> None:
-    """Keep the outputs ``names``, each made by a node of its own, in place. Those in ``bare`` get a
-    batch axis. A list whose length depends on the picture ([K, 7]) gets MAX_ROWS rows."""
+    """Make ``names`` the outputs, each of its own node, in place. Those in ``bare`` get a batch
+    axis. A list whose length depends on the picture ([K, 7]) gets MAX_ROWS rows."""
     from onnx import TensorProto
 
     for name in names:
@@ -94,8 +95,8 @@ def settle_outputs(
                 f"{graph.name}: output {name} {list(graph.dims[name])} is one list for the whole "
                 "batch; use --batch 1"
             )
-    made = [_settle_output(graph, name, name in bare) for name in names]
-    graph.outputs = dict.fromkeys(made, TensorProto.FLOAT)
+    settled = [_settle_output(graph, name, name in bare) for name in names]
+    graph.outputs = dict.fromkeys(settled, TensorProto.FLOAT)
     drop_unused(graph)
 
 
@@ -124,7 +125,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
     if graph.types[name] != TensorProto.FLOAT:
         nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
         x = nodes[-1].output[0]
-    if name in graph.taken:  # only the file states its shape: a Reshape states it to everyone
+    if name in graph.uses_declared:  # a Reshape states what inference does not find
         sides = graph.constant("output.shape", np.array(dims, np.int64))
         nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
     elif None in dims:
@@ -135,24 +136,24 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
                 "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
             )
         )
-    elif not nodes and graph.makers()[name].output[0] != name:  # only a first output has its name
+    elif not nodes and graph.makers()[name].output[0] != name:  # not its node's first output
         nodes.append(graph.node("Identity", "output", [x]))
     graph.nodes += nodes
     return nodes[-1].output[0] if nodes else name
 
 
 def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
-    """Make MAX_ROWS rows of a list whose length is known at run time only."""
+    """Pad or cut a list whose length is known only at run time to MAX_ROWS rows."""
     dims = graph.dims[name]
-    free = [at for at, side in enumerate(dims) if side is None]
-    rest = [side for side in dims if side is not None]
-    if len(free) != 1 or len(dims) > 3 or any(side != 1 for side in rest[: free[0]]):
+    unknown = [at for at, side in enumerate(dims) if side is None]
+    known = [side for side in dims if side is not None]
+    if len(unknown) != 1 or len(dims) > 3 or any(side != 1 for side in known[: unknown[0]]):
         shown = ["?" if side is None else side for side in dims]
         raise ModelError(
-            f"{graph.name}: output {name} {shown} has more open sides than its number of "
-            "detections; export it with fixed shapes"
+            f"{graph.name}: output {name} {shown} depends on the picture in more than the number "
+            "of detections; export it with fixed shapes"
         )
-    axis, rank = free[0], len(dims)
+    axis, rank = unknown[0], len(dims)
     pads = [0] * 2 * rank
     pads[rank + axis] = MAX_ROWS
     numbers = {
@@ -162,23 +163,23 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
         "axes": np.array([axis], np.int64),
         "shape": np.array([1, MAX_ROWS, *dims[axis + 1 :]], np.int64),
     }
-    given = {key: graph.constant(f"output.{key}", value) for key, value in numbers.items()}
-    padded = graph.node("Pad", "output.padded", [x, given["pads"]], mode="constant")
+    names = {key: graph.constant(f"output.{key}", value) for key, value in numbers.items()}
+    padded = graph.node("Pad", "output.padded", [x, names["pads"]], mode="constant")
     cut = graph.node(
-        "Slice", "output.cut", [padded.output[0], given["starts"], given["ends"], given["axes"]]
+        "Slice", "output.cut", [padded.output[0], names["starts"], names["ends"], names["axes"]]
     )
-    return [padded, cut, graph.node("Reshape", "output.rows", [cut.output[0], given["shape"]])]
+    return [padded, cut, graph.node("Reshape", "output.rows", [cut.output[0], names["shape"]])]
 
 
 # Operators
 
 
 def simplify_operators(graph: ForeignGraph) -> None:
-    """Turn each Split into Slices, and bounds that count from the end into plain positions.
+    """Replace each Split by Slices, and bounds that count from the end by ones from the start.
 
-    Gives a GridSample's inputs one type, as ONNX Runtime and TensorRT want it. Before a
-    GatherElements (YOLOv10) a Split stays: OpenVINO 2026.4 removes a Slice there and refuses the
-    graph.
+    Give a GridSample's inputs one type, which ONNX Runtime and TensorRT need. Before a
+    GatherElements (YOLOv10), use a Split: OpenVINO 2026.4 removes a Slice there and then rejects
+    the graph.
     """
     gathered = {node.input[0] for node in graph.nodes if node.op_type == "GatherElements"}
     nodes: list[onnx.NodeProto] = []
@@ -198,7 +199,7 @@ def simplify_operators(graph: ForeignGraph) -> None:
 
 
 def _slice_to_split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """A Split that makes a Slice's output and an unread rest; other nodes stay."""
+    """Return a Split with a Slice's output and unused ones; return other nodes unchanged."""
     from onnx import helper
 
     shape = graph.shape(node.input[0])
@@ -212,16 +213,16 @@ def _slice_to_split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto
         return node
     start, end, axis = (int(bound.item()) for bound in bounds if bound is not None)
     sides = {"before": start, "": end - start, "after": shape[axis] - end}
-    kept = {place: side for place, side in sides.items() if side > 0}
+    sides = {place: side for place, side in sides.items() if side > 0}
     outputs = [
-        graph.fresh(f"{node.output[0]}.{place}") if place else node.output[0] for place in kept
+        graph.fresh(f"{node.output[0]}.{place}") if place else node.output[0] for place in sides
     ]
-    sizes = graph.constant(f"{node.output[0]}.sizes", np.array(list(kept.values()), np.int64))
+    sizes = graph.constant(f"{node.output[0]}.sizes", np.array(list(sides.values()), np.int64))
     return helper.make_node("Split", [node.input[0], sizes], outputs, name=node.name, axis=axis)
 
 
 def _split_to_slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """One Slice for each output of a Split; none where the sizes are not known."""
+    """Return one Slice for each output of a Split; [] if the sizes are unknown."""
     from onnx import helper
 
     shape, axis = graph.shape(node.input[0]), attributes_of(node).get("axis", 0)
@@ -229,7 +230,7 @@ def _split_to_slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.Nod
     if shape is None or any(part is None for part in parts):
         return []
     ends = list(itertools.accumulate(part[axis] for part in parts if part is not None))
-    made = []
+    slices = []
     for at, (start, end) in enumerate(itertools.pairwise([0, *ends])):
         bounds = [
             graph.constant(f"{node.name}.{key}", np.array([value], np.int64))
@@ -237,12 +238,12 @@ def _split_to_slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.Nod
         ]
         inputs, name = [node.input[0], *bounds], f"{node.name}_{at}" if node.name else ""
         if node.output[at]:
-            made.append(helper.make_node("Slice", inputs, [node.output[at]], name=name))
-    return made
+            slices.append(helper.make_node("Slice", inputs, [node.output[at]], name=name))
+    return slices
 
 
 def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
-    """Rewrites a Slice whose bounds count from the end, or lie beyond it; in place."""
+    """Rewrite the bounds of a Slice that count from the end or exceed it, in place."""
     shape = graph.shape(node.input[0])
     parts = [graph.value(name) if name else None for name in node.input[1:]]
     if (
@@ -257,7 +258,7 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
     axes = parts[2] if len(parts) > 2 and parts[2] is not None else np.arange(len(starts))
     steps = parts[3] if len(parts) > 3 and parts[3] is not None else np.ones(len(starts), np.int64)
     if (steps < 1).any():
-        return  # a backward Slice stays unchanged
+        return  # we do not change a backward Slice
     axes = axes % len(shape)
     limits = np.array(shape, np.int64)[axes]
     starts, ends = (
@@ -275,11 +276,11 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
 # Input
 
 
-def put_prefix(graph: ForeignGraph, wanted: Pixels, *, planar: bool) -> None:
-    """Put our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
+def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
+    """Add our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
 
-    ``planar``: the graph reads NCHW. Order and scale are folded into the first convolutions, except
-    before half-precision weights (1/255 would round to zero) and if something is subtracted.
+    ``planar``: the graph reads NCHW. Order and scale are folded into the first convolutions, unless
+    their weights have half precision (1/255 would round to zero) or a mean is subtracted.
     """
     from onnx import TensorProto, helper
 
@@ -294,14 +295,14 @@ def put_prefix(graph: ForeignGraph, wanted: Pixels, *, planar: bool) -> None:
         helper.make_node("Cast", [INPUT], ["input.cast"], name="input.cast", to=TensorProto.FLOAT)
     ]
     if planar:
-        nodes.append(_follow(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
-    absorbs = planar and batched and kind == TensorProto.FLOAT and wanted.plain
-    order = BGR if wanted.bgr else sorted(BGR)
-    if not (absorbs and _absorb_into_weights(graph, old.name, order, wanted.factor[0])):
-        nodes += _prepare(graph, nodes, wanted, planar)
+        nodes.append(_make_next(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
+    folds = planar and batched and kind == TensorProto.FLOAT and pixels.plain
+    order = BGR if pixels.bgr else sorted(BGR)
+    if not (folds and _fold_into_weights(graph, old.name, order, pixels.factor[0])):
+        nodes += _convert_pixels(graph, nodes, pixels, planar)
     if not batched:
-        sides_given = graph.constant("input.unbatched.shape", np.array(rest, np.int64))
-        nodes.append(_follow(nodes, "Reshape", "input.unbatched", sides_given))
+        shape = graph.constant("input.unbatched.shape", np.array(rest, np.int64))
+        nodes.append(_make_next(nodes, "Reshape", "input.unbatched", shape))
     last = nodes[-1].output[0]
     if kind == TensorProto.UINT8 and (casts := _float_casts(graph, old.name)):
         for node in casts:
@@ -309,32 +310,32 @@ def put_prefix(graph: ForeignGraph, wanted: Pixels, *, planar: bool) -> None:
         graph.nodes = [node for node in graph.nodes if node not in casts]
     elif kind != TensorProto.FLOAT:
         name = "input.u8" if kind == TensorProto.UINT8 else "input.fp16"
-        nodes.append(_follow(nodes, "Cast", name, to=kind))
+        nodes.append(_make_next(nodes, "Cast", name, to=kind))
         last = nodes[-1].output[0]
     graph.rename(old.name, last)
     graph.nodes = [*nodes, *graph.nodes]
 
 
-def _prepare(
-    graph: ForeignGraph, before: list[onnx.NodeProto], wanted: Pixels, planar: bool
+def _convert_pixels(
+    graph: ForeignGraph, before: list[onnx.NodeProto], pixels: Pixels, planar: bool
 ) -> list[onnx.NodeProto]:
     nodes: list[onnx.NodeProto] = []
-    if wanted.bgr:
+    if pixels.bgr:
         nodes += _swap_channels(graph, before[-1].output[0], axis=1 if planar else 3)
     shape = (1, -1, 1, 1) if planar else (1, 1, 1, -1)
-    steps = (("Mul", "input.scale", wanted.factor, 1.0), ("Add", "input.shift", wanted.offset, 0.0))
-    for operator, name, values, nothing in steps:
-        if all(value == nothing for value in values):
+    steps = (("Mul", "input.scale", pixels.factor, 1.0), ("Add", "input.shift", pixels.offset, 0.0))
+    for operator, name, values, neutral in steps:
+        if all(value == neutral for value in values):
             continue
-        held = np.array(values if len(set(values)) > 1 else values[:1], np.float32)
-        held = held.reshape(shape) if len(held) > 1 else held
-        constant = graph.constant(f"{name}.factor", held)
-        nodes.append(_follow(nodes or before, operator, name, constant))
+        operand = np.array(values if len(set(values)) > 1 else values[:1], np.float32)
+        operand = operand.reshape(shape) if len(operand) > 1 else operand
+        constant = graph.constant(f"{name}.factor", operand)
+        nodes.append(_make_next(nodes or before, operator, name, constant))
     return nodes
 
 
 def _float_casts(graph: ForeignGraph, name: str) -> list[onnx.NodeProto]:
-    """Return the nodes that read a tensor, where all of them make float32 of it; else none."""
+    """Return the nodes that read a tensor if all of them cast it to float32; else []."""
     from onnx import TensorProto
 
     nodes = [node for node in graph.nodes if name in node.input]
@@ -352,31 +353,32 @@ def _free_prefix_names(graph: ForeignGraph) -> None:
     tensors = {name for node in graph.nodes for name in (*node.input, *node.output)} - {
         graph.input.name
     }
-    others = {
+    renamed = {
         name: graph.fresh(name)
         for name in tensors
         if name == INPUT or name.startswith(f"{PREFIX}.")
     }
     for node in graph.nodes:
-        node.input[:] = [others.get(name, name) for name in node.input]
-        node.output[:] = [others.get(name, name) for name in node.output]
-    graph.constants = {others.get(name, name): tensor for name, tensor in graph.constants.items()}
-    for name in others.values():
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    graph.constants = {renamed.get(name, name): tensor for name, tensor in graph.constants.items()}
+    for name in renamed.values():
         if name in graph.constants:
             graph.constants[name].name = name
-    graph.outputs = {others.get(name, name): kind for name, kind in graph.outputs.items()}
+    graph.outputs = {renamed.get(name, name): kind for name, kind in graph.outputs.items()}
 
 
-def _follow(
-    nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object
+def _make_next(
+    nodes: list[onnx.NodeProto], operator: str, name: str, *operands: str, **attributes: object
 ) -> onnx.NodeProto:
     from onnx import helper
 
-    return helper.make_node(operator, [nodes[-1].output[0], *more], [name], name=name, **attributes)
+    inputs = [nodes[-1].output[0], *operands]
+    return helper.make_node(operator, inputs, [name], name=name, **attributes)
 
 
 def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProto]:
-    """RGB to BGR by three Slices and a Concat, which every engine has."""
+    """Convert RGB to BGR by three Slices and a Concat, which all engines support."""
     from onnx import helper
 
     nodes = []
@@ -390,8 +392,8 @@ def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProt
     return [*nodes, helper.make_node("Concat", parts, ["input.bgr"], name="input.bgr", axis=axis)]
 
 
-def _absorb_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
-    """Reorder and scale the weights that read the picture; False if others read it too."""
+def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
+    """Reorder and scale the weights that read the picture; return False if other nodes read it."""
     orders = {start: order}
     convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
     for node in graph.nodes:
@@ -415,14 +417,14 @@ def _absorb_into_weights(graph: ForeignGraph, start: str, order: list[int], scal
     for node, channels in convolutions:
         weights = graph.value(node.input[1])
         assert weights is not None
-        # Channel i of the new input is channel channels.index(i) of the one they were trained on.
-        moved = weights[:, np.argsort(channels)] * np.float32(scale)
-        node.input[1] = graph.constant(node.input[1], moved.astype(np.float32))
+        # The new input's channel i is channel channels.index(i) of the input in training.
+        reordered = weights[:, np.argsort(channels)] * np.float32(scale)
+        node.input[1] = graph.constant(node.input[1], reordered.astype(np.float32))
     return True
 
 
 def _has_plain_weights(graph: ForeignGraph, node: onnx.NodeProto, read: list[str]) -> bool:
-    """Return whether a Conv without groups reads the picture alone, with constant weights."""
+    """Return whether a Conv without groups reads only the picture and constant weights."""
     weights = graph.dims.get(node.input[1], ())
     return (
         read == [node.input[0]]
@@ -449,7 +451,8 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
 
 def rename_all(graph: ForeignGraph) -> None:
     """Rename nodes, tensors and constants, in place: ``/model.0/conv/Conv`` becomes
-    ``model.0.conv`` if one node. No name begins another: torch modules would clash."""
+    ``model.0.conv`` if it is the module's only node. No name is another one's beginning, as torch's
+    modules would clash."""
     names = _node_names(graph.nodes)
     tensors = {graph.input.name: graph.input.name}
     for node, name in zip(graph.nodes, names, strict=True):
@@ -457,15 +460,13 @@ def rename_all(graph: ForeignGraph) -> None:
             if output:
                 tensors[output] = name if at == 0 else f"{name}.{at}"
     for node, name in zip(graph.nodes, names, strict=True):
-        for at, given in enumerate(node.input):
-            if given and given not in tensors:
+        for at, tensor in enumerate(node.input):
+            if tensor and tensor not in tensors:
                 operand = OPERANDS.get(node.op_type, {}).get(at, f"in{at}")
-                tensors[given] = f"{name}.{operand}"
-    graph.constants = {
-        tensors[old]: _rename_tensor(tensor, tensors[old])
-        for old, tensor in graph.constants.items()
-        if old in tensors
-    }
+                tensors[tensor] = f"{name}.{operand}"
+    graph.constants = {tensors[old]: t for old, t in graph.constants.items() if old in tensors}
+    for name, constant in graph.constants.items():
+        constant.name = name
     for node, name in zip(graph.nodes, names, strict=True):
         node.name = name
         node.input[:] = [tensors[old] if old else "" for old in node.input]
@@ -473,23 +474,19 @@ def rename_all(graph: ForeignGraph) -> None:
     graph.outputs = {tensors[old]: kind for old, kind in graph.outputs.items()}
 
 
-def _rename_tensor(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    tensor.name = name
-    return tensor
-
-
 def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
     paths = [_path(node) for node in nodes]
-    # A node that is alone in its module, with none below it, needs no operator at its name's end.
-    inside = Counter(path[:-1] for path in paths)
-    below = Counter(path[:end] for path in paths for end in range(1, len(path)))
+    # The only node of a module without submodules gets the module's name.
+    nodes_in = Counter(path[:-1] for path in paths)
+    nodes_below = Counter(path[:end] for path in paths for end in range(1, len(path)))
     names: list[str] = []
     taken: set[tuple[str, ...]] = set()
     beginnings: set[tuple[str, ...]] = set()
     tries: Counter[tuple[str, ...]] = Counter()
     for path in paths:
         module = path[:-1]
-        short = module if len(module) > 1 and inside[module] == 1 and below[module] == 1 else path
+        is_only = len(module) > 1 and nodes_in[module] == nodes_below[module] == 1
+        short = module if is_only else path
         name = _free_name(short, taken, beginnings, tries)
         taken.add(name)
         beginnings |= {name[:end] for end in range(1, len(name))}
@@ -498,10 +495,10 @@ def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
 
 
 def _path(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return the node's name, else its output's, else its operator, as identifiers."""
+    """Return the name of the node, or else of its output or operator, as identifiers."""
     text = node.name or next(iter(node.output), "") or node.op_type
     if text.startswith("input.") and "/" not in text and node.name == node.output[0]:
-        return tuple(text.split("."))  # our own prefix
+        return tuple(text.split("."))  # a node of the prefix
     parts = [_identifier(part) for part in re.split(r"[/.:]+", text.split("@")[0]) if part]
     if len(parts) > MAX_PARTS:
         parts = [*parts[: MAX_PARTS - 1], "_".join(parts[MAX_PARTS - 1 :])]
@@ -514,7 +511,7 @@ def _identifier(text: str) -> str:
         return text
     if text[0].isdigit() or text[0] == "_":
         text = f"n{text}"
-    return f"{text}_" if keyword.iskeyword(text) or text in TAKEN else text
+    return f"{text}_" if keyword.iskeyword(text) or text in RESERVED else text
 
 
 def _free_name(
@@ -523,15 +520,15 @@ def _free_name(
     beginnings: set[tuple[str, ...]],
     tries: Counter[tuple[str, ...]],
 ) -> tuple[str, ...]:
-    """The path, or one with a number, that clashes with none. ``tries``: last number of a path."""
-    tried = path
+    """Return the path, with a number if it clashes. ``tries``: path -> its last number."""
+    candidate = path
     while (
-        tried in taken
-        or tried in beginnings
-        or any(tried[:end] in taken for end in range(1, len(tried)))
+        candidate in taken
+        or candidate in beginnings
+        or any(candidate[:end] in taken for end in range(1, len(candidate)))
     ):
-        # Where a beginning is itself a node, the number must go there, not to the end.
+        # If a beginning of the path is the name of a node, the number must be added there.
         at = next((end for end in range(1, len(path)) if path[:end] in taken), len(path))
         tries[path] += 1
-        tried = (*path[: at - 1], f"{path[at - 1]}_{tries[path]}", *path[at:])
-    return tried
+        candidate = (*path[: at - 1], f"{path[at - 1]}_{tries[path]}", *path[at:])
+    return candidate

@@ -1,8 +1,8 @@
-"""Fixed shapes for a graph from elsewhere, at the size and batch asked for or at the file's own.
+"""Fix all shapes of a graph, for the requested size and batch or for the file's own.
 
 ``settle_shapes`` writes both into the input, then ``fold`` computes everything that does not depend
-on the picture. A stated size is changed only where ``_refuse_fixed_sizes`` lets it pass, a stated
-batch only where ``rebatch`` proves the change right.
+on the picture. The size of a file with a fixed one is changed only if ``_refuse_fixed_sizes``
+permits it, a fixed batch only if ``rebatch`` proves the change correct.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from detector.core.errors import ModelError
 from detector.core.errors.limits import how_to_raise, raised
 from detector.core.models.formats.onnx.branches import CONTROL_FLOW, refuse_branches, taken_branch
 from detector.core.models.formats.onnx.foreign import (
-    Dims,
     ForeignGraph,
     attributes_of,
     constant_of,
@@ -31,6 +30,7 @@ from detector.core.models.formats.onnx.operands import check_operands
 from detector.core.models.formats.onnx.rebatch import BROADCAST, UNARY, rebatch
 from detector.core.models.graph.build import node_macs
 from detector.core.models.graph.operators import MULTIPLYING
+from detector.core.models.layouts.output_shapes import Dims
 from detector.core.models.own_files import KEY
 
 if TYPE_CHECKING:
@@ -38,21 +38,19 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]  # height, width
 
-STRIDE = 32  # where the metadata does not say
-MAX_ROUNDS = 100  # of folding; D-FINE takes 8
+STRIDE = 32  # if the metadata does not state it
+MAX_ROUNDS = 100  # rounds of folding; D-FINE takes 8
 MAX_NODE_ROUNDS = 600_000  # nodes times rounds
-LARGEST = 1 << 24  # elements of a folded constant; the grids of an 8192x8192 input are below it
-MAX_WORK = 1 << 29  # elements read and written by folding; some seconds
-# What an engine has to compute from constants before the first picture: elements, and multiply-
-# accumulates.
+LARGEST = 1 << 24  # elements of a folded constant; the grids of an 8192x8192 input have fewer
+MAX_WORK = 1 << 29  # elements read and written by folding, which takes some seconds
+# Limits for unfolded constants, which an engine computes: elements, and multiply-accumulates.
 MAX_LEFT, MAX_LEFT_MACS = 1 << 28, 1 << 38
-# Never folded: quantised weights stay quantised, and random numbers are not constants.
+# Not folded, since quantised weights must stay quantised and random numbers are not constants.
 KEPT = frozenset(
     "DequantizeLinear QuantizeLinear RandomNormal RandomUniform RandomNormalLike RandomUniformLike "
     "Bernoulli Multinomial If Loop Scan SequenceMap".split()
 )
-# Their outputs are no larger than their inputs together, whatever the values. numpy computes them
-# as fast as it reads.
+# Operators whose outputs never have more elements than their inputs. numpy computes them fast.
 STEADY = UNARY | frozenset(
     "And Or Xor BitShift Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softmax LogSoftmax "
     "Concat Split Slice Reshape Flatten Squeeze Unsqueeze Transpose Shape Size NonZero Compress "
@@ -60,15 +58,15 @@ STEADY = UNARY | frozenset(
     "ReduceSumSquare ReduceLogSum ReduceLogSumExp CumSum TopK Trilu ScatterND ScatterElements "
     "DepthToSpace SpaceToDepth ReverseSequence".split()
 )
-# Theirs may be larger: numpy computes them, where inference says how large they become.
+# Operators with possibly larger outputs. numpy computes them if inference finds the size.
 GROWING = frozenset(
     "Expand Tile Range Pad OneHot MatMul Gemm ConstantOfShape EyeLike GatherND GatherElements "
     "Gather Constant".split()
 )
-# ONNX's evaluator goes over the elements of all others one by one in Python.
+# For other operators, ONNX's evaluator loops over elements in Python: cost of one, and the limit.
 SLOW, SLOW_ELEMENTS = 1000, 4096
 OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
-# Operators that hold no sizes, beside the element-wise ones.
+# Operators that do not depend on the input size, in addition to the element-wise ones.
 SIZELESS = frozenset(
     "AveragePool BatchNormalization Conv GlobalAveragePool MaxPool Concat Transpose".split()
 )
@@ -77,18 +75,18 @@ SIZELESS = frozenset(
 def settle_shapes(
     graph: ForeignGraph, metadata: Metadata, size: Size | None, batch: int
 ) -> tuple[bool, Size]:
-    """Fix all shapes at a size and a batch; return whether the graph reads NCHW, and the size.
+    """Fix all shapes, in place; return whether the graph reads NCHW, and its input size.
 
-    ``size``: (height, width); None: the file's own. Raises ModelError.
+    ``size``: (height, width); None: the file's. Raises ModelError.
     """
     planar = _is_planar(graph)
     dims = graph.input.type.tensor_type.shape.dim
     batched = len(dims) == 4
     first = 1 if batched else 0
     spatial = (first + 1, first + 2) if planar else (first, first + 1)
-    own = (dims[spatial[0]].dim_value, dims[spatial[1]].dim_value)  # 0: free
-    wanted = height, width = _wanted_size(graph, metadata, size, own)
-    resized = any(side and side != new for side, new in zip(own, wanted, strict=True))
+    own = (dims[spatial[0]].dim_value, dims[spatial[1]].dim_value)  # 0: dynamic
+    chosen = height, width = _choose_size(graph, metadata, size, own)
+    resized = any(side and side != new for side, new in zip(own, chosen, strict=True))
     own_batch = dims[0].dim_value if batched else 1
     values = {first if planar else first + 2: 3, spatial[0]: height, spatial[1]: width}
     if batched:
@@ -96,7 +94,7 @@ def settle_shapes(
     for at, value in values.items():
         dims[at].ClearField("dim_param")
         dims[at].dim_value = value
-    fix_sizes(graph, wanted, own_batch or batch)
+    fix_sizes(graph, chosen, own_batch or batch)
     if resized or own_batch not in (0, batch):
         graph.declared.clear()
     try:
@@ -104,19 +102,19 @@ def settle_shapes(
     except ModelError as exc:
         if resized:
             raise ModelError(
-                f"{graph.name}: the file is fixed at {_fixed(own)} and does not fit "
+                f"{graph.name}: the file is fixed at {_format_size(own)} and does not fit "
                 f"{width}x{height} ({exc}); export it at {width}x{height}, or with dynamic sizes"
             ) from exc
         raise
     if resized:
-        _refuse_fixed_sizes(graph, wanted, own)
+        _refuse_fixed_sizes(graph, chosen, own)
     if own_batch and own_batch != batch:
         rebatch(graph, batch)
-    return planar, wanted
+    return planar, chosen
 
 
 def _is_planar(graph: ForeignGraph) -> bool:
-    """Return whether the input is NCHW, not NHWC. Raises ModelError if not a picture."""
+    """Return whether the input is NCHW, not NHWC. Raises ModelError if it is not a picture."""
     from onnx import TensorProto
 
     tensor = graph.input.type.tensor_type
@@ -139,7 +137,7 @@ def _is_planar(graph: ForeignGraph) -> bool:
     return bool(sides[0] == 3 or sides[2] != 3)
 
 
-def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own: Size) -> Size:
+def _choose_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own: Size) -> Size:
     if size is None and all(own):
         size = own
     if size is None:
@@ -170,7 +168,7 @@ def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
 def fold(graph: ForeignGraph) -> None:
     """Compute everything that does not depend on the picture, in place, and infer all shapes.
 
-    ``_cost`` bounds it, since a file of a few bytes may ask for terabytes. Raises ModelError for
+    ``_cost`` limits the work, since a small file may request terabytes. Raises ModelError for
     branches that depend on the picture.
     """
     try:
@@ -184,72 +182,72 @@ def fold(graph: ForeignGraph) -> None:
         graph.infer()
         check_operands(graph)
     except ModelError:
-        refuse_branches(graph)  # inference fails on what is inside of them
+        refuse_branches(graph)  # they may be the reason why inference failed
         raise
     refuse_branches(graph)
 
 
 def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> tuple[bool, int]:
-    """Passes over all nodes once; returns whether anything changed, and the work that is left.
-    ``kept``: tensors that stay computed."""
+    """Visit all nodes once; return whether anything changed, and the remaining ``work``.
+    ``kept``: tensors that must not become constants."""
     read = {name for node in graph.nodes for name in node.input} | set(graph.outputs)
-    left: list[onnx.NodeProto] = []
+    nodes: list[onnx.NodeProto] = []
     alias: dict[str, str] = {}
     changed = False
-    # Inside a branch a tensor may be read by its name, and an alias would not be found there.
-    branches = any(node.op_type in CONTROL_FLOW for node in graph.nodes)
-    shapes: dict[str, Dims] = {}  # the result of a Shape -> what is known of it
-    passes = () if branches else ("Identity", "Dropout")
+    # A branch may read a tensor of the outer graph by its name, so then none is replaced.
+    has_branches = any(node.op_type in CONTROL_FLOW for node in graph.nodes)
+    shapes: dict[str, Dims] = {}  # output of a Shape -> the shape, as far as known
+    replaceable = () if has_branches else ("Identity", "Dropout")
     for node in graph.nodes:
         for at, name in enumerate(node.input):
             if name in alias:
                 node.input[at] = alias[name]
         if (
-            node.op_type in passes
+            node.op_type in replaceable
             and node.output[0] not in graph.outputs
             and not any(name in read for name in node.output[1:])  # the mask of a Dropout
         ):
             alias[node.output[0]] = node.input[0]
-        elif (sides := _known_sides(graph, node, shapes)) is not None:
+        elif (sides := _gather_sides(graph, node, shapes)) is not None:
             _make_constants(graph, node, [sides])
         elif node.op_type == "If" and (branch := taken_branch(graph, node)) is not None:
-            left += branch
+            nodes += branch
         elif not kept.isdisjoint(node.output):
-            left.append(node)
+            nodes.append(node)
             continue
         elif (cost := _cost(graph, node)) is not None and cost <= work:
-            values = _fixed_values(graph, node)
+            values = _constant_values(graph, node)
             work -= cost
             if values is None:
-                left.append(node)
+                nodes.append(node)
                 continue
             _make_constants(graph, node, values)
         else:
-            left.append(node)
+            nodes.append(node)
             continue
         changed = True
-    graph.nodes = left
+    graph.nodes = nodes
     return changed, work
 
 
-def _known_sides(
+def _gather_sides(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
 ) -> NDArray[Any] | None:
-    """The sides that a Gather takes from a tensor's shape, if known. ``shapes``: of Shape nodes."""
+    """Return the sides that a Gather takes from a shape, if known. Add a Shape to ``shapes``."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:
-        given = attributes_of(node)
-        shapes[node.output[0]] = dims[given.get("start", 0) : given.get("end")]
+        attributes = attributes_of(node)
+        shapes[node.output[0]] = dims[attributes.get("start", 0) : attributes.get("end")]
     if node.op_type != "Gather" or node.input[0] not in shapes:
         return None
-    dims, at = shapes[node.input[0]], graph.value(node.input[1])
-    if at is None or not all(-len(dims) <= one < len(dims) for one in at.ravel().tolist()):
+    dims, indices = shapes[node.input[0]], graph.value(node.input[1])
+    if indices is None or not all(-len(dims) <= at < len(dims) for at in indices.ravel().tolist()):
         return None
-    taken = [dims[one] for one in at.ravel().tolist()]
-    if any(side is None for side in taken):
+    sides = [dims[at] for at in indices.ravel().tolist()]
+    if any(side is None for side in sides):
         return None
-    return np.array(taken, np.int64).reshape(at.shape)
+    return np.array(sides, np.int64).reshape(indices.shape)
 
 
 def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDArray[Any]]) -> None:
@@ -261,36 +259,36 @@ def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDAr
 
 
 def _cost(graph: ForeignGraph, node: onnx.NodeProto) -> int | None:
-    """How many elements a node reads and writes; None if the picture decides, or if too many."""
+    """Return how many elements a node reads and writes; None if it cannot be folded."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape":
         return 1 if graph.shape(node.input[0]) is not None else None
     if node.op_type in KEPT or any(name and name not in graph.constants for name in node.input):
         return None
-    given = sum(_size(graph, name) for name in node.input if name)
-    made = _elements_made(graph, node, given)
-    if made is None or made > raised(LARGEST):
+    read = sum(_size(graph, name) for name in node.input if name)
+    written = _count_written(graph, node, read)
+    if written is None or written > raised(LARGEST):
         return None
     if node.op_type in ("MatMul", "Gemm"):
-        made *= max(1, *graph.constants[node.input[0]].dims)
+        written *= max(1, *graph.constants[node.input[0]].dims)
     if node.op_type in STEADY or node.op_type in GROWING or node.op_type in BROADCAST:
-        return 1 + given + made
-    return SLOW * (1 + given + made) if given + made <= SLOW_ELEMENTS else None
+        return 1 + read + written
+    return SLOW * (1 + read + written) if read + written <= SLOW_ELEMENTS else None
 
 
 def _size(graph: ForeignGraph, name: str) -> int:
     return int(math.prod(graph.constants[name].dims))
 
 
-def _elements_made(graph: ForeignGraph, node: onnx.NodeProto, given: int) -> int | None:
-    """At most so many elements; None until inference, once a round, knows a shape."""
+def _count_written(graph: ForeignGraph, node: onnx.NodeProto, read: int) -> int | None:
+    """Return an upper bound of the elements that a node writes; None if it is not known yet."""
     shapes = [graph.shape(name) for name in node.output if name]
     known = [math.prod(shape) for shape in shapes if shape is not None]
     if len(known) == len(shapes):
         return sum(known)
     if node.op_type in STEADY:
-        return given
+        return read
     dims = [tuple(graph.constants[name].dims) for name in node.input if name]
     if node.op_type in BROADCAST:
         try:
@@ -300,14 +298,14 @@ def _elements_made(graph: ForeignGraph, node: onnx.NodeProto, given: int) -> int
     if node.op_type == "Gather" and len(dims) == 2:
         return _size(graph, node.input[0]) * _size(graph, node.input[1])
     if node.op_type == "ConstantOfShape":
-        asked = graph.value(node.input[0])
-        sides = () if asked is None else asked.ravel().tolist()
-        return None if asked is None else int(math.prod(max(0, side) for side in sides))
+        target = graph.value(node.input[0])
+        sides = () if target is None else target.ravel().tolist()
+        return None if target is None else int(math.prod(max(0, side) for side in sides))
     return None
 
 
-def _fixed_values(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] | None:
-    """A node's outputs; None where ONNX's evaluator cannot compute them."""
+def _constant_values(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] | None:
+    """Return a node's outputs; None if ONNX's evaluator cannot compute them."""
     if node.op_type == "Shape":
         shape, attributes = graph.shape(node.input[0]) or (), attributes_of(node)
         return [np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)]
@@ -322,7 +320,7 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
-    given = {name: graph.value(name) for name in node.input if name}
+    inputs = {name: graph.value(name) for name in node.input if name}
     single = helper.make_graph(
         [node],
         "one",
@@ -330,7 +328,7 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
             helper.make_value_info(
                 name, helper.make_tensor_type_proto(graph.constants[name].data_type, None)
             )
-            for name in given
+            for name in inputs
         ],
         [helper.make_empty_tensor_value_info(name) for name in node.output if name],
     )
@@ -338,16 +336,16 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            results = ReferenceEvaluator(model).run(None, given)
-    except Exception:  # an operator that the evaluator lacks stays a node; engines may have it
+            results = ReferenceEvaluator(model).run(None, inputs)
+    except Exception:  # the evaluator lacks an operator, but engines may have it
         return None
-    made = iter(results)
-    return [next(made) if name else np.zeros(0) for name in node.output]
+    values = iter(results)
+    return [next(values) if name else np.zeros(0) for name in node.output]
 
 
 def refuse_costly_constants(graph: ForeignGraph) -> None:
-    """Raise ModelError if constants alone would cost an engine too much memory or time: a Range
-    of 2^40 numbers, or a thousand products of large matrices."""
+    """Raise ModelError if computing constants would take an engine too much memory or time, such as
+    a Range of 2^40 numbers, or a thousand products of large matrices."""
     fixed = set(graph.constants)
     shapes = {name: shape for name in graph.dims if (shape := graph.shape(name)) is not None}
     elements = macs = 0
@@ -355,11 +353,11 @@ def refuse_costly_constants(graph: ForeignGraph) -> None:
         if not all(name in fixed for name in node.input if name):
             continue
         fixed.update(node.output)
-        made = [shapes.get(name) for name in node.output if name]
-        if any(shape is None for shape in made) and node.op_type not in STEADY:
+        outputs = [shapes.get(name) for name in node.output if name]
+        if any(shape is None for shape in outputs) and node.op_type not in STEADY:
             raise ModelError(_too_costly(graph, node, "an unknown number of values"))
         read = sum(math.prod(shapes.get(name, ())) for name in node.input if name)
-        elements += max(0, sum(math.prod(shape or ()) for shape in made) - read)
+        elements += max(0, sum(math.prod(shape or ()) for shape in outputs) - read)
         if node.op_type in MULTIPLYING and all(name in shapes for name in node.input[:2]):
             macs += node_macs(node, shapes)
         if elements > raised(MAX_LEFT) or macs > raised(MAX_LEFT_MACS):
@@ -375,41 +373,41 @@ def _too_costly(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> str:
 
 
 def drop_unused(graph: ForeignGraph) -> None:
-    wanted = set(graph.outputs)
-    kept = []
+    needed = set(graph.outputs)
+    nodes = []
     for node in reversed(graph.nodes):
-        if any(name in wanted for name in node.output):
-            kept.append(node)
-            wanted.update(node.input)
-    graph.nodes = kept[::-1]
-    graph.constants = {name: tensor for name, tensor in graph.constants.items() if name in wanted}
+        if any(name in needed for name in node.output):
+            nodes.append(node)
+            needed.update(node.input)
+    graph.nodes = nodes[::-1]
+    graph.constants = {name: tensor for name, tensor in graph.constants.items() if name in needed}
 
 
 # Another input size
 
 
 def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None:
-    """Raise ModelError with the first node that may hold numbers laid out for the exported size: a
-    grid of anchors would be silently wrong at another size. Only operators without sizes pass."""
+    """Raise ModelError for the first node that may depend on the exported size. A grid of anchors,
+    for example, would be silently wrong at another size."""
     for node in graph.nodes:
-        if not _holds_no_size(graph, node):
+        if not _is_sizeless(graph, node):
             height, width = (own or new for own, new in zip(exported, size, strict=True))
             raise ModelError(
-                f"{graph.name}: the file is fixed at {_fixed(exported)}, and node "
+                f"{graph.name}: the file is fixed at {_format_size(exported)}, and node "
                 f"{node.name or node.output[0]} ({node.op_type}) may hold values computed for that "
                 f"size; use --size {width}x{height}, or export it at {size[1]}x{size[0]} or with "
                 "dynamic sizes"
             )
 
 
-def _fixed(size: Size) -> str:
+def _format_size(size: Size) -> str:
     height, width = size
     if height and width:
         return f"{width}x{height}"
     return f"height {height}" if height else f"width {width}"
 
 
-def _holds_no_size(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+def _is_sizeless(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
     if all(not name or name in graph.constants for name in node.input):
         return False
     if node.op_type in UNARY or node.op_type in SIZELESS:
@@ -420,13 +418,13 @@ def _holds_no_size(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
 
 
 def _is_per_channel(graph: ForeignGraph, name: str) -> bool:
-    """A factor for each channel of a map, [1, C, 1, 1]; not the scale of decoded boxes."""
+    """Return whether a constant is a factor per channel, [1, C, 1, 1], not a scale of boxes."""
     dims = graph.dims.get(name, ())
     return len(dims) in (3, 4) and dims[-2:] == (1, 1)
 
 
-def _slice(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """Of channels, or of every second pixel from the first ones on; none that ends at a pixel."""
+def _is_sizeless_slice(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    """Accept slices of channels, and those of pixels that start near 0 and have no end."""
     bounds = [graph.value(name) for name in node.input[1:]]
     dims = graph.dims.get(node.input[0], ())
     if any(bound is None for bound in bounds) or len(bounds) < 3 or len(dims) != 4:
@@ -441,12 +439,12 @@ def _slice(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
     )
 
 
-def _split(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+def _is_sizeless_split(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
     return len(graph.dims.get(node.input[0], ())) == 4 and attributes_of(node).get("axis", 0) == 1
 
 
-def _reshape(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """A map [b, C, h, w] to [b, C, -1]."""
+def _is_sizeless_reshape(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    """Accept a map [b, C, h, w] to [b, C, -1]."""
     target, dims = graph.value(node.input[1]), graph.dims.get(node.input[0], ())
     return (
         target is not None
@@ -457,15 +455,15 @@ def _reshape(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
     )
 
 
-def _upsample(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """Upsample by factors, not to a size."""
+def _is_sizeless_resize(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    """Accept a Resize by factors, not to a size."""
     return len(node.input) == 3 and graph.value(node.input[2]) is not None
 
 
-# Operators that hold no size in some of their forms.
+# Operators that do not depend on the input size in some of their forms.
 SIZELESS_FORMS: dict[str, Callable[[ForeignGraph, onnx.NodeProto], bool]] = {
-    "Reshape": _reshape,
-    "Resize": _upsample,
-    "Slice": _slice,
-    "Split": _split,
+    "Reshape": _is_sizeless_reshape,
+    "Resize": _is_sizeless_resize,
+    "Slice": _is_sizeless_slice,
+    "Split": _is_sizeless_split,
 }

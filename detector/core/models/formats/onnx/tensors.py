@@ -1,7 +1,7 @@
-"""The tensors of an ONNX file: their bytes are there, and fit what the tensor says of itself.
+"""Check that the tensors of an ONNX file have as many bytes as their types and shapes need.
 
-Tensors stand among the constants of a graph, in a Constant node, in a branch of an If, in a local
-function. ``read_external_data`` fetches those in other files, which must lie in its folder.
+Tensors occur as constants of a graph, and in Constant nodes, branches and local functions.
+``read_external_data`` reads those in other files, which must be in the model's folder.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from detector.core.models.formats.onnx.bounds import attributes_in, every_graph,
 if TYPE_CHECKING:
     import onnx
 
-MAX_RANK = 32  # dimensions; numpy 1 has no more
+MAX_RANK = 32  # dimensions; the limit of numpy 1
 MAX_SIDE = 1 << 40
-MAX_DIGITS = 18  # of an offset or a length
-SHARED = 10  # tensors may use a byte of a file this often, on average: some are tied
+MAX_DIGITS = 18  # in an offset or a length
+SHARED = 10  # on average, at most this many tensors may share a byte of a file
 READ_BYTES = 1 << 30
 
-# Element type -> bits of one element, and the typed field with its elements per value.
+# Element type -> (bits of one element, field that holds the values, elements in one value).
 BITS = {
     "FLOAT": (32, "float_data", 1),
     "UINT8": (8, "int32_data", 1),
@@ -56,7 +56,7 @@ BITS = {
 
 
 def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield all tensors. Raises ModelError for sparse ones, which no exporter writes."""
+    """Yield all tensors. Raises ModelError for sparse ones, which exporters do not write."""
     for graph in every_graph(model):
         sparse = [] if is_function(graph) else [*graph.sparse_initializer]
         if not is_function(graph):
@@ -85,32 +85,33 @@ class _ExternalData(NamedTuple):
 
 
 def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
-    """Read bytes from other files, which must lie in or below the model's folder."""
+    """Read the tensors in other files, which must be in or below the model's folder, and return the
+    files. Raises ModelError."""
     from onnx import TensorProto
 
     places = [
-        _place(path, tensor)
+        _parse_place(path, tensor)
         for tensor in every_tensor(path, model)
         if tensor.data_location == TensorProto.EXTERNAL
     ]
     files = list(dict.fromkeys(place.file for place in places))
     keep("the model's external data", *files)
     watch(*files)
-    sizes = {place.file: _size_of(path, place.file) for place in places}
+    sizes = {place.file: _read_size(path, place.file) for place in places}
     for tensor, file, offset, size in places:
         if offset + size > sizes[file]:
             raise ModelError(
-                f"{path}: {file.name} has {sizes[file]:,} bytes, but {_name_of(tensor)} needs "
+                f"{path}: {file.name} has {sizes[file]:,} bytes, but {_describe(tensor)} needs "
                 f"{size:,} bytes from byte {offset:,} on; it is truncated or belongs to another "
                 "model: copy it again"
             )
-    wanted = sum(place.size for place in places)
-    if wanted > raised(SHARED) * sum(sizes.values()):
+    needed = sum(place.size for place in places)
+    if needed > raised(SHARED) * sum(sizes.values()):
         raise ModelError(
-            f"{path}: its tensors need {wanted:,} bytes, but its files have "
+            f"{path}: its tensors need {needed:,} bytes, but its files have "
             f"{sum(sizes.values()):,}; it is damaged: export it again; {how_to_raise()}"
         )
-    if (size_text := too_much(wanted)) is not None:
+    if (size_text := too_much(needed)) is not None:
         raise ModelError(f"{path}: its weights need {size_text}")
     for tensor, file, offset, size in places:
         tensor.raw_data = _read(path, file, offset, size)
@@ -119,9 +120,9 @@ def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
     return list(sizes)
 
 
-def _place(path: Path, tensor: onnx.TensorProto) -> _ExternalData:
-    said = {entry.key: entry.value for entry in tensor.external_data}
-    location = said.get("location", "")
+def _parse_place(path: Path, tensor: onnx.TensorProto) -> _ExternalData:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
     pure = PurePosixPath(location)
     file = path.parent / location
     if (
@@ -132,51 +133,52 @@ def _place(path: Path, tensor: onnx.TensorProto) -> _ExternalData:
         or not _is_inside(path, file)
     ):
         raise ModelError(
-            f"{path}: {_name_of(tensor)} claims to be stored in {location!r}, outside the model's "
+            f"{path}: {_describe(tensor)} claims to be stored in {location!r}, outside the model's "
             "folder, which is refused"
         )
     numbers = {}
     for key in ("offset", "length"):
-        text = said.get(key, "")
+        text = entries.get(key, "")
         if text and not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
             raise ModelError(
-                f"{path}: {_name_of(tensor)}: {key} {text[:40]!r} is not a number of bytes; it is "
+                f"{path}: {_describe(tensor)}: {key} {text[:40]!r} is not a number of bytes; it is "
                 "damaged: export it again"
             )
         numbers[key] = int(text) if text else None
     size = _check_shape(path, tensor)
     if numbers["length"] not in (None, size):
         raise ModelError(
-            f"{path}: {_name_of(tensor)} has {numbers['length']:,} bytes in {location}, but its "
+            f"{path}: {_describe(tensor)} has {numbers['length']:,} bytes in {location}, but its "
             f"shape needs {size:,}; it is damaged: export it again"
         )
     return _ExternalData(tensor, file, numbers["offset"] or 0, size)
 
 
 def _is_inside(path: Path, file: Path) -> bool:
-    """Return whether a file is in the model's folder, links followed, or the linked model's."""
+    """Return whether a file is in the model's folder, with all links followed. If the model is a
+    link, both its folders count."""
     real = os.path.realpath(file)
     folders = (os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path)))
     return any(real.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
-def _size_of(path: Path, file: Path) -> int:
+def _read_size(path: Path, file: Path) -> int:
     try:
-        about = os.stat(file)
+        status = os.stat(file)
     except OSError as exc:
         raise ModelError(
             f"{path}: its weights are stored in {file.name}, which is not next to it "
             f"({exc.strerror}); put that file there too"
         ) from exc
-    if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ModelError(f"{path}: its weights are stored in {file.name}, which is not a file")
-    return about.st_size
+    return status.st_size
 
 
 def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
     blocks = []
     try:
-        # O_NONBLOCK: a pipe that took the file's place in the meantime would hold this call.
+        # O_NONBLOCK, because opening would block if a pipe has replaced the file.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             while size and (block := os.pread(descriptor, min(size, READ_BYTES), offset)):
@@ -196,23 +198,23 @@ def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
 
 def check_tensors(path: Path, model: onnx.ModelProto) -> None:
     for tensor in every_tensor(path, model):
-        wanted = _check_shape(path, tensor)
-        count, (_, field, together) = math.prod(tensor.dims), _kind(path, tensor)
+        needed = _check_shape(path, tensor)
+        count, (_, field, packed) = math.prod(tensor.dims), _storage_of(path, tensor)
         if tensor.HasField("raw_data") and field != "string_data":
-            found, unit = len(tensor.raw_data), "bytes"
+            stored, unit = len(tensor.raw_data), "bytes"
         else:
-            wanted, found, unit = -(-count // together), len(getattr(tensor, field)), "values"
-        if found != wanted:
+            needed, stored, unit = -(-count // packed), len(getattr(tensor, field)), "values"
+        if stored != needed:
             raise ModelError(
-                f"{path}: {_name_of(tensor)} holds {found:,} {unit}, but its shape "
-                f"{list(tensor.dims)} needs {wanted:,}; it is damaged: download it or export it "
+                f"{path}: {_describe(tensor)} holds {stored:,} {unit}, but its shape "
+                f"{list(tensor.dims)} needs {needed:,}; it is damaged: download it or export it "
                 "again"
             )
 
 
 def _check_shape(path: Path, tensor: onnx.TensorProto) -> int:
-    """How many bytes a tensor takes as raw bytes. Raises ModelError for a senseless shape."""
-    bits, _, _ = _kind(path, tensor)
+    """Return the size of a tensor in bytes. Raises ModelError for an impossible shape."""
+    bits, _, _ = _storage_of(path, tensor)
     sides = [*tensor.dims]
     if (
         len(sides) > MAX_RANK
@@ -221,17 +223,17 @@ def _check_shape(path: Path, tensor: onnx.TensorProto) -> int:
         or tensor.HasField("segment")
     ):
         raise ModelError(
-            f"{path}: {_name_of(tensor)} has the impossible shape {sides[:MAX_RANK]}; it is "
+            f"{path}: {_describe(tensor)} has the impossible shape {sides[:MAX_RANK]}; it is "
             "damaged: download it or export it again"
         )
     return (int(math.prod(sides)) * bits + 7) // 8
 
 
-def _kind(path: Path, tensor: onnx.TensorProto) -> tuple[int, str, int]:
+def _storage_of(path: Path, tensor: onnx.TensorProto) -> tuple[int, str, int]:
     name = _type_names().get(tensor.data_type, f"type {tensor.data_type}")
     if name not in BITS:
         raise ModelError(
-            f"{path}: {_name_of(tensor)} has type {name.lower()}, which is not supported; export "
+            f"{path}: {_describe(tensor)} has type {name.lower()}, which is not supported; export "
             "it in float32, or download it again"
         )
     return BITS[name]
@@ -244,5 +246,5 @@ def _type_names() -> dict[int, str]:
     return {number: name for name, number in TensorProto.DataType.items()}
 
 
-def _name_of(tensor: onnx.TensorProto) -> str:
+def _describe(tensor: onnx.TensorProto) -> str:
     return f"tensor {tensor.name[:80]!r}" if tensor.name else "a tensor without a name"

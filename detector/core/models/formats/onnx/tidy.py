@@ -1,4 +1,4 @@
-"""Fixes in place what runtimes accept but ONNX's checker does not, and removes unused parts."""
+"""Fix what runtimes accept but ONNX's checker rejects, in place, and remove unused parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ STANDARD = ("", "ai.onnx")
 
 
 def tidy(model: onnx.ModelProto) -> None:
-    """Sort nodes, unify the standard domain's name, drop negative sides and free output sides."""
+    """Sort nodes, unify the standard domain's name, and remove inner tensors' shapes, negative
+    sides, and names of outputs' sides."""
     for entry in model.opset_import:
         entry.domain = "" if entry.domain in STANDARD else entry.domain
     for graph in every_graph(model):
@@ -34,14 +35,14 @@ def tidy(model: onnx.ModelProto) -> None:
 
 
 def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-    """Move each node behind those it reads. Cycles stay last, for ONNX's checker."""
-    made = {name for node in graph.node for name in node.output if name}
-    if not _is_unsorted(graph.node, made):
+    """Move each node after those it reads. Cycles come last, and ONNX's checker rejects them."""
+    computed = {name for node in graph.node for name in node.output if name}
+    if not _is_unsorted(graph.node, computed):
         return
-    waits: list[int] = []  # for so many outputs of other nodes
+    waits: list[int] = []  # node -> number of tensors that it reads and that are not computed yet
     readers: dict[str, list[int]] = {}
     for at, node in enumerate(graph.node):
-        needed = made.intersection(reads(node))
+        needed = computed.intersection(reads(node))
         waits.append(len(needed))
         for name in needed:
             readers.setdefault(name, []).append(at)
@@ -60,9 +61,9 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
     graph.node.extend(nodes)
 
 
-def _is_unsorted(nodes: Sequence[onnx.NodeProto], made: set[str]) -> bool:
-    """Return whether a node reads a later one's output. ``made``: all nodes' outputs."""
-    missing = set(made)
+def _is_unsorted(nodes: Sequence[onnx.NodeProto], computed: set[str]) -> bool:
+    """Return whether a node reads a later one's output. ``computed``: the outputs of all nodes."""
+    missing = set(computed)
     for node in nodes:
         if not missing.isdisjoint(reads(node)):
             return True
@@ -71,7 +72,7 @@ def _is_unsorted(nodes: Sequence[onnx.NodeProto], made: set[str]) -> bool:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield what a node reads, also in its branches, which may read the outer graph."""
+    """Yield the tensors that a node reads, including those that its branches read."""
     yield from node.input
     waiting = [node.attribute]
     while waiting:
@@ -84,12 +85,12 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def state_output_shapes(model: onnx.ModelProto) -> None:
-    """Give outputs the shapes that the file does not state, as far as inference finds them."""
+    """Add outputs' shapes that the file does not state, if inference finds them."""
     from onnx import shape_inference
 
     if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):
         return
-    with suppress(Exception):  # the checker refuses such a graph later, with the reason
+    with suppress(Exception):  # the checker will report what is wrong with the graph
         inferred = shape_inference.infer_shapes(model)
         del model.graph.output[:]
         model.graph.output.extend(inferred.graph.output)

@@ -1,14 +1,14 @@
-"""YOLOv5 and YOLOv7: a network's description and its numbers -> ONNX.
+"""Build YOLOv5 and YOLOv7 as ONNX from a network's description and its weights.
 
-The description is YAML in the format of the originals. This module is the front end for .yaml
-files; those for files that hold numbers, checkpoint/ and safetensors.py, end here too.
+The description is YAML in the format of the original projects. This module is the front end for
+.yaml files; those for files with weights, checkpoint/ and safetensors.py, use network.py too.
 
 description.py     YAML -> rows, checked
-architecture.py    what a network is made of: convolutions, pools, joins, with shapes
-blocks.py          rows -> architecture: the blocks of both families; parameters and MACs
-weights.py         numbers of each convolution: stored ones, folded
-random_numbers.py  random ones
-network.py         everything together -> ONNX -> Network
+architecture.py    the parts of a network: convolutions, pools, joins, with shapes
+blocks.py          rows -> architecture: the blocks of both families
+weights.py         the weights of each convolution, from a file
+random_numbers.py  random weights
+network.py         description, weights and request -> ONNX -> Network
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read(request: ModelRequest) -> Network:
     description, digest = read_description(request.path)
     if request.random_seed is not None:
         return build_network(description, None, digest, request)
-    weights = request.weights or _weights_beside(request.path)
+    weights = request.weights or _find_weights(request.path)
     if weights.suffix.lower() == ".safetensors":
         contents, weights_digest = read_safetensors(weights)
         return build_network(description, contents, digest + weights_digest, request)
@@ -41,7 +41,7 @@ def read(request: ModelRequest) -> Network:
 FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
-def _weights_beside(path: Path) -> Path:
+def _find_weights(path: Path) -> Path:
     for suffix in (".pt", ".safetensors"):
         if (weights := path.with_suffix(suffix)).is_file():
             return weights

@@ -1,4 +1,4 @@
-"""What a network is made of, with names and shapes, before any number is read."""
+"""The parts of a network, with names and shapes. No weights are read for this."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from detector.core.models.formats.checkpoint.contents import Module
 from detector.core.models.formats.yolo.description import LINEAR, Activation, YamlRow, activation_of
 
-# Limits against files that only look like a network; the largest published ones stay far below.
-MAX_TENSOR = 1 << 28  # numbers of one picture in one value, 1 GiB
-MAX_PARAMETERS = 400_000_000  # 1.6 GB; an ONNX file ends at 2 GB
+# Limits for malicious or broken files, far above the largest published networks.
+MAX_TENSOR = 1 << 28  # floats in one value of one picture: 1 GiB
+MAX_PARAMETERS = 400_000_000  # 1.6 GB; the limit of an ONNX file is 2 GB
 MAX_STEPS = 20_000
 
 
@@ -21,7 +21,7 @@ class Value:
     channels: int
     height: int
     width: int
-    # Set if every 2x2 pixels of ``folded`` are channels, for the next convolution only.
+    # If set, each 2x2 pixels of ``folded`` are the channels here; only a convolution can read it.
     folded: Value | None = None
 
     @property
@@ -31,21 +31,21 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetStep:
-    path: str  # module path of the block it belongs to: model.6.m.0.cv2
+    path: str  # module path of its block: model.6.m.0.cv2
     inputs: tuple[Value, ...]
     out: Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvStep(NetStep):
-    """A convolution and its activation. ``form``: how its numbers are stored.
+    """A convolution and its activation. ``form``: how its weights are stored.
 
     normed    path.conv and path.bn
     plain     path, with a bias
-    rep       path.rbr_dense, path.rbr_1x1 and, for equal shapes, path.rbr_identity, which are added
-              up at inference (RepConv)
-    implicit  path, with a vector added before and one multiplied after: ``add`` and ``multiply``
-              are their paths
+    rep       path.rbr_dense, path.rbr_1x1 and, for equal shapes, path.rbr_identity, which inference
+              adds up (RepConv)
+    implicit  path, and two vectors (``implicit_names``): one added before the convolution, and one
+              multiplied after it
     """
 
     form: str
@@ -55,8 +55,6 @@ class ConvStep(NetStep):
     groups: int
     activation: Activation
     node: str  # name of the Conv in the graph
-    add: str = ""
-    multiply: str = ""
 
     @property
     def stored_shape(self) -> tuple[int, int, int, int]:
@@ -64,7 +62,7 @@ class ConvStep(NetStep):
 
     @property
     def weight_names(self) -> tuple[str, ...]:
-        """Under which of these the weights may be stored."""
+        """Possible names of the stored weights."""
         forms = {
             "normed": (f"{self.path}.conv.weight",),
             "rep": (f"{self.path}.rbr_dense.0.weight", f"{self.node}.weight"),
@@ -72,22 +70,28 @@ class ConvStep(NetStep):
         return forms.get(self.form, (f"{self.path}.weight",))
 
     @property
+    def implicit_names(self) -> tuple[str, str]:
+        """Names of the added and of the multiplied vector."""
+        head, _, at = self.path.rpartition(".m.")
+        return f"{head}.ia.{at}.implicit", f"{head}.im.{at}.implicit"
+
+    @property
     def identity(self) -> bool:
-        """Return whether a rep's third branch is the input itself."""
+        """Whether a "rep" has a third branch, which is its input."""
         return (
             self.form == "rep" and self.stride == 1 and self.inputs[0].channels == self.out.channels
         )
 
     @property
     def parameters(self) -> int:
-        """Count the stored parameters, without running statistics."""
+        """Number of stored parameters, without running statistics."""
         outs, ins, *_ = self.stored_shape
-        own = math.prod(self.stored_shape)
+        weights = math.prod(self.stored_shape)
         if self.form == "normed":
-            return own + 2 * outs
+            return weights + 2 * outs
         if self.form == "rep":
-            return own + outs * ins + outs * (6 if self.identity else 4)
-        return own + outs + (ins + outs if self.form == "implicit" else 0)
+            return weights + outs * ins + outs * (6 if self.identity else 4)
+        return weights + outs + (ins + outs if self.form == "implicit" else 0)
 
     @property
     def parameters_fused(self) -> int:
@@ -107,24 +111,24 @@ class PoolStep(NetStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsampleStep(NetStep):
-    scale: int  # nearest
+    scale: int  # by repeating pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcatStep(NetStep):
-    """Along the channels."""
+    """Joins channels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Add(NetStep):
-    """Two values of one shape."""
+    """Adds two values of the same shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetectionLayers:
     path: str  # model.24
     outputs: tuple[Value, ...]
-    anchors: int  # A, of each layer
+    anchors: int  # per layer
 
 
 @dataclass(slots=True)
@@ -140,14 +144,14 @@ class Architecture:
 
     @property
     def needed(self) -> list[NetStep]:
-        """The steps that lead to an output; the rest only trains (yolov7-w6's auxiliary layers)."""
-        wanted = {value.name for value in self.head.outputs} if self.head else set()
-        found = []
+        """The steps that an output needs. Others are for training (yolov7-w6's auxiliary heads)."""
+        names = {value.name for value in self.head.outputs} if self.head else set()
+        steps = []
         for step in reversed(self.steps):
-            if step.out.name in wanted:
-                found.append(step)
-                wanted.update((value.folded or value).name for value in step.inputs)
-        return found[::-1]
+            if step.out.name in names:
+                steps.append(step)
+                names.update((value.folded or value).name for value in step.inputs)
+        return steps[::-1]
 
     @property
     def convolutions(self) -> list[ConvStep]:
@@ -155,7 +159,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """Count stored parameters: with batch normalisation, and with those for training only."""
+        """Number of stored parameters, including those only for training."""
         return sum(step.parameters for step in self.convolutions)
 
     @property
@@ -176,7 +180,7 @@ class Architecture:
 
 @dataclass(slots=True)
 class ArchitectureBuilder:
-    """``modules``: of a checkpoint; they may name other activations."""
+    """``modules``: a checkpoint's, which may state other activations than ``activation``."""
 
     architecture: Architecture
     activation: Activation
@@ -195,7 +199,7 @@ class ArchitectureBuilder:
         groups: int = 1,
         activation: Activation | None = None,
     ) -> Value:
-        """The block Conv: convolution (path.conv), batch norm (path.bn), activation (path.act)."""
+        """Add a block Conv: convolution (path.conv), batch norm (.bn) and activation (.act)."""
         activation = self._stored_activation(path) or activation or self.activation
         return self.convolution(path, x, channels, kernel, stride, padding, groups, activation)
 
@@ -211,8 +215,6 @@ class ArchitectureBuilder:
         activation: Activation = LINEAR,
         *,
         form: str = "normed",
-        add: str = "",
-        multiply: str = "",
     ) -> Value:
         assert self.row is not None
         padding = kernel // 2 if padding is None else padding
@@ -235,8 +237,6 @@ class ArchitectureBuilder:
             groups=groups,
             activation=activation,
             node=node,
-            add=add,
-            multiply=multiply,
         )
         self.parameters += step.parameters
         if self.parameters > MAX_PARAMETERS:
@@ -283,28 +283,28 @@ class ArchitectureBuilder:
         out = self._value(path, x.channels, x.height * scale, x.width * scale)
         return self._add(UpsampleStep(path=path, inputs=(x,), out=out, scale=scale))
 
-    def every_second_pixel(self, path: str, x: Value) -> Value:
-        """2x2 pixels as 4 times the channels, for a convolution alone, which reads ``x`` itself."""
+    def fold_pixels(self, path: str, x: Value) -> Value:
+        """Return ``x`` with each 2x2 pixels as channels. Only a convolution can read the result."""
         assert self.row is not None
         if x.folded is not None:
-            raise self.row.error("follows another of its kind; put a convolution between them")
+            raise self.row.error("follows a block of its kind; put a convolution between them")
         if x.height % 2 or x.width % 2:
             raise self.row.error(f"halves a {x.size} map, but both sides must be even")
         return Value(path, 4 * x.channels, x.height // 2, x.width // 2, folded=x)
 
     def _stored_activation(self, path: str) -> Activation | None:
-        """Return what the checkpoint's own module path.act is; None where it does not say."""
+        """Return the activation of the checkpoint's module path.act; None if there is none."""
         module = self.modules.get(f"{path}.act")
         if module is None:
             return None
         assert self.row is not None
         name, slope = module.path.rpartition(".")[2], module.settings.get("negative_slope", 0.01)
-        found = activation_of(name, slope if isinstance(slope, float) else -1.0)
-        if found is None:
+        activation = activation_of(name, slope if isinstance(slope, float) else -1.0)
+        if activation is None:
             raise self.row.error(
                 f"its activation {module.path} is not supported; export the model to ONNX instead"
             )
-        return found
+        return activation
 
     def _value(self, name: str, channels: int, height: int, width: int) -> Value:
         assert self.row is not None

@@ -1,16 +1,15 @@
-"""Rows of a description -> steps: one function for each block of YOLOv5 and YOLOv7.
+"""Convert the rows of a description to steps, with one function for each block.
 
-A function adds the steps of its block; adding a block is a function and a row of a table. A row
-gives the channels of the output. Parts are named as in the originals' state dicts. In this file:
-blocks that both families share, those of YOLOv5, those of YOLOv7, and the ``Design``, which puts
-all rows of a description together.
+A function adds the steps of its block, named as in the original state dicts. To add a block, write
+a function and enter it in a table. Blocks that both families share come first, then those of
+YOLOv5, those of YOLOv7, and the ``Design``, which adds all rows of a description.
 
 YOLOv5's blocks are written from the graphs that its releases published and from the names and
 shapes in their state dicts. CSP: arXiv 1911.11929; pyramid pooling: arXiv 1406.4729.
 
 YOLOv7's are written from its paper (arXiv 2207.02696) and from the names in its state dicts.
 RepConv: planned re-parameterised convolution, section 4.1 (RepVGG, arXiv 2101.03697). Implicit
-layers: YOLOR, arXiv 2105.04206. Auxiliary heads (section 4.2) only train and are left out.
+layers: YOLOR, arXiv 2105.04206. The graph omits auxiliary heads (section 4.2), which only train.
 """
 
 from __future__ import annotations
@@ -31,105 +30,105 @@ from detector.core.models.formats.yolo.architecture import (
 from detector.core.models.formats.yolo.description import YamlNetwork, YamlRow
 from detector.core.models.graph.build import INPUT
 
-PROBE = 2048  # an input side that every published stride divides
+PROBE = 2048  # an input side that is a multiple of every published stride
 MAX_SIDE = 8192
-CHANNEL_STEP = 8  # scaled channels are rounded up to it
+CHANNEL_STEP = 8  # scaled channels are rounded up to a multiple of this
 
 
-class Wanted(NamedTuple):
-    """A row with its multiples applied: ``channels`` of the output, ``repeats``."""
+class BlockSpec(NamedTuple):
+    """A row with the multiples applied to its output ``channels`` and its ``repeats``."""
 
     row: YamlRow
     channels: int
     repeats: int
 
 
-Block = Callable[[ArchitectureBuilder, str, list[Value], Wanted], Value]
+Block = Callable[[ArchitectureBuilder, str, list[Value], BlockSpec], Value]
 
 
 class Entry(NamedTuple):
     """``scaled``: the first argument is the output's channels, before the width multiple.
-    ``repeats_inside``: the block repeats its parts itself."""
+    ``repeats_inside``: the block repeats only some of its parts."""
 
     block: Block
     scaled: bool = True
     repeats_inside: bool = False
 
 
-def conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Arguments: channels, kernel, stride, padding, groups, activation."""
-    row = wanted.row
-    return builder.conv(
-        path, inputs[0], *_conv_arguments(wanted), activation=row.activation(5, builder.activation)
-    )
-
-
-def _conv_arguments(wanted: Wanted) -> tuple[int, int, int, int, int]:
-    """Channels, kernel, stride, padding, groups."""
-    row = wanted.row
+def conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    """Add a block Conv. Arguments: channels, kernel, stride, padding, groups, activation."""
+    row = spec.row
     kernel = row.integer(1, 1, high=31)
     padding = row.integer(3, kernel // 2, low=0, high=31)
-    return wanted.channels, kernel, row.integer(2, 1, high=8), padding, row.integer(4, 1)
+    stride, groups = row.integer(2, 1, high=8), row.integer(4, 1)
+    activation = row.activation(5, builder.activation)
+    return builder.conv(path, inputs[0], spec.channels, kernel, stride, padding, groups, activation)
 
 
 def depthwise_conv(
-    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    kernel, stride = wanted.row.integer(1, 1, high=31), wanted.row.integer(2, 1, high=8)
-    groups = math.gcd(inputs[0].channels, wanted.channels)
-    return builder.conv(path, inputs[0], wanted.channels, kernel, stride, None, groups)
+    kernel, stride = spec.row.integer(1, 1, high=31), spec.row.integer(2, 1, high=8)
+    groups = math.gcd(inputs[0].channels, spec.channels)
+    return builder.conv(path, inputs[0], spec.channels, kernel, stride, None, groups)
 
 
-def focus(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """YOLOv5's first stem: 2x2 pixels to channels, then the block Conv at path.conv."""
-    x = builder.every_second_pixel(path, inputs[0])
-    return builder.conv(
-        f"{path}.conv", x, *_conv_arguments(wanted), wanted.row.activation(5, builder.activation)
-    )
+def focus(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    """Add YOLOv5's first stem: 2x2 pixels to channels, then a block Conv at path.conv."""
+    return conv(builder, f"{path}.conv", [builder.fold_pixels(path, inputs[0])], spec)
 
 
-def reorg(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    return builder.every_second_pixel(path, inputs[0])
+def reorg(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    return builder.fold_pixels(path, inputs[0])
 
 
-def concat(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    if wanted.row.integer(0, 1, low=-9, high=9) != 1:
-        raise wanted.row.error("only joining along the channels (1) is supported")
+def concat(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    if spec.row.integer(0, 1, low=-9, high=9) != 1:
+        raise spec.row.error("only joining along the channels (1) is supported")
     return builder.concat(path, inputs)
 
 
-def upsample(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Arguments: size (None), scale, mode."""
-    row = wanted.row
+def upsample(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
+) -> Value:
+    """Repeat pixels. Arguments: size (None), scale, mode."""
+    row = spec.row
     mode = row.arguments[2] if len(row.arguments) > 2 else "nearest"
     if (row.arguments and row.arguments[0] is not None) or mode != "nearest":
         raise row.error("only [None, SCALE, nearest] is supported")
     return builder.upsample(path, inputs[0], row.integer(1, high=8))
 
 
-def max_pool(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Arguments as torch's nn.MaxPool2d: kernel, stride, padding."""
-    row = wanted.row
+def max_pool(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
+) -> Value:
+    """Add a max pool. Arguments, like those of nn.MaxPool2d: kernel, stride, padding."""
+    row = spec.row
     kernel = row.integer(0, high=31)
     return builder.max_pool(
         path, inputs[0], kernel, row.integer(1, kernel, high=31), row.integer(2, 0, low=0, high=15)
     )
 
 
-def detect(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """One 1x1 convolution an input: [1, A*(5+C), h, w], raw."""
-    anchors = anchors_a_layer(builder, inputs, wanted.row)
+def detect(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    return _add_head(builder, path, inputs, spec.row, "plain")
+
+
+def _add_head(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], row: YamlRow, form: str
+) -> Value:
+    """Add a 1x1 convolution for each input: [1, A*(5+C), h, w], raw. Return the first output."""
+    anchors = _anchors_per_layer(builder, inputs, row)
     channels = anchors * (5 + builder.architecture.classes)
     outputs = [
-        builder.convolution(f"{path}.m.{at}", x, channels, form="plain")
-        for at, x in enumerate(inputs)
+        builder.convolution(f"{path}.m.{at}", x, channels, form=form) for at, x in enumerate(inputs)
     ]
     builder.architecture.head = DetectionLayers(path, tuple(outputs), anchors)
     return outputs[0]
 
 
-def anchors_a_layer(builder: ArchitectureBuilder, inputs: list[Value], row: YamlRow) -> int:
-    """How many anchors each detection layer has; checks that the description's fit the layers."""
+def _anchors_per_layer(builder: ArchitectureBuilder, inputs: list[Value], row: YamlRow) -> int:
+    """Return the number of anchors; raise ModelError if the detection layers need others."""
     layers, anchors = len(inputs), builder.architecture.anchors
     if anchors is None:
         raise row.error("neither the description nor the weights have anchors")
@@ -143,62 +142,35 @@ def anchors_a_layer(builder: ArchitectureBuilder, inputs: list[Value], row: Yaml
 
 
 def residual(
-    builder: ArchitectureBuilder,
-    path: str,
-    x: Value,
-    channels: int,
-    *,
-    shortcut: bool,
-    groups: int = 1,
-    hidden: int,
+    builder: ArchitectureBuilder, path: str, x: Value, channels: int, hidden: int, row: YamlRow
 ) -> Value:
-    """1x1, then 3x3; the input is added where the shapes allow."""
+    """Add convolutions of 1x1 and 3x3, and the input if ``row`` and the shapes allow it."""
+    shortcut, groups = row.flag(1, True), row.integer(2, 1)
     inner = builder.conv(f"{path}.cv1", x, hidden)
     out = builder.conv(f"{path}.cv2", inner, channels, 3, 1, None, groups)
     return builder.add(f"{path}.add", x, out) if shortcut and x.channels == channels else out
 
 
 def bottleneck(
-    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """Arguments: channels, shortcut, groups."""
-    row = wanted.row
-    shortcut, groups = row.flag(1, True), row.integer(2, 1)
-    return residual(
-        builder,
-        path,
-        inputs[0],
-        wanted.channels,
-        shortcut=shortcut,
-        groups=groups,
-        hidden=wanted.channels // 2,
-    )
+    """Add a residual block. Arguments: channels, shortcut, groups."""
+    return residual(builder, path, inputs[0], spec.channels, spec.channels // 2, spec.row)
 
 
-def c3(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Half of the channels go past the bottlenecks. Arguments: channels, shortcut, groups."""
-    row, x, hidden = wanted.row, inputs[0], wanted.channels // 2
-    shortcut, groups = row.flag(1, True), row.integer(2, 1)
-    through = builder.conv(f"{path}.cv1", x, hidden)
-    past = builder.conv(f"{path}.cv2", x, hidden)
-    for at in range(wanted.repeats):
-        through = residual(
-            builder,
-            f"{path}.m.{at}",
-            through,
-            hidden,
-            shortcut=shortcut,
-            groups=groups,
-            hidden=hidden,
-        )
-    return builder.conv(
-        f"{path}.cv3", builder.concat(f"{path}.cat", [through, past]), wanted.channels
-    )
+def c3(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    """Add bottlenecks that half of the channels bypass. Arguments: channels, shortcut, groups."""
+    hidden = spec.channels // 2
+    main = builder.conv(f"{path}.cv1", inputs[0], hidden)
+    bypass = builder.conv(f"{path}.cv2", inputs[0], hidden)
+    for at in range(spec.repeats):
+        main = residual(builder, f"{path}.m.{at}", main, hidden, hidden, spec.row)
+    return builder.conv(f"{path}.cv3", builder.concat(f"{path}.cat", [main, bypass]), spec.channels)
 
 
-def spp(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Max pools of three sizes side by side. Arguments: channels, kernels."""
-    row = wanted.row
+def spp(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    """Join max pools of three sizes. Arguments: channels, kernels."""
+    row = spec.row
     kernels = row.arguments[1] if len(row.arguments) > 1 else (5, 9, 13)
     if not isinstance(kernels, (list, tuple)) or not all(
         type(kernel) is int and kernel % 2 and 1 <= kernel <= 31 for kernel in kernels[:9]
@@ -206,46 +178,41 @@ def spp(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wa
         raise row.error("kernels must be odd whole numbers up to 31: [5, 9, 13]")
     x = builder.conv(f"{path}.cv1", inputs[0], inputs[0].channels // 2)
     pools = [builder.max_pool(f"{path}.m.{at}", x, kernel) for at, kernel in enumerate(kernels[:9])]
-    return builder.conv(f"{path}.cv2", builder.concat(f"{path}.cat", [x, *pools]), wanted.channels)
+    return builder.conv(f"{path}.cv2", builder.concat(f"{path}.cat", [x, *pools]), spec.channels)
 
 
-def sppf(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """The same as SPP, by one small pool three times in a row. Arguments: channels, kernel."""
-    kernel = _odd(wanted, 1, 5)
+def sppf(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    """Compute SPP by one small pool three times in a row. Arguments: channels, kernel."""
+    kernel = spec.row.integer(1, 5, high=31)
+    if kernel % 2 == 0:
+        raise spec.row.error(f"kernel {kernel} must be odd to keep the size of the map")
     x = builder.conv(f"{path}.cv1", inputs[0], inputs[0].channels // 2)
     parts = [x]
     for at in range(3):
         parts.append(builder.max_pool(f"{path}.m.{at}", parts[-1], kernel))
-    return builder.conv(f"{path}.cv2", builder.concat(f"{path}.cat", parts), wanted.channels)
-
-
-def _odd(wanted: Wanted, at: int, default: int) -> int:
-    kernel = wanted.row.integer(at, default, high=31)
-    if kernel % 2 == 0:
-        raise wanted.row.error(f"kernel {kernel} must be odd to keep the size of the map")
-    return kernel
+    return builder.conv(f"{path}.cv2", builder.concat(f"{path}.cat", parts), spec.channels)
 
 
 def halving_pool(
-    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    kernel = wanted.row.integer(0, 2, high=31)
+    kernel = spec.row.integer(0, 2, high=31)
     return builder.max_pool(f"{path}.m", inputs[0], kernel, kernel, 0)
 
 
 def keeping_pool(
-    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """Arguments: kernel, stride."""
-    kernel = wanted.row.integer(0, 3, high=31)
-    return builder.max_pool(f"{path}.m", inputs[0], kernel, wanted.row.integer(1, 1, high=31))
+    """Add a max pool that keeps the size at stride 1. Arguments: kernel, stride."""
+    kernel = spec.row.integer(0, 3, high=31)
+    return builder.max_pool(f"{path}.m", inputs[0], kernel, spec.row.integer(1, 1, high=31))
 
 
-def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Pyramid pooling in one half of a CSP block; the other half is one convolution."""
-    if any(argument is not None for argument in wanted.row.arguments[1:]):
-        raise wanted.row.error("only the argument for channels is supported")
-    x, hidden = inputs[0], wanted.channels
+def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    """Add a CSP block with pyramid pooling in one half and a convolution in the other half."""
+    if any(argument is not None for argument in spec.row.arguments[1:]):
+        raise spec.row.error("only the argument for channels is supported")
+    x, hidden = inputs[0], spec.channels
     before = builder.conv(f"{path}.cv1", x, hidden)
     before = builder.conv(f"{path}.cv3", before, hidden, 3)
     before = builder.conv(f"{path}.cv4", before, hidden)
@@ -254,27 +221,29 @@ def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted
     ]
     after = builder.conv(f"{path}.cv5", builder.concat(f"{path}.pyramid", [before, *pools]), hidden)
     after = builder.conv(f"{path}.cv6", after, hidden, 3)
-    past = builder.conv(f"{path}.cv2", x, hidden)
+    bypass = builder.conv(f"{path}.cv2", x, hidden)
     return builder.conv(
-        f"{path}.cv7", builder.concat(f"{path}.cat", [after, past]), wanted.channels
+        f"{path}.cv7", builder.concat(f"{path}.cat", [after, bypass]), spec.channels
     )
 
 
-def rep_conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """3x3 + 1x1 (+ the input), one 3x3 at inference. Arguments: channels, kernel 3, stride."""
-    row = wanted.row
+def rep_conv(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
+) -> Value:
+    """Add a 3x3 into which 1x1 and input branches are folded. Arguments: channels, 3, stride."""
+    row = spec.row
     if row.integer(1, 3) != 3 or row.integer(3, 1, low=0) != 1:
         raise row.error("only kernel 3 with padding 1 is supported")
     activation = row.activation(5, builder.activation)
     stride, groups = row.integer(2, 1, high=8), row.integer(4, 1)
     return builder.convolution(
-        path, inputs[0], wanted.channels, 3, stride, 1, groups, activation, form="rep"
+        path, inputs[0], spec.channels, 3, stride, 1, groups, activation, form="rep"
     )
 
 
-def down_c(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Halves the size by convolution and pooling. Arguments: channels, repeats 1, scale 2."""
-    row, x, half = wanted.row, inputs[0], wanted.channels // 2
+def down_c(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
+    """Halve the size by convolution and by pooling. Arguments: channels, repeats (1), scale (2)."""
+    row, x, half = spec.row, inputs[0], spec.channels // 2
     scale = row.integer(2, 2, high=8)
     strided = builder.conv(f"{path}.cv1", x, x.channels)
     strided = builder.conv(f"{path}.cv2", strided, half, 3, scale)
@@ -283,53 +252,33 @@ def down_c(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted:
     return builder.concat(f"{path}.cat", [strided, pooled])
 
 
-def shortcut(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+def shortcut(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
+) -> Value:
     if len(inputs) != 2:
-        raise wanted.row.error(f"adds two layers, but {len(inputs)} are given")
+        raise spec.row.error(f"adds two layers, but {len(inputs)} are given")
     return builder.add(path, *inputs)
 
 
 def implicit_detect(
-    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    _lead_head(builder, path, inputs, wanted)
-    assert builder.architecture.head is not None
-    return builder.architecture.head.outputs[0]
+    return _add_head(builder, path, inputs, spec.row, "implicit")
 
 
 def auxiliary_detect(
-    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """The first half of the inputs is the lead head; the second half, m2, only trains."""
+    """Add a head for the first half of the inputs, and one for training (m2) for the rest."""
     layers = len(inputs) // 2
     if len(inputs) != 2 * layers:
-        raise wanted.row.error(
+        raise spec.row.error(
             f"needs as many auxiliary as detection layers; {len(inputs)} are given in total"
         )
-    anchors = _lead_head(builder, path, inputs[:layers], wanted)
+    first = _add_head(builder, path, inputs[:layers], spec.row, "implicit")
     for at, x in enumerate(inputs[layers:]):
-        builder.convolution(
-            f"{path}.m2.{at}", x, anchors * (5 + builder.architecture.classes), form="plain"
-        )
-    assert builder.architecture.head is not None
-    return builder.architecture.head.outputs[0]
-
-
-def _lead_head(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> int:
-    anchors = anchors_a_layer(builder, inputs, wanted.row)
-    outputs = [
-        builder.convolution(
-            f"{path}.m.{at}",
-            x,
-            anchors * (5 + builder.architecture.classes),
-            form="implicit",
-            add=f"{path}.ia.{at}.implicit",
-            multiply=f"{path}.im.{at}.implicit",
-        )
-        for at, x in enumerate(inputs)
-    ]
-    builder.architecture.head = DetectionLayers(path, tuple(outputs), anchors)
-    return anchors
+        builder.convolution(f"{path}.m2.{at}", x, first.channels, form="plain")
+    return first
 
 
 SHARED: dict[str, Entry] = {
@@ -368,33 +317,33 @@ Anchors = list[tuple[tuple[float, float], ...]]
 
 @dataclass(slots=True)
 class Design:
-    """The source of an architecture. ``anchors``: anchors in the weights, if any."""
+    """Builds the architecture for any input size. ``anchors``: those of the weights, if any."""
 
     description: YamlNetwork
     modules: Mapping[str, Module] = field(default_factory=dict)
     anchors: Anchors | None = None
 
     def architecture(self, height: int, width: int) -> Architecture:
-        one = self.description
+        net = self.description
         architecture = Architecture(
-            one.origin, height, width, one.classes, self.anchors or one.anchors
+            net.origin, height, width, net.classes, self.anchors or net.anchors
         )
-        builder = ArchitectureBuilder(architecture, one.activation, self.modules)
+        builder = ArchitectureBuilder(architecture, net.activation, self.modules)
         values: list[Value] = []
         picture = Value(INPUT, 3, height, width)
-        for row in one.rows:
+        for row in net.rows:
             builder.row = row
             inputs = [picture if source == -1 else values[source] for source in row.sources]
-            values.append(_row(builder, row, inputs, one))
+            values.append(_add_row(builder, row, inputs, net))
         if architecture.head is None:
-            raise one.error(
+            raise net.error(
                 "has no detection layer: its last layer must be Detect, IDetect or IAuxDetect"
             )
-        _check_last(one)
+        _check_last(net)
         return architecture
 
     def at_size(self, size: tuple[int, int] | None) -> Architecture:
-        """``size``: (height, width); None: 640x640, or 1280x1280 for a stride of 64."""
+        """Return the architecture for (height, width); None: 640x640, or 1280x1280 at stride 64."""
         if size is None:
             side = 640 if self.stride <= 32 else 1280
             size = (side, side)
@@ -422,15 +371,15 @@ def check_size(size: tuple[int, int], stride: int, origin: str) -> None:
         )
     for value in size:
         if value % stride or not 1 <= value <= MAX_SIDE:
-            near = min(max(stride, round(value / stride) * stride), MAX_SIDE // stride * stride)
+            nearest = min(max(stride, round(value / stride) * stride), MAX_SIDE // stride * stride)
             raise ModelError(
                 f"{origin}: --size: both sides must be multiples of {stride}, the network's "
-                f"stride, up to {MAX_SIDE}; nearest to {value}: {near}"
+                f"stride, up to {MAX_SIDE}; nearest to {value}: {nearest}"
             )
 
 
-def _row(
-    builder: ArchitectureBuilder, row: YamlRow, inputs: list[Value], one: YamlNetwork
+def _add_row(
+    builder: ArchitectureBuilder, row: YamlRow, inputs: list[Value], net: YamlNetwork
 ) -> Value:
     entry = BLOCKS.get(row.block)
     if entry is None:
@@ -439,24 +388,23 @@ def _row(
             "export the model to ONNX instead"
         )
     builder.architecture.blocks.add(row.block)
-    repeats = max(round(row.repeats * one.depth), 1) if row.repeats > 1 else 1
-    channels = _scale(row.integer(0), one.width) if entry.scaled else 0
+    repeats = max(round(row.repeats * net.depth), 1) if row.repeats > 1 else 1
+    scaled = math.ceil(row.integer(0) * net.width / CHANNEL_STEP) if entry.scaled else 0
+    channels = scaled * CHANNEL_STEP
     if entry.repeats_inside or repeats == 1:
-        return entry.block(builder, f"model.{row.index}", inputs, Wanted(row, channels, repeats))
+        return entry.block(builder, f"model.{row.index}", inputs, BlockSpec(row, channels, repeats))
     for at in range(repeats):
-        inputs = [entry.block(builder, f"model.{row.index}.{at}", inputs, Wanted(row, channels, 1))]
+        inputs = [
+            entry.block(builder, f"model.{row.index}.{at}", inputs, BlockSpec(row, channels, 1))
+        ]
     return inputs[0]
 
 
-def _scale(channels: int, width: float) -> int:
-    return math.ceil(channels * width / CHANNEL_STEP) * CHANNEL_STEP
-
-
-def _check_last(one: YamlNetwork) -> None:
+def _check_last(net: YamlNetwork) -> None:
     """Refuse layers after a detection layer: they are unused, or read a raw map."""
-    heads = [row.index for row in one.rows if row.block in ("Detect", "IDetect", "IAuxDetect")]
-    if heads != [len(one.rows) - 1]:
-        raise one.rows[heads[0]].error("a detection layer must be the last layer, and the only one")
+    heads = [row.index for row in net.rows if row.block in ("Detect", "IDetect", "IAuxDetect")]
+    if heads != [len(net.rows) - 1]:
+        raise net.rows[heads[0]].error("a detection layer must be the last layer, and the only one")
 
 
 def family_of(architecture: Architecture) -> str:

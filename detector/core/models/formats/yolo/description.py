@@ -1,11 +1,11 @@
-"""A network's description -> rows, checked. The format is that of the originals' YAML files:
+"""Read a network's description into rows. The format is that of YOLOv5's and YOLOv7's YAML files:
 
-nc: 80                       # classes
-depth_multiple: 0.33         # repeats of a block, times this
-width_multiple: 0.50         # channels, times this
-anchors: [[w,h, w,h, ...], ...]       # pixels, one list a detection layer
-backbone: [[from, repeats, block, [arguments]], ...]   # from: -1 the row before, or a row's number
-head: the same, going on
+nc: 80                       # number of classes
+depth_multiple: 0.33         # factor for the repeats of each block
+width_multiple: 0.50         # factor for the channels of each block
+anchors: [[w,h, w,h, ...], ...]       # in pixels, one list per detection layer
+backbone: [[from, repeats, block, [arguments]], ...]   # from: -1 (the previous row) or a row number
+head: [...]                  # further rows, numbered on from the backbone's
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEYS = ("nc", "depth_multiple", "width_multiple", "anchors", "backbone", "head")
 KNOWN = {*KEYS, "ch", "activation", "yaml_file", "inplace"}
 WORDS = {"None": None, "True": True, "False": False}
 ACTIVATION = re.compile(r"(?:torch\.)?nn\.(\w+)\(([^()]*)\)")
-KINDS = {  # class of torch.nn -> row of ACTIVATIONS in graph/build.py
+KINDS = {  # class of torch.nn -> key of ACTIVATIONS in graph/operators.py
     "SiLU": "silu",
     "LeakyReLU": "leaky",
     "ReLU": "relu",
@@ -43,8 +43,8 @@ KINDS = {  # class of torch.nn -> row of ACTIVATIONS in graph/build.py
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    kind: str  # of detector.core.models.graph.build
-    slope: float = 0.1  # of a leaky one
+    kind: str  # a key of ACTIVATIONS in graph/operators.py
+    slope: float = 0.1  # of "leaky"
 
 
 SILU, LINEAR = Activation("silu"), Activation("linear")
@@ -52,11 +52,11 @@ SILU, LINEAR = Activation("silu"), Activation("linear")
 
 @dataclass(frozen=True, slots=True)
 class YamlRow:
-    """One line of a description; the getters name file and row when they fail."""
+    """One row of a description. The getters raise ModelError with the file and the row."""
 
     origin: str
     index: int
-    sources: tuple[int, ...]  # absolute row numbers; -1: the picture
+    sources: tuple[int, ...]  # row numbers counted from the first row; -1: the picture
     repeats: int
     block: str
     arguments: tuple[Any, ...]
@@ -86,7 +86,7 @@ class YamlRow:
         value = self._value(at)
         if value is None or value is True:
             return default
-        return LINEAR if value is False else _named_activation(value, self.error)
+        return LINEAR if value is False else _require_activation(value, self.error)
 
     def _value(self, at: int) -> Any:
         return self.arguments[at] if at < len(self.arguments) else None
@@ -98,7 +98,7 @@ class YamlNetwork:
     classes: int
     depth: float
     width: float
-    # Width, height in pixels, by detection layer; None where only the weights hold them.
+    # Width, height in pixels, by detection layer; None if only the weights hold them.
     anchors: list[tuple[tuple[float, float], ...]] | None
     activation: Activation
     rows: list[YamlRow]
@@ -106,7 +106,7 @@ class YamlNetwork:
 
     @property
     def head_path(self) -> str:
-        """Module path of the detection layers: the last row."""
+        """The module path of the detection layers, which are the last row."""
         return f"model.{len(self.rows) - 1}"
 
     def error(self, text: str) -> ModelError:
@@ -124,10 +124,10 @@ def read_description(path: Path) -> tuple[YamlNetwork, bytes]:
 
 
 def parse_description(values: Any, origin: str) -> YamlNetwork:
-    """``values``: what the YAML holds, or what a checkpoint holds instead. Neither is trusted."""
+    """Check the ``values`` of a YAML file or a checkpoint. Raises ModelError."""
     if not isinstance(values, Mapping) or not {"nc", "backbone", "head"} <= values.keys():
         raise ModelError(
-            f"{origin}: describes no network; it needs the keys {', '.join(KEYS)}; see "
+            f"{origin}: does not describe a network; it needs the keys {', '.join(KEYS)}; see "
             "cfg/yolo/yolov5n.yaml"
         )
     if values.get("ch", 3) != 3:
@@ -143,46 +143,44 @@ def parse_description(values: Any, origin: str) -> YamlNetwork:
     return YamlNetwork(
         origin,
         classes,
-        _multiple(values, "depth_multiple", origin),
-        _multiple(values, "width_multiple", origin),
-        _anchors(values.get("anchors"), origin),
+        _read_multiple(values, "depth_multiple", origin),
+        _read_multiple(values, "width_multiple", origin),
+        _parse_anchors(values.get("anchors"), origin),
         SILU
         if (stated := values.get("activation")) is None
-        else _named_activation(stated, lambda text: ModelError(f"{origin}: {text}")),
-        _rows(values, origin),
+        else _require_activation(stated, lambda text: ModelError(f"{origin}: {text}")),
+        _parse_rows(values, origin),
         [f"{origin}: key {quote(key)} unknown, ignored" for key in unknown[:5]],
     )
 
 
-def _multiple(values: Mapping[str, Any], key: str, origin: str) -> float:
+def _read_multiple(values: Mapping[str, Any], key: str, origin: str) -> float:
     value = values.get(key, 1.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 8:
         raise ModelError(f"{origin}: {key} must be a number above 0, at most 8, not {quote(value)}")
     return float(value)
 
 
-def _named_activation(value: Any, error: Callable[[str], ModelError]) -> Activation:
-    if (found := parse_activation(value)) is not None:
-        return found
+def _require_activation(value: Any, error: Callable[[str], ModelError]) -> Activation:
+    if (activation := parse_activation(value)) is not None:
+        return activation
     raise error(f"activation {quote(value)} is not supported; supported: nn.{', nn.'.join(KINDS)}")
 
 
 def parse_activation(text: Any) -> Activation | None:
-    """``nn.LeakyReLU(0.1)`` as text; None for anything unknown. Nothing is evaluated."""
-    found = ACTIVATION.fullmatch(text.strip()) if isinstance(text, str) else None
-    if found is None:
+    """Parse text like ``nn.LeakyReLU(0.1)`` without evaluating it; return None if unknown."""
+    match = ACTIVATION.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
         return None
     settings = [
         part.strip()
-        for part in found[2].split(",")
+        for part in match[2].split(",")
         if part.strip() and not part.strip().startswith("inplace")
     ]
-    slope = (
-        settings[0].removeprefix("negative_slope=") if settings else "0.01"
-    )  # torch's own default
+    slope = settings[0].removeprefix("negative_slope=") if settings else "0.01"  # torch's default
     if not re.fullmatch(r"[0-9.]{1,12}", slope) or slope.count(".") > 1:
         return None
-    return activation_of(found[1], float(slope), bool(settings))
+    return activation_of(match[1], float(slope), bool(settings))
 
 
 def activation_of(name: str, slope: float = 0.01, settings: bool = False) -> Activation | None:
@@ -192,18 +190,18 @@ def activation_of(name: str, slope: float = 0.01, settings: bool = False) -> Act
     return Activation(KINDS[name]) if name in KINDS and not settings else None
 
 
-def _anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] | None:
+def _parse_anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] | None:
     if stored is None or isinstance(stored, int):
-        return None  # a number: the training chose the anchors, and the weights hold them
+        return None  # a number: training chose the anchors, which are stored with the weights
     if not isinstance(stored, (list, tuple)) or not 1 <= len(stored) <= 10:
         raise ModelError(
             f"{origin}: anchors must be lists of W,H, W,H, ..., one for each detection layer, "
             f"not {quote(stored)}"
         )
-    return [_anchor_pairs(numbers, origin) for numbers in stored]
+    return [_parse_anchor_pairs(numbers, origin) for numbers in stored]
 
 
-def _anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
+def _parse_anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
     if (
         not isinstance(numbers, (list, tuple))
         or not 2 <= len(numbers) <= 40
@@ -220,7 +218,7 @@ def _anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
     )
 
 
-def _rows(values: Mapping[str, Any], origin: str) -> list[YamlRow]:
+def _parse_rows(values: Mapping[str, Any], origin: str) -> list[YamlRow]:
     parts = [values["backbone"], values["head"]]
     if not all(isinstance(part, (list, tuple)) for part in parts):
         raise ModelError(
@@ -229,10 +227,10 @@ def _rows(values: Mapping[str, Any], origin: str) -> list[YamlRow]:
     stored = [row for part in parts for row in part]
     if not 1 <= len(stored) <= MAX_ROWS:
         raise ModelError(f"{origin}: {len(stored)} layers; a network has 1 to {MAX_ROWS}")
-    return [_row(row, index, origin) for index, row in enumerate(stored)]
+    return [_parse_row(row, index, origin) for index, row in enumerate(stored)]
 
 
-def _row(stored: Any, index: int, origin: str) -> YamlRow:
+def _parse_row(stored: Any, index: int, origin: str) -> YamlRow:
     where = f"{origin}: layer {index}"
     if not isinstance(stored, (list, tuple)) or len(stored) != 4:
         raise ModelError(
@@ -251,27 +249,27 @@ def _row(stored: Any, index: int, origin: str) -> YamlRow:
         WORDS.get(value, value) if isinstance(value, str) else value for value in arguments
     )
     return YamlRow(
-        origin, index, _sources(sources, index, f"{where} ({block})"), repeats, block, plain
+        origin, index, _parse_sources(sources, index, f"{where} ({block})"), repeats, block, plain
     )
 
 
-def _sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
+def _parse_sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
     numbers = list(stored) if isinstance(stored, (list, tuple)) else [stored]
-    found = []
+    sources = []
     for number in numbers[:100]:
         if (
             type(number) is not int
             or not -1 <= (absolute := number + index if number < 0 else number) < index
         ):
             raise ModelError(f"{where}: from {quote(number)}: there is no such layer before it")
-        found.append(absolute)
-    if not found:
+        sources.append(absolute)
+    if not sources:
         raise ModelError(f"{where}: from names no layer")
-    return tuple(found)
+    return tuple(sources)
 
 
 def quote(value: Any) -> str:
-    """A value in one line of a message, without nested values: they may be endless."""
+    """Return a value for a message, without nested values, which may be very long."""
     if isinstance(value, (list, tuple, dict)):
         return f"a {type(value).__name__} of {len(value)}"
     text = ascii(value) if not isinstance(value, float) or math.isfinite(value) else "no number"

@@ -1,5 +1,5 @@
-"""A description, its numbers and the request -> Network. The nodes of its ONNX graph carry the
-paths of the original modules: model.6.m.0.cv2.conv."""
+"""Build a ``Network`` from a description, weights and a request. The nodes of its ONNX graph are
+named by the original module paths, such as model.6.m.0.cv2.conv."""
 
 from __future__ import annotations
 
@@ -53,11 +53,10 @@ if TYPE_CHECKING:
     import onnx
 
 PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
-MAX_SEED = 2**32 - 1
 
 
 def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
-    """The network of a file of numbers, by its own description or a packaged one that fits."""
+    """Return the network of a weights file, by its own description or a packaged one that fits."""
     if contents.description is not None:
         description = parse_description(contents.description, str(request.path))
     else:
@@ -72,8 +71,8 @@ def build_network(
     design = Design(
         description, contents.modules if contents else {}, stored.layers if stored else None
     )
-    architecture = design.at_size(request.size or _trained_size(design, contents))
-    numbers = _numbers(design, contents, request)
+    architecture = design.at_size(request.size or _choose_trained_size(design, contents))
+    numbers = _load_weights(design, contents, request)
 
     def build() -> onnx.ModelProto:
         graph = YoloGraph(architecture, numbers, request.path.stem, request.batch).model()
@@ -81,7 +80,7 @@ def build_network(
             numbers.check_all_read(architecture)
         return graph
 
-    names, name_warnings = _names(contents, architecture.classes, request)
+    names, name_warnings = _choose_names(contents, architecture.classes, request)
     layers = head_layers(architecture, stored)
     network = Network(
         name=request.path.stem,
@@ -95,7 +94,7 @@ def build_network(
         names=names,
         parameters=contents.parameters if contents else architecture.parameters,
         parameters_fused=architecture.parameters_fused,
-        sha256=_digest(digest, request.random_seed),
+        sha256=_combine_digests(digest, request.random_seed),
         random_seed=request.random_seed,
         warnings=[
             *description.warnings,
@@ -107,11 +106,11 @@ def build_network(
 
 
 def recognise(contents: Contents) -> YamlNetwork:
-    """The packaged description whose convolutions fit the tensors. Raises ModelError for none."""
+    """Return the packaged description whose convolutions fit the tensors. Raises ModelError."""
     shapes = {name: tensor.shape for name, tensor in contents.tensors.items()}
     for path in sorted((catalogue.folder() / "yolo").glob("*.yaml")):
         description, _ = read_description(path)
-        description.classes = _classes(contents, description) or description.classes
+        description.classes = _count_classes(contents, description) or description.classes
         convolutions = Design(description).architecture(PROBE, PROBE).convolutions
         if all(
             step.stored_shape in (shapes.get(name) for name in step.weight_names)
@@ -124,8 +123,8 @@ def recognise(contents: Contents) -> YamlNetwork:
     )
 
 
-def _classes(contents: Contents, description: YamlNetwork) -> int | None:
-    """Count classes by the first detection layer's channels: anchors x (5 + classes)."""
+def _count_classes(contents: Contents, description: YamlNetwork) -> int | None:
+    """Derive the classes from a detection layer's channels, which are anchors x (5 + classes)."""
     bias = contents.tensors.get(f"{description.head_path}.m.0.bias")
     if bias is None or description.anchors is None or bias.size % len(description.anchors[0]):
         return None
@@ -148,27 +147,22 @@ def head_layers(architecture: Architecture, stored: StoredAnchors | None) -> lis
     return layers
 
 
-def _trained_size(design: Design, contents: Contents | None) -> tuple[int, int] | None:
-    """Return the input size that the checkpoint states, where this network can run at it."""
+def _choose_trained_size(design: Design, contents: Contents | None) -> tuple[int, int] | None:
+    """Return the input size that the checkpoint states, if the network can run at it."""
     if contents is None or contents.size is None:
         return None
     return contents.size if all(side % design.stride == 0 for side in contents.size) else None
 
 
-def _numbers(design: Design, contents: Contents | None, request: ModelRequest) -> Numbers:
+def _load_weights(design: Design, contents: Contents | None, request: ModelRequest) -> Numbers:
     if request.random_seed is not None:
-        if not 0 <= request.random_seed <= MAX_SEED:
-            raise ModelError(
-                f"--random-weights {request.random_seed} is out of range: "
-                f"a seed is a whole number from 0 to {MAX_SEED}"
-            )
         side = PROBE_CELLS * design.stride
         return RandomNumbers(design.architecture(side, side), request.random_seed)
-    assert contents is not None, "numbers are stored, or random"
+    assert contents is not None
     return StoredNumbers(contents)
 
 
-def _names(
+def _choose_names(
     contents: Contents | None, classes: int, request: ModelRequest
 ) -> tuple[tuple[str, ...], list[str]]:
     stored = contents.names if contents else None
@@ -184,7 +178,7 @@ def _names(
     ]
 
 
-def _digest(digest: bytes, random_seed: int | None) -> str:
+def _combine_digests(digest: bytes, random_seed: int | None) -> str:
     numbers = b"stored" if random_seed is None else f"random {random_seed}".encode()
     return hashlib.sha256(digest + numbers).hexdigest()
 
@@ -197,16 +191,16 @@ class YoloGraph:
 
     def model(self) -> onnx.ModelProto:
         for step in self.architecture.needed:
-            self._add(step)
+            self._add_step(step)
         assert self.architecture.head is not None
         return self.builder.model([value.name for value in self.architecture.head.outputs])
 
-    def _add(self, step: NetStep) -> None:
-        inputs = [self._tensor(value) for value in step.inputs]
+    def _add_step(self, step: NetStep) -> None:
+        inputs = [self._tensor_name(value) for value in step.inputs]
         name = step.out.name
         match step:
             case ConvStep():
-                self._convolution(step)
+                self._add_convolution(step)
             case PoolStep():
                 self.builder.max_pool(
                     name, inputs[0], step.kernel, [step.stride] * 2, [step.padding] * 4
@@ -218,38 +212,38 @@ class YoloGraph:
             case Add():
                 self.builder.add("Add", name, inputs)
 
-    def _tensor(self, value: Value) -> str:
-        real = value.folded or value
-        return self._picture if real.name == INPUT else real.name
+    def _tensor_name(self, value: Value) -> str:
+        stored = value.folded or value
+        return self._picture if stored.name == INPUT else stored.name
 
-    def _convolution(self, step: ConvStep) -> None:
+    def _add_convolution(self, step: ConvStep) -> None:
         x = step.inputs[0]
         weight, bias = self.numbers.filter(step)
-        times = 1
+        scale = 1
         if x.folded is not None:
-            weight, times = spread_over_pixels(weight, step.groups), 2
+            assert step.groups == 1
+            weight, scale = spread_over_pixels(weight), 2
         if (x.folded or x).name == INPUT:
-            # 1/255 goes into the weights: zero padding stays zero, the bias is added afterwards.
+            # Exact, since zero padding stays zero and the bias is added later.
             weight = weight * PICTURE_SCALE
         out = self.builder.conv(
             step.node,
-            self._tensor(x),
+            self._tensor_name(x),
             weight.astype(np.float32),
             bias.astype(np.float32),
-            strides=[times * step.stride] * 2,
-            pads=[times * step.padding] * 4,
+            strides=[scale * step.stride] * 2,
+            pads=[scale * step.padding] * 4,
             groups=step.groups,
         )
         self.builder.activation(step.path, step.activation.kind, out, step.activation.slope)
 
 
-def spread_over_pixels(weight: Floats, groups: int) -> Floats:
-    """Turn a convolution over 2x2 pixels as channels into one over the pixels, with equal products.
+def spread_over_pixels(weight: Floats) -> Floats:
+    """Convert the weights of a convolution that reads 2x2 pixels as channels, [out, 4*c, k, k], to
+    those of an equal one that reads the pixels, [out, c, 2k, 2k].
 
-    weight [out, 4*c, k, k] -> [out, c, 2k, 2k]. The parts are the pixels (row, column) 0,0 1,0 0,1
-    1,1: as in YOLOX's Focus (Apache-2.0).
+    The channels hold the pixels (row, column) 0,0 1,0 0,1 1,1, as in YOLOX's Focus (Apache-2.0).
     """
-    assert groups == 1
     outs, channels, kernel, _ = weight.shape
     wide = np.zeros((outs, channels // 4, 2 * kernel, 2 * kernel), weight.dtype)
     for part, (row, column) in enumerate(((0, 0), (1, 0), (0, 1), (1, 1))):

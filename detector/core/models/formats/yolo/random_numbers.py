@@ -1,8 +1,8 @@
-"""Random numbers for a network, chosen such that every layer's output keeps one size.
+"""Random weights that give the outputs of all layers the same scale.
 
-A small picture is carried along, and the weights of each layer are scaled until its output on it
-has one root mean square (after layer-sequential unit variance, arXiv 1511.06422), where SiLU is
-nearly a ReLU. Other pictures then give similar outputs and some dozens of boxes.
+We run a small picture through the network and scale the weights of each layer such that its output
+has a fixed root mean square (after layer-sequential unit variance, arXiv 1511.06422). Other
+pictures then have similar outputs, and some dozens of boxes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from detector.core.models.formats.yolo.architecture import (
 from detector.core.models.formats.yolo.weights import FoldedConv
 from detector.core.models.graph.build import INPUT
 
-PROBE_CELLS = 4  # sides of the coarsest map on the picture that is carried along
-# Root mean square of hidden layers: so far out SiLU is nearly a ReLU, which amplifies no deviation.
-SIZE = 4.0
-OBJECTNESS = -4.0  # bias: on a picture some dozens of cells reach a threshold, as on a street
-# Rounded, because last bits differ between computers: a seed's numbers are then the same.
-FACTOR_STEPS, SHIFT_STEPS = 8, 64  # per doubling; per 1
+PROBE_CELLS = 4  # side of the coarsest map for the small picture
+# Root mean square of hidden layers. At this scale SiLU is nearly a ReLU, so errors do not grow.
+RMS = 4.0
+OBJECTNESS = -4.0  # bias with which some dozens of cells reach a threshold, as in a street scene
+# Factors and shifts are rounded, so that a seed gives the same weights on all computers, although
+# these differ in the last bits of the outputs.
+FACTOR_STEPS, SHIFT_STEPS = 8, 64  # steps per doubling, and per 1
 
 Floats = NDArray[np.float32]
 KINDS: dict[str, Callable[[Floats, float], Floats]] = {
@@ -42,39 +43,39 @@ KINDS: dict[str, Callable[[Floats, float], Floats]] = {
 
 
 class RandomNumbers:
-    """Filters that ``probe`` needs, by numpy's legacy stream. It is at PROBE_CELLS x stride."""
+    """Random weights. ``probe``: the architecture with an input of PROBE_CELLS x stride."""
 
     def __init__(self, probe: Architecture, seed: int) -> None:
         self._stream = np.random.RandomState(seed)
         self._probe = probe
-        self._values = {INPUT: self._picture(probe.height, probe.width)}
-        self._filters = self._walk()
+        self._values = {INPUT: self._draw_picture(probe.height, probe.width)}
+        self._filters = self._draw_filters()
 
     def filter(self, step: ConvStep) -> FoldedConv:
-        node, made = next(self._filters)
-        assert node == step.node, "filters are asked for in the order of the architecture"
-        return made
+        node, folded = next(self._filters)
+        assert node == step.node, "filters must be requested in the order of the architecture"
+        return folded
 
-    def _picture(self, height: int, width: int) -> Floats:
-        """[3, h, w] 0..1: patches of 16 pixels with noise on them."""
+    def _draw_picture(self, height: int, width: int) -> Floats:
+        """Return a picture [3, h, w] in 0..1: patches of 16 pixels, and noise."""
         patches = self._stream.random_sample((3, -(-height // 16), -(-width // 16)))
         large = patches.repeat(16, axis=1).repeat(16, axis=2)[:, :height, :width]
         return (0.75 * large + 0.25 * self._stream.random_sample(large.shape)).astype(np.float32)
 
-    def _walk(self) -> Iterator[tuple[str, FoldedConv]]:
+    def _draw_filters(self) -> Iterator[tuple[str, FoldedConv]]:
         for step in self._probe.needed:
-            inputs = [self._value(value) for value in step.inputs]
+            inputs = [self._find_value(value) for value in step.inputs]
             if isinstance(step, ConvStep):
-                made, raw = self._draw(step, inputs[0])
+                folded, raw = self._draw(step, inputs[0])
                 kind = step.activation.kind
                 self._values[step.out.name] = (
                     KINDS[kind](raw, step.activation.slope) if kind in KINDS else raw
                 )
-                yield step.node, made
+                yield step.node, folded
             else:
                 self._values[step.out.name] = _run(step, inputs)
 
-    def _value(self, value: Value) -> Floats:
+    def _find_value(self, value: Value) -> Floats:
         if value.folded is None:
             return self._values[value.name]
         x = self._values[value.folded.name]
@@ -89,21 +90,21 @@ class RandomNumbers:
         raw = convolve(x, weight.astype(np.float32), step)
         head = self._probe.head
         if head is not None and step.out in head.outputs:
-            factor = _round(1 / max(float(np.sqrt(raw.var(axis=(1, 2)).mean())), 1e-6))
+            factor = _round_factor(1 / max(float(np.sqrt(raw.var(axis=(1, 2)).mean())), 1e-6))
             bias -= np.round(SHIFT_STEPS * raw.mean(axis=(1, 2)) * factor) / SHIFT_STEPS
             bias.reshape(head.anchors, -1)[:, 4] += OBJECTNESS
         else:
-            factor = _round(SIZE / max(float(np.sqrt(np.square(raw).mean())), 1e-6))
+            factor = _round_factor(RMS / max(float(np.sqrt(np.square(raw).mean())), 1e-6))
         scaled = raw * factor + bias[:, None, None]
         return FoldedConv(weight * factor, bias), scaled.astype(np.float32)
 
 
-def _round(factor: float) -> float:
+def _round_factor(factor: float) -> float:
     return float(2.0 ** (round(FACTOR_STEPS * math.log2(factor)) / FACTOR_STEPS))
 
 
 def convolve(x: Floats, weight: Floats, step: ConvStep) -> Floats:
-    """x [c, h, w], weight [n, c / groups, k, k] -> [n, h', w']."""
+    """Convolve x [c, h, w] with weight [n, c / groups, k, k]; return [n, h', w']."""
     padding, groups = step.padding, step.groups
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))
     windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], axis=(1, 2))
@@ -119,8 +120,8 @@ def _run(step: NetStep, inputs: list[Floats]) -> Floats:
     match step:
         case PoolStep():
             padding = step.padding
-            around = ((0, 0), (padding, padding), (padding, padding))
-            x = np.pad(inputs[0], around, constant_values=-np.inf)
+            pads = ((0, 0), (padding, padding), (padding, padding))
+            x = np.pad(inputs[0], pads, constant_values=-np.inf)
             windows = np.lib.stride_tricks.sliding_window_view(
                 x, (step.kernel, step.kernel), axis=(1, 2)
             )

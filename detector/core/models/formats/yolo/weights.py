@@ -1,4 +1,4 @@
-"""Stored numbers of a planned convolution, folded into one weight and one bias, in float64."""
+"""Read the stored weights of each convolution and fold them into one weight and one bias."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint.contents import BUFFERS, Contents
 from detector.core.models.formats.yolo.architecture import Architecture, ConvStep
 
-EPSILON = 1e-3  # of batch normalisation in both families; a whole model states its own
+EPSILON = 1e-3  # of batch norm in both families, unless a checkpoint's module states another
 
 Floats = NDArray[np.float64]
 
@@ -33,14 +33,14 @@ class StoredNumbers:
     read: set[str] = field(default_factory=set)
 
     def filter(self, step: ConvStep) -> FoldedConv:
-        with np.errstate(all="ignore"):  # checked below
-            made = self._fold(step)
-        if not (np.isfinite(made.weight).all() and np.isfinite(made.bias).all()):
+        with np.errstate(all="ignore"):  # the result is checked below
+            folded = self._fold(step)
+        if not (np.isfinite(folded.weight).all() and np.isfinite(folded.bias).all()):
             raise ModelError(
                 f"{self.contents.origin}: the weights of {step.node} are not finite numbers: the "
                 "file is damaged or the training diverged"
             )
-        return made
+        return folded
 
     def _fold(self, step: ConvStep) -> FoldedConv:
         match step.form:
@@ -48,35 +48,35 @@ class StoredNumbers:
                 self._check_settings(f"{step.path}.conv", step, step.kernel, step.padding)
                 return self._fold_norm(f"{step.path}.conv", f"{step.path}.bn", step.stored_shape)
             case "rep":
-                return self._rep(step)
+                return self._fold_rep(step)
             case "implicit":
-                return self._implicit(step)
+                return self._fold_implicit(step)
             case _:
-                return self._plain(step.path, step.stored_shape)
+                return self._read_plain(step.path, step.stored_shape)
 
     def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> FoldedConv:
-        """Fold batch normalisation into a convolution; if folded already, it has a bias."""
+        """Fold batch norm into a convolution, unless the file holds only a bias, already folded."""
         if (
             f"{norm}.weight" not in self.contents.tensors
             and f"{conv}.bias" in self.contents.tensors
         ):
-            return self._plain(conv, shape)
-        weight = self._numbers(f"{conv}.weight", shape)
-        factor, bias = self._scale_and_shift(norm, shape[0])
+            return self._read_plain(conv, shape)
+        weight = self._read_tensor(f"{conv}.weight", shape)
+        factor, bias = self._read_scale_and_shift(norm, shape[0])
         if f"{conv}.bias" in self.contents.tensors:
-            bias = bias + factor * self._numbers(f"{conv}.bias", shape[:1])
+            bias = bias + factor * self._read_tensor(f"{conv}.bias", shape[:1])
         return FoldedConv(weight * factor[:, None, None, None], bias)
 
-    def _scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
-        """Return factor and shift of bn(x) = factor * x + shift."""
+    def _read_scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
+        """Return factor and shift of batch norm as factor * x + shift."""
         parts = ("weight", "bias", "running_mean", "running_var")
         weight, bias, mean, variance = (
-            self._numbers(f"{norm}.{part}", (channels,)) for part in parts
+            self._read_tensor(f"{norm}.{part}", (channels,)) for part in parts
         )
-        factor = weight / np.sqrt(variance + self._epsilon(norm))
+        factor = weight / np.sqrt(variance + self._read_epsilon(norm))
         return factor, bias - mean * factor
 
-    def _epsilon(self, norm: str) -> float:
+    def _read_epsilon(self, norm: str) -> float:
         module = self.contents.modules.get(norm)
         epsilon = module.settings.get("eps", EPSILON) if module else EPSILON
         if not isinstance(epsilon, float) or not 0 < epsilon < 1:
@@ -86,43 +86,44 @@ class StoredNumbers:
             )
         return epsilon
 
-    def _plain(self, path: str, shape: tuple[int, ...]) -> FoldedConv:
+    def _read_plain(self, path: str, shape: tuple[int, ...]) -> FoldedConv:
         return FoldedConv(
-            self._numbers(f"{path}.weight", shape), self._numbers(f"{path}.bias", shape[:1])
+            self._read_tensor(f"{path}.weight", shape), self._read_tensor(f"{path}.bias", shape[:1])
         )
 
-    def _rep(self, step: ConvStep) -> FoldedConv:
-        """Add up the 3x3 branch, the 1x1 branch in its middle, and the input as a 1x1 of ones."""
+    def _fold_rep(self, step: ConvStep) -> FoldedConv:
+        """Add the 1x1 branch to the middle of the 3x3 branch, and the input as a 1x1 of ones."""
         shape = step.stored_shape
-        if f"{step.node}.weight" in self.contents.tensors:  # added up before it was saved
-            return self._plain(step.node, shape)
+        if f"{step.node}.weight" in self.contents.tensors:  # already folded in the file
+            return self._read_plain(step.node, shape)
         dense, point = f"{step.path}.rbr_dense", f"{step.path}.rbr_1x1"
         self._check_settings(f"{dense}.0", step, 3, 1)
         self._check_settings(f"{point}.0", step, 1, 0)
         weight, bias = self._fold_norm(f"{dense}.0", f"{dense}.1", shape)
-        middle, more = self._fold_norm(f"{point}.0", f"{point}.1", (*shape[:2], 1, 1))
-        weight[:, :, 1:2, 1:2] += middle
-        bias = bias + more
+        point_weight, point_bias = self._fold_norm(f"{point}.0", f"{point}.1", (*shape[:2], 1, 1))
+        weight[:, :, 1:2, 1:2] += point_weight
+        bias = bias + point_bias
         if step.identity:
-            factor, shift = self._scale_and_shift(f"{step.path}.rbr_identity", shape[0])
+            factor, shift = self._read_scale_and_shift(f"{step.path}.rbr_identity", shape[0])
             outs = np.arange(shape[0])
             # Within its group, output i reads input i.
             weight[outs, outs % shape[1], 1, 1] += factor
             bias = bias + shift
         return FoldedConv(weight, bias)
 
-    def _implicit(self, step: ConvStep) -> FoldedConv:
-        """Fold multiply * (W (x + add) + b): exact, since the convolution is 1x1."""
-        weight, bias = self._plain(step.path, step.stored_shape)
-        if step.add not in self.contents.tensors:
+    def _fold_implicit(self, step: ConvStep) -> FoldedConv:
+        """Fold multiply * (W (x + add) + b), which is exact because the convolution is 1x1."""
+        weight, bias = self._read_plain(step.path, step.stored_shape)
+        added, multiplied = step.implicit_names
+        if added not in self.contents.tensors:
             return FoldedConv(weight, bias)
         outs, ins = step.stored_shape[:2]
-        add = self._numbers(step.add, (1, ins, 1, 1)).reshape(ins)
-        multiply = self._numbers(step.multiply, (1, outs, 1, 1)).reshape(outs)
+        add = self._read_tensor(added, (1, ins, 1, 1)).reshape(ins)
+        multiply = self._read_tensor(multiplied, (1, outs, 1, 1)).reshape(outs)
         bias = (bias + weight[:, :, 0, 0] @ add) * multiply
         return FoldedConv(weight * multiply[:, None, None, None], bias)
 
-    def _numbers(self, name: str, shape: tuple[int, ...]) -> Floats:
+    def _read_tensor(self, name: str, shape: tuple[int, ...]) -> Floats:
         origin = self.contents.origin
         tensor = self.contents.tensors.get(name)
         if tensor is None:
@@ -131,8 +132,8 @@ class StoredNumbers:
             )
         if tensor.shape != shape:
             raise ModelError(
-                f"{origin}: tensor {name} is {_by(tensor.shape)}, but the description needs "
-                f"{_by(shape)}; is it another network, or another number of classes?"
+                f"{origin}: tensor {name} is {_format_shape(tensor.shape)}, but the description "
+                f"needs {_format_shape(shape)}; is it another network, or are there other classes?"
             )
         self.read.add(name)
         try:
@@ -143,35 +144,35 @@ class StoredNumbers:
             ) from exc
 
     def _check_settings(self, path: str, step: ConvStep, kernel: int, padding: int) -> None:
-        """Compare the checkpoint's own module with the settings that our block assumes."""
+        """Compare the settings of the checkpoint's module with those of our block."""
         module = self.contents.modules.get(path)
         if module is None:
             return
-        wanted = {
+        expected = {
             "kernel_size": (kernel, kernel),
             "stride": (step.stride, step.stride),
             "padding": (padding, padding),
             "dilation": (1, 1),
             "groups": step.groups,
         }
-        for key, value in wanted.items():
-            if (found := module.settings.get(key, value)) != value:
+        for key, value in expected.items():
+            if (stored := module.settings.get(key, value)) != value:
                 raise ModelError(
-                    f"{self.contents.origin}: {path} has {key} {ascii(found)[:40]}, but the "
+                    f"{self.contents.origin}: {path} has {key} {ascii(stored)[:40]}, but the "
                     f"description makes it {value}: this block was changed; export the model to "
                     "ONNX instead"
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
-        """Raise ModelError if a tensor is left over that is not for training only."""
-        trains_only = tuple(
+        """Raise ModelError if a tensor was not read and is not for training only."""
+        for_training = tuple(
             f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
         )
         for name in self.contents.tensors:
             if (
                 name not in self.read
                 and not BUFFERS.fullmatch(name)
-                and not name.startswith(trains_only)
+                and not name.startswith(for_training)
             ):
                 raise ModelError(
                     f"{self.contents.origin}: tensor {ascii(name)[:80]} belongs to no layer of the "
@@ -179,17 +180,17 @@ class StoredNumbers:
                 )
 
 
-def _by(shape: Sequence[int]) -> str:
+def _format_shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "one number"
 
 
 class StoredAnchors(NamedTuple):
     layers: list[tuple[tuple[float, float], ...]]  # width, height by detection layer
-    in_cells: bool  # else pixels
+    in_cells: bool  # False: in pixels
 
 
 def stored_anchors(contents: Contents, head: str) -> StoredAnchors | None:
-    """``anchor_grid``: [layers, 1, A, 1, 1, 2] in pixels; ``anchors``: [layers, A, 2] in cells."""
+    """Read anchor_grid [layers, 1, A, 1, 1, 2] (in pixels) or anchors [layers, A, 2] (in cells)."""
     for name, axes in (("anchor_grid", (0, 2, 5)), ("anchors", (0, 1, 2))):
         tensor = contents.tensors.get(f"{head}.{name}")
         if tensor is None or len(tensor.shape) != axes[-1] + 1 or not 2 <= tensor.size <= 400:

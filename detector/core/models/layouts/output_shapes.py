@@ -1,4 +1,4 @@
-"""What any file shows of its outputs: names, shapes, and how they fit the cells of YOLOs' maps."""
+"""The names and shapes of a model's outputs, and whether they fit the maps of a YOLO."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 Dims = tuple[int | None, ...]
 """A shape; None for a side that is known only at run time."""
 
-MAX_DETECTIONS = 3000  # rows of a list of finished detections; the smallest maps have fewer cells
+MAX_DETECTIONS = 3000  # rows in a list of finished detections; small maps may have fewer cells
 
 # Strides of a network's maps, from the largest map to the smallest; P2 and P6 models have one more.
 PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
-# YOLOv3-tiny's two maps may look like a list; only layouts of another shape look for them.
+# YOLOv3-tiny's two maps have as few rows as a list of detections, so only layouts whose shape
+# differs from a list's accept them.
 WITH_TINY = (*PYRAMIDS, (16, 32))
 
 
@@ -34,16 +35,16 @@ class OutputShapes:
         return self.outputs().get(name, ())
 
     def rank3_outputs(self) -> Iterator[tuple[str, int, int]]:
-        """Yield name and last two sides of the outputs [B, n, m] with known n and m."""
+        """Yield (name, n, m) of the outputs [B, n, m] with known n and m."""
         for name, dims in self.outputs().items():
             if len(dims) == 3 and dims[1] is not None and dims[2] is not None:
                 yield name, dims[1], dims[2]
 
     def pyramid(
-        self, rows: int, boxes: int, among: Iterable[tuple[int, ...]] = PYRAMIDS
+        self, rows: int, boxes: int, pyramids: Iterable[tuple[int, ...]] = PYRAMIDS
     ) -> tuple[int, ...] | None:
-        """Return the strides of the maps that give that many rows, with ``boxes`` boxes a cell."""
-        for strides in among:
+        """Return the strides of maps that have ``rows`` rows with ``boxes`` per cell, or None."""
+        for strides in pyramids:
             if boxes * count_cells(self.height, self.width, strides) == rows:
                 return strides
         return None
