@@ -168,6 +168,6 @@ def _camera_flags(config: Config, given: Container[str]) -> Iterator[str]:
 
 def _ask_servers(specs: Sequence[str]) -> None:
     if len(addresses := [spec for spec in specs if is_web(spec)]) > 1:
-        from detector.core.sources._answers import take_all
+        from detector.core.sources._answers import identify_all
 
-        take_all(addresses)
+        identify_all(addresses)

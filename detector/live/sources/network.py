@@ -18,11 +18,11 @@ from detector.core.errors.parsing import quote
 from detector.core.errors.secrets import redact
 from detector.core.errors.text import printable
 from detector.core.sources._forms import is_web
-from detector.core.sources._network.addresses import SOUND, FFmpegOptions, opening_of
+from detector.core.sources._network.addresses import THOROUGH, FFmpegOptions, opening_of
 from detector.core.sources._network.meanings import (
     ENDED,
+    LOG_UNAVAILABLE,
     NO_VIDEO,
-    NOT_NOW,
     UNDECODED,
     ErrorMeaning,
     explain,
@@ -32,7 +32,7 @@ from detector.core.sources._network.nested import (
     NestedOpener,
     is_named_playlist,
     is_redirect,
-    settle,
+    resolve,
 )
 from detector.core.sources._network.options import PERSONAL
 from detector.live.sources.decoding import prepare
@@ -44,7 +44,7 @@ from detector.live.sources.status import SECOND
 from detector.live.sources.threaded import TICK_S
 
 if TYPE_CHECKING:
-    from detector.core.sources._answers import Rest
+    from detector.core.sources._answers import OpenResponse
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
 PATIENCE_S = 3600.0  # PyAV's timeout of a read; without one it would not check its clock
@@ -72,7 +72,7 @@ class LookUp(threading.Thread):
 class NetworkFeed(PacketFeed):
     may_shed = True
     _look_up: LookUp | None = None
-    _kept: Rest | None = None
+    _kept: OpenResponse | None = None
     _led_to: str | None = None  # another host to which the camera redirects
     _first: NestedFile | None = None  # the first response of a guarded opening
     _nested: NestedOpener | None = None
@@ -108,7 +108,7 @@ class NetworkFeed(PacketFeed):
 
     def _connection(self, epoch: int) -> ErrorMeaning:
         if self._has_login and not self.watch.receives_messages():
-            return NOT_NOW
+            return LOG_UNAVAILABLE
         if (unknown := self._resolve()) is not None:
             return unknown
         began_ns, self._odd = self.clock(), ""
@@ -135,12 +135,12 @@ class NetworkFeed(PacketFeed):
     def _open(self) -> Any:
         self._kept = self._take_kept()
         if self._kept is not None:
-            return self._open_with(self._opening, SOUND, self._kept)
+            return self._open_with(self._opening, THOROUGH, self._kept)
         container = self._open_with(self._opening, self._opening.probing)
         if any(stream.codec_context is not None for stream in container.streams.video):
             return container
         container.close()
-        return self._open_with(self._opening, SOUND)
+        return self._open_with(self._opening, THOROUGH)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
         """Read JPEGs by their markers; None if there are none. ``is_odd``: FFmpeg failed."""
@@ -169,13 +169,13 @@ class NetworkFeed(PacketFeed):
             return opener.open_first()
         return None
 
-    def _take_kept(self) -> Rest | None:
+    def _take_kept(self) -> OpenResponse | None:
         """Return the connection of an earlier probe, for servers that accept only one."""
         if not is_web(self.camera.address.whole):
             return None
-        from detector.core.sources._answers import take_open
+        from detector.core.sources._answers import take_open_response
 
-        kept = take_open(self.camera.address.whole)
+        kept = take_open_response(self.camera.address.whole)
         if kept is not None:
             self.receiving.call(kept.cut)
         return kept
@@ -196,7 +196,7 @@ class NetworkFeed(PacketFeed):
         }
 
     def _open_with(
-        self, opening: FFmpegOptions, probing: dict[str, str], kept: Rest | None = None
+        self, opening: FFmpegOptions, probing: dict[str, str], kept: OpenResponse | None = None
     ) -> Any:
         options = self._options(opening, probing)
         how: dict[str, Any] = {"file": kept or self.camera.address.whole}
@@ -204,7 +204,7 @@ class NetworkFeed(PacketFeed):
             if self._is_personal:
                 how = self._guard(self.camera.address.whole, options)
             elif is_named_playlist(self.camera.address.whole):
-                settled, cookies = settle(self.camera.address.whole)
+                settled, cookies = resolve(self.camera.address.whole)
                 options["max_redirects"] = "0"
                 how = self._guard(settled, options | cookies, follows=True)
             elif self._has_login:
@@ -233,7 +233,7 @@ class NetworkFeed(PacketFeed):
         except av.error.FFmpegError as error:
             if not is_redirect(error):
                 raise
-            settled, _ = settle(self.camera.address.whole)
+            settled, _ = resolve(self.camera.address.whole)
             if settled == self.camera.address.whole:
                 raise
             return av.open(settled, **how)

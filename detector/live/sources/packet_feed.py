@@ -75,7 +75,7 @@ class PacketFeed(ThreadedFeed):
 
     def facts(self) -> FeedFacts:
         facts, grey = super().facts(), self._converter.grey
-        said = (facts.note, "" if grey is None else grey.said)
+        said = (facts.note, "" if grey is None else grey.note)
         return replace(facts, note="; ".join(filter(None, said)))
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:

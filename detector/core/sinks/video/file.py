@@ -58,7 +58,7 @@ class VideoFile:
 
             self._carry = CarriedTracks
             for track in info.tracks:
-                track.want()
+                track.request()
         # A tick of more than a second (a damaged AVI) gives a timescale below 1, which MP4 lacks.
         sane_base = 0 < info.time_base <= 1 and info.time_base.denominator <= INT32
         sane_rate = Fraction(1, 1000) < info.fps < 1000

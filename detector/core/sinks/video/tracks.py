@@ -199,7 +199,7 @@ class _Waiting:
         self.ended = False
         self.waiting: deque[Any] = deque()
 
-    def want(self) -> None:
+    def request(self) -> None:
         pass
 
     def take(self) -> Any:
