@@ -16,7 +16,7 @@ from probing import probe
 
 from detector.core import sinks
 from detector.core.sinks.video.audio import CarriedTrack
-from detector.core.sinks.video.tracks import BEFORE_S, CarriedTracks
+from detector.core.sinks.video.tracks import SEEK_MARGIN_S, CarriedTracks
 from detector.core.types import Detections, Frame, SourceInfo
 from tests.cli.command import detect_video, summary_of
 
@@ -169,10 +169,10 @@ def test_a_start_that_is_near_is_not_sought() -> None:
     container = SimpleNamespace(seek=lambda at, stream: sought.append(at))
     for first_s, start_s in ((None, 60), (None, 5), (90, 95)):
         stream = SimpleNamespace(start_time=first_s, time_base=Fraction(1))
-        CarriedTracks._go_before(
+        CarriedTracks._seek_before(
             SimpleNamespace(_container=container), stream, (False, Fraction(start_s))
         )  # type: ignore[arg-type]
-    assert sought == [60 - BEFORE_S]
+    assert sought == [60 - SEEK_MARGIN_S]
 
 
 @pytest.mark.slow

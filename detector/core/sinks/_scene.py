@@ -1,4 +1,4 @@
-"""Base of the sinks of lines and zones (--zones): rows of a scene and of its end."""
+"""Base of sinks that write rows about lines and zones (--zones)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detector.core.types import Detections, Frame, Scene, ZoneBook
 
 class SceneSink(RowsSink):
     ending = ""
-    # Also with --only-detections: an object may leave in a frame without detections.
+    # Writes all frames despite --only-detections: an object may leave in one without detections.
     options = ("only_detections",)
     needs = "--zones"
 
@@ -23,25 +23,25 @@ class SceneSink(RowsSink):
 
     @staticmethod
     @abstractmethod
-    def of(scene: Scene) -> Iterable[Any]:
+    def select(scene: Scene) -> Iterable[Any]:
         """Return the items of a scene that this sink writes."""
 
     @staticmethod
     @abstractmethod
-    def last(book: ZoneBook) -> Iterable[Any]:
+    def select_last(book: ZoneBook) -> Iterable[Any]:
         """Return the items that it writes at the end."""
 
     @abstractmethod
-    def lines(self, found: Iterable[Any]) -> str:
+    def lines(self, items: Iterable[Any]) -> str:
         """Return the items as rows with their line ends."""
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         if detections.scene is None:
             return ""
         self._book = detections.scene.book
-        return self.lines(self.of(detections.scene))
+        return self.lines(self.select(detections.scene))
 
     def close(self) -> Path:
         if self._partial is not None and self._book is not None:
-            self._append(self.lines(self.last(self._book)))
+            self._append(self.lines(self.select_last(self._book)))
         return super().close()

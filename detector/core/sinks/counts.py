@@ -19,7 +19,7 @@ COLUMNS = (
 
 
 def local_text(time_s: float) -> str:
-    """Return Unix seconds as ISO 8601 in this machine's time zone: 2026-11-29T14:00:00+01:00."""
+    """Format Unix seconds in this machine's time zone: 2026-11-29T14:00:00+01:00."""
     text = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(round(time_s, 3)))
     return f"{text[:-2]}:{text[-2:]}"
 
@@ -27,11 +27,11 @@ def local_text(time_s: float) -> str:
 def count_cells(
     source: str, row: ZoneCount, when: Callable[[float], object] = rounded
 ) -> tuple[object, ...]:
-    """Return a row for ``COLUMNS``. ``when`` formats a moment of the source's clock."""
+    """Return a row for ``COLUMNS``. ``when`` formats seconds of the source's clock."""
     span, start_s = (row.from_s, row.to_s), row.start_s
     return (
         *map(when, span),
-        *("" if start_s is None else local_text(start_s + one) for one in span),
+        *("" if start_s is None else local_text(start_s + time_s) for time_s in span),
         *(as_cell(source), as_cell(row.zone), as_cell(row.class_name)),
         *(row.counts.get(kind, "") for kind in KINDS),
         *("" if row.mean is None else round(row.mean, 3), "" if row.most is None else row.most),
@@ -46,12 +46,12 @@ class CountsSink(SceneSink):
     header = csv_lines([COLUMNS])
 
     @staticmethod
-    def of(scene: Scene) -> Iterable[ZoneCount]:
+    def select(scene: Scene) -> Iterable[ZoneCount]:
         return scene.counts
 
     @staticmethod
-    def last(book: ZoneBook) -> Iterable[ZoneCount]:
+    def select_last(book: ZoneBook) -> Iterable[ZoneCount]:
         return book.finish()[1]
 
-    def lines(self, found: Iterable[ZoneCount]) -> str:
-        return csv_lines(count_cells(self._info.path, one) for one in found)
+    def lines(self, items: Iterable[ZoneCount]) -> str:
+        return csv_lines(count_cells(self._info.path, count) for count in items)
