@@ -272,7 +272,7 @@ def test_a_track_that_fails_midway_is_a_note(
 ) -> None:
     """A copied track fails at reading, the other at encoding: its channels change."""
     source = make_clip(tmp_path / "in.mov", "-c:a", encoder)
-    whole = CarriedTrack._items
+    whole = CarriedTrack._read_items
 
     def break_after(track: CarriedTrack) -> Any:
         for i, (item, duration_s) in enumerate(whole(track)):
@@ -284,7 +284,7 @@ def test_a_track_that_fails_midway_is_a_note(
                 other.sample_rate, item = item.sample_rate, other
             yield item, duration_s
 
-    monkeypatch.setattr(CarriedTrack, "_items", break_after)
+    monkeypatch.setattr(CarriedTrack, "_read_items", break_after)
     sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
     frames, sound = probe(tmp_path / "out.mp4")["streams"]
     assert (frames["nb_frames"], frames["codec_type"]) == ("100", "video")
