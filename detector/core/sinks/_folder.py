@@ -1,4 +1,4 @@
-"""Base of sinks that write a folder, which never delete files of others.
+"""Base of sinks that write a folder, which never delete other programs' files.
 
 ``close`` distinguishes three cases:
 - The folder does not exist yet, or is empty: ``NAME.partial`` is renamed to it.

@@ -59,7 +59,7 @@ class FrameNames:
 
 
 def free_name(stem: str, suffix: str, taken: set[str]) -> str:
-    """Add ``stem`` + ``suffix`` to ``taken``, or with the first free of -2, -3...; return it."""
+    """Return ``stem`` + ``suffix``, or with -2, -3... if it is ``taken``, and add it to those."""
     name, n = stem + suffix, 1
     while name in taken:
         n += 1

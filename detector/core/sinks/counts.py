@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from detector.core.errors.text import as_cell
 from detector.core.sinks._rows import csv_lines
 from detector.core.sinks._scene import SceneSink
 from detector.core.sinks.events import rounded
-from detector.core.types import Scene, ZoneBook, ZoneCount
+from detector.core.types import ZoneCount, ZoneEvent
 
 KINDS = ("in", "out", "entered", "left", "appeared", "ended")
 COLUMNS = (
@@ -45,13 +45,5 @@ class CountsSink(SceneSink):
     suffixes = (".counts.csv",)
     header = csv_lines([COLUMNS])
 
-    @staticmethod
-    def select(scene: Scene) -> Iterable[ZoneCount]:
-        return scene.counts
-
-    @staticmethod
-    def select_last(book: ZoneBook) -> Iterable[ZoneCount]:
-        return book.finish()[1]
-
-    def lines(self, items: Iterable[ZoneCount]) -> str:
-        return csv_lines(count_cells(self._info.path, count) for count in items)
+    def format_rows(self, events: Sequence[ZoneEvent], counts: Sequence[ZoneCount]) -> str:
+        return csv_lines(count_cells(self._info.path, count) for count in counts)

@@ -43,11 +43,11 @@ class CropsSink(FolderSink):
         return crops
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        stem, found = _shorten(self._names.stem(frame).replace("/", "_")), detections.found()
+        stem, objects = _shorten(self._names.stem(frame).replace("/", "_")), detections.found()
         for number, (crop, class_id) in enumerate(
-            zip(self._take_crops(frame, detections), found.class_ids.tolist(), strict=True)
+            zip(self._take_crops(frame, detections), objects.class_ids.tolist(), strict=True)
         ):
-            folder = self._choose_folder(class_id, found.name(number))
+            folder = self._choose_folder(class_id, objects.name(number))
             suffix, data = encode(crop, ".jpg", ".png")
             self.add(self.free_name(f"{folder}/{stem}_{number}", suffix), data)
 

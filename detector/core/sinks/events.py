@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from detector.core.errors.text import as_cell
 from detector.core.sinks._rows import csv_lines
 from detector.core.sinks._scene import SceneSink
-from detector.core.types import Scene, ZoneBook, ZoneEvent
+from detector.core.types import ZoneCount, ZoneEvent
 
 COLUMNS = (
     *("time_s", "source", "zone", "event", "direction", "class", "track", "x", "y"),
@@ -37,13 +37,5 @@ class EventsSink(SceneSink):
     suffixes = (".events.csv",)
     header = csv_lines([COLUMNS])
 
-    @staticmethod
-    def select(scene: Scene) -> Iterable[ZoneEvent]:
-        return scene.events
-
-    @staticmethod
-    def select_last(book: ZoneBook) -> Iterable[ZoneEvent]:
-        return book.finish()[0]
-
-    def lines(self, items: Iterable[ZoneEvent]) -> str:
-        return csv_lines(event_cells(self._info.path, event) for event in items)
+    def format_rows(self, events: Sequence[ZoneEvent], counts: Sequence[ZoneCount]) -> str:
+        return csv_lines(event_cells(self._info.path, event) for event in events)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _locate_sources(*folders: str) -> Mapping[str, str]:
-    """Map ``video`` to "MODULE:VideoSource" without importing it, and so on for each source."""
+    """Map the name of each source to "MODULE:CLASS" without importing it."""
     files = wings.list_files(*folders)
     places = {name: f"{__name__}.{name}:{name.capitalize()}Source" for name in files}
     for adds in wings.additions():

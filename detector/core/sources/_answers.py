@@ -158,14 +158,14 @@ def _explain(error: Exception, place: WebPlace) -> str:
     return str(explain(error, place.scheme).text)
 
 
-def _ask_unchecked(place: WebPlace, explain_unclaimed: str, named: bool) -> AddressKind:
-    """Ask again without checking the certificate: an invalid one is accepted of cameras only."""
+def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> AddressKind:
+    """Ask again without checking the certificate, since cameras may have an invalid one."""
     try:
         with closing(ask(place, timeout_s=QUICK_S, checked=False)) as answer:
             named = _identify_response(place, answer, named).kind != LIVE
     except (OSError, ValueError, SourceError):
         pass
-    return AddressKind(REFUSED, error=explain_unclaimed) if named else AddressKind(LIVE)
+    return AddressKind(REFUSED, error=refusal) if named else AddressKind(LIVE)
 
 
 def _is_named_as_file(place: WebPlace) -> bool:

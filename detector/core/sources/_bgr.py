@@ -84,7 +84,7 @@ def _to_bgr_as_x86(planes: list[NDArray[np.uint8]], colours: Colours) -> Image:
 
 @lru_cache(maxsize=16)
 def _compute_products(colours: Colours) -> tuple[NDArray[np.int16], ...]:
-    """Return five tables of what a level adds: Y to all, V to red, U and V to green, U to blue."""
+    """Return tables of what Y adds to all colours, V to red, U and V to green, and U to blue."""
     factors = np.rint(yuv_to_rgb(colours).astype(float) * 8192).astype(int)
     levels, black = np.arange(256), 0 if colours.full_range else 16
     pairs = (factors[0, 0], black), *((factors[at], 128) for at in ((0, 2), (1, 1), (1, 2), (2, 1)))

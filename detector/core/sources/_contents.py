@@ -34,7 +34,7 @@ VIDEOS = tuple(
 
 PICTURE, VIDEO = "picture", "video"
 HEAD_BYTES = 512
-FIRST_JPEG_WITHIN = 1 << 20  # bytes
+FIRST_JPEG_WITHIN = 1 << 20  # bytes searched for the end of the first JPEG in a stream
 # File signatures. Files without one are judged by name.
 _PICTURES = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n|II\*\0|MM\0\*|BM.{4}\0{4}|RIFF.{4}WEBP|8BPS|qoif|#\?RADIANCE|"
@@ -48,7 +48,8 @@ _VIDEOS = re.compile(
     rb".{4}(?:moov|mdat|wide|pnot|styp|sidx|moof|ftypavis|jP  .{12}mjp2)",
     re.DOTALL,
 )
-_UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")  # sequences, raw photos
+# Brands of picture sequences and raw photos, which may not be videos
+_UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")
 _NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
 
 
@@ -137,8 +138,8 @@ def list_folder(folder: str) -> Folder:
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
-    """Yield the files below a folder, without hidden and output ones. Skip ``entered`` folders, and
-    add to them."""
+    """Yield the files below a folder, except hidden ones and outputs. ``entered``: folders to skip,
+    extended here."""
     entered = set() if entered is None else entered
     waiting = [folder]
     while waiting:

@@ -14,46 +14,48 @@ from detector.core.sources._cv2 import cv2
 from detector.core.sources._grey import Samples, bits_in_use, choose_range, stretch
 from detector.core.sources._picture_size import PNG
 from detector.core.sources._tiff import Tiff, read_tiff, write_numbers
-from detector.core.sources.base import AUTO, GreyRange
+from detector.core.sources.base import GreyRange
 from detector.core.types import Image
 
 # Signatures of other formats that may have more than 8 bits: PGM, PPM, PAM, PFM, JPEG 2000.
 _MAYBE_DEEP = (b"P2", b"P3", b"P5", b"P6", b"P7", b"Pf", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-Wanted = str | GreyRange
+GreySetting = str | GreyRange
 
 
-def decode_deep(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image | None, str] | None:
+def decode_deep(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | None, str] | None:
     """Return u8 BGR [h, w, 3] and a note on the conversion; None for plain 8-bit samples."""
     head = data[:32].tobytes()
     if head.startswith(PNG):
-        return _decode_png(data, wanted) if len(head) > 24 and head[24] > 8 else None
+        return _decode_png(data, setting) if len(head) > 24 and head[24] > 8 else None
     if head.startswith(_MAYBE_DEEP):
-        return _decode_narrow(data, wanted)
+        return _decode_narrow(data, setting)
     tiff = read_tiff(data.tobytes()) if head[:2] in (b"II", b"MM") else None
-    return None if tiff is None else _decode_tiff(data, tiff, wanted)
+    return None if tiff is None else _decode_tiff(data, tiff, setting)
 
 
-def _decode_png(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image | None, str]:
+def _decode_png(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | None, str]:
     # These flags rotate it by its EXIF and discard alpha.
     stored = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if stored is None:
         return None, ""
-    return to_8_bits(np.asarray(stored), wanted, cut=True)
+    return to_8_bits(np.asarray(stored), setting, cut=True)
 
 
-def _decode_narrow(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image, str] | None:
+def _decode_narrow(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image, str] | None:
     """Decode with a stretched range; None if cv2's own conversion is right."""
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None or stored.dtype.itemsize < 2:
         return None
     samples: Samples = np.asarray(stored)
     is_pnm = data[0] == ord("P")  # cv2 discards the lower 8 bits even if the upper ones are unused
-    held = 16 if is_pnm or samples.dtype.kind == "f" else bits_in_use(samples, 16)
-    image, note = to_8_bits(samples, wanted, held=held)
+    capacity = 16 if is_pnm or samples.dtype.kind == "f" else bits_in_use(samples, 16)
+    image, note = to_8_bits(samples, setting, capacity=capacity)
     return (image, note) if note else None
 
 
-def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[Image | None, str]:
+def _decode_tiff(
+    data: NDArray[np.uint8], tiff: Tiff, setting: GreySetting
+) -> tuple[Image | None, str]:
     numbers, is_half = {}, tiff[_tiff.FORMAT] == _tiff.FLOAT and tiff[_tiff.BITS] == 16
     is_lab = tiff[_tiff.PHOTOMETRIC] in (_tiff.CIE_LAB, _tiff.ICC_LAB) and tiff[_tiff.SAMPLES] > 2
     if tiff[_tiff.ALPHA]:
@@ -68,7 +70,7 @@ def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[I
         numbers[tiff.tags[_tiff.PHOTOMETRIC][1]] = _tiff.RGB
     if numbers:
         data = np.frombuffer(write_numbers(data.tobytes(), numbers), np.uint8)
-    image, note = _decode_page(data, tiff, wanted, is_half=is_half)
+    image, note = _decode_page(data, tiff, setting, is_half=is_half)
     if image is None:
         return None, ""
     if is_lab:
@@ -94,7 +96,7 @@ def _turn(image: Image, orientation: int) -> Image:
 
 
 def _decode_page(
-    data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted, *, is_half: bool
+    data: NDArray[np.uint8], tiff: Tiff, setting: GreySetting, *, is_half: bool
 ) -> tuple[Image | None, str]:
     """Decode one page. ``is_half``: its integers are the bits of 16-bit floats."""
     is_float, is_separate = tiff[_tiff.FORMAT] == _tiff.FLOAT, tiff[_tiff.PLANES] == _tiff.SEPARATE
@@ -114,7 +116,7 @@ def _decode_page(
             return None, ""
         # the lowest 16-bit values that round to these 8 bits
         lowest = np.maximum(image.astype(np.int32) * 257 - 128, 0)
-        return to_8_bits(lowest.astype(np.uint16), wanted)
+        return to_8_bits(lowest.astype(np.uint16), setting)
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None:
         return None, ""
@@ -127,7 +129,7 @@ def _decode_page(
     if samples.dtype == np.uint8:
         return _convert_to_bgr(samples), ""
     inverted = tiff[_tiff.PHOTOMETRIC] == _tiff.WHITE_IS_ZERO and samples.ndim == 2
-    return to_8_bits(samples, wanted, inverted=inverted)
+    return to_8_bits(samples, setting, inverted=inverted)
 
 
 def _undo_alpha(colours: Samples, alpha: Samples) -> Samples:
@@ -141,22 +143,22 @@ def _undo_alpha(colours: Samples, alpha: Samples) -> Samples:
 
 def to_8_bits(
     samples: Samples,
-    wanted: Wanted = AUTO,
+    setting: GreySetting,
     *,
     cut: bool = False,
     inverted: bool = False,
-    held: int | None = None,
+    capacity: int | None = None,
 ) -> tuple[Image, str]:
     """Convert samples [h, w] or [h, w, 3] to u8 BGR; also return a note on the conversion.
 
     ``cut``: truncate 16 bits to 8, as cv2 does for PNG; by default round. ``inverted``: the largest
-    sample is black. ``held``: bits per sample, if fewer than the type has.
+    sample is black. ``capacity``: bits per sample, if fewer than the type has.
     """
     grey = samples
     if samples.ndim == 3 and not (samples[..., 1:] != samples[..., :1]).any():
         grey = samples[..., 0]
     bits = samples.dtype.itemsize * 8 - (samples.dtype.kind == "i")  # without the sign bit
-    chosen = choose_range(grey, held or bits, wanted)
+    chosen = choose_range(grey, capacity or bits, setting)
     if chosen is None:
         samples = 65535 - samples.astype(np.int64) if inverted else samples
         by_shift = cut or samples.ndim == 2

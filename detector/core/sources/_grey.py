@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from detector.core.sources._bgr import is_deep_grey
 from detector.core.sources._cv2 import cv2
-from detector.core.sources.base import AUTO, FULL, GreyRange
+from detector.core.sources.base import FULL, GreyRange
 from detector.core.types import Image
 
 Samples = NDArray[Any]
@@ -30,12 +30,12 @@ SAMPLED = 1 << 18  # samples of a picture used to find outliers
 FOLLOW_SHARE = 0.05  # of the way from a camera's range to that of its next picture
 
 
-def choose_range(samples: Samples, held: int, wanted: str | GreyRange = AUTO) -> GreyRange | None:
-    """Choose the range of grey [h, w] or colours [h, w, 3] stored in ``held`` bits. None if the
+def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> GreyRange | None:
+    """Choose the range of grey [h, w] or colours [h, w, 3] stored in ``capacity`` bits. None if the
     samples use all of 16 bits."""
     is_grey, is_float = samples.ndim < 3, samples.dtype.kind == "f"
-    if is_grey and isinstance(wanted, GreyRange):
-        return wanted
+    if is_grey and isinstance(setting, GreyRange):
+        return setting
     low, high = find_ends(samples)
     if np.isnan(high):
         return GreyRange(0, 1, "its samples are all NaN or infinite")
@@ -45,28 +45,30 @@ def choose_range(samples: Samples, held: int, wanted: str | GreyRange = AUTO) ->
     if is_float:
         bits = 0 if high <= OVERSHOOT else next(bits for bits in DEPTHS if high <= 2**bits)
     else:
-        bits = held if is_grey and wanted == FULL else bits_in_use(samples, held)
-    most, share = 2**bits - 1 or 1, NARROW_GUESSED if 0 < bits < held else NARROW
-    if is_grey and wanted != FULL and NOISE * (not is_float) < high - low < share * most:
+        bits = capacity if is_grey and setting == FULL else bits_in_use(samples, capacity)
+    most, share = 2**bits - 1 or 1, NARROW_GUESSED if 0 < bits < capacity else NARROW
+    if is_grey and setting != FULL and NOISE * (not is_float) < high - low < share * most:
         note = f"its grey samples use {low:.6g} to {high:.6g} of 0 to {most}, so they were"
         note = f"{note} stretched to the full range (--grey-range full prevents it)"
         return GreyRange(low, high, note)
     if is_float:
         note = f"its samples are floats; 0 to {most} were mapped to black to white"
         return GreyRange(0, most, note)
-    if bits == held:
-        return None if held == 16 else GreyRange(0, most)
-    note = f"its samples use only {bits} of {held} bits, so they were stretched to the full range"
+    if bits == capacity:
+        return None if capacity == 16 else GreyRange(0, most)
+    note = (
+        f"its samples use only {bits} of {capacity} bits, so they were stretched to the full range"
+    )
     return GreyRange(0, most, note if high else "")
 
 
-def bits_in_use(samples: Samples, held: int) -> int:
-    """Return the depth that integers had before they were stored in ``held`` bits."""
+def bits_in_use(samples: Samples, capacity: int) -> int:
+    """Return the depth that integers had before they were stored in ``capacity`` bits."""
     used = int(samples.max()).bit_length()
     # A dark picture may leave the highest bit unused.
-    if used >= held - 1 or (held == 16 and _was_widened(samples)):
-        return held
-    return next(depth for depth in (*DEPTHS, held) if depth >= used)
+    if used >= capacity - 1 or (capacity == 16 and _was_widened(samples)):
+        return capacity
+    return next(depth for depth in (*DEPTHS, capacity) if depth >= used)
 
 
 def _was_widened(samples: Samples) -> bool:
@@ -109,13 +111,13 @@ def _read_samples(picture: Any) -> Samples:
     return rows.astype(rows.dtype.newbyteorder("="))
 
 
-def choose_for_video(pictures: Sequence[Any], wanted: str | GreyRange) -> GreyRange | None:
+def choose_for_video(pictures: Sequence[Any], setting: str | GreyRange) -> GreyRange | None:
     """Choose the range of a video from some of its pictures. None: the whole range."""
     greys = [_read_samples(one).reshape(-1) for one in pictures if is_deep_grey(one)]
     some = np.concatenate([one[:: max(1, one.size * len(greys) // SAMPLED) | 1] for one in greys])
-    chosen = choose_range(some, pictures[0].format.components[0].bits, wanted)
+    chosen = choose_range(some, pictures[0].format.components[0].bits, setting)
     is_whole = chosen is None or not chosen.note or chosen[:2] == (0, 1)
-    return None if is_whole or wanted == FULL else chosen
+    return None if is_whole or setting == FULL else chosen
 
 
 def to_bgr_of_grey(picture: Any, range: GreyRange, width: int, height: int) -> Image:

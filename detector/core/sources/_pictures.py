@@ -197,7 +197,7 @@ class OpenPictures(SteppingSource):
 
 
 def _make_output_names(paths: Sequence[str]) -> list[str]:
-    """Return the files' names; names that occur twice as paths relative to the common folder."""
+    """Return the files' names, or their paths in the common folder for names that are repeated."""
     names = [os.path.basename(path) for path in paths]
     repeated = {name for name, count in Counter(names).items() if count > 1}
     if not repeated:

@@ -114,8 +114,8 @@ def copy_planes(source: Planes, target: Planes) -> None:
 
 class Easel:
     """The pictures that boxes are drawn into, used in rotation. One is enough if the writer draws,
-    since it is encoded before the next frame. Other ``threads`` need three each, for frames being
-    drawn, waiting for that, and finished before an earlier one."""
+    since it is encoded before the next frame. Other ``threads`` need three each: for a frame being
+    drawn, one in the queue, and one drawn before its turn."""
 
     def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
         """``bgr``: an output needs BGR with boxes, so boxes are drawn into BGR."""

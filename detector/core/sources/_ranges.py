@@ -171,7 +171,7 @@ class RangeFile:
 
 @contextmanager
 def holding(stored: RangedObject) -> Iterator[str]:
-    """Close an object after the block; yield a name under which it can be opened in it."""
+    """Yield a name under which the object can be opened; close it after the block."""
     try:
         with hold_as(str(stored.place), stored.open) as name:
             yield name

@@ -36,13 +36,13 @@ SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 class ObjectInfo(NamedTuple):
-    """``version``: the size with the ETag, generation or date, which changes with the content."""
+    """An object's size, and a ``version`` that changes with its content."""
 
     size: int
     version: str
 
 
-class StoreErrorMeaning(NamedTuple):
+class StoreFailure(NamedTuple):
     """The meaning of a store's error. ``is_transient``: a retry may succeed."""
 
     text: str
@@ -144,30 +144,25 @@ def store_errors(place: Location) -> Iterator[None]:
         raise SourceError(f"{place}: {explain(error, place.scheme).text}") from error
 
 
-def explain(error: BaseException, scheme: str) -> StoreErrorMeaning:
-    status, name = _read_status(error), type(error).__name__
-    if _read_code(error) == "RequestTimeTooSkewed":
-        return StoreErrorMeaning("the store refuses this machine's clock; set it right", False)
-    has_access = (
-        status not in (401, 403)
-        and name not in CREDENTIAL_ERRORS
-        and _read_code(error) not in EXPIRED_CODES
-    )
-    if not has_access or isinstance(error, PermissionError):
-        return StoreErrorMeaning(
+def explain(error: BaseException, scheme: str) -> StoreFailure:
+    status, code, name = _read_status(error), _read_code(error), type(error).__name__
+    if code == "RequestTimeTooSkewed":
+        return StoreFailure("the store refuses this machine's clock; set it right", False)
+    is_denied = status in (401, 403) or name in CREDENTIAL_ERRORS or code in EXPIRED_CODES
+    if is_denied or isinstance(error, PermissionError):
+        return StoreFailure(
             f"no permission, or wrong credentials ({_reason(error)}); {credentials_of(scheme)}",
             False,
         )
     if status in (404, 410) or (isinstance(error, FileNotFoundError) and status is None):
         what = "bucket or object" if scheme in STORES else "file"
-        return StoreErrorMeaning(f"no such {what}; check the address", False)
+        return StoreFailure(f"no such {what}; check the address", False)
     if status == 412 or name in ("FileExpired", "ChangedError"):
-        return StoreErrorMeaning("changed while it was read; run the job again", False)
-    remedy = "check the address and the network" + (
-        " and AWS_ENDPOINT_URL" if scheme == "s3" else ""
-    )
+        return StoreFailure("changed while it was read; run the job again", False)
+    remedy = "check the address and the network"
+    remedy += " and AWS_ENDPOINT_URL" if scheme == "s3" else ""
     is_transient = status is None or status >= 500 or status in (408, 429)
-    return StoreErrorMeaning(f"the connection failed ({_reason(error)}); {remedy}", is_transient)
+    return StoreFailure(f"the connection failed ({_reason(error)}); {remedy}", is_transient)
 
 
 def _read_status(error: BaseException | None) -> int | None:

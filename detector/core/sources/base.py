@@ -57,7 +57,7 @@ class Choice:
     at_once: int = 1
 
     def find_reduction(self, width: int, height: int) -> int:
-        """Return the divisor from ``reduce`` that suits a picture upright and rotated."""
+        """Return a divisor that ``reduce`` allows for a picture, even if it is rotated."""
         if self.reduce is None:
             return 1
         return min(self.reduce(width, height), self.reduce(height, width))

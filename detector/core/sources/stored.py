@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class StoredSource(Source):
     form = r"[a-z][a-z0-9+.-]*://.*"
-    order = -200  # before cameras, whose addresses read_info the same
+    order = -200  # before cameras, whose addresses look the same
     gives = ("bgr", "yuv420p")
     has_tracks = True
 

@@ -70,7 +70,7 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
 
 
-@lru_cache(maxsize=1024)  # labels repeat, with one of a hundred scores after a class name
+@lru_cache(maxsize=1024)  # labels repeat: a class name and one of a hundred scores
 def escape(text: str) -> str:
     """Replace the characters that would start an ASS override or end the line."""
     text = text[:LONGEST_NAME].translate(_UNSAFE)
@@ -129,7 +129,7 @@ def _make_shape(layout: DrawnLayout, i: int) -> Points:
 
 
 def _make_outline(box: Sequence[int], line: int) -> Points:
-    """Return the outer and the reversed inner side of a box, with odd widths like OpenCV's."""
+    """Return a box's outer edge and reversed inner edge. Lines have odd widths, as in OpenCV."""
     x1, y1 = box[0], box[1]
     x2, y2 = max(x1 + 1, box[2]), max(y1 + 1, box[3])
     half = 0 if line == 1 else (line + 1) // 2

@@ -35,7 +35,7 @@ OPTIONS = {"max_interleave_delta": "1000000"}  # microseconds
 
 
 class UnfitError(Exception):
-    """A source cannot be copied. The message says why, to follow the source's name."""
+    """A source cannot be copied. The message says why, and is printed after the source's name."""
 
 
 class UnreadableError(UnfitError):
@@ -305,7 +305,7 @@ class PacketCopier:
 
 
 def _estimate_dts(packet: Any) -> int:
-    """Return the dts, or a pts so much earlier that the dts cannot be before it."""
+    """Return the dts; if it is missing, a time that cannot be later than it."""
     if packet.dts is not None:
         return int(packet.dts)
     return int(packet.pts - REORDERED_S / packet.time_base)

@@ -116,13 +116,14 @@ class VideoSink(Sink):
     def open(self, info: SourceInfo) -> None:
         kind = self._choose_file()
         self._partial = Partial(self.path, info.path)
+        self._open_file(kind, self._partial.path, info)
+
+    def _open_file(self, kind: Callable[..., VideoFile], path: Path, info: SourceInfo) -> None:
         if self._lead is not None:
             from detector.core.sinks.video.clips import ClipFilter
 
             self._clips = ClipFilter(self._lead, info.time_base)
-        self._file = kind(
-            self._partial.path, self._format.muxer, info, **self._encoding, audio=self._audio
-        )
+        self._file = kind(path, self._format.muxer, info, **self._encoding, audio=self._audio)
         self.notes = self._file.notes
 
     def _choose_file(self) -> Callable[..., VideoFile]:

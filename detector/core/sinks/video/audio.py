@@ -45,7 +45,7 @@ class CarriedTrack:
         self._held: Any = None  # packet or decoded frame that begins after the video frames so far
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
-        self._left_s = Fraction(0)  # beginning of the last packet before that
+        self._left_s = Fraction(0)  # time of the last packet before the clock was set back
         # Maps the number of rewinds to the frames' position, and how much earlier it is written.
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules

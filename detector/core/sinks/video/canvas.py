@@ -16,9 +16,9 @@ from detector.core.types import Image, Picture, Planes
 class Canvas:
     """A YUV 4:2:0 picture used for all frames, as x264 copies it. BGR becomes limited BT.601.
 
-    ``size``: [h, w] of the incoming pictures. ``even``: [h, w] of the encoded picture, which the
-    last column and row are repeated to fill. ``lent``: the encoder may read a decoder's picture if
-    nothing was drawn.
+    ``size``: [h, w] of the incoming pictures. ``even``: [h, w] of the encoded picture, filled by
+    repeating the last column and row. ``lent``: the encoder may read a decoder's picture if nothing
+    was drawn.
 
     Converted planes are copied, in 0.04 ms at 1280x720, because the encoder's lines are padded, but
     not those that cv2 writes. (PyAV 18's ``from_numpy_buffer`` would need no copy, but misplaces
@@ -26,12 +26,7 @@ class Canvas:
     """
 
     def __init__(
-        self,
-        size: tuple[int, int],
-        even: tuple[int, int],
-        time_base: Fraction,
-        *,
-        lent: bool = False,
+        self, size: tuple[int, int], even: tuple[int, int], time_base: Fraction, *, lent: bool
     ) -> None:
         self._size, self._lent = size, lent
         height, width = self._even = even

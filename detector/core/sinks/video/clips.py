@@ -24,11 +24,11 @@ class ClipFilter:
         self._until_s: Fraction | None = None  # the end of the clip being written
         self._gap = False  # a frame was dropped after the last one written
 
-    def take(self, frame: Frame, found: bool) -> Iterator[tuple[Frame, bool]]:
+    def take(self, frame: Frame, has_detections: bool) -> Iterator[tuple[Frame, bool]]:
         """Yield the frames to write now, in order, and whether a gap precedes each."""
         at_s = frame.pts * self._time_base
         self._drop_before(at_s)
-        if found:
+        if has_detections:
             self.shortened += self._dropped_for_memory
             yield from self._release_held()
             self._until_s = at_s + self._lead_s

@@ -16,7 +16,7 @@ import av.logging
 from detector.core.errors.machine import usable_cores
 from detector.core.sinks.video.h264 import H264File
 
-# Only errors: SVT-AV1 would print its progress on standard error.
+# Limit SVT-AV1's log to errors; by default it prints its progress on standard error.
 os.environ.setdefault("SVT_LOG", "1")
 PROBE_SIDE = 256  # pixels; every encoder accepts this size, and NVENC's minimum is 160
 CURES = {

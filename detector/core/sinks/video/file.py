@@ -42,8 +42,8 @@ class VideoFile:
         crf: int | None,
         audio: bool,
     ) -> None:
-        """``format``: FFmpeg's name of the muxer. ``quality``, ``preset``, ``crf``: None: the
-        default."""
+        """``format``: FFmpeg's name of the muxer. None for ``quality``, ``preset`` or ``crf`` means
+        the default."""
         self.sent = 0  # frames given to the encoder
         self.notes: list[str] = []
         self.muxer_options: dict[str, str] = {}

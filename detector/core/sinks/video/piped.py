@@ -10,7 +10,6 @@ from typing import Any
 from detector.core.errors import OutputError
 from detector.core.sinks._stream import GONE_ERRNOS, RowStream
 from detector.core.sinks.video import VideoSink
-from detector.core.sinks.video.clips import ClipFilter
 from detector.core.types import Detections, Frame, SourceInfo
 
 NAME = Path("-.mkv")  # its suffix selects the format
@@ -24,16 +23,7 @@ class PipedVideo(VideoSink):
         self._stream = stream
 
     def open(self, info: SourceInfo) -> None:
-        if self._lead is not None:
-            self._clips = ClipFilter(self._lead, info.time_base)
-        self._file = self._choose_file()(
-            Path(f"pipe:{self._stream.descriptor}"),
-            self._format.muxer,
-            info,
-            **self._encoding,
-            audio=self._audio,
-        )
-        self.notes = self._file.notes
+        self._open_file(self._choose_file(), Path(f"pipe:{self._stream.descriptor}"), info)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         if self._stream.is_read:

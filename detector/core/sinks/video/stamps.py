@@ -9,8 +9,8 @@ from fractions import Fraction
 class Stamps:
     """Converts each frame's pts to the pts to write, both in ticks of ``time_base``.
 
-    A frame whose pts is not later than the last one, or more than ``longest_gap_s`` later, gets one
-    nominal duration after it (counted in ``replaced``).
+    A frame whose pts is not later than the last one, or more than ``longest_gap_s`` later, follows
+    it after one nominal duration (counted in ``replaced``).
 
     ``reach``: ticks that ``reach_frames`` consecutive frames may span in the container. A pause
     that exceeds it is shortened, so that they span three quarters (counted in ``shortened``).

@@ -86,7 +86,7 @@ class NestedFile:
     """A file for PyAV with the bytes of an address. In playlists, non-ASCII bytes become %XX."""
 
     def __init__(self, container: Any, note_arrival: Callable[[bool], None]) -> None:
-        """``note_arrival``: called when the first bytes arrive: True if they are a segment's."""
+        """``note_arrival``: called when the first bytes arrive, with True if it is a segment."""
         self._container, self._note_arrival = container, note_arrival
         self._packets = container.demux()
         self._rest = b""

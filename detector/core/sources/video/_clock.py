@@ -16,35 +16,33 @@ JUMPS = "time stamps repeat or jump at "
 class Clock:
     """Computes the time stamps of one reader's frames, in order.
 
-    If a stamp is not after the last one, or after it by more than the longest allowed pause, the
-    frame follows one frame's duration after the last. After a large jump, all later stamps are
-    shifted; after a small step back, stamps are used again once they are ahead. ``jumps``: number
-    of places where either happened.
+    A frame whose stamp is not later than the last one, or later by more than the longest allowed
+    pause, follows the last frame after one frame's duration. After a large jump, all later stamps
+    are shifted; after a small step back, stamps are replaced until they are later again. ``jumps``:
+    number of places where either happened.
     """
 
     def __init__(self, video: VideoInfo) -> None:
         self._info, self._ticks = video.info, video.ticks
-        self._wrap_ticks = WRAP_TICKS.get(video.log_names[0], 0)
+        self._wrap = WRAP_TICKS.get(video.log_names[0], 0)  # 0: does not overflow
         self._back_ticks = round(BACK_S / self._info.time_base)
-        self._longest_gap_ticks = (
-            round(self._info.longest_gap_s / self._info.time_base) + self._ticks
-        )
+        self._gap_ticks = round(self._info.longest_gap_s / self._info.time_base) + self._ticks
         self.jumps = self._rewinds = self._shift = 0
-        self._wrapped_ticks = 0  # added to stamps after overflows
-        self._latest: int | None = None  # the last stamp, with ``_wrapped_ticks``
+        self._offset = 0  # added to stamps after overflows
+        self._latest: int | None = None  # the last stamp, with ``_offset``
         self._last: int | None = None  # pts of the last frame
         self._replaced = 0  # stamps replaced in a row
 
     @property
     def stated(self) -> int:
         """The last frame's time by the container's clock, in ticks."""
-        return (self._last or 0) + self._shift - self._wrapped_ticks
+        return (self._last or 0) + self._shift - self._offset
 
     def place(self, stated: int | None, notes: list[str]) -> int:
         """Return the pts of the next frame. ``stated``: the container's pts, or None."""
         last = self._info.start_pts - self._ticks if self._last is None else self._last
         gap = self._ticks if stated is None else self._unwrap(stated) - self._shift - last
-        if self._last is None or 0 < gap <= self._longest_gap_ticks:
+        if self._last is None or 0 < gap <= self._gap_ticks:
             self._last = last + gap
             self._replaced = 0 if stated is not None else self._replaced
             return self._last
@@ -55,7 +53,7 @@ class Clock:
             self._rewinds += gap < -self._back_ticks
         if self._replaced == 1:
             self.jumps += 1
-            # Replace the last note, also one by a reader that has since handed over.
+            # Replace the last note, which may be of a reader that has handed over.
             notes[:] = [note for note in notes if not note.startswith(JUMPS)]
             places = counted(self.jumps, "place")
             notes.append(f"{JUMPS}{places}, as where recordings were joined; time goes on there")
@@ -63,19 +61,16 @@ class Clock:
 
     def frame(self, index: int, picture: Picture) -> Frame:
         pts = self._last or 0
-        at_s, behind = float(pts * self._info.time_base), self._shift - self._wrapped_ticks
+        at_s, behind = float(pts * self._info.time_base), self._shift - self._offset
         return Frame(index, pts, at_s, picture, behind=behind, rewinds=self._rewinds)
 
     def _unwrap(self, pts: int) -> int:
         """Return the pts as if the container's clock did not overflow."""
-        if self._wrap_ticks and self._latest is not None:
-            if pts + self._wrapped_ticks < self._latest - self._wrap_ticks // 2:
-                self._wrapped_ticks += self._wrap_ticks
+        if self._wrap and self._latest is not None:
+            if pts + self._offset < self._latest - self._wrap // 2:
+                self._offset += self._wrap
                 self._rewinds += 1
-            elif (
-                pts + self._wrapped_ticks > self._latest + self._wrap_ticks // 2
-                and self._wrapped_ticks
-            ):
-                return pts + self._wrapped_ticks - self._wrap_ticks  # stamped before the overflow
-        self._latest = pts + self._wrapped_ticks
+            elif pts + self._offset > self._latest + self._wrap // 2 and self._offset:
+                return pts + self._offset - self._wrap  # stamped before the overflow
+        self._latest = pts + self._offset
         return self._latest

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import av
 from av.sidedata.sidedata import Type as SideDataType
@@ -19,7 +19,7 @@ from detector.core.errors.text import counted
 from detector.core.sources._bgr import TRANSFERS, is_deep_grey, is_plain, nearest_matrix
 from detector.core.sources._forms import STANDARD_INPUT
 from detector.core.sources._planes import why_no_planes
-from detector.core.sources.base import ANY, Choice, GreyRange, note_reduced
+from detector.core.sources.base import ANY, Choice, GreyRange, SteppingSource, note_reduced
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._tracks import (
     choose_track,
@@ -337,7 +337,23 @@ def _read_head(path: str) -> bytes:
         return file.read(HEAD_BYTES)
 
 
-def explain_no_frame(video: VideoInfo, refused: int) -> SourceError:
+S = TypeVar("S", bound=SteppingSource)
+
+
+def require_frame(source: S, video: VideoInfo, check: Callable[[], None] = lambda: None) -> S:
+    """Grab the first frame and return the source. If there is none, close the source and raise the
+    error of ``check``, or else SourceError."""
+    try:
+        if source.hold_first():
+            return source
+        check()
+        raise _explain_no_frame(video, source.counts.bad)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _explain_no_frame(video: VideoInfo, refused: int) -> SourceError:
     info = video.info
     if not video.decodable:
         return SourceError(

@@ -36,22 +36,19 @@ class KeyReader:
     def __init__(self, codec: str, rule: PictureRule, extradata: bytes) -> None:
         self._codec, self._rule, self._extradata = codec, rule, extradata
         self._parameters: set[bytes] | None = None  # sets in the first packet
-        self._promise: Callable[[Any], Promise] = {
+        # Returns a key frame's promise. For MPEG-1, -2 and -4, CLEAN becomes OPEN if leading
+        # pictures follow.
+        self.promise: Callable[[Any], Promise] = {
             "h264": self._judge_h264,
             "hevc": self._judge_hevc,
             "vp9": _judge_vp9,
             "av1": _judge_av1,
-        }.get(codec, _return_clean)
+        }.get(codec, lambda _: Promise.CLEAN)
         self._find_parameters: Callable[[Any], Iterator[bytes]] = {
             "h264": self._find_h264_parameters,
             "hevc": self._find_hevc_parameters,
             "av1": _find_av1_parameters,
-        }.get(codec, _find_none)
-
-    def promise(self, packet: Any) -> Promise:
-        """Return a key frame's promise. For MPEG-1, -2 and -4, CLEAN becomes OPEN if leading
-        pictures follow."""
-        return self._promise(packet)
+        }.get(codec, lambda _: iter(()))
 
     def changes_parameters(self, packet: Any) -> bool:
         """Return whether a packet contains parameter sets (picture size, ...) that are neither in
@@ -64,7 +61,7 @@ class KeyReader:
         return not sets <= self._parameters
 
     def is_unreferenced(self, packet: Any) -> bool:
-        """Return whether no picture refers to that of an H.264 packet. False if unknown."""
+        """Return whether no other picture refers to an H.264 packet's. False if unknown."""
         if self._codec != "h264":
             return False
         slices = [first for first in self._rule.nal_units(packet) if first & 31 in H264_SLICES]
@@ -121,14 +118,6 @@ def _is_exact_recovery(unit: bytes) -> bool:
             return frames == 0 and bool(exact) and not broken
         at += size
     return False
-
-
-def _return_clean(packet: Any) -> Promise:
-    return Promise.CLEAN
-
-
-def _find_none(packet: Any) -> Iterator[bytes]:
-    return iter(())
 
 
 def _judge_vp9(packet: Any) -> Promise:

@@ -13,7 +13,7 @@ from detector.core.sources._network.addresses import opening_of
 from detector.core.sources._network.meanings import explain
 from detector.core.sources._network.nested import NestedOpener, resolve
 from detector.core.sources._web import SILENT_S, WebPlace
-from detector.core.sources.video._container import VideoInfo, explain_no_frame, probe
+from detector.core.sources.video._container import VideoInfo, probe, require_frame
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
 
@@ -42,13 +42,7 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
         video = _probe(stack.enter_context(hold_as(str(place), arguments)), opener)
         source = ListedSource(video, stride, frames, pixels=pixels)
         source.kept, source.opener = stack.pop_all(), opener
-    try:
-        if source.hold_first():
-            return source
-        raise explain_no_frame(video, source.counts.bad)
-    except BaseException:
-        source.close()
-        raise
+    return require_frame(source, video)
 
 
 def _find_authorities() -> dict[str, str]:
@@ -68,7 +62,7 @@ def _probe(name: str, opener: NestedOpener) -> VideoInfo:
 
 
 class ListedSource(AvSource):
-    """Also notes if the video is shorter than its playlist."""
+    """Reads packet by packet, and notes a video that is shorter than its playlist."""
 
     kept: ExitStack
     opener: NestedOpener

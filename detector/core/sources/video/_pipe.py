@@ -11,7 +11,7 @@ from detector.core.errors.text import counted
 from detector.core.sources._forms import STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
 from detector.core.sources.base import Choice
-from detector.core.sources.video._container import demux, explain_no_frame, probe
+from detector.core.sources.video._container import demux, probe, require_frame
 from detector.core.sources.video._tracks import list_data_tracks
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
@@ -66,11 +66,7 @@ class TrackBuffer:
 def open_pipe(stride: int, frames: int | None, pixels: str, choice: Choice) -> PipedSource:
     """Open standard input. Raises SourceError if no frame can be decoded."""
     source = PipedSource(stride, frames, pixels, choice)
-    if source.hold_first():
-        return source
-    source.close()
-    standard_input().raise_error()
-    raise explain_no_frame(source.video, source.counts.bad)
+    return require_frame(source, source.video, standard_input().raise_error)
 
 
 class PipedSource(AvSource):

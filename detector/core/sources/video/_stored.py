@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from detector.core.errors import SourceError
 from detector.core.sources._ranges import RangedObject, holding
 from detector.core.sources.base import ANY, Choice, SteppingSource
-from detector.core.sources.video._container import VideoInfo, explain_no_frame, probe
+from detector.core.sources.video._container import VideoInfo, probe, require_frame
 from detector.core.sources.video._threaded import ThreadedSource
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
@@ -37,15 +37,8 @@ def open_stored(
             source = StoredThreaded(video, stride, frames, pixels)
         else:
             source = StoredAv(video, stride, frames, pixels=pixels)
-        source.keep(stored, stack.pop_all())
-    try:
-        if source.hold_first():
-            return source
-        stored.raise_error()
-        raise explain_no_frame(video, source.counts.bad)
-    except BaseException:
-        source.close()
-        raise
+        source.own(stored, stack.pop_all())
+    return require_frame(source, video, stored.raise_error)
 
 
 class StoredStepping(SteppingSource):
@@ -53,11 +46,11 @@ class StoredStepping(SteppingSource):
     bases."""
 
     _object: RangedObject
-    _kept: ExitStack
+    _stack: ExitStack
     video: VideoInfo
 
-    def keep(self, stored: RangedObject, kept: ExitStack) -> None:
-        self._object, self._kept = stored, kept
+    def own(self, stored: RangedObject, stack: ExitStack) -> None:
+        self._object, self._stack = stored, stack
 
     def read(self, into: Image | None = None) -> Frame | None:
         frame = super().read(into)
@@ -73,7 +66,7 @@ class StoredStepping(SteppingSource):
 
     def close(self) -> None:
         super().close()
-        self._kept.close()
+        self._stack.close()
 
 
 class StoredAv(StoredStepping, AvSource):

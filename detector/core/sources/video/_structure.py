@@ -1,5 +1,5 @@
-"""Check whether a video file's structure is intact, and the file as long as its sizes and index
-state. Durations in headers are ignored."""
+"""Check whether a video file's structure is intact, and whether data is missing according to its
+sizes and index. Durations in headers are ignored."""
 
 from __future__ import annotations
 

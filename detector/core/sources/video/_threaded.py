@@ -37,9 +37,7 @@ class TroubleError(Exception):
 class ThreadedSource(HandOverMixin, AvSource):
     """Reads with a thread per frame, and through ``AvSource`` after the first error."""
 
-    def __init__(
-        self, video: VideoInfo, stride: int = 1, frames: int | None = None, pixels: str = "yuv420p"
-    ) -> None:
+    def __init__(self, video: VideoInfo, stride: int, frames: int | None, pixels: str) -> None:
         self._packet_number = 0  # counts packets while the sparse plan is in use
         self._good_frames = 0  # grabbed before the first error
         self._release: Callable[[], Any] | None = None

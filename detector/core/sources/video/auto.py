@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from detector.core.errors.machine import ARM64
 from detector.core.sources.base import ANY, Choice, SteppingSource
-from detector.core.sources.video._container import explain_no_frame, probe
+from detector.core.sources.video._container import probe, require_frame
 
 if TYPE_CHECKING:
     from detector.core.sources.video.av import AvSource
@@ -38,7 +38,4 @@ def open(
         from detector.core.sources.video._threaded import ThreadedSource
 
         source = ThreadedSource(video, stride, frames, pixels)
-    if source.hold_first():
-        return source
-    source.close()
-    raise explain_no_frame(source.video, source.counts.bad)
+    return require_frame(source, video)

@@ -23,10 +23,10 @@ from detector.core.sources.video._container import (
     VideoInfo,
     decode_reduced,
     demux,
-    explain_no_frame,
     open_container,
     probe,
     reduced_size,
+    require_frame,
 )
 from detector.core.sources.video._packets import PictureRule
 from detector.core.sources.video._structure import Demuxed, find_damage
@@ -43,11 +43,8 @@ def open(
     path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
     """Open a video with PyAV alone. Raises SourceError if no frame can be decoded."""
-    source = AvSource(probe(path, choice), stride, frames, pixels=pixels)
-    if source.hold_first():
-        return source
-    source.close()
-    raise explain_no_frame(source.video, source.counts.bad)
+    video = probe(path, choice)
+    return require_frame(AvSource(video, stride, frames, pixels=pixels), video)
 
 
 class AvSource(SteppingSource):
@@ -65,7 +62,7 @@ class AvSource(SteppingSource):
         pixels: str = "bgr",
         planes: PlanesReader | None = None,
     ) -> None:
-        """``size``: displayed (width, height), if known. ``planes``: the fast reader's reader."""
+        """``size``: displayed (width, height), if known. ``planes``: shared with a fast reader."""
         super().__init__(stride, frames)
         self.video = video
         self.planes = planes

@@ -45,7 +45,7 @@ class OpenCVSource(SteppingSource):
     decoder = "opencv"
     landing: Landing | None = None  # where ``seek`` starts decoding, if already known
 
-    def __init__(self, video: VideoInfo, stride: int = 1, frames: int | None = None) -> None:
+    def __init__(self, video: VideoInfo, stride: int, frames: int | None) -> None:
         super().__init__(stride, frames)
         self.video = video
         self.info = video.info
@@ -103,7 +103,7 @@ class OpenCVSource(SteppingSource):
             return None
         self._capture.set(cv2.CAP_PROP_POS_FRAMES, self._choose_seek_number(landing))
         if self._capture.grab():
-            self._complaints.take()  # about earlier packets
+            self._complaints.take()  # discard errors about earlier packets
             self._jumped = False
             self.grabbed, self._clock = 1, Clock(self.video)
             self._note_pts()
