@@ -13,7 +13,7 @@ from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.sources._addresses import MAGIC, STORES, Location, parse_address
 from detector.core.sources._contents import VIDEOS
 from detector.core.sources._left_out import suffix_of
-from detector.core.sources._storage import ObjectInfo, open_store, parse_info, store_errors
+from detector.core.sources._storage import ObjectInfo, open_store, store_errors, to_info
 from detector.core.sources.stored import open_place, read_info
 
 AT_ONCE = 32  # objects of a list that are asked for side by side
@@ -47,7 +47,7 @@ def walk(place: Location, *, flat: bool = False) -> Iterator[tuple[str, ObjectIn
         found = store.find(folder, detail=True, maxdepth=1 if flat else None)
         for path, info in sorted(found.items()):
             if (key := path[before:]).startswith(place.key):
-                yield key, parse_info(info)
+                yield key, to_info(info)
 
 
 def _walk_s3(store: Any, place: Location, more: dict[str, str]) -> Iterator[tuple[str, ObjectInfo]]:
@@ -57,7 +57,7 @@ def _walk_s3(store: Any, place: Location, more: dict[str, str]) -> Iterator[tupl
             "list_objects_v2", Bucket=place.host, Prefix=place.key, MaxKeys=PAGE, **more, **token
         )
         for entry in page.get("Contents", ()):
-            yield entry["Key"], parse_info({"size": entry["Size"], "ETag": entry["ETag"]})
+            yield entry["Key"], to_info({"size": entry["Size"], "ETag": entry["ETag"]})
         if not page.get("IsTruncated"):
             return
         token = {"ContinuationToken": page["NextContinuationToken"]}

@@ -49,7 +49,7 @@ _DYNAMIC = re.compile(rb"""type\s*=\s*["']dynamic""")
 
 
 @dataclass(frozen=True, slots=True)
-class AddressKind:
+class WebKind:
     """What an address is. ``remark``: a hint for the user if it might be something else."""
 
     kind: str
@@ -59,23 +59,23 @@ class AddressKind:
 
 
 # ``ffmpeg -listen 1`` sends only these headers. It serves one client, and exits when that leaves.
-_SINGLE_CLIENT_HEADERS = frozenset(("content-type", "transfer-encoding"))
+_LISTEN_HEADERS = frozenset(("content-type", "transfer-encoding"))
 _open: dict[str, Answer] = {}
-_known: dict[str, tuple[float, AddressKind]] = {}
+_known: dict[str, tuple[float, WebKind]] = {}
 _lock = threading.Lock()
 
 
-def identify(spec: str) -> AddressKind:
+def identify(spec: str) -> WebKind:
     """Ask the server what an address is, and cache the result."""
     with _lock:
         cached = _known.get(spec)
     if cached is not None and time.monotonic() < cached[0]:
         return cached[1]
-    identified = _ask(WebPlace(spec))
+    result = _ask(WebPlace(spec))
     with _lock:
-        valid_s = REFUSED_S if identified.kind == REFUSED else KEPT_S
-        _known[spec] = time.monotonic() + valid_s, identified
-    return identified
+        valid_s = REFUSED_S if result.kind == REFUSED else KEPT_S
+        _known[spec] = time.monotonic() + valid_s, result
+    return result
 
 
 def identify_all(specs: Sequence[str]) -> None:
@@ -97,7 +97,7 @@ def is_file(spec: str) -> bool:
     return is_web(spec) and identify(spec).kind != LIVE
 
 
-def _ask(place: WebPlace) -> AddressKind:
+def _ask(place: WebPlace) -> WebKind:
     named = _is_named_as_file(place)
     try:
         answer = ask(place, timeout_s=SILENT_S if named else QUICK_S)
@@ -105,19 +105,15 @@ def _ask(place: WebPlace) -> AddressKind:
         return _ask_unchecked(place, str(error), named)
     except (OSError, ValueError) as error:
         if not named:
-            return AddressKind(LIVE)  # its feed reports the error and retries
-        return AddressKind(REFUSED, error=f"{place}: {redact(_explain(error, place))}")
-    identified = _identify_response(place, answer, named)
-    if (
-        identified.kind == LIVE
-        and answer.head
-        and _SINGLE_CLIENT_HEADERS.issuperset(answer.header_names())
-    ):
+            return WebKind(LIVE)  # its feed reports the error and retries
+        return WebKind(REFUSED, error=f"{place}: {redact(_explain(error, place))}")
+    result = _identify_response(place, answer, named)
+    if result.kind == LIVE and answer.head and _LISTEN_HEADERS.issuperset(answer.header_names()):
         with _lock:
             _open[place.whole] = answer
     else:
         answer.close()
-    return identified
+    return result
 
 
 class OpenResponse:
@@ -158,14 +154,14 @@ def _explain(error: Exception, place: WebPlace) -> str:
     return str(explain(error, place.scheme).text)
 
 
-def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> AddressKind:
+def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> WebKind:
     """Ask again without checking the certificate, since cameras may have an invalid one."""
     try:
         with closing(ask(place, timeout_s=QUICK_S, checked=False)) as answer:
             named = _identify_response(place, answer, named).kind != LIVE
     except (OSError, ValueError, SourceError):
         pass
-    return AddressKind(REFUSED, error=refusal) if named else AddressKind(LIVE)
+    return WebKind(REFUSED, error=refusal) if named else WebKind(LIVE)
 
 
 def _is_named_as_file(place: WebPlace) -> bool:
@@ -173,22 +169,20 @@ def _is_named_as_file(place: WebPlace) -> bool:
     return name.endswith((*VIDEOS, *PICTURES)) and not name.endswith(CAMERA_SUFFIXES)
 
 
-def _identify_response(place: WebPlace, answer: Answer, named: bool) -> AddressKind:
+def _identify_response(place: WebPlace, answer: Answer, named: bool) -> WebKind:
     if answer.kind.startswith("multipart/"):
-        return AddressKind(LIVE)
+        return WebKind(LIVE)
     try:
         head = _read(answer, HEAD_BYTES)
     except (OSError, ValueError):
         head = b""
     answer.head = head
     if answer.size == 0:
-        return AddressKind(
-            REFUSED, error=f"{place}: the file is empty (0 bytes); check the address"
-        )
+        return WebKind(REFUSED, error=f"{place}: the file is empty (0 bytes); check the address")
     if not head:
-        return AddressKind(FILE if named else LIVE)
+        return WebKind(FILE if named else LIVE)
     if _MULTIPART.match(head):
-        return AddressKind(LIVE)
+        return WebKind(LIVE)
     if head.removeprefix(b"\xef\xbb\xbf").startswith(b"#EXTM3U"):
         return _identify_playlist(place, answer, head)
     if (manifest := _MPD.search(head)) is not None:
@@ -199,9 +193,9 @@ def _identify_response(place: WebPlace, answer: Answer, named: bool) -> AddressK
     length = _read_length(answer)
     if picture := _find_picture_codec(place, answer, head, length):
         remark = f"{place}: treated as one picture ({answer.kind}); {CAMERA_HINT}"
-        return AddressKind(PICTURE, "" if named else remark, picture)
+        return WebKind(PICTURE, "" if named else remark, picture)
     if length is not None:
-        return AddressKind(FILE)
+        return WebKind(FILE)
     return _identify_endless(place, answer, head)
 
 
@@ -237,23 +231,23 @@ def _is_text(head: bytes) -> bool:
     return not any(ord(sign) < 32 and sign not in "\t\r\n\f" for sign in text)
 
 
-def _refuse_text(place: WebPlace, answer: Answer, head: bytes) -> AddressKind:
+def _refuse_text(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
     if _PAGE.match(head) or "html" in answer.kind:
         what = "a web page, not a video"
         remedy = "download its video first: yt-dlp ADDRESS"
     else:
         what = f"text ({answer.kind}), not a video"
         remedy = "check the address"
-    return AddressKind(
+    return WebKind(
         REFUSED,
         error=f"{place}: is {what}; {remedy}, or give the address of the video, or of the camera's "
         "stream, itself",
     )
 
 
-def _refuse_dash(place: WebPlace, *, is_live: bool) -> AddressKind:
+def _refuse_dash(place: WebPlace, *, is_live: bool) -> WebKind:
     to = "-f matroska - | detect-video -" if is_live else "clip.mkv"
-    return AddressKind(
+    return WebKind(
         REFUSED,
         error=f"{place}: is a DASH manifest, which PyAV's FFmpeg cannot read; use a full FFmpeg: "
         f"ffmpeg -i ADDRESS -c copy {to}",
@@ -276,12 +270,12 @@ def _find_picture_codec(place: WebPlace, answer: Answer, head: bytes, length: in
     return codec if is_picture or length is not None else ""
 
 
-def _identify_endless(place: WebPlace, answer: Answer, head: bytes) -> AddressKind:
+def _identify_endless(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
     if _has_an_end(head):
-        return AddressKind(
+        return WebKind(
             FILE, f"{place}: treated as a file, although its server states no length; {CAMERA_HINT}"
         )
-    return AddressKind(
+    return WebKind(
         LIVE,
         f"{place}: treated as a live stream ({answer.kind}), because its server states no length; "
         "to read it as a file: ffmpeg -i ADDRESS -c copy -f matroska - | detect-video -",
@@ -314,7 +308,7 @@ def _has_index(head: bytes) -> bool:
     return False
 
 
-def _identify_playlist(place: WebPlace, answer: Answer, head: bytes) -> AddressKind:
+def _identify_playlist(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
     """Identify an HLS playlist, which is a file once it states that it has ended."""
     try:
         rest = _read(answer, PLAYLIST_BYTES)
@@ -324,8 +318,8 @@ def _identify_playlist(place: WebPlace, answer: Answer, head: bytes) -> AddressK
         if "#EXT-X-STREAM-INF" in text:
             text = _read_variant(place, answer.url, text)
     except (OSError, ValueError, SourceError):
-        return AddressKind(LIVE)
-    return AddressKind(PLAYLIST if "#EXT-X-ENDLIST" in text else LIVE)
+        return WebKind(LIVE)
+    return WebKind(PLAYLIST if "#EXT-X-ENDLIST" in text else LIVE)
 
 
 def _read_variant(place: WebPlace, base: str, master: str) -> str:

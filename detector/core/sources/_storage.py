@@ -111,7 +111,7 @@ def path_in_store(place: Location) -> str:
     return f"{place.host}/{place.key}"
 
 
-def parse_info(info: Mapping[str, Any]) -> ObjectInfo:
+def to_info(info: Mapping[str, Any]) -> ObjectInfo:
     """Convert fsspec's description of an object. Raises SourceError if it states no size."""
     size = info.get("size")
     if size is None:
@@ -130,7 +130,7 @@ def read_info(place: Location) -> ObjectInfo:
         info = store.info(path_in_store(place))
         if info.get("type") == "directory":
             raise SourceError(f"{place}: no such object; check the address")
-        return parse_info(info)
+        return to_info(info)
 
 
 @contextmanager

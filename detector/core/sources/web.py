@@ -9,7 +9,7 @@ from detector.core.sources._forms import is_web
 from detector.core.sources.base import ANY, OpenOptions, Source
 
 if TYPE_CHECKING:
-    from detector.core.sources._answers import AddressKind
+    from detector.core.sources._answers import WebKind
 
 
 class WebSource(Source):
@@ -35,16 +35,16 @@ class WebSource(Source):
         from detector.core.sources._answers import PICTURE, PLAYLIST
         from detector.core.sources._web import WebPlace, open_web
 
-        identified, place = _identify(spec), WebPlace(spec)
+        result, place = _identify(spec), WebPlace(spec)
         if how.get("decoder") == "opencv":
             raise UsageError(f"{place}: opencv reads files only; omit --decoder")
-        if identified.kind in (PICTURE, PLAYLIST):
+        if result.kind in (PICTURE, PLAYLIST):
             how.get("choice", ANY).refuse_tracks(str(place))
-        if identified.kind == PICTURE:
+        if result.kind == PICTURE:
             from detector.core.sources._web_picture import WebPicture
 
-            source: Source = WebPicture(place, identified.codec, **how)
-        elif identified.kind == PLAYLIST:
+            source: Source = WebPicture(place, result.codec, **how)
+        elif result.kind == PLAYLIST:
             from detector.core.sources.video._listed import open_listed
 
             source = open_listed(
@@ -54,8 +54,8 @@ class WebSource(Source):
             from detector.core.sources.video._stored import open_stored
 
             source = open_stored(open_web(place), **how)
-        if identified.remark:
-            source.notes.append(identified.remark)
+        if result.remark:
+            source.notes.append(result.remark)
         return source
 
 
@@ -68,10 +68,10 @@ def picture_of(spec: str) -> str | None:
     return str(WebPlace(spec)) if _identify(spec).kind == PICTURE else None
 
 
-def _identify(spec: str) -> AddressKind:
+def _identify(spec: str) -> WebKind:
     from detector.core.sources._answers import REFUSED, identify
 
-    identified = identify(spec)
-    if identified.kind == REFUSED:
-        raise SourceError(identified.error)
-    return identified
+    result = identify(spec)
+    if result.kind == REFUSED:
+        raise SourceError(result.error)
+    return result

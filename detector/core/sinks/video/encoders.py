@@ -14,7 +14,7 @@ import av
 import av.logging
 
 from detector.core.errors.machine import usable_cores
-from detector.core.sinks.video.h264 import H264File
+from detector.core.sinks.video.h264 import H264File, YuvFile
 
 # Limit SVT-AV1's log to errors; by default it prints its progress on standard error.
 os.environ.setdefault("SVT_LOG", "1")
@@ -58,7 +58,7 @@ class SvtAv1File(H264File):
         return options
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
-        stream = self.add_plain_stream(container, height, width)
+        stream = YuvFile.add_stream(self, container, height, width)
         with keep_priority():
             stream.codec_context.open()
         return stream
@@ -83,8 +83,7 @@ class NvencFile(H264File):
             options[self.quality_option] = str(self.crf)
         return options
 
-    def add_stream(self, container: Any, height: int, width: int) -> Any:
-        return self.add_plain_stream(container, height, width)
+    add_stream = YuvFile.add_stream  # without x264's own settings
 
 
 class QsvFile(NvencFile):

@@ -168,17 +168,13 @@ class H264File(YuvFile):
             # 2 is "top left", where cv2 samples chroma. Planes mostly have the default, "left".
             own = self.options.get("x264-params")
             self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
-        stream = self.add_plain_stream(container, height, width)
+        stream = super().add_stream(container, height, width)
         if height * width <= HUGE_PIXELS:
             # With a thread per frame, ``encode`` returns before the picture is encoded. PyAV's
             # default, a thread per slice, waits for the end: 0.75 to 0.85 of the FPS.
             stream.codec_context.thread_type = "FRAME"
             stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
         return stream
-
-    def add_plain_stream(self, container: Any, height: int, width: int) -> Any:
-        """Add a stream for an encoder other than x264."""
-        return super().add_stream(container, height, width)
 
     def finish(self) -> None:
         super().finish()

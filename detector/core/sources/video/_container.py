@@ -95,7 +95,10 @@ def open_container(path: str) -> Any:
     """Open ``path`` with PyAV. Raises SourceError."""
     try:
         if path == STANDARD_INPUT:
-            return _open_standard_input()
+            _standard_input().rewind()
+            # If the input is a list of files (HLS, concat), FFmpeg must not open them.
+            options = {"protocol_whitelist": "none"}
+            return av.open(_standard_input(), **bad_tags(), options=options, buffer_size=PIPE_BYTES)
         # ``bad_tags``: old cameras write their tags in Latin-1, which PyAV would refuse.
         how = how_to_open(path)
         container = av.open(**how, **bad_tags())
@@ -110,13 +113,6 @@ def _standard_input() -> StandardInput:
     from detector.core.sources._standard_input import standard_input
 
     return standard_input()
-
-
-def _open_standard_input() -> Any:
-    _standard_input().rewind()
-    # If the input is a list of files (HLS, concat), FFmpeg must not open them.
-    options = {"protocol_whitelist": "none"}
-    return av.open(_standard_input(), **bad_tags(), options=options, buffer_size=PIPE_BYTES)
 
 
 def probe(path: str, choice: Choice = ANY) -> VideoInfo:

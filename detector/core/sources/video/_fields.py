@@ -31,17 +31,14 @@ class FieldReader:
 
     def __init__(self, codec: str, extradata: bytes, length_bytes: int) -> None:
         """``length_bytes``: width of the length before each NAL unit; 0 for start codes."""
-        self._read = {
-            "h264": self._read_h264,
-            "mpeg1video": _read_mpeg2,
-            "mpeg2video": _read_mpeg2,
-        }.get(codec)
+        mpeg = ("mpeg1video", "mpeg2video")
+        self._read = self._read_h264 if codec == "h264" else _read_mpeg2 if codec in mpeg else None
         self._length_bytes = length_bytes
         self._sequence: _Sequence | None = None
         self.knows = codec != "h264"  # H.264 needs a sequence parameter set
         if codec == "h264":
             self._read_parameters(
-                _list_parameter_sets(extradata) if length_bytes else _split_units(extradata)
+                _list_sets(extradata) if length_bytes else _split_units(extradata)
             )
 
     def read(self, packet: Any) -> Field | None:
@@ -160,7 +157,7 @@ def _read_mpeg2(packet: Any) -> Field | None:
     return None
 
 
-def _list_parameter_sets(extradata: bytes) -> Iterator[bytes]:
+def _list_sets(extradata: bytes) -> Iterator[bytes]:
     """Yield the sequence parameter sets of an MP4's ``avcC``."""
     at = 6
     for _ in range(extradata[5] & 31 if len(extradata) > 5 else 0):
