@@ -36,7 +36,7 @@ from detector.core.errors import DetectVideoError, OutputError, SourceError, Usa
 from detector.core.errors.writing import temporary_folder, write_whole
 from detector.core.session.codec import from_json, to_json
 from detector.core.sources._addresses import STORES, Location, parse_address
-from detector.core.sources._storage import ObjectInfo, about_of, explain, open_store, path_in_store
+from detector.core.sources._storage import ObjectInfo, explain, open_store, path_in_store, to_info
 
 PART_BYTES = 16 << 20  # part size of an upload; files from twice this size are uploaded in parts
 COPIED_EVERY_S = 60.0  # how often a running job copies its own files
@@ -340,7 +340,7 @@ class BucketOutputs:
 
     def _note_seen(self, name: str) -> None:
         info = self._store.info(path_in_store(self._at(name)))
-        self._keep_seen({**self._seen(), name: about_of(info).version})
+        self._keep_seen({**self._seen(), name: to_info(info).version})
 
 
 def _state_folder(place: str) -> Path:

@@ -80,9 +80,9 @@ def version_of(about: os.stat_result) -> str:
 
 def look_at(path: str) -> ObjectInfo:
     if is_address(path):
-        from detector.core.sources.stored import look
+        from detector.core.sources.stored import read_info
 
-        return look(parse_address(path))
+        return read_info(parse_address(path))
     try:
         about = os.stat(path)
     except OSError as error:

@@ -13,8 +13,8 @@ from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.sources._addresses import MAGIC, STORES, Location, parse_address
 from detector.core.sources._contents import VIDEOS
 from detector.core.sources._left_out import suffix_of
-from detector.core.sources._storage import ObjectInfo, about_of, open_store, store_errors
-from detector.core.sources.stored import look, open_place
+from detector.core.sources._storage import ObjectInfo, open_store, store_errors, to_info
+from detector.core.sources.stored import open_place, read_info
 
 AT_ONCE = 32  # concurrent requests for the objects of a list
 CHUNK = 1000
@@ -47,7 +47,7 @@ def walk(place: Location, *, flat: bool = False) -> Iterator[tuple[str, ObjectIn
         found = store.find(folder, detail=True, maxdepth=1 if flat else None)
         for path, info in sorted(found.items()):
             if (key := path[before:]).startswith(place.key):
-                yield key, about_of(info)
+                yield key, to_info(info)
 
 
 def _walk_s3(store: Any, place: Location, more: dict[str, str]) -> Iterator[tuple[str, ObjectInfo]]:
@@ -57,7 +57,7 @@ def _walk_s3(store: Any, place: Location, more: dict[str, str]) -> Iterator[tupl
             "list_objects_v2", Bucket=place.host, Prefix=place.key, MaxKeys=PAGE, **more, **token
         )
         for entry in page.get("Contents", ()):
-            yield entry["Key"], about_of({"size": entry["Size"], "ETag": entry["ETag"]})
+            yield entry["Key"], to_info({"size": entry["Size"], "ETag": entry["ETag"]})
         if not page.get("IsTruncated"):
             return
         token = {"ContinuationToken": page["NextContinuationToken"]}
@@ -87,7 +87,7 @@ def find_objects(
 
 def _look_or_folder(place: Location) -> ObjectInfo | None:
     try:
-        return look(place)
+        return read_info(place)
     except SourceError as error:
         if place.scheme in STORES and "no such" in str(error):
             folder = place._replace(key=f"{place.key}/")
@@ -217,6 +217,6 @@ def _look_at(places: Sequence[Location]) -> Iterator[BucketObject]:
 
 def _ask(place: Location) -> BucketObject:
     try:
-        return BucketObject(place, look(place))
+        return BucketObject(place, read_info(place))
     except DetectVideoError as error:
         return BucketObject(place, error)

@@ -202,8 +202,8 @@ class PipedTrack(Protocol):
     stream: Any  # the PyAV stream in the source's container
     ended: bool  # no packet follows what ``take`` can still return
 
-    def want(self) -> None:
-        """Announce that the packets will be taken. Call it before the first frame is read."""
+    def request(self) -> None:
+        """Request the packets. Call it before the first frame is read."""
 
     def take(self) -> Any:
         """Return the next PyAV packet; None if none has arrived yet, and after the last."""

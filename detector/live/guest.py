@@ -130,9 +130,9 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
         live = [spec for spec in specs if is_live(spec) or is_camera(spec)]
     else:
         if len(addresses := [spec for spec in specs if is_web(spec)]) > 1:
-            from detector.core.sources._answers import take_all
+            from detector.core.sources._answers import identify_all
 
-            take_all(addresses)
+            identify_all(addresses)
         live = [spec for spec in specs if is_camera(spec)]
     if live and len(live) < len(specs):
         file = next(spec for spec in specs if spec not in live)

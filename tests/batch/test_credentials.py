@@ -141,7 +141,7 @@ def test_who_may_only_list_reads_nothing(store, monkeypatch, tmp_path, model):
 def test_a_key_that_goes_in_mid_item_leaves_nothing_half(store, monkeypatch, tmp_path, model, to):
     """While the item is read; and when it is all read, and is to be written."""
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
-    monkeypatch.setattr(_ranges, "KEPT", 4)
+    monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 4)
     name = f"goes-{to[-5:]}"
     keys = store.add_user(name)
     store.enter(monkeypatch, keys, tmp_path)

@@ -421,7 +421,7 @@ def test_promises_that_are_not_kept(
     which is noticed, and the part is decoded from the file's beginning."""
     from detector.core.sources.video import _keys
 
-    monkeypatch.setattr(_keys.KeyReader, "_h264", lambda *_: _keys.Promise.CLEAN)
+    monkeypatch.setattr(_keys.KeyReader, "_judge_h264", lambda *_: _keys.Promise.CLEAN)
     path = write_clip(tmp_path / "in.mp4", **{"bf": "0", "x264-params": REFRESH})
     check_equal(path, make_config("jsonl", decoder=decoder), tmp_path)
 

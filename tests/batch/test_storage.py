@@ -132,7 +132,7 @@ def test_frames_from_a_store_equal_those_of_the_local_file(store, tmp_path, pixe
 def test_bytes_are_asked_for_once_and_never_copied(store, wire, tmp_path, model, monkeypatch):
     """This holds too if frames and the container's data are read in turn."""
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
-    monkeypatch.setattr(_ranges, "KEPT", 6)
+    monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 6)
     path = upload(store, tmp_path, frames=100, crf="10")
     size = path.stat().st_size
     assert size > 20 << 14  # more than is kept
@@ -159,7 +159,7 @@ def test_bytes_are_asked_for_once_and_never_copied(store, wire, tmp_path, model,
 @pytest.mark.parametrize("cuts", [1, 1000], ids=["once", "for ever"])
 def test_a_lost_connection_is_tried_again_or_told(store, wire, tmp_path, model, cuts, monkeypatch):
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
-    monkeypatch.setattr(_ranges, "KEPT", 4)
+    monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 4)
     upload(store, tmp_path, frames=60, crf="10")
     outputs = open_outputs(str(tmp_path / "out"))
     task = task_of("s3://videos/in/a.mp4")

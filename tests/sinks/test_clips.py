@@ -61,7 +61,7 @@ def test_which_frames(found: set[int], lead: str, wanted: list[tuple[int, int]])
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clips, "MOST_WAITING", 5 * 12)  # bytes of five of these pictures
+    monkeypatch.setattr(clips, "MOST_HELD", 5 * 12)  # bytes of five of these pictures
     assert choose({20}, "99") == spans((15, 29))
     chosen = ClipFilter(Fraction(99), TICK)
     for i in range(21):

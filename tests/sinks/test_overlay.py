@@ -23,7 +23,7 @@ from detector.core.errors import SourceError, UsageError
 from detector.core.run.reading import SourceReading
 from detector.core.sinks.overlay import ass, carried, fonts
 from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
-from detector.core.sinks.overlay.packets import Copying
+from detector.core.sinks.overlay.packets import PacketCopier
 from detector.core.stages.annotate import DrawnLayout, PlacedLabel, Style, annotate, lay_out
 from detector.core.types import Detections
 from tests.fonts import make_font, needs_libass
@@ -443,19 +443,19 @@ def test_the_description_is_a_document_in_front(clip: Path, tmp_path: Path) -> N
 
 def test_a_dot_begins_at_its_boxes_corner():
     layout = DrawnLayout(2, [[10, 20, 90, 80]], [0], [], [], [0])
-    assert ass._dot(layout, 0) == (10, 20, 17, 20, 17, 27, 10, 27)
+    assert ass._make_dot(layout, 0) == (10, 20, 17, 20, 17, 27, 10, 27)
 
 
 def test_a_rate_of_an_overlay_fits_a_container():
-    assert carried._ratio((30000, 1001)) == (30000, 1001)
+    assert carried._parse_ratio((30000, 1001)) == (30000, 1001)
     for pair in ((1 << 31, 1), (1, 1 << 31), (0, 1), (1, 0), (-1, 1)):
         with pytest.raises(ValueError, match="is not a frame rate"):
-            carried._ratio(pair)
+            carried._parse_ratio(pair)
 
 
 def test_sound_without_dts_is_stored_by_pts():
-    copying = Copying.__new__(Copying)
-    copying._dts, copying._shift = {}, {1: 2}
+    copier = PacketCopier.__new__(PacketCopier)
+    copier._dts, copier._shift = {}, {1: 2}
     stream = SimpleNamespace(type="audio")
     shown = [SimpleNamespace(dts=None, pts=pts, stream=stream) for pts in (5, 9, 7)]
-    assert [copying._stored(packet, 1) for packet in shown] == [5, 9, 7]
+    assert [copier._choose_dts(packet, 1) for packet in shown] == [5, 9, 7]

@@ -92,7 +92,7 @@ def test_an_error_of_the_encoder_ends_the_run_and_leaves_what_is_done(
     sink = PicturesSink(tmp_path / "out", at_once=2)
     sink.open(make_info("source", kind="pictures"))
     sink.write(make_frame(0, path="in/0.png"), NONE)
-    sink._settle(0)
+    sink._write_encoded(0)
     monkeypatch.setattr(cv2, "imencode", lambda *_: (False, None))
     sink.write(make_frame(1, path="in/1.png"), NONE)
     if end == "close":

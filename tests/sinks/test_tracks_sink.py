@@ -16,7 +16,7 @@ from detector.core import sinks
 from detector.core.config.levels import resolve_config
 from detector.core.run.detect import detect
 from detector.core.sinks import tracks
-from detector.core.sinks._best import LONGEST, OVER_S, BestPictures
+from detector.core.sinks._best import ENDED_S, LONGEST, BestPictures
 from detector.core.types import Detections
 from tests.conftest import CHECKOUT
 
@@ -114,7 +114,7 @@ def test_finished_track_is_written_and_forgotten():
     best, over, frame = BestPictures(), [], textured(0)
     for index in range(400):  # each lives for one frame
         over += best.add(frame, index / 25, found((index + 1, 0, 0.9, *BOX)))
-        assert len(best) <= OVER_S * 25 + 1
+        assert len(best) <= ENDED_S * 25 + 1
     assert len(over) + len(best.end()) == 400
     assert len(best) == 0
 
@@ -135,7 +135,7 @@ def test_what_is_kept_of_a_large_object_is_bounded():
 
 
 def test_the_session_keeps_small_pictures_of_the_longest_tracks(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracks, "SHOWN", 3)
+    monkeypatch.setattr(tracks, "MOST_SHOWN", 3)
     many = [(track, 0, 0.9, *BOX) for track in (2, 3, 4, 5)]
     pairs = [(textured(0), found((1, 0, 0.9, *BOX)))]
     pairs += [(textured(i), found(*many[: 5 - i])) for i in (1, 2)]

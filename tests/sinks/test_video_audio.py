@@ -16,7 +16,7 @@ from probing import probe
 
 from detector.core import sinks
 from detector.core.sinks.video.audio import CarriedTrack
-from detector.core.sinks.video.tracks import BEFORE_S, CarriedTracks
+from detector.core.sinks.video.tracks import SEEK_MARGIN_S, CarriedTracks
 from detector.core.types import Detections, Frame, SourceInfo
 from tests.cli.command import detect_video, summary_of
 
@@ -169,10 +169,10 @@ def test_a_start_that_is_near_is_not_sought() -> None:
     container = SimpleNamespace(seek=lambda at, stream: sought.append(at))
     for first_s, start_s in ((None, 60), (None, 5), (90, 95)):
         stream = SimpleNamespace(start_time=first_s, time_base=Fraction(1))
-        CarriedTracks._go_before(
+        CarriedTracks._seek_before(
             SimpleNamespace(_container=container), stream, (False, Fraction(start_s))
         )  # type: ignore[arg-type]
-    assert sought == [60 - BEFORE_S]
+    assert sought == [60 - SEEK_MARGIN_S]
 
 
 @pytest.mark.slow
@@ -272,7 +272,7 @@ def test_a_track_that_fails_midway_is_a_note(
 ) -> None:
     """A copied track fails at reading, the other at encoding: its channels change."""
     source = make_clip(tmp_path / "in.mov", "-c:a", encoder)
-    whole = CarriedTrack._items
+    whole = CarriedTrack._read_items
 
     def break_after(track: CarriedTrack) -> Any:
         for i, (item, duration_s) in enumerate(whole(track)):
@@ -284,7 +284,7 @@ def test_a_track_that_fails_midway_is_a_note(
                 other.sample_rate, item = item.sample_rate, other
             yield item, duration_s
 
-    monkeypatch.setattr(CarriedTrack, "_items", break_after)
+    monkeypatch.setattr(CarriedTrack, "_read_items", break_after)
     sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
     frames, sound = probe(tmp_path / "out.mp4")["streams"]
     assert (frames["nb_frames"], frames["codec_type"]) == ("100", "video")

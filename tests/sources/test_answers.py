@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from detector.core.sources import _answers, find_claiming
-from detector.core.sources._answers import FILE, LIVE, PICTURE, PLAYLIST, REFUSED, take
+from detector.core.sources._answers import FILE, LIVE, PICTURE, PLAYLIST, REFUSED, identify
 from detector.core.sources._web import WebPlace
 from tests.live.servers import silent_listener
 from tests.sources.clips import write_video
@@ -97,7 +97,7 @@ def web():
 def test_an_address_is_what_its_server_sends(web, path, kind, data, stated, taken, ranges):
     url = web.put(path, data, kind=kind, length=stated, ranges=ranges and stated)
     _answers._known.clear()
-    assert take(url).kind == taken
+    assert identify(url).kind == taken
     wanted = "LiveSource" if taken == LIVE else "WebSource"
     assert find_claiming(url).__name__ == wanted
 
@@ -110,14 +110,14 @@ def test_a_list_of_playlists_is_what_its_first_one_is(web, variant, taken):
     else:
         web.put("/low/film.m3u8", variant, login="me:S3cretPw")
     url = web.put("/master.m3u8", MASTER % b"low/film.m3u8", login="me:S3cretPw")
-    assert take(url.replace("//", "//me:S3cretPw@")).kind == taken
+    assert identify(url.replace("//", "//me:S3cretPw@")).kind == taken
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, 2**63 - 1, 2**64 - 1, 9_999_999_999])
 def test_a_length_that_no_file_has_is_none(web, length):
     _answers._known.clear()
     url = web.put("/fake", TS, kind="video/mp2t", length=(str(length),), ranges=False)
-    assert take(url).kind == LIVE
+    assert identify(url).kind == LIVE
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_length_that_no_file_has_is_none(web, length):
 def test_ambiguous_answer_gets_a_remark(web, kind, data, path, words):
     _answers._known.clear()
     url = web.put(path, data, kind=kind, length=False, ranges=False)
-    remark = take(f"{url}?token=T0kenPlanted").remark
+    remark = identify(f"{url}?token=T0kenPlanted").remark
     assert bool(remark) == bool(words)
     assert all(word in remark for word in words)
     assert "T0ken" not in remark
@@ -151,10 +151,10 @@ def test_ambiguous_answer_gets_a_remark(web, kind, data, path, words):
 )
 def test_http_error_refuses_a_file_but_not_a_camera(web, status, words):
     _answers._known.clear()
-    refused = take(web.put("/clip.mp4", status=status))
+    refused = identify(web.put("/clip.mp4", status=status))
     assert refused.kind == REFUSED
     assert words in refused.error
-    assert take(web.put("/video", status=status)).kind == LIVE
+    assert identify(web.put("/video", status=status)).kind == LIVE
 
 
 @pytest.mark.slow
@@ -163,15 +163,15 @@ def test_silent_server_is_judged_by_the_name(monkeypatch):
     monkeypatch.setattr(_answers, "QUICK_S", 0.3)
     _answers._known.clear()
     with silent_listener() as port:
-        assert take(f"http://127.0.0.1:{port}/video").kind == LIVE
-        assert "timed out" in take(f"http://127.0.0.1:{port}/clip.mp4").error
+        assert identify(f"http://127.0.0.1:{port}/video").kind == LIVE
+        assert "timed out" in identify(f"http://127.0.0.1:{port}/clip.mp4").error
     with socket.socket() as held:  # or another process may listen there meanwhile
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        assert take(f"http://127.0.0.1:{port}/video.mjpg").kind == LIVE
-        assert take(f"http://127.0.0.1:{port}/video").kind == LIVE
-        assert "refused" in take(f"http://127.0.0.1:{port}/clip.mp4").error
-    assert "no-such-host.invalid" in take("http://no-such-host.invalid/clip.mp4").error
+        assert identify(f"http://127.0.0.1:{port}/video.mjpg").kind == LIVE
+        assert identify(f"http://127.0.0.1:{port}/video").kind == LIVE
+        assert "refused" in identify(f"http://127.0.0.1:{port}/clip.mp4").error
+    assert "no-such-host.invalid" in identify("http://no-such-host.invalid/clip.mp4").error
 
 
 @pytest.mark.slow
@@ -183,11 +183,11 @@ def test_a_certificate_counts_for_files_alone(tmp_path: Path):
         web.put("/a", data)
         web.put("/video", PART * 9, kind="multipart/x-mixed-replace; boundary=frame", length=False)
         url = web.url("/a", "me:S3cretPw", "localhost")
-        refused = take(f"{url}?token=T0kenPlanted")
+        refused = identify(f"{url}?token=T0kenPlanted")
         assert refused.kind == REFUSED
         assert "certificate" in refused.error
         assert "SSL_CERT_FILE" in refused.error
-        assert take(web.url("/video", host="localhost")).kind == LIVE
+        assert identify(web.url("/video", host="localhost")).kind == LIVE
         assert [path for path, _ in web.requests] == ["/a", "/video"]
         assert not any("Authorization" in headers for _, headers in web.requests)
 

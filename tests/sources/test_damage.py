@@ -78,7 +78,7 @@ def own_log(monkeypatch):
     """A source that a test of another file has left to a thread, which still ends, listens too."""
     level = av.logging.get_level()
     av.logging.set_level(None)
-    monkeypatch.setattr(_complaints, "_log", _complaints._Log())
+    monkeypatch.setattr(_complaints, "CAUGHT_LOG", _complaints.CaughtLog())
     yield
     av.logging.set_level(level)
 
@@ -267,7 +267,7 @@ ROUND = 1 << 33  # ticks of MPEG's clock
 def test_clock(demuxer, stored, expected, places):
     """In hundredths of a second, ten frames of them a second."""
     info = SimpleNamespace(start_pts=0, time_base=Fraction(1, 100), longest_gap_s=10)
-    clock = Clock(SimpleNamespace(info=info, ticks=10, names_in_log=(demuxer,)))
+    clock = Clock(SimpleNamespace(info=info, ticks=10, log_names=(demuxer,)))
     notes = []
     assert [clock.place(pts, notes) for pts in stored] == expected
     assert [note.split()[6] for note in notes] == [str(places)] * bool(places)
@@ -352,7 +352,7 @@ def test_a_source_that_could_not_be_opened_listens_no_longer(
 
 def test_two_that_sweep_at_once_put_the_log_back_once(monkeypatch):
     """The other one, or the garbage collector, comes between the look and the lock."""
-    log = _complaints._log
+    log = _complaints.CAUGHT_LOG
     listener = _complaints.Complaints()
 
     class Overtaken:
@@ -362,7 +362,7 @@ def test_two_that_sweep_at_once_put_the_log_back_once(monkeypatch):
         def acquire(self, blocking=True):
             if self.first:
                 self.first = False
-                log.sweep()
+                log.remove_closed()
             return self.lock.acquire(blocking)
 
         def release(self):

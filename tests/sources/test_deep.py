@@ -1,4 +1,4 @@
-"""Pictures of more than 8 bits a sample, with alpha, of several pages: what is read, and said."""
+"""Pictures of more than 8 bits a sample, with alpha, of several pages: what is read, and note."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_grey_range_of_a_camera_follows_slowly() -> None:
         shown.append(converter.convert(av.VideoFrame.from_ndarray(picture, "gray16le"), None))
     assert [np.ptp(shown[at]) > 250 for at in (0, 2, 3, -1)] == [True, True, False, True]
     assert converter.grey is not None
-    assert "20000 to 20900" in converter.grey.said
+    assert "20000 to 20900" in converter.grey.note
 
 
 def test_samples_that_are_nan_or_infinite_are_black(tmp_path: Path) -> None:

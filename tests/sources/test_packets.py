@@ -16,7 +16,7 @@ FRAMES = 24
 
 
 @pytest.mark.parametrize(
-    ("frames", "last", "lost", "behind"),
+    ("frames", "last", "lost", "remaining"),
     [
         (FRAMES, FRAMES - 1, 0, 0),
         (10, 9, 14, 14),  # the decoder stopped early
@@ -27,13 +27,13 @@ FRAMES = 24
 )
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
 def test_packets_without_a_frame(
-    tmp_path: Path, suffix: str, frames: int, last: int | None, lost: int, behind: int
+    tmp_path: Path, suffix: str, frames: int, last: int | None, lost: int, remaining: int
 ) -> None:
     """Of 24 pictures ``frames`` were given, the last of them number ``last`` in order of time."""
     path = write_video(tmp_path / f"a.{suffix}", FRAMES, bf="2")
     pts = sorted(pts_of(path))
     check = check_packets(probe(str(path)), frames, None if last is None else pts[last])
-    assert (check.lost, check.behind, check.error, check.damage) == (lost, behind, "", "")
+    assert (check.lost, check.remaining, check.error, check.damage) == (lost, remaining, "", "")
 
 
 @pytest.mark.parametrize(("first", "shown"), [(0x10, True), (0x00, False), (0xEF, False)])

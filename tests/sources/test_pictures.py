@@ -11,7 +11,7 @@ import pytest
 from detector.core import sinks, sources
 from detector.core.errors import SourceError
 from detector.core.sources import _pictures
-from detector.core.sources._pictures import _output_names
+from detector.core.sources._pictures import _make_output_names
 from detector.core.sources.base import Choice
 from detector.core.types import Detections
 
@@ -61,7 +61,11 @@ def test_glob_and_single(folder):
 
 
 def test_files_of_one_name_keep_their_folders():
-    assert _output_names(["a/1.png", "a/b/2.png", "c/2.png"]) == ["1.png", "a/b/2.png", "c/2.png"]
+    assert _make_output_names(["a/1.png", "a/b/2.png", "c/2.png"]) == [
+        "1.png",
+        "a/b/2.png",
+        "c/2.png",
+    ]
 
 
 def test_a_name_with_brackets_is_a_file(folder):
@@ -127,7 +131,7 @@ def test_pictures_are_decoded_at_the_same_time_and_few_ahead(folder, monkeypatch
     """The second one must not wait for the first; the sixth is not begun before one is taken."""
     for number in range(20, 28):
         save(folder / f"img{number}.png", picture(1))
-    real, both, begun = _pictures.read_and_tell, threading.Barrier(2, timeout=60), []
+    real, both, begun = _pictures.read_with_note, threading.Barrier(2, timeout=60), []
 
     def read(path, choice):
         begun.append(path)
@@ -135,7 +139,7 @@ def test_pictures_are_decoded_at_the_same_time_and_few_ahead(folder, monkeypatch
             both.wait()
         return real(path, choice)
 
-    monkeypatch.setattr(_pictures, "read_and_tell", read)
+    monkeypatch.setattr(_pictures, "read_with_note", read)
     with sources.open(str(folder), choice=Choice(at_once=2)) as source:
         source.read()
         source.read()

@@ -126,9 +126,9 @@ def test_which_packets_are_needed() -> None:
     stored, spare = [0, 3, 1, 2, 6, 4, 5, 7, 9, 8], {1, 2, 4, 5, 8}
     sparse = choose_packets(survey([key(0), key(7)], stored, spare), 5)
     assert sparse is not None
-    fed = [pts for pts, one in zip(stored, sparse.fed, strict=True) if one]
+    fed = [pts for pts, one in zip(stored, sparse.packet_mask, strict=True) if one]
     assert fed == [0, 3, 6, 5]
-    assert np.flatnonzero(sparse.decoded).tolist() == sorted(fed)
+    assert np.flatnonzero(sparse.frame_mask).tolist() == sorted(fed)
 
 
 def test_open_group_is_not_a_border_for_skipping() -> None:
@@ -137,7 +137,7 @@ def test_open_group_is_not_a_border_for_skipping() -> None:
     assert open_gop is None  # all is needed for number 9
     clean = choose_packets(survey([key(0), key(5)], stored, set()), 9)
     assert clean is not None
-    assert clean.fed.tolist() == [True, *[False] * 4, *[True] * 5]
+    assert clean.packet_mask.tolist() == [True, *[False] * 4, *[True] * 5]
 
 
 def test_hidden_pictures_and_small_gains_are_left_alone() -> None:

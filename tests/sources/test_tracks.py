@@ -10,7 +10,7 @@ from detector import Detector
 from detector.core import sources
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources.base import Choice
-from detector.core.sources.video._tracks import kept_tags
+from detector.core.sources.video._tracks import select_tags
 
 from .oddities import ffmpeg
 
@@ -162,7 +162,7 @@ def test_which_tags_are_of_the_content() -> None:
         "location-eng": "+48.85+002.35/",
         "comment": " ",
     }
-    assert kept_tags(phone) == {
+    assert select_tags(phone) == {
         "title": "Yard",
         "location": "+48.85+002.35/",
         "make": "Apple",

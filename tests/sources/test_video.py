@@ -266,7 +266,7 @@ def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
     from detector.core.sources.video import _packets, opencv
 
     expected, _ = read_all(plain)
-    alarm = _packets.Check(lost=0, behind=3)
+    alarm = _packets.Check(lost=0, remaining=3)
     monkeypatch.setattr(opencv, "check_packets", lambda *_: alarm)
     frames, source = read_all(plain)
     assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in expected]

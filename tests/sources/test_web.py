@@ -114,7 +114,7 @@ def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
 @pytest.mark.parametrize("end", ["ranges", "plain"])
 def test_a_position_behind_or_far_ahead_is_asked_for(web, end):
     """We read past some bytes. An answer without ranges is kept, and we send no other request."""
-    data, far = np.random.default_rng(0).bytes(3 * _web.SKIPPED), _web.SKIPPED
+    data, far = np.random.default_rng(0).bytes(3 * _web.MOST_SKIPPED), _web.MOST_SKIPPED
     with closing(_web.WebFile(_web.WebPlace(web.put("/x", data, **HOW[end])))) as file:
         for at, asked in ((0, 1), (5, 1), (3, 2), (4 + far, 2), (6 + 2 * far, 3), (2, 4)):
             file.seek(at)
@@ -143,7 +143,7 @@ def test_broken_connection_is_reopened(web, tmp_path, end):
     path = write_video(tmp_path / "clip.mp4", 50, g="5")
     data = path.read_bytes()
     url = web.put("/clip.mp4", data, cut=len(data) // 2, **HOW[end])
-    _answers.take(url)
+    _answers.identify(url)
     web.pages["/clip.mp4"].cuts = 2
     found, source = read_all(url)
     assert_same(found, read_all(path, decoder="av")[0])
@@ -192,7 +192,7 @@ def test_a_file_that_is_replaced_meanwhile_ends(web, monkeypatch):
 
 
 def test_a_run_that_is_to_stop_waits_for_no_server(web, monkeypatch):
-    monkeypatch.setattr(_web, "LOOK_S", 0.02)
+    monkeypatch.setattr(_web, "CHECK_S", 0.02)
     url, silent = web.put("/clip.mp4", bytes(1000)), threading.Event()
     web.pages["/clip.mp4"].cut, web.pages["/clip.mp4"].silent = 100, silent
     with closing(_web.open_web(_web.WebPlace(url))) as stored:

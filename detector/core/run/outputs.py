@@ -528,6 +528,6 @@ def _suffix_for(sink: type[Sink], spec: str) -> str:
         return sink.suffixes[0]
     if sources.pictures_of(spec) is None:
         return sink.suffixes[0]
-    from detector.core.sinks._naming import format_of_copy
+    from detector.core.sinks._naming import choose_copy_suffix
 
-    return format_of_copy(_name_of_file(spec), sink.one_picture).lower()
+    return choose_copy_suffix(_name_of_file(spec), sink.one_picture).lower()

@@ -1,4 +1,4 @@
-"""Sinks write results: annotated video and pictures, rows. Each file here is one sink."""
+"""Sinks write results, such as annotated video or rows. Each module here is one sink."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Sink]:
-    """Return a sink's class: ``VideoSink`` for ``video``. Raises UsageError for an unknown name."""
+    """Return a sink's class (``VideoSink`` for ``video``). Raises UsageError for unknown names."""
     if name not in names():
         raise UsageError(f"unknown output {name!r}; choose from {', '.join(names())}")
     sink: type[Sink] = wings.load(f"{__name__}.{name}:{name.capitalize()}Sink")
@@ -35,29 +35,30 @@ def find_all() -> list[type[Sink]]:
     return in_order(names())
 
 
-def in_order(wanted: Iterable[str]) -> list[type[Sink]]:
-    """Return the classes of some sinks, in opening order. Raises UsageError for an unknown name."""
-    return sorted(map(find, wanted), key=lambda sink: (sink.order, sink.name))
+def in_order(names: Iterable[str]) -> list[type[Sink]]:
+    """Return sink classes in opening order. Raises UsageError for an unknown name."""
+    return sorted(map(find, names), key=lambda sink: (sink.order, sink.name))
 
 
 def defaults(kind: str) -> list[type[Sink]]:
     return in_order(DEFAULTS[kind])
 
 
-def find_by_suffix(suffix: str, wanted: Collection[str] = ()) -> type[Sink] | None:
-    """Return the sink for a suffix (".json"): one of ``wanted``, else that with fewest suffixes."""
+def find_by_suffix(suffix: str, preferred: Collection[str] = ()) -> type[Sink] | None:
+    """Return the sink for a suffix (".json"): the ``preferred`` one with the fewest suffixes, else
+    the first in opening order."""
     fitting = [sink for sink in find_all() if suffix.lower() in sink.suffixes]
-    asked = [sink for sink in fitting if sink.name in wanted]
-    return min(asked, key=lambda sink: len(sink.suffixes)) if asked else next(iter(fitting), None)
+    named = [sink for sink in fitting if sink.name in preferred]
+    return min(named, key=lambda sink: len(sink.suffixes)) if named else next(iter(fitting), None)
 
 
 def open(name: str, path: Path, **options: Any) -> Sink:
-    """Create a sink that will write ``path``. Nothing is on disk until its own ``open(info)``."""
+    """Create a sink that will write ``path``. Its ``open(info)`` creates the first file."""
     return find(name)(path, **options)
 
 
 def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, Any]) -> list[Sink]:
-    """Open the sinks of ``paths`` (name -> path) in order. If one fails, the others are aborted."""
+    """Open a sink for each (name, path) in order. If one fails, abort the others."""
     from detector.core.sinks.base import only_detections
 
     kinds = {name: find(name) for name in paths}

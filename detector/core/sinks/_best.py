@@ -1,17 +1,13 @@
-"""The best picture of each track: one candidate is kept as long as a track lives.
+"""Find the best picture of each track, keeping one candidate per track.
 
-The better of two pictures of one object is
+Pictures whose object is not cut by the frame's border are better, then those with a larger side x
+score x sharpness. The side is the square root of the box's area in pixels. Sharpness is
+v / (v + 100), where v is the variance of the Laplacian of the crop, in grey and scaled to 64x64, so
+that it does not depend on the object's distance. A picture must be better by 5% to replace the
+candidate, so that an approaching object is not copied in every frame.
 
-    the one that the border of the frame does not cut, then
-    the one with the larger side x score x sharpness.
-
-The side is the root of the box's area, in pixels. Sharpness is v / (v + 100), where v is the
-variance of the Laplacian of the crop, in grey and scaled to 64x64, so that it does not
-depend on the object's distance. Only a picture better by 5% replaces the kept one, so that an
-approaching object is not copied in every frame.
-
-A track ends when it was not seen for ``OVER_S``, longer than any tracker searches, or when its
-clock restarts. The caller then gets a ``TrackRecord`` to write.
+A track ends if it has no detection for ``ENDED_S``, longer than any tracker searches, or if the
+clock is set back. The caller then gets a ``TrackRecord`` to write.
 """
 
 from __future__ import annotations
@@ -28,17 +24,18 @@ from detector.core.sinks.pictures import encode
 from detector.core.types import Detections, Frame, Image
 
 ROWS = "tracks.jsonl"
-OVER_S = 1.5
-MARGIN = 0.1  # of the box's sides, on each side of it
-LONGEST = 640  # pixels of a picture's longer side, to limit the memory per track
-BETTER = 1.05
-EDGE = 2.0  # pixels: a box that ends this close to the border counts as cut
-SIDE, SHARP = 64, 100.0
+ENDED_S = 1.5
+MARGIN = 0.1  # share of the box's sides added on each side
+LONGEST = 640  # pixels of a picture's longer side, limited to save memory
+MIN_GAIN = 1.05
+EDGE_PX = 2.0  # a box that ends this close to the border counts as cut
+SHARPNESS_SIDE, SHARPNESS_HALF = 64, 100.0
 
 
 @dataclass(slots=True)
 class TrackRecord:
-    """A finished track. ``box``: xyxy in its best frame. ``worth``: whether whole, then a value."""
+    """A track. ``box``: xyxy in its best frame. ``rank``: whether the object is whole, then side x
+    score x sharpness."""
 
     id: int
     class_id: int
@@ -52,7 +49,7 @@ class TrackRecord:
     best_s: float = 0.0
     score: float = 0.0
     box: tuple[float, ...] = ()
-    worth: tuple[bool, float] = (False, -1.0)
+    rank: tuple[bool, float] = (False, -1.0)
     picture: Image | None = None
 
     @property
@@ -60,12 +57,12 @@ class TrackRecord:
         return f"{self.id:06d}-{safe_folder(self.name) or f'class_{self.class_id}'}"
 
     def encode(self, longest: int = LONGEST) -> tuple[str, bytes]:
-        """Return the suffix and the content of its file. Raises OutputError."""
+        """Return the suffix and content of the picture's file. Raises OutputError."""
         assert self.picture is not None
         return encode(shrink(self.picture, longest), ".jpg", ".png")
 
     def row(self, file: str) -> dict[str, Any]:
-        """Return the row of tracks.jsonl; times are seconds of the source."""
+        """Return the row for tracks.jsonl; times are in seconds of the source."""
         return {
             "track": self.id,
             "class": self.name,
@@ -79,27 +76,28 @@ class TrackRecord:
             "best_s": round(self.best_s, 3),
             "score": round(self.score, 4),
             "box": [round(side, 2) for side in self.box],
-            "whole": self.worth[0],
+            "whole": self.rank[0],
             "file": file,
         }
 
 
 class BestPictures:
-    """The best pictures of one source. ``see`` may come before ``add``, with the plain picture."""
+    """The best pictures of one source. Call ``see`` with the plain picture before ``add`` if boxes
+    are drawn."""
 
     def __init__(self) -> None:
-        self._live: dict[int, TrackRecord] = {}
-        self._seen: list[tuple[tuple[bool, float], Image] | None] | None = None
+        self._tracks: dict[int, TrackRecord] = {}
+        self._better: list[tuple[tuple[bool, float], Image] | None] | None = None
         self._now = -math.inf
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self._tracks)
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Copy what is better than the kept pictures."""
+        """Copy the objects that look better than their candidates."""
         detections = detections.found()
         ids = detections.track_list()
-        self._seen = [
+        self._better = [
             None if track is None else self._compare(image, detections, at, track)
             for at, track in enumerate(ids)
         ]
@@ -107,69 +105,69 @@ class BestPictures:
     def _compare(
         self, image: Image, detections: Detections, at: int, track: int
     ) -> tuple[tuple[bool, float], Image] | None:
-        known = self._live.get(track)
-        best = (False, -1.0) if known is None else known.worth
+        record = self._tracks.get(track)
+        best = (False, -1.0) if record is None else record.rank
         box = detections.boxes[at].tolist()
         height, width = image.shape[:2]
-        whole = min(box[0], box[1], width - box[2], height - box[3]) > EDGE
+        whole = min(box[0], box[1], width - box[2], height - box[3]) > EDGE_PX
         most = math.sqrt(max(0.0, (box[2] - box[0]) * (box[3] - box[1])))
         most *= float(detections.scores[at])
-        if (whole, most) <= (best[0], best[1] * BETTER):  # sharpness is below 1
+        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # since sharpness is below 1
             return None
-        worth = most * _sharpness(cut(image, box))
-        if (whole, worth) <= (best[0], best[1] * BETTER):
+        value = most * _measure_sharpness(cut(image, box))
+        if (whole, value) <= (best[0], best[1] * MIN_GAIN):
             return None
-        return (whole, worth), shrink(cut(image, _widen(box)))
+        return (whole, value), shrink(cut(image, _widen(box)))
 
     def add(self, frame: Frame, time_s: float, detections: Detections) -> list[TrackRecord]:
         """Add a frame. Return the tracks that ended."""
         detections = detections.found()
-        over = self.end() if time_s < self._now - OVER_S else []
+        ended = self.end() if time_s < self._now - ENDED_S else []
         self._now = time_s
-        ended = [one.id for one in self._live.values() if time_s - one.last_s > OVER_S]
-        over += map(self._live.pop, ended)
-        if self._seen is None and len(detections):
+        ids = [track.id for track in self._tracks.values() if time_s - track.last_s > ENDED_S]
+        ended += map(self._tracks.pop, ids)
+        if self._better is None and len(detections):
             self.see(frame.image, detections)
         for at, track in enumerate(detections.track_list()):
             if track is not None:
-                over += self._note(frame, time_s, detections, at, track)
-        self._seen = None
-        return over
+                ended += self._update(frame, time_s, detections, at, track)
+        self._better = None
+        return ended
 
-    def _note(
+    def _update(
         self, frame: Frame, time_s: float, detections: Detections, at: int, track: int
     ) -> list[TrackRecord]:
-        class_id, over = int(detections.class_ids[at]), []
-        known = self._live.get(track)
-        if known is not None and known.class_id != class_id:  # the tracker restarted
-            over.append(self._live.pop(track))
-            known = None
-        if known is None:
+        class_id, ended = int(detections.class_ids[at]), []
+        record = self._tracks.get(track)
+        if record is not None and record.class_id != class_id:  # the tracker restarted
+            ended.append(self._tracks.pop(track))
+            record = None
+        if record is None:
             name = detections.name(at)
-            known = TrackRecord(track, class_id, name, frame.index, time_s, frame.index, time_s)
-            self._live[track] = known
-        better = None if self._seen is None else self._seen[at]
-        if better is None and known.picture is None:  # the competing track has ended
+            record = TrackRecord(track, class_id, name, frame.index, time_s, frame.index, time_s)
+            self._tracks[track] = record
+        better = None if self._better is None else self._better[at]
+        if better is None and record.picture is None:  # ``see`` compared it with an ended track
             better = self._compare(frame.image, detections, at, track)
-        known.last_frame, known.last_s = frame.index, time_s
-        known.frames += 1
+        record.last_frame, record.last_s = frame.index, time_s
+        record.frames += 1
         if better is not None:
-            known.worth, known.picture = better
-            known.best_frame, known.best_s = frame.index, time_s
-            known.score = float(detections.scores[at])
-            known.box = tuple(detections.boxes[at].tolist())
-        return over
+            record.rank, record.picture = better
+            record.best_frame, record.best_s = frame.index, time_s
+            record.score = float(detections.scores[at])
+            record.box = tuple(detections.boxes[at].tolist())
+        return ended
 
     def end(self) -> list[TrackRecord]:
-        ended = list(self._live.values())
-        self._live.clear()
+        ended = list(self._tracks.values())
+        self._tracks.clear()
         return ended
 
 
-def _sharpness(crop: Image) -> float:
-    grey = cv2.resize(cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY), (SIDE, SIDE))
+def _measure_sharpness(crop: Image) -> float:
+    grey = cv2.resize(cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY), (SHARPNESS_SIDE, SHARPNESS_SIDE))
     variance = float(cv2.Laplacian(grey, cv2.CV_32F).var())
-    return variance / (variance + SHARP)
+    return variance / (variance + SHARPNESS_HALF)
 
 
 def _widen(box: list[float]) -> list[float]:

@@ -1,14 +1,14 @@
-"""Sinks that write a folder: many files under one name; only our own are deleted.
+"""Base of sinks that write a folder, which never delete other programs' files.
 
 ``close`` distinguishes three cases:
-- The folder does not exist yet, or is empty: one rename turns ``NAME.partial`` into it.
-- The folder holds only what an earlier run listed in its hidden manifest: it is renamed, the new
-  folder takes its name, and the old files are removed one by one, as listed.
-- Any other folder (it has other files, is the current one, or a mount point): each file moves in
-  separately and only replaces a file of the same name from an earlier run.
+- The folder does not exist yet, or is empty: ``NAME.partial`` is renamed to it.
+- The folder only contains files listed in an earlier run's hidden manifest: it is renamed, the new
+  folder gets its name, and the listed files are removed one by one.
+- The folder contains other files, is the current one, or a mount point: files are moved into it one
+  by one, and only replace files of the same name from an earlier run.
 
-Other files are never replaced: ``add`` refuses their names. Files may be in subfolders; a link in
-the place of one is never followed.
+Other files are never replaced: ``add`` refuses their names. Files may be in subfolders, but not in
+links to folders.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from detector.core.types import SourceInfo
 
 
 class FolderSink(Sink):
-    manifest: ClassVar[str]  # hidden file in the folder that lists the names we wrote, one per line
-    holds: ClassVar[str]  # the files' description in messages
+    manifest: ClassVar[str]  # hidden file that lists the names of our files, one per line
+    content: ClassVar[str]  # describes the files in messages
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._partial: Partial | None = None
         self._written: list[str] = []
         self._earlier: set[str] = set()  # names that an earlier run wrote in the folder
-        self._taken: set[str] = set()
+        self._used_names: set[str] = set()
 
     def open(self, info: SourceInfo) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(
-                f"cannot write {self.holds} into {self.path}: it is not a folder; "
+                f"cannot write {self.content} into {self.path}: it is not a folder; "
                 "give a folder with -o"
             )
         partial = Partial(self.path, info.path, folder=True)
         try:
-            self._earlier = self._listed(partial.target)
-            for below in _folders_of(self._earlier):  # an earlier output may now be a source
+            self._earlier = self._read_manifest(partial.target)
+            for below in _list_folders(self._earlier):  # an earlier output may be today's source
                 refuse_folder_of_kept(partial.target / below)
             with output_errors(self.path):
                 self._clear_stale(partial.path)
@@ -72,11 +72,11 @@ class FolderSink(Sink):
             name not in self._earlier and os.path.lexists(self.target / name)
         ):
             raise OutputError(
-                f"cannot write {self.holds} into {self.path}: {name} already exists, and "
+                f"cannot write {self.content} into {self.path}: {name} already exists, and "
                 "detect-video did not write it; move it, or choose another folder with -o"
             )
         with output_errors(self.path):
-            # first, so that every existing file is listed
+            # Before the file is created, so that every existing file is listed.
             os.write(self._list, os.fsencode(name) + b"\n")
             if "/" in name:
                 (self._partial.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -85,9 +85,9 @@ class FolderSink(Sink):
         self._written.append(name)
 
     def append(self, name: str, data: bytes) -> None:
-        """Append to a file, which the first call creates. ``name``: as for ``add``."""
-        if name not in self._taken:
-            self._taken.add(name)
+        """Append to a file, creating it in the first call. ``name``: as for ``add``."""
+        if name not in self._used_names:
+            self._used_names.add(name)
             self.add(name, data)
             return
         assert self._partial is not None, "write before open"
@@ -95,8 +95,8 @@ class FolderSink(Sink):
             file.write(data)
 
     def free_name(self, stem: str, suffix: str) -> str:
-        """Return ``stem`` + ``suffix``, or ``NAME-2`` if two source folders share a name."""
-        return free_name(stem, suffix, self._taken)
+        """Return a name not used before: ``stem`` + ``suffix``, or with ``-2`` and so on."""
+        return free_name(stem, suffix, self._used_names)
 
     def close(self) -> Path | None:
         if self._partial is not None:
@@ -104,24 +104,24 @@ class FolderSink(Sink):
             with output_errors(self.path):
                 for name in [*self._written, self.manifest]:
                     _fsync(partial.path / name)
-                for folder in _folders_of(self._written):
+                for folder in _list_folders(self._written):
                     sync_folder(partial.path / folder)
                 sync_folder(partial.path)
-                if not self._swap(partial):
+                if not self._replace_folder(partial):
                     self.notes.append(
                         f"{self.path} existed and could not be replaced at once, so the "
-                        f"{self.holds} were moved into it one by one"
+                        f"{self.content} were moved into it one by one"
                     )
                     self._move_into(partial.path, partial.target)
                 sync_folder(partial.target.parent)
-            self._forget()
+            self._release()
         return self.path
 
     def abort(self) -> Path | None:
         partial = self._partial
         if partial is None:
             return None
-        self._forget()
+        self._release()
         with suppress(OSError):
             if self._written:
                 return partial.path
@@ -129,14 +129,14 @@ class FolderSink(Sink):
             partial.path.rmdir()
         return None
 
-    def _forget(self) -> None:
+    def _release(self) -> None:
         assert self._partial is not None
         os.close(self._list)
         self._partial.release()
         self._partial = None
 
-    def _listed(self, folder: Path) -> set[str]:
-        """Return the names in the manifest, and its own, that stay inside the folder."""
+    def _read_manifest(self, folder: Path) -> set[str]:
+        """Return the names in the manifest that are inside the folder, and the manifest's own."""
         try:
             lines = (folder / self.manifest).read_bytes().split(b"\n")
         except OSError:
@@ -144,50 +144,50 @@ class FolderSink(Sink):
         names = {os.fsdecode(line) for line in lines}
         return {name for name in names if _is_inside(folder, name)} | {self.manifest}
 
-    def _only_ours(self, folder: Path) -> bool:
-        listed = self._listed(folder)
-        folders = _folders_of(listed)
-        for place, inner, files in os.walk(folder):
-            below = os.path.relpath(place, folder)
-            here = "" if below == os.curdir else f"{below}/"
-            for name in inner:  # includes links to folders, which are never ours
-                if here + name not in folders or os.path.islink(os.path.join(place, name)):
+    def _has_only_ours(self, folder: Path) -> bool:
+        listed = self._read_manifest(folder)
+        folders = _list_folders(listed)
+        for parent, subfolders, files in os.walk(folder):
+            below = os.path.relpath(parent, folder)
+            prefix = "" if below == os.curdir else f"{below}/"
+            for name in subfolders:  # includes links to folders, which are never ours
+                if prefix + name not in folders or os.path.islink(os.path.join(parent, name)):
                     return False
-            if not {here + name for name in files} <= listed:
+            if not {prefix + name for name in files} <= listed:
                 return False
         return True
 
     def _unlink_listed(self, folder: Path) -> None:
-        """Remove the listed files; the manifest last, so that every remaining file is listed."""
-        listed = self._listed(folder)
+        """Remove the listed files, then the manifest, so that every remaining file is listed."""
+        listed = self._read_manifest(folder)
         for name in sorted(listed - {self.manifest}):
             (folder / name).unlink(missing_ok=True)
         _remove_folders(folder, listed)
         (folder / self.manifest).unlink(missing_ok=True)
 
     def _clear_stale(self, partial: Path) -> None:
-        if not self._only_ours(partial):
+        if not self._has_only_ours(partial):
             raise OutputError(
                 f"{partial} holds files that detect-video did not write; "
                 "move them, or choose another -o"
             )
         self._unlink_listed(partial)
 
-    def _swap(self, partial: Partial) -> bool:
-        """Give the new folder its final name. Return False if it holds files of others."""
+    def _replace_folder(self, partial: Partial) -> bool:
+        """Give the new folder its final name. Return False if the old one cannot be replaced."""
         target = partial.target
         if not target.exists():
             os.rename(partial.path, target)
             return True
-        # Keep the current folder: a shell there would be left in a deleted one.
-        if not self._only_ours(target) or target.samefile(os.curdir):
+        # Keep the current folder, since a shell would be left in a deleted one.
+        if not self._has_only_ours(target) or target.samefile(os.curdir):
             return False
         old = target.with_name(f"{target.name}.old")
         if os.path.lexists(old):  # rename would replace an empty folder
             return False
         try:
             os.rename(target, old)
-        except OSError:  # something is in the way, or the folder is a mount point
+        except OSError:  # the folder is a mount point, for example
             return False
         try:
             os.rename(partial.path, target)
@@ -195,12 +195,12 @@ class FolderSink(Sink):
             os.rename(old, target)
             raise
         self._unlink_listed(old)
-        old.rmdir()  # fails, and deletes nothing, if another file appeared meanwhile
+        old.rmdir()  # fails if another program has since created a file in it
         return True
 
     def _move_into(self, partial: Path, target: Path) -> None:
-        known = self._listed(target)
-        with open(target / self.manifest, "ab") as listed:  # first, as in ``add``
+        known = self._read_manifest(target)
+        with open(target / self.manifest, "ab") as listed:  # before the files, as in ``add``
             for name in self._written:
                 if name not in known:
                     listed.write(os.fsencode(name) + b"\n")
@@ -210,7 +210,7 @@ class FolderSink(Sink):
             if "/" in name:
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial / name, target / name)
-        for folder in _folders_of(self._written):
+        for folder in _list_folders(self._written):
             sync_folder(target / folder)
         sync_folder(target)
         _remove_folders(partial, self._written)
@@ -218,14 +218,14 @@ class FolderSink(Sink):
         partial.rmdir()
 
 
-def _folders_of(names: Iterable[str]) -> set[str]:
+def _list_folders(names: Iterable[str]) -> set[str]:
     return {str(folder) for name in names if "/" in name for folder in PurePath(name).parents} - {
         os.curdir
     }
 
 
 def _remove_folders(folder: Path, names: Iterable[str]) -> None:
-    for below in sorted(_folders_of(names), reverse=True):
+    for below in sorted(_list_folders(names), reverse=True):
         with suppress(OSError):
             (folder / below).rmdir()
 
@@ -236,11 +236,11 @@ def _is_inside(folder: Path, name: str) -> bool:
 
 
 def _is_blocked(folder: Path, name: str) -> bool:
-    """Return whether ``name`` needs a folder where something else exists."""
+    """Return whether a file or link exists where ``name`` needs a folder."""
     return "/" in name and any(
         os.path.lexists(folder / below)
         and (os.path.islink(folder / below) or not os.path.isdir(folder / below))
-        for below in _folders_of([name])
+        for below in _list_folders([name])
     )
 
 

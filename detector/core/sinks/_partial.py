@@ -1,7 +1,7 @@
-"""The temporary file or folder that a sink writes, and a one-line message for each of its errors.
+"""The temporary file or folder that a sink writes, and one-line messages for its errors.
 
-``x.partial.mp4`` is renamed to ``x.mp4`` on ``close``, so the final name always means a whole file.
-A lock on the temporary file refuses a second writer of the same target.
+``x.partial.mp4`` is renamed to ``x.mp4`` on ``close``, so a file with the final name is complete.
+The temporary file is locked, so that two runs cannot write the same target.
 """
 
 from __future__ import annotations
@@ -18,47 +18,46 @@ from detector.core.errors import OutputError
 from detector.core.errors.guard import refuse_folder_of_kept, refuse_kept
 from detector.core.errors.writing import MARK, put_in_place, take_lock
 
-OURS = MARK  # extended attribute of temporary files made by our runs
-MOST = 10_000  # temporary names tried for one target
+MOST_NAMES = 10_000  # temporary names tried for one target
 
 
 class Partial:
-    """The temporary file or folder of a target: created, locked, and renamed once it is whole.
+    """The temporary file or folder of a target: created, locked, and renamed once it is complete.
 
-    Links are followed, so that two names of one target share one lock. What a killed run left is
-    reused; other files under that name stay, and ours becomes ``x.partial-2.mp4``. It never
-    replaces ``source``, nor anything that the guard keeps.
+    Links are followed, so that two names of one target share one lock. A killed run's temporary
+    file is reused; if another program's file has that name, we use ``x.partial-2.mp4``. Raises
+    OutputError rather than replace ``source`` or a file that the guard protects.
     """
 
     def __init__(self, target: Path, source: str = "", *, folder: bool = False) -> None:
-        self.asked = target  # as the user typed it, for messages
+        self.requested = target  # as the user typed it, for messages
         self.target = Path(os.path.realpath(target))
         self._parts = (self.target.name, "") if folder else (self.target.stem, self.target.suffix)
-        self.path = self._name(1)
-        _refuse_source(self.asked, (self.target, self.path), source)
-        refuse_kept(self.asked)
+        self.path = self._make_path(1)
+        _refuse_source(self.requested, (self.target, self.path), source)
+        refuse_kept(self.requested)
         refuse_kept(self.path)
         if folder:
             refuse_folder_of_kept(self.target)
-        with output_errors(self.asked):
+        with output_errors(self.requested):
             self.fd = self._open_folder() if folder else self._open_file()
 
-    def _name(self, number: int) -> Path:
+    def _make_path(self, number: int) -> Path:
         stem, suffix = self._parts
-        more = "" if number == 1 else f"-{number}"
-        return self.target.with_name(f"{stem}.partial{more}{suffix}")
+        ending = "" if number == 1 else f"-{number}"
+        return self.target.with_name(f"{stem}.partial{ending}{suffix}")
 
     def _open_file(self) -> int:
         if self.target.exists() and not self.target.is_file():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        for number in range(1, MOST):
-            self.path = self._name(number)
+        for number in range(1, MOST_NAMES):
+            self.path = self._make_path(number)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             try:
                 fd = os.open(self.path, flags, 0o666)
             except OSError:
                 if os.path.lexists(self.path):
-                    continue  # a link, a folder, or a file of others
+                    continue  # a link, a folder, or another program's file
                 raise
             try:
                 self._lock(fd)
@@ -69,7 +68,7 @@ class Partial:
                 os.close(fd)
                 raise
             os.close(fd)
-        raise OSError(errno.EEXIST, f"{MOST} files with that name already exist")
+        raise OSError(errno.EEXIST, f"{MOST_NAMES} files with that name already exist")
 
     def _open_folder(self) -> int:
         with suppress(FileExistsError):
@@ -83,19 +82,19 @@ class Partial:
         return fd
 
     def _lock(self, fd: int) -> None:
-        """Take the lock, then check that the name still refers to this file. Raises OutputError."""
+        """Lock the file, and check that its name still refers to it. Raises OutputError."""
         same = False
         if take_lock(fd):
             with suppress(FileNotFoundError):
                 same = os.path.samestat(os.stat(self.path), os.fstat(fd))
         if not same:
-            raise being_written(self.asked)
+            raise explain_being_written(self.requested)
 
     def commit(self) -> None:
-        """Sync the file, then rename it: a crash leaves the old one or the whole new one."""
-        with output_errors(self.asked):
+        """Sync and then rename the file, so that a crash leaves the old or the complete new one."""
+        with output_errors(self.requested):
             with suppress(OSError):
-                os.removexattr(self.fd, OURS)
+                os.removexattr(self.fd, MARK)
             put_in_place(self.path, self.target, self.fd)
         self.release()
 
@@ -112,8 +111,8 @@ class Partial:
 
 
 def refuse_being_written(target: Path) -> None:
-    """Raise OutputError if another run is writing ``target``. It takes a shared lock and releases
-    it at once, so that two callers do not block each other."""
+    """Raise OutputError if another run is writing ``target``. The test takes a shared lock for a
+    moment, so that two callers do not block each other."""
     real = Path(os.path.realpath(target))
     for name in {f"{real.stem}.partial{real.suffix}", f"{real.name}.partial"}:  # file, or folder
         with suppress(OSError):
@@ -122,49 +121,49 @@ def refuse_being_written(target: Path) -> None:
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise being_written(target) from None
+                raise explain_being_written(target) from None
             finally:
                 os.close(fd)
 
 
-def being_written(target: Path) -> OutputError:
+def explain_being_written(target: Path) -> OutputError:
     return OutputError(
         f"cannot write {target}: another run is writing it; wait until it ends, or choose another "
         "-o"
     )
 
 
-def _refuse_source(asked: Path, written: tuple[Path, ...], source: str) -> None:
-    """Raise OutputError if the target or its temporary name is the source, by any link."""
+def _refuse_source(requested: Path, written: tuple[Path, ...], source: str) -> None:
+    """Raise OutputError if one of the paths is the source, directly or through a link."""
     for path in written:
         with suppress(OSError):
             if source and path.samefile(source):
                 raise OutputError(
-                    f"cannot write {asked}: it would overwrite the source {source}; "
+                    f"cannot write {requested}: it would overwrite the source {source}; "
                     "choose another -o"
                 )
 
 
 def _is_ours(fd: int) -> bool:
-    """Return whether a temporary file may be used: it is new, or a run of ours made it."""
+    """Return whether a temporary file may be used: it is empty, or one of our runs created it."""
     about = os.fstat(fd)
     if not stat.S_ISREG(about.st_mode):
         return False
     if not about.st_size:
         return True
-    with suppress(OSError):  # no attributes here: the origin is unknown, keep the file
-        return bool(os.getxattr(fd, OURS))
+    with suppress(OSError):  # no extended attributes here, so do not use a file of unknown origin
+        return bool(os.getxattr(fd, MARK))
     return False
 
 
 def _mark(fd: int) -> None:
     with suppress(OSError):
-        os.setxattr(fd, OURS, b"1")
+        os.setxattr(fd, MARK, b"1")
 
 
 @contextmanager
 def output_errors(target: Path, kinds: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """Turn errors of the operating system (or of ``kinds``) into OutputError."""
+    """Convert OSError (or ``kinds``) in the block to OutputError."""
     try:
         yield
     except kinds as error:
@@ -172,7 +171,7 @@ def output_errors(target: Path, kinds: tuple[type[Exception], ...] = (OSError,))
 
 
 def explain(error: Exception, target: Path) -> str:
-    """Return one line for the user: what could not be written, why, and what to do."""
+    """Return a line for the user: what could not be written, why, and what to do."""
     code = getattr(error, "errno", None)
     if code in (errno.ENOSPC, errno.EDQUOT):
         return (
@@ -180,18 +179,18 @@ def explain(error: Exception, target: Path) -> str:
             "free some, or write elsewhere with -o"
         )
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    cure = "write elsewhere with -o"
+    remedy = "write elsewhere with -o"
     if code == errno.ENOENT and not target.absolute().parent.is_dir():
-        reason, cure = (
+        reason, remedy = (
             f"the folder {target.absolute().parent} does not exist",
             "create it, or write elsewhere with -o",
         )
     elif code in (errno.EACCES, errno.EPERM, errno.EROFS):
         reason = f"no permission to write in {target.absolute().parent}"
     elif code in (errno.EMFILE, errno.ENFILE):
-        cure = "raise the limit: ulimit -n 4096"
+        remedy = "raise the limit: ulimit -n 4096"
     elif code == errno.EISDIR:
-        reason, cure = "it exists and is not a regular file", "give a file's name with -o"
+        reason, remedy = "it exists and is not a regular file", "give a file's name with -o"
     elif code == errno.ENAMETOOLONG:
-        reason, cure = "the name is too long", "give a shorter one with -o"
-    return f"cannot write {target}: {reason}; {cure}"
+        reason, remedy = "the name is too long", "give a shorter one with -o"
+    return f"cannot write {target}: {reason}; {remedy}"

@@ -1,4 +1,4 @@
-"""Sinks of rows: each frame's whole lines go straight to the file."""
+"""Base of sinks that write rows: a frame's lines go to the file without buffering."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from detector.core.types import Detections, Frame, SourceInfo
 
 
 class RowsSink(Sink):
-    """A text file to which each frame adds its whole lines in one system call."""
+    """A text file to which each frame's lines are appended in one system call."""
 
     header: str = ""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._partial: Partial | None = None
-        self._whole_bytes = 0  # size up to the end of the last whole line
+        self._whole_bytes = 0  # size up to the end of the last complete line
 
     def describe(self, info: SourceInfo) -> None:
-        """Store the facts of the source. Called before ``rows``."""
+        """Store the facts about the source. Called before ``rows``."""
         self._info = info
 
     def open(self, info: SourceInfo) -> None:
@@ -36,7 +36,7 @@ class RowsSink(Sink):
         self._append(self.header)
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        """Return the whole lines of one frame, each with its line end; "" for none."""
+        """Return the lines of one frame, each with a line end; "" if it has none."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:
@@ -45,11 +45,11 @@ class RowsSink(Sink):
     def _append(self, lines: str) -> None:
         assert self._partial is not None, "write before open"
         data = utf8(lines)
-        wanted = self._whole_bytes + len(data)
+        end = self._whole_bytes + len(data)
         with output_errors(self.path):
             while data:  # a full disk first accepts a part, then refuses the rest
                 data = data[os.write(self._partial.fd, data) :]
-        self._whole_bytes = wanted
+        self._whole_bytes = end
 
     def close(self) -> Path:
         if self._partial is not None:
@@ -80,7 +80,7 @@ def csv_lines(rows: Iterable[Iterable[object]]) -> str:
 
 
 def python_values(detections: Detections) -> Iterator[tuple[list[float], float, int, int | None]]:
-    """Yield ([x1, y1, x2, y2], score, class id, track) as Python numbers, not rounded."""
+    """Yield ([x1, y1, x2, y2], score, class id, track) of each detection as Python numbers."""
     boxes, scores, ids = detections.boxes, detections.scores, detections.class_ids
     tracks = detections.track_list()
     return zip(boxes.tolist(), scores.tolist(), ids.tolist(), tracks, strict=True)

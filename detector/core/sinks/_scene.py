@@ -1,19 +1,18 @@
-"""Base of the sinks of lines and zones (--zones): rows of a scene and of its end."""
+"""Base of sinks that write rows about lines and zones (--zones)."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from detector.core.sinks._rows import RowsSink
-from detector.core.types import Detections, Frame, Scene, ZoneBook
+from detector.core.types import Detections, Frame, ZoneBook, ZoneCount, ZoneEvent
 
 
 class SceneSink(RowsSink):
     ending = ""
-    # Also with --only-detections: an object may leave in a frame without detections.
+    # Writes all frames despite --only-detections: an object may leave in one without detections.
     options = ("only_detections",)
     needs = "--zones"
 
@@ -21,27 +20,18 @@ class SceneSink(RowsSink):
         super().__init__(path)
         self._book: ZoneBook | None = None
 
-    @staticmethod
     @abstractmethod
-    def of(scene: Scene) -> Iterable[Any]:
-        """Return the items of a scene that this sink writes."""
-
-    @staticmethod
-    @abstractmethod
-    def last(book: ZoneBook) -> Iterable[Any]:
-        """Return the items that it writes at the end."""
-
-    @abstractmethod
-    def lines(self, found: Iterable[Any]) -> str:
-        """Return the items as rows with their line ends."""
+    def format_rows(self, events: Sequence[ZoneEvent], counts: Sequence[ZoneCount]) -> str:
+        """Return the rows that this sink writes, with line ends."""
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        if detections.scene is None:
+        scene = detections.scene
+        if scene is None:
             return ""
-        self._book = detections.scene.book
-        return self.lines(self.of(detections.scene))
+        self._book = scene.book
+        return self.format_rows(scene.events, scene.counts)
 
     def close(self) -> Path:
         if self._partial is not None and self._book is not None:
-            self._append(self.lines(self.last(self._book)))
+            self._append(self.format_rows(*self._book.finish()))
         return super().close()

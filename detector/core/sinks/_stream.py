@@ -1,6 +1,6 @@
-"""Write rows or the annotated video to standard output during a run.
+"""Write rows to standard output during a run.
 
-Lines of up to ``select.PIPE_BUF`` bytes (4096) go into a pipe whole or not at all.
+A pipe accepts a line of up to ``select.PIPE_BUF`` bytes (4096) as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from detector.core.sinks._rows import RowsSink
 from detector.core.sinks.base import Sink
 from detector.core.types import Detections, Frame, SourceInfo
 
-GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe is gone (`| head`), or the terminal
+GONE_ERRNOS = (errno.EPIPE, errno.EIO)  # the reader of a pipe (`| head`) or the terminal is gone
 
 
 class RowStream:
-    """Write rows to an open descriptor until its reader is gone; then call ``left``."""
+    """Writes rows to an open descriptor until its reader is gone, then calls ``on_lost``."""
 
-    def __init__(self, descriptor: int, left: Callable[[], None]) -> None:
+    def __init__(self, descriptor: int, on_lost: Callable[[], None]) -> None:
         self.is_read = True
-        self.descriptor, self._left = descriptor, left
+        self.descriptor, self._on_lost = descriptor, on_lost
         self._header = ""
 
     def begin(self, header: str) -> None:
-        """Write the header once; all sources have the same one."""
+        """Write the header, once for all sources."""
         if not self._header:
             self._header = header
             self.write(header)
 
     def lose_reader(self) -> None:
         self.is_read = False
-        self._left()
+        self._on_lost()
 
     def write(self, lines: str) -> None:
-        """Write whole lines. Raises OutputError if that fails, such as on a full disk."""
+        """Write complete lines. Raises OutputError if that fails, as on a full disk."""
         data, start = utf8(lines), self._position()
         while data and self.is_read:
             try:
                 data = data[os.write(self.descriptor, data) :]
-            except BlockingIOError:  # the caller made it non-blocking
+            except BlockingIOError:  # our parent process has made it non-blocking
                 self._is_ready(None)
             except OSError as error:
-                if error.errno in GONE:
+                if error.errno in GONE_ERRNOS:
                     self.lose_reader()
                     return
-                self._cut_back(start)
+                self._truncate(start)
                 raise OutputError(
                     f"cannot print to standard output: {error.strerror}; check where it is "
                     "redirected"
                 ) from error
-            except BaseException:  # a second signal: finish the line if that needs no waiting
+            except BaseException:  # a second signal: finish the line unless that would block
                 with suppress(OSError):
                     while data and self._is_ready(0):
                         data = data[os.write(self.descriptor, data[: select.PIPE_BUF]) :]
@@ -69,7 +69,7 @@ class RowStream:
         return bool(poll.poll(timeout_ms))
 
     def _position(self) -> int | None:
-        """Return where the next line begins in a file that only we write; None for a pipe."""
+        """Return the position of the next line if this is a file that only we write, else None."""
         try:
             about = os.fstat(self.descriptor)
             at = os.lseek(self.descriptor, 0, os.SEEK_CUR)
@@ -77,8 +77,8 @@ class RowStream:
             return None
         return at if stat.S_ISREG(about.st_mode) and at == about.st_size else None
 
-    def _cut_back(self, start: int | None) -> None:
-        """Remove half a line, all that a full disk accepted."""
+    def _truncate(self, start: int | None) -> None:
+        """Remove a partly written line."""
         if start is not None:
             with suppress(OSError):
                 os.ftruncate(self.descriptor, start)

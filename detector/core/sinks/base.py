@@ -1,7 +1,7 @@
-"""The contract of a sink: frames and their detections in; one whole file or folder out, or none.
+"""The base class of sinks, which write frames and detections to one complete file or folder.
 
-A sink is a class ``NAMESink`` in ``sinks/NAME.py``. Its attributes declare what is needed before
-one is opened. It should import heavy libraries (PyAV) only on opening.
+A sink is a class ``NAMESink`` in ``sinks/NAME.py``, described by class attributes. It should import
+heavy libraries (PyAV) only in ``open``.
 """
 
 from __future__ import annotations
@@ -18,49 +18,47 @@ DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that need boxes dra
 class Sink:
     """One output: ``open``, ``write`` each frame in order, then ``close``, or ``abort``.
 
-    ``path``: the final path; ``notes``: sentences for the session, complete after ``close``. Raises
-    OutputError if it cannot be written.
+    ``path``: the final path. ``notes``: messages for the session, complete after ``close``. Methods
+    raise OutputError if they cannot write.
 
         >>> from detector.core import sinks
         >>> [sink.name for sink in sinks.defaults("video")], sinks.find("coco").suffixes[0]
         (['jsonl', 'video'], '.coco.json')
     """
 
-    # "video", "jsonl", ...: in --save, in the summary, and as the file's name here
-    name: ClassVar[str]
-    # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. An -o
-    # file that ends in any of them belongs to this sink.
+    name: ClassVar[str]  # the name in --save and in the summary, and of the module
+    # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. The
+    # sink writes any -o FILE with one of them.
     suffixes: ClassVar[tuple[str, ...]]
-    # The picture that it needs: "none", "plain", "bgr" or "yuv420p". For the last two, boxes are
-    # drawn first, and --no-video skips the sink. "yuv420p" is ``frame.picture``, planes or BGR;
-    # "bgr" is ``frame.image``. "plain" is BGR before drawing, with the objects of --blur pixelated,
-    # and goes to ``see``.
+    # The picture that it needs: "none"; "bgr" (``frame.image``) or "yuv420p" (``frame.picture``,
+    # planes or BGR) with boxes drawn, and --no-video skips the sink; or "plain": ``see`` gets BGR
+    # before boxes are drawn, with the objects of --blur pixelated.
     pictures: ClassVar[str] = "none"
-    one_picture: ClassVar[tuple[str, ...]] = ()  # the ``suffixes`` that hold only one picture
+    one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that mean a single picture
     ending: ClassVar[str] = "-detected"  # default name: IN + ending + suffix
-    kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # of sources that it can write
+    kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # sources that it can write
     alone: ClassVar[bool] = True  # whether -o FILE with its suffix writes only FILE
-    # Sinks are opened, written and closed by ascending ``order``. Cheap rows come first: if the
-    # video fills the disk, the rows of all its frames are already there.
+    # Sinks are opened, written and closed by ascending ``order``. Small rows come first, so that
+    # they are complete if the video fills the disk.
     order: ClassVar[int] = 0
-    # Keywords of __init__: options of config.output, or "remark", "style" (how boxes look),
+    # Keyword arguments of __init__: options of config.output, or "remark", "style" (of boxes),
     # "program", "names" (``FrameNames``, shared by the sinks of a source).
     options: ClassVar[tuple[str, ...]] = ()
     # Modules that opening and writing import on first use.
     imports: ClassVar[tuple[str, ...]] = ()
-    # Its folder in a dataset, if outputs of one are saved together (IN-dataset/).
+    # The name of its folder in a dataset (IN-dataset/) that several sinks write.
     dataset: ClassVar[str] = ""
-    # Whether it shows the source's own pixels with boxes: --blur and --no-video contradict that.
+    # Whether it shows the source's own pixels, so that --blur and --no-video cannot apply.
     untouched: ClassVar[bool] = False
-    needs: ClassVar[str] = ""  # the option without which it would be empty
+    needs: ClassVar[str] = ""  # the option without which its output would be empty
 
-    # Options that it needs, and their default values.
+    # Options that this sink sets if the user does not, and their values.
     implies: ClassVar[Mapping[str, Any]] = {}
 
     path: Path
     notes: list[str]
-    for_session: bytes = b""  # JSONL that the session stores of it (NAME/0.jsonl); after ``close``
-    beside: Sequence[Path] = ()  # other files that ``close`` wrote
+    for_session: bytes = b""  # JSONL for the session (NAME/0.jsonl), set by ``close``
+    beside: Sequence[Path] = ()  # further files that ``close`` wrote
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -68,36 +66,36 @@ class Sink:
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
-        """Raise UsageError for options (of config.output) that do not apply to this suffix."""
+        """Raise UsageError for options of config.output that do not apply to this suffix."""
 
     @classmethod
     def check_source(cls, spec: str) -> None:
-        """Raise UsageError for a source (a file) that this output cannot be made from."""
+        """Raise UsageError if this output cannot be made from a source (a file)."""
 
     def open(self, info: SourceInfo) -> None:
         """Create the temporary file. Raises OutputError if the target cannot be written."""
         raise NotImplementedError
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Take what it needs of a plain picture with detections, just before its ``write``."""
+        """Receive a frame's plain picture and detections, before its ``write``."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Take one frame, in order. Must not keep its picture: the buffer is reused."""
+        """Write one frame, in order. Must not keep its picture, whose buffer is reused."""
         raise NotImplementedError
 
     def close(self) -> Path | None:
-        """Finish, check, fsync and rename the file; return its path, None if nothing was to be
+        """Finish, check, fsync and rename the file; return its path, or None if nothing was
         written. A second call only returns the path."""
         raise NotImplementedError
 
     def abort(self) -> Path | None:
-        """Keep what is whole after a failure, under the temporary name; return that, if any."""
+        """After a failure, keep the complete part in the temporary file; return that, or None."""
         raise NotImplementedError
 
 
 class _OnlyDetections(Sink):
-    """--only-detections, for sinks that have no rule of their own: they get those frames alone."""
+    """Apply --only-detections to a sink that does not do so itself."""
 
     def see(self, image: Image, detections: Detections) -> None:
         if len(detections):

@@ -1,15 +1,15 @@
 """COCO JSON: a dataset (annotations with scores, images, categories), and a separate results list.
 
-``COCO(dataset)`` of pycocotools and faster-coco-eval reads the dataset, ``coco.loadRes(list)`` the
-results list, with the same image and category ids. Annotations are written as they come. The list
-of images, some 120 bytes each, stays in memory until the end. Image ids are frame numbers + 1 and
-category ids are class ids + 1, because some readers take 0 to mean "none".
+``COCO(dataset)`` of pycocotools and faster-coco-eval reads the dataset, and ``coco.loadRes(list)``
+the results list, which has the same image and category ids. Annotations are written frame by frame;
+the list of images, some 120 bytes each, stays in memory until the end. Image ids are frame numbers
++ 1 and category ids are class ids + 1, because some readers take 0 to mean "none".
 
-``file_name`` is the annotated picture's path relative to the file's folder if the run writes
-pictures, else the picture's path relative to the source's folder, as label tools expect it;
-``source`` is the latter relative to the file's folder, or absolute. Frames of a video that are not
-written are ``in.mp4#7``. ``segmentation`` is the box, as ``loadRes`` of pycocotools makes it, so
-that ``annToMask`` works.
+If the run writes annotated pictures, ``file_name`` is their path relative to the folder of the JSON
+file. Otherwise it is the source picture's path relative to the source's folder, as label tools
+expect, or ``in.mp4#7`` for a video's frame. ``source`` is the source picture's path relative to the
+JSON file's folder, or absolute. ``segmentation`` is the box, as in ``loadRes``, so that
+``annToMask`` works.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def results_path(path: Path) -> Path:
-    """Return in.coco-results.json for in.coco.json, x.coco-results.json for x.json."""
+    """Return in.coco-results.json for in.coco.json or in.json."""
     name = path.name
     stem = name.removesuffix(SUFFIX) if name.endswith(SUFFIX) else path.stem
     return path.with_name(stem + RESULTS)
 
 
-def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]]:
+def _make_results(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]]:
     """Yield one row for each detection, as in COCO's results format."""
     for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
         yield {
@@ -50,8 +50,8 @@ def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]
         }
 
 
-def _below(path: str | Path, folder: str | Path) -> str:
-    """Return the path relative to the folder, or absolute: readers refuse ``..``."""
+def _make_relative(path: str | Path, folder: str | Path) -> str:
+    """Return the path relative to the folder; absolute if outside, since readers refuse ``..``."""
     if "://" in str(path):  # an address
         return str(path)
     below = os.path.relpath(path, folder)
@@ -68,13 +68,13 @@ class CocoResults(RowsSink):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._any = False
+        self._has_rows = False
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        lines = [f"\n{_encode(row)}" for row in _results_of(frame, detections)]
-        first = "," if self._any and lines else ""
-        self._any = self._any or bool(lines)
-        return first + ",".join(lines)
+        lines = [f"\n{_encode(row)}" for row in _make_results(frame, detections)]
+        separator = "," if self._has_rows and lines else ""
+        self._has_rows = self._has_rows or bool(lines)
+        return separator + ",".join(lines)
 
     def close(self) -> Path:
         if self._partial is not None:
@@ -89,11 +89,10 @@ class CocoResults(RowsSink):
 class CocoSink(RowsSink):
     name = "coco"
     suffixes = (".coco.json", ".json")
-    order = 1  # after the other rows: its list of images is only written on close
+    order = 1  # after the other rows, since it only writes its list of images on close
     options = ("remark", "names")
 
     def __init__(self, path: Path, *, remark: str = "", names: FrameNames | None = None) -> None:
-        """Create the sink. ``remark`` is stored in ``info`` if it is not empty."""
         super().__init__(path)
         info = {
             "description": "detections of detect-video",
@@ -102,19 +101,19 @@ class CocoSink(RowsSink):
         self.header = f'{{"info":{_encode(info)},"licenses":[],"annotations":['
         self._folder = os.path.abspath(self.path.parent)
         self._frames = names or FrameNames()
-        self._last: dict[str, Any] | None = None  # the frame whose picture may not be written yet
+        self._last: dict[str, Any] | None = None  # last frame, whose picture may not be written yet
         self._images: list[str] = []
-        self._ends: list[int] = []  # size of the file after each frame, bytes
+        self._end_positions: list[int] = []  # bytes of the file after each frame
         self._names: tuple[str, ...] = ()
-        self._count = 0  # number of annotations
+        self._count = 0  # annotations so far
         self._results = CocoResults(results_path(path))
 
     def open(self, info: SourceInfo) -> None:
         refuse_kept(self._results.path)
         super().open(info)
         path = Path(info.path)  # a folder, a pattern in one, or a picture
-        self._root = next((one for one in (path, *path.parents) if one.is_dir()), Path())
-        self._frames.make_unique()  # Datumaro would take a.jpg and a.png for one picture
+        self._root = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
+        self._frames.make_unique()  # Datumaro would confuse a.jpg with a.png
         try:
             self._results.open(info)
         except BaseException:
@@ -122,7 +121,7 @@ class CocoSink(RowsSink):
             raise
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        self._list_last()
+        self._add_last_image()
         super().write(frame, detections)
         self._results.write(frame, detections)
         height, width = frame.size
@@ -131,31 +130,31 @@ class CocoSink(RowsSink):
             image["file_name"] = f"{Path(self._info.path).name}#{frame.index}"
             image["frame_index"] = frame.index
         else:
-            image["file_name"] = _below(frame.path, self._root)
-            if image["file_name"] != (source := _below(frame.path, self._folder)):
+            image["file_name"] = _make_relative(frame.path, self._root)
+            if image["file_name"] != (source := _make_relative(frame.path, self._folder)):
                 image["source"] = source
         if frame.taken is not None:
             image["date_captured"] = frame.taken
         if frame.coasting:
             image["inferred"] = False
         self._last = image
-        self._ends.append(self._whole_bytes)
+        self._end_positions.append(self._whole_bytes)
         self._names = self._names or detections.names
 
-    def _list_last(self) -> None:
-        """Add the last frame to the list of images. Its picture, if any, is written by now."""
+    def _add_last_image(self) -> None:
+        """Add the last frame, whose picture has now been written, to the list of images."""
         if self._last is None:
             return
         written = self._frames.written
         if written is not None and written[0] + 1 == self._last["id"]:
             self._last.setdefault("source", self._last["file_name"])
-            self._last["file_name"] = _below(written[1], self._folder)
+            self._last["file_name"] = _make_relative(written[1], self._folder)
         self._images.append(_encode(self._last))
         self._last = None
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         lines = []
-        for row in _results_of(frame, detections):
+        for row in _make_results(frame, detections):
             self._count += 1
             box = row["bbox"]
             row = {"id": self._count, **row, "area": round(box[2] * box[3], 2), "iscrowd": 0}
@@ -174,31 +173,32 @@ class CocoSink(RowsSink):
     def close(self) -> Path:
         if self._partial is not None:
             self.beside = [self._results.close()]
-            self._list_last()
+            self._add_last_image()
             self._append(self._footer(len(self._images)))
             self.notes.append(f"coco: the same detections as a results list: {self._results.path}")
         return super().close()
 
     def abort(self) -> Path | None:
-        """Keep as many frames as fit with their list of images, and delete the results list."""
+        """Keep as many frames as fit on the disk with their images list; delete the results."""
         self._results.discard()
-        self._list_last()
+        self._add_last_image()
         if self._partial is None or not self._images:
-            self._whole_bytes = 0  # nothing to keep
+            self._whole_bytes = 0  # makes ``abort`` delete the file
             return super().abort()
-        frames = self._count_fitting(self._ends[-1])
+        frames = self._count_fitting(self._end_positions[-1])
         try:
             with output_errors(self.path):
-                os.ftruncate(self._partial.fd, self._ends[frames - 1])
+                os.ftruncate(self._partial.fd, self._end_positions[frames - 1])
                 os.lseek(self._partial.fd, 0, os.SEEK_END)
-                self._whole_bytes = self._ends[frames - 1]
+                self._whole_bytes = self._end_positions[frames - 1]
                 self._append(self._footer(frames))
         except Exception:
             self._whole_bytes = 0
         return super().abort()
 
     def _count_fitting(self, space: int) -> int:
-        """Return how many frames, with their list, take at most ``space`` bytes."""
+        """Return how many frames fit into ``space`` bytes with their images list. All fit if the
+        disk has room for it."""
         assert self._partial is not None
         try:
             disk = os.fstatvfs(self._partial.fd)
@@ -209,7 +209,7 @@ class CocoSink(RowsSink):
         lists = sum(len(utf8(image)) + 2 for image in self._images)
         if free > 2 * lists + (1 << 16):
             return frames
-        while frames > 1 and self._ends[frames - 1] + lists + 4096 > space:
+        while frames > 1 and self._end_positions[frames - 1] + lists + 4096 > space:
             frames -= 1
             lists -= len(utf8(self._images[frames])) + 2
         return frames

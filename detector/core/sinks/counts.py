@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from detector.core.errors.text import as_cell
 from detector.core.sinks._rows import csv_lines
 from detector.core.sinks._scene import SceneSink
 from detector.core.sinks.events import rounded
-from detector.core.types import Scene, ZoneBook, ZoneCount
+from detector.core.types import ZoneCount, ZoneEvent
 
 KINDS = ("in", "out", "entered", "left", "appeared", "ended")
 COLUMNS = (
@@ -19,7 +19,7 @@ COLUMNS = (
 
 
 def local_text(time_s: float) -> str:
-    """Return Unix seconds as ISO 8601 in this machine's time zone: 2026-11-29T14:00:00+01:00."""
+    """Format Unix seconds in this machine's time zone: 2026-11-29T14:00:00+01:00."""
     text = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(round(time_s, 3)))
     return f"{text[:-2]}:{text[-2:]}"
 
@@ -27,11 +27,11 @@ def local_text(time_s: float) -> str:
 def count_cells(
     source: str, row: ZoneCount, when: Callable[[float], object] = rounded
 ) -> tuple[object, ...]:
-    """Return a row for ``COLUMNS``. ``when`` formats a moment of the source's clock."""
+    """Return a row for ``COLUMNS``. ``when`` formats seconds of the source's clock."""
     span, start_s = (row.from_s, row.to_s), row.start_s
     return (
         *map(when, span),
-        *("" if start_s is None else local_text(start_s + one) for one in span),
+        *("" if start_s is None else local_text(start_s + time_s) for time_s in span),
         *(as_cell(source), as_cell(row.zone), as_cell(row.class_name)),
         *(row.counts.get(kind, "") for kind in KINDS),
         *("" if row.mean is None else round(row.mean, 3), "" if row.most is None else row.most),
@@ -45,13 +45,5 @@ class CountsSink(SceneSink):
     suffixes = (".counts.csv",)
     header = csv_lines([COLUMNS])
 
-    @staticmethod
-    def of(scene: Scene) -> Iterable[ZoneCount]:
-        return scene.counts
-
-    @staticmethod
-    def last(book: ZoneBook) -> Iterable[ZoneCount]:
-        return book.finish()[1]
-
-    def lines(self, found: Iterable[ZoneCount]) -> str:
-        return csv_lines(count_cells(self._info.path, one) for one in found)
+    def format_rows(self, events: Sequence[ZoneEvent], counts: Sequence[ZoneCount]) -> str:
+        return csv_lines(count_cells(self._info.path, count) for count in counts)

@@ -1,4 +1,4 @@
-"""Each detection as its own picture, cut out before boxes are drawn: one folder per class."""
+"""Crops: each detection as a picture without boxes, in one folder per class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detector.core.sinks.pictures import encode
 from detector.core.types import Detections, Frame, Image
 
 LONGEST = 200  # bytes of a name; file systems allow 255
-_UNSAFE = re.compile(r"[^\w.+ -]")  # letters and digits of all languages stay
+_UNSAFE = re.compile(r"[^\w.+ -]")  # all but letters and digits of any language, and . + -
 
 
 class CropsSink(FolderSink):
@@ -23,36 +23,36 @@ class CropsSink(FolderSink):
     pictures = "plain"
     order = 2
     manifest = ".detect-video-crops"
-    holds = "crops"
+    content = "crops"
     options = ("names",)
 
     def __init__(self, path: Path, *, names: FrameNames | None = None) -> None:
         super().__init__(path)
         self._names = names or FrameNames()
-        self._cut: list[Image] | None = None  # crops of the frame that ``write`` gets next
+        self._crops: list[Image] | None = None  # of the next frame to be written
         self._folders: dict[int, str] = {}  # by class id
 
     def see(self, image: Image, detections: Detections) -> None:
-        self._cut = [cut(image, box).copy() for box in detections.found().boxes.tolist()]
+        self._crops = [cut(image, box).copy() for box in detections.found().boxes.tolist()]
 
-    def _take(self, frame: Frame, detections: Detections) -> list[Image]:
-        """Return a frame's crops. If no sink draws, the frame itself is the plain picture."""
-        if self._cut is None and len(detections.found()):
+    def _take_crops(self, frame: Frame, detections: Detections) -> list[Image]:
+        """Return a frame's crops. If ``see`` was not called, the frame has no boxes drawn."""
+        if self._crops is None and len(detections.found()):
             self.see(frame.image, detections)
-        taken, self._cut = self._cut or [], None
-        return taken
+        crops, self._crops = self._crops or [], None
+        return crops
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        stem, found = _shorten(self._names.stem(frame).replace("/", "_")), detections.found()
+        stem, objects = _shorten(self._names.stem(frame).replace("/", "_")), detections.found()
         for number, (crop, class_id) in enumerate(
-            zip(self._take(frame, detections), found.class_ids.tolist(), strict=True)
+            zip(self._take_crops(frame, detections), objects.class_ids.tolist(), strict=True)
         ):
-            folder = self._folder_of(class_id, found.name(number))
+            folder = self._choose_folder(class_id, objects.name(number))
             suffix, data = encode(crop, ".jpg", ".png")
             self.add(self.free_name(f"{folder}/{stem}_{number}", suffix), data)
 
-    def _folder_of(self, class_id: int, name: str) -> str:
-        """Return the class's own folder, distinct even on a case-insensitive file system."""
+    def _choose_folder(self, class_id: int, name: str) -> str:
+        """Return a folder for the class, unique even on a case-insensitive file system."""
         if class_id not in self._folders:
             folder = safe_folder(name) or f"class_{class_id}"
             if folder.casefold() in {other.casefold() for other in self._folders.values()}:
@@ -62,7 +62,7 @@ class CropsSink(FolderSink):
 
 
 def cut(image: Image, box: list[float]) -> Image:
-    """Return the part of a picture that a box touches: rounded outward, clipped, not empty."""
+    """Return the part of a picture in a box, rounded outward, at least one pixel."""
     height, width = image.shape[:2]
     x1, y1, x2, y2 = box
     left = min(max(math.floor(x1), 0), width - 1)
@@ -73,7 +73,7 @@ def cut(image: Image, box: list[float]) -> Image:
 
 
 def safe_folder(name: str) -> str:
-    """Return a class name as a folder name for any system; "" if nothing of it remains."""
+    """Turn a class name into a folder name valid on any system; "" if no character remains."""
     return _shorten(_UNSAFE.sub("_", name)).strip(" .")
 
 

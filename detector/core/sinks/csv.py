@@ -10,7 +10,7 @@ from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ
 from detector.core.types import Detections, Frame
 
 COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1", "y1", "x2", "y2")
-# Without write: a row cannot include the time that writing it took.
+# WRITE is missing, since a row cannot include the time of its own writing.
 TIMED = (READ, PREPROCESS, INFER, HEAD, NMS, ANNOTATE)
 
 
@@ -29,10 +29,10 @@ class CsvSink(RowsSink):
         coasts: bool = False,
         save_times: bool = False,
     ) -> None:
-        """Create the sink. Each option adds columns to the end of every row."""
+        """Each option adds columns to the end of every row."""
         super().__init__(path)
-        more = {"remark": bool(remark), "reused": reuses, "track": tracks, "inferred": coasts}
-        columns = [*COLUMNS, *(name for name, there in more.items() if there)]
+        optional = {"remark": bool(remark), "reused": reuses, "track": tracks, "inferred": coasts}
+        columns = [*COLUMNS, *(name for name, is_added in optional.items() if is_added)]
         columns += [*(f"{stage}_ms" for stage in TIMED), "batch"] if save_times else []
         self.header = ",".join(columns) + "\r\n"  # RFC 4180's line end
         self._remark = (as_cell(remark),) if remark else ()
@@ -41,13 +41,13 @@ class CsvSink(RowsSink):
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         source = as_cell(frame.path or self._info.path)
-        place = (source, frame.index, frame.pts, round(frame.time_s, 6))
+        first = (source, frame.index, frame.pts, round(frame.time_s, 6))
         reused = (int(frame.reused),) if self._reuses else ()
         inferred = (int(not frame.coasting),) if self._coasts else ()
-        tracks, times = detections.track_list(), self._times_of(frame)
+        tracks, times = detections.track_list(), self._format_times(frame)
         return csv_lines(
             (
-                *(*place, as_cell(name), class_id, score, *box, *self._remark, *reused),
+                *(*first, as_cell(name), class_id, score, *box, *self._remark, *reused),
                 *((tracks[i],) if self._tracks else ()),
                 *inferred,
                 *times,
@@ -55,9 +55,9 @@ class CsvSink(RowsSink):
             for i, (name, class_id, score, box) in enumerate(plain_values(detections))
         )
 
-    def _times_of(self, frame: Frame) -> tuple[float | None, ...]:
-        """Return a cell per stage, empty for stages that the frame skipped."""
+    def _format_times(self, frame: Frame) -> tuple[float | None, ...]:
+        """Return a cell per stage, None for a stage that the frame skipped, and the batch."""
         if not self._times or frame.times is None:
             return ()
-        found = (frame.times.ms.get(stage) for stage in TIMED)
-        return (*(None if ms is None else round(ms, 3) for ms in found), frame.times.batch)
+        cells = (frame.times.ms.get(stage) for stage in TIMED)
+        return (*(None if ms is None else round(ms, 3) for ms in cells), frame.times.batch)

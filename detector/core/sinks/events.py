@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from detector.core.errors.text import as_cell
 from detector.core.sinks._rows import csv_lines
 from detector.core.sinks._scene import SceneSink
-from detector.core.types import Scene, ZoneBook, ZoneEvent
+from detector.core.types import ZoneCount, ZoneEvent
 
 COLUMNS = (
     *("time_s", "source", "zone", "event", "direction", "class", "track", "x", "y"),
@@ -22,10 +22,9 @@ def rounded(time_s: float) -> float:
 def event_cells(
     source: str, event: ZoneEvent, when: Callable[[float], object] = rounded
 ) -> tuple[object, ...]:
-    """Return a row for ``COLUMNS``. ``when`` formats a moment of the source's clock."""
-    time, since, until = (
-        "" if one is None else when(one) for one in (event.time_s, event.since_s, event.until_s)
-    )
+    """Return a row for ``COLUMNS``. ``when`` formats seconds of the source's clock."""
+    times_s = (event.time_s, event.since_s, event.until_s)
+    time, since, until = ("" if time_s is None else when(time_s) for time_s in times_s)
     return (
         *(time, as_cell(source), as_cell(event.zone), event.event, event.direction),
         *(as_cell(event.class_name), event.track, round(event.x, 2), round(event.y, 2)),
@@ -38,13 +37,5 @@ class EventsSink(SceneSink):
     suffixes = (".events.csv",)
     header = csv_lines([COLUMNS])
 
-    @staticmethod
-    def of(scene: Scene) -> Iterable[ZoneEvent]:
-        return scene.events
-
-    @staticmethod
-    def last(book: ZoneBook) -> Iterable[ZoneEvent]:
-        return book.finish()[0]
-
-    def lines(self, found: Iterable[ZoneEvent]) -> str:
-        return csv_lines(event_cells(self._info.path, one) for one in found)
+    def format_rows(self, events: Sequence[ZoneEvent], counts: Sequence[ZoneCount]) -> str:
+        return csv_lines(event_cells(self._info.path, event) for event in events)

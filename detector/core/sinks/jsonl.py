@@ -17,7 +17,7 @@ class JsonlSink(RowsSink):
     options = ("remark", "save_times")
 
     def __init__(self, path: Path, *, remark: str = "", save_times: bool = False) -> None:
-        """Add to every line the ``remark``, if any, and the times, with ``save_times``."""
+        """Add to every line the ``remark``, if it is not empty, and times if ``save_times``."""
         super().__init__(path)
         self._remark = {"remark": remark} if remark else {}
         self._times = save_times
@@ -29,14 +29,14 @@ class JsonlSink(RowsSink):
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         source = frame.path or self._info.path
-        more: dict[str, object] = {**self._remark, **(times_of(frame) if self._times else {})}
+        more: dict[str, object] = {**self._remark, **(make_times(frame) if self._times else {})}
         return encode_row(row(source, frame, self._time_base, detections, **more))
 
 
 def row(
     source: str, frame: Frame, time_base: str | None, detections: Detections, **more: object
 ) -> dict[str, object]:
-    """Return a frame's line. ``time_base``: "1/90000"; ``more``: keys before the detections."""
+    """Return a frame's line. ``time_base``: as "1/90000". ``more``: added before the detections."""
     return {
         "source": source,
         "frame": frame.index,
@@ -51,8 +51,8 @@ def row(
     }
 
 
-def times_of(frame: Frame) -> dict[str, object]:
-    """Return ``times_ms``, stage -> ms, and ``batch``: how many frames share ``infer``."""
+def make_times(frame: Frame) -> dict[str, object]:
+    """Return ``times_ms``, the ms of each stage, and ``batch``, the frames that share ``infer``."""
     times = frame.times
     if times is None:
         return {}
@@ -61,7 +61,7 @@ def times_of(frame: Frame) -> dict[str, object]:
 
 
 def rows_of(detections: Detections) -> list[dict[str, object]]:
-    """Return one row per object. With tracks, ``track`` is its id, or null."""
+    """Return one row per object. In a run with tracks, ``track`` is its id or None."""
     rows: list[dict[str, object]] = [
         {"class": name, "class_id": class_id, "score": score, "box": box}
         for name, class_id, score, box in plain_values(detections)

@@ -1,4 +1,4 @@
-"""Annotated pictures in a folder, named like the source's pictures; or one picture in a file."""
+"""Annotated pictures in a folder, named like the source's pictures, or a single picture."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import cv2
 
 from detector.core.errors import OutputError
 from detector.core.sinks._folder import FolderSink
-from detector.core.sinks._naming import FrameNames, format_of_copy, picture_name
+from detector.core.sinks._naming import FrameNames, choose_copy_suffix, make_picture_name
 from detector.core.sinks._partial import Partial, output_errors
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
 if TYPE_CHECKING:
     from detector.core.timeline.crew import Crew, Pending
 
-# Formats that cv2.imencode writes. QUALITY applies to the lossy ones.
+# Formats that cv2.imencode writes. QUALITY applies to lossy formats.
 LOSSY = (".jpg", ".jpeg", ".jpe", ".webp")
 ENCODED = (*LOSSY, ".png", ".bmp", ".dib", ".tif", ".tiff", ".jp2", ".ppm", ".pnm")
 # Formats that Ultralytics, FiftyOne and CVAT accept in a dataset.
-TRAINED_ON = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
-# The longest side of formats with a limit.
-MOST_PIXELS_OF = {".webp": 16383, **dict.fromkeys((".jpg", ".jpeg", ".jpe"), 65500)}
-AHEAD_BYTES = 256 << 20  # of pictures being encoded, or waiting for it
+DATASET_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+# Limits of formats for the longer side, in pixels.
+LONGEST_SIDES = {".webp": 16383, **dict.fromkeys((".jpg", ".jpeg", ".jpe"), 65500)}
+AHEAD_BYTES = 256 << 20  # limit for pictures that wait or are being encoded
 QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_WEBP_QUALITY, 95]
 
 
@@ -38,25 +38,25 @@ class PicturesSink(FolderSink):
     pictures = "bgr"
     order = 3
     manifest = ".detect-video-pictures"
-    holds = "pictures"
+    content = "pictures"
     options = ("names", "at_once")
     dataset = "images"
 
     def __init__(self, path: Path, *, names: FrameNames | None = None, at_once: int = 1) -> None:
-        """Create the sink. ``at_once``: how many pictures may be encoded at a time."""
+        """``at_once``: pictures encoded concurrently."""
         super().__init__(path)
         self._names = names or FrameNames()
         self._at_once = at_once
         self._crew: Crew | None = None
-        # Pictures being encoded, in order: name, bytes of the picture.
+        # In order: name, bytes before encoding, and the encoded picture.
         self._pending: deque[tuple[str, int, Pending[tuple[str, bytes]]]] = deque()
-        self._one: Partial | None = None  # the file, if there is no folder
-        self._whole = False
+        self._one: Partial | None = None  # the file of a single picture
+        self._written_one = False
 
     def open(self, info: SourceInfo) -> None:
         if self.path.suffix.lower() in self.one_picture:
             self._one = Partial(self.path, info.path)
-            self._names.call_all(self.path.stem)
+            self._names.use_stem(self.path.stem)
         else:
             super().open(info)
             self._names.folder = self.path
@@ -75,36 +75,36 @@ class PicturesSink(FolderSink):
                 f"cannot write pictures into {self.path}: it holds {frame.path}, a picture of the "
                 "source; choose another -o"
             )
-        named = picture_name(frame)
-        wanted = ".jpg" if named is None else format_of_copy(frame.path or named, ENCODED)
-        if self.path.name == self.dataset and wanted.lower() not in TRAINED_ON:
-            wanted = ".png"
+        original = make_picture_name(frame)
+        suffix = ".jpg" if original is None else choose_copy_suffix(frame.path or original, ENCODED)
         image = frame.image
-        suffix = wanted if _holds(wanted, image) else ".png"
+        is_refused = self.path.name == self.dataset and suffix.lower() not in DATASET_SUFFIXES
+        if is_refused or not _fits_format(suffix, image):
+            suffix = ".png"
         name = self.free_name(self._names.stem(frame), suffix)
         self._names.written = frame.index, self.path / name
         work = partial(encode, image, suffix)
-        if self._crew is None or frame.buffer is not None:  # the next frame may be read into it
+        if self._crew is None or frame.buffer is not None:  # the next frame may reuse the buffer
             self.add(name, work()[1])
             return
         self._pending.append((name, image.nbytes, self._crew.submit(work)))
-        self._settle(AHEAD_BYTES)
+        self._write_encoded(AHEAD_BYTES)
 
-    def _settle(self, most: int) -> None:
+    def _write_encoded(self, most: int) -> None:
         """Write encoded pictures in order; wait while more than ``most`` bytes are pending."""
-        held = sum(size for _, size, _ in self._pending)
-        while self._pending and (held > most or self._pending[0][2].is_done()):
+        pending = sum(size for _, size, _ in self._pending)
+        while self._pending and (pending > most or self._pending[0][2].is_done()):
             name, size, encoded = self._pending.popleft()
-            held -= size
+            pending -= size
             self.add(name, encoded.result()[1])
 
-    def _dismiss(self) -> None:
+    def _close_crew(self) -> None:
         if self._crew is not None:
             self._crew.close()
             self._crew = None
 
     def _write_one(self, file: Partial, image: Image) -> None:
-        if self._whole:
+        if self._written_one:
             raise OutputError(
                 f"{self.path}: is one picture, but the source has more; give a folder: -o DIR/"
             )
@@ -113,17 +113,17 @@ class PicturesSink(FolderSink):
             os.ftruncate(file.fd, 0)
             with open(file.fd, "wb", closefd=False) as stream:
                 stream.write(data)
-        self._whole = True
+        self._written_one = True
 
     def close(self) -> Path | None:
         if self._one is None:
             try:
-                self._settle(0)
+                self._write_encoded(0)
             finally:
-                self._dismiss()
+                self._close_crew()
             return super().close()
         file, self._one = self._one, None
-        if not self._whole:
+        if not self._written_one:
             file.discard()
             return None
         file.commit()
@@ -132,32 +132,32 @@ class PicturesSink(FolderSink):
     def abort(self) -> Path | None:
         if self._one is None:
             with suppress(OutputError):
-                self._settle(0)
-            self._dismiss()
+                self._write_encoded(0)
+            self._close_crew()
             return super().abort()
         file, self._one = self._one, None
-        if self._whole:
+        if self._written_one:
             file.release()
             return file.path
         file.discard()
         return None
 
 
-def _holds(suffix: str, image: Image) -> bool:
-    """Return whether OpenCV writes this format, and it allows pictures of this size."""
-    longest = MOST_PIXELS_OF.get(suffix.lower(), 1 << 30)
+def _fits_format(suffix: str, image: Image) -> bool:
+    """Return whether OpenCV writes this format for pictures of this size."""
+    longest = LONGEST_SIDES.get(suffix.lower(), 1 << 30)
     return suffix.lower() in ENCODED and max(image.shape[:2]) <= longest
 
 
 def encode(image: Image, *suffixes: str) -> tuple[str, bytes]:
-    """Return (suffix, the file's bytes), in the first of these formats that OpenCV can write."""
-    for choice in suffixes:
-        if choice.lower() in ENCODED:
-            with suppress(cv2.error):  # e.g. WebP allows at most 16383 pixels
-                quality = QUALITY if choice.lower() in LOSSY else []
-                done, data = cv2.imencode(choice, image, quality)
+    """Encode in the first of these formats that OpenCV can write. Return (suffix, bytes)."""
+    for suffix in suffixes:
+        if suffix.lower() in ENCODED:
+            with suppress(cv2.error):  # WebP allows at most 16383 pixels, for example
+                quality = QUALITY if suffix.lower() in LOSSY else []
+                done, data = cv2.imencode(suffix, image, quality)
                 if done:
-                    return choice, data.tobytes()
+                    return suffix, data.tobytes()
     raise OutputError(
         f"OpenCV cannot encode a picture of {image.shape[1]}x{image.shape[0]} pixels; "
         "use another format, or --save video"

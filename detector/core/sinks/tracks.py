@@ -1,4 +1,4 @@
-"""The index of a video: the best picture of each track (``_best``) and a row in tracks.jsonl, both
+"""An index of a video: the best picture of each track (``_best``) and a row in tracks.jsonl, both
 written when the track ends. ``--save tracks`` turns tracking on."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from detector.core.sinks._folder import FolderSink
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
 # A session stores pictures of the longest tracks: how many at most, and their longest side.
-SHOWN, SHOWN_SIDE = 120, 200
-STEP_S = 1 / 30  # assumed between pictures of a folder, as trackers do
+MOST_SHOWN, SHOWN_SIDE = 120, 200
+STEP_S = 1 / 30  # assumed between pictures of a folder, like trackers
 
 
 class TracksSink(FolderSink):
@@ -30,53 +30,57 @@ class TracksSink(FolderSink):
     pictures = "plain"
     order = 2
     manifest = ".detect-video-tracks"
-    holds = "pictures of tracks"
+    content = "pictures of tracks"
     implies: ClassVar = {"track": wings.default_tracker()}
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._best = BestPictures()
-        self._ordered = False
+        self._are_pictures = False
         self._began_s: float = math.nan  # time of the first frame
         self._count = 0
         self._longest: list[tuple[int, int, dict[str, Any]]] = []  # frames, number, row
 
     def open(self, info: SourceInfo) -> None:
         super().open(info)
-        self._ordered = info.kind == "pictures"
+        self._are_pictures = info.kind == "pictures"
 
     def see(self, image: Image, detections: Detections) -> None:
         self._best.see(image, detections)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        time_s = frame.index * STEP_S if self._ordered else frame.time_s
+        time_s = frame.index * STEP_S if self._are_pictures else frame.time_s
         if math.isnan(self._began_s):
             self._began_s = time_s
         for track in self._best.add(frame, time_s, detections):
-            self._keep(track)
+            self._write_track(track)
 
-    def _keep(self, track: TrackRecord) -> None:
+    def _write_track(self, track: TrackRecord) -> None:
         suffix, data = track.encode()
         file = self.free_name(track.stem, suffix)
         self.add(file, data)
         row = track.row(file)
         self.append(ROWS, _line(row))
         self._count += 1
-        if len(self._longest) == SHOWN and track.frames <= self._longest[0][0]:
+        if len(self._longest) == MOST_SHOWN and track.frames <= self._longest[0][0]:
             return
         _, small = track.encode(SHOWN_SIDE)
-        more = {"name": track.name, "at_s": round(track.best_s - self._began_s, 3)}
-        shown = {**row, **more, "jpeg": base64.b64encode(small).decode()}
+        shown = {
+            **row,
+            "name": track.name,
+            "at_s": round(track.best_s - self._began_s, 3),
+            "jpeg": base64.b64encode(small).decode(),
+        }
         heapq.heappush(self._longest, (track.frames, self._count, shown))
-        if len(self._longest) > SHOWN:
+        if len(self._longest) > MOST_SHOWN:
             heapq.heappop(self._longest)
 
     def close(self) -> Path | None:
         if self._partial is not None:
             for track in self._best.end():
-                self._keep(track)
-            self.append(ROWS, b"")  # exists even if nothing was tracked
-            shown = sorted(self._longest, key=lambda one: one[1])
+                self._write_track(track)
+            self.append(ROWS, b"")  # creates it even if nothing was tracked
+            shown = sorted(self._longest, key=lambda entry: entry[1])
             self.for_session = b"".join(_line(row) for *_, row in shown)
         return super().close()
 
@@ -84,7 +88,7 @@ class TracksSink(FolderSink):
         if self._partial is not None:
             with suppress(OutputError):  # the pictures so far are complete
                 for track in self._best.end():
-                    self._keep(track)
+                    self._write_track(track)
         return super().abort()
 
 

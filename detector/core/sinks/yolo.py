@@ -1,11 +1,11 @@
 """YOLO's text files in a folder: one per frame, named like the picture, and classes.txt.
 
-If annotated pictures are written too, both form one dataset: images/, labels/ and data.yaml.
-Without them data.yaml is next to the labels, and names the classes only.
+If annotated pictures are written, too, both form a dataset: images/, labels/ and data.yaml.
+Without pictures, data.yaml is next to the labels and only names the classes.
 
-A row is "class cx cy w h", as trainers read it. With ``save_conf`` the score is a sixth number,
-which ``eval --detections`` needs. Classes count from 0; the box is relative to the picture's size.
-A frame without detections has an empty file. Frames of a video are named frame_000123.txt.
+A row is "class cx cy w h", as trainers read it. ``save_conf`` appends the score, which ``eval
+--detections`` needs. Classes count from 0; boxes are relative to the picture's size. A frame
+without detections has an empty file. A video's frames have names such as frame_000123.txt.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from detector.core.types import Detections, Frame, SourceInfo
 CLASSES = "classes.txt"
 DESCRIPTION = "data.yaml"
 HEAD = "# Written by detect-video"
-_UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 class YoloSink(FolderSink):
     name = "yolo"
-    suffixes = ("-labels",)  # a folder next to that of the annotated pictures
+    suffixes = ("-labels",)
     order = 2
     options = ("remark", "save_conf", "names")
     dataset = "labels"
     manifest = ".detect-video-yolo"
-    holds = "labels"
+    content = "labels"
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class YoloSink(FolderSink):
         names: FrameNames | None = None,
     ) -> None:
         super().__init__(path)
-        self._named, self._scores = False, save_conf
+        self._wrote_names, self._scores = False, save_conf
         self._names = names or FrameNames()
         self._description: bytes | None = None  # data.yaml of the dataset, in the folder above
         if remark:
@@ -57,8 +57,8 @@ class YoloSink(FolderSink):
         self._names.make_unique(CLASSES.removesuffix(".txt"))
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        if not self._named:
-            self._named = True
+        if not self._wrote_names:
+            self._wrote_names = True
             self._write_names(detections.names)
         height, width = frame.size
         rows = _format_rows(detections, width, height, self._scores)
@@ -81,7 +81,7 @@ class YoloSink(FolderSink):
         if self._description is not None:
             self.beside = [self.path.parent / DESCRIPTION]
             write_whole(self.beside[0], self._description, ours=True)
-            sync_folder(self.path.parent.parent)  # the dataset's folder may be new in it
+            sync_folder(self.path.parent.parent)  # the dataset's folder may be new
             self._description = None
         return path
 
@@ -118,7 +118,7 @@ def _describe(names: tuple[str, ...], pictures: str | None) -> str:
 
 def _quote(name: str) -> str:
     text = json.dumps(name, ensure_ascii=False)
-    return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _format_rows(detections: Detections, width: int, height: int, with_scores: bool) -> str:

@@ -1,4 +1,4 @@
-"""Sources of frames. Each file here is one source; ``open`` asks each whether it reads a spec."""
+"""Sources of frames, one per file. ``open`` uses the first whose ``claims`` accepts the spec."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from detector.core.sources.base import Choice, Source
 
 
-def _places(*folders: str) -> Mapping[str, str]:
-    """Map ``video`` to where its ``VideoSource`` is. Imports none."""
+def _locate_sources(*folders: str) -> Mapping[str, str]:
+    """Map the name of each source to "MODULE:CLASS" without importing it."""
     files = wings.list_files(*folders)
     places = {name: f"{__name__}.{name}:{name.capitalize()}Source" for name in files}
     for adds in wings.additions():
@@ -28,43 +28,45 @@ def _places(*folders: str) -> Mapping[str, str]:
 
 
 @cache
-def _in_order(*folders: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Return name and form of each source, in the order in which they are asked. Imports none."""
-    found = []
-    for name, place in sorted(_places(*folders).items()):
-        order, form = (wings.read_literal(place.split(":")[0], one) for one in ("order", "form"))
+def _list_by_order(*folders: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Return name and form of each source by ascending ``order``, without importing any."""
+    entries = []
+    for name, place in sorted(_locate_sources(*folders).items()):
+        order, form = (wings.read_literal(place.split(":")[0], key) for key in ("order", "form"))
         pattern = re.compile(".*" if form is None else form, re.IGNORECASE | re.DOTALL)
-        found.append((order or 0, name, pattern))
-    return tuple((name, pattern) for _, name, pattern in sorted(found, key=lambda one: one[0]))
+        entries.append((order or 0, name, pattern))
+    return tuple(
+        (name, pattern) for _, name, pattern in sorted(entries, key=lambda entry: entry[0])
+    )
 
 
 def names() -> list[str]:
-    return sorted(_places(*__path__))
+    return sorted(_locate_sources(*__path__))
 
 
 def find(name: str) -> type[Source]:
     """Return a source's class: ``VideoSource`` for ``video``."""
-    source: type[Source] = wings.load(_places(*__path__)[name])
+    source: type[Source] = wings.load(_locate_sources(*__path__)[name])
     return source
 
 
 def find_claiming(spec: str) -> type[Source]:
     """Return the source that reads ``spec``. Raises SourceError with a remedy if none does."""
-    for name, form in _in_order(*__path__):
+    for name, form in _list_by_order(*__path__):
         if form.fullmatch(spec) and (source := find(name)).claims(spec):
             return source
-    from detector.core.sources._specs import refusal
+    from detector.core.sources._specs import explain_unclaimed
 
-    raise refusal(spec)
+    raise explain_unclaimed(spec)
 
 
 def find_arriving() -> type[Source]:
-    """Return the source of cameras, whatever a spec's name or server suggests."""
+    """Return the source that reads cameras, for specs that the user declares to be cameras."""
     return next(source for source in map(find, names()) if source.arrives)
 
 
 def check(spec: str) -> None:
-    """Raise SourceError or UsageError if ``spec`` can never be read, by names and folders."""
+    """Raise SourceError or UsageError if names and folders show that ``spec`` cannot be read."""
     find_claiming(spec).check_spec(spec)
 
 
@@ -79,7 +81,7 @@ def refuse_pipe(spec: str, why: str) -> None:
 
 @contextmanager
 def keep_open(specs: Sequence[str]) -> Iterator[None]:
-    """Keep what was received from an address during the block, for its next opening."""
+    """Keep the bytes received from an address during the block, so that reopening reuses them."""
     if not any(map(is_web, specs)):
         yield
         return
@@ -108,8 +110,8 @@ def open(
     an ``http://`` address of a video or a picture.
 
     It yields every ``stride``-th frame, at most ``frames`` of them. ``pixels``: "yuv420p" requests
-    planes. ``choice``: which track of a video, its rate, and which grey is black and white. Raises
-    SourceError, one line with the remedy, and UsageError.
+    planes. ``choice``: track and rate of a video, and the grey values for black and white. Raises
+    UsageError, and SourceError with a remedy in one line.
     """
     if decoder not in decoders():
         raise UsageError(f"unknown decoder {decoder!r}; choose one of {', '.join(decoders())}")
@@ -118,21 +120,21 @@ def open(
     if frames is not None and frames < 1:
         raise UsageError(f"frames is {frames}; it must be 1 or more")
     kind: Any = find_claiming(spec)
-    wanted: dict[str, Any] = {}
+    supported: dict[str, Any] = {}
     if pixels != "bgr" and pixels in kind.gives:
-        wanted["pixels"] = pixels
+        supported["pixels"] = pixels
     if choice is not None and kind.has_tracks:
-        wanted["choice"] = choice
+        supported["choice"] = choice
     elif choice is not None:
         choice.refuse_tracks(spec)
-    source: Source = kind.open(spec, decoder=decoder, stride=stride, frames=frames, **wanted)
+    source: Source = kind.open(spec, decoder=decoder, stride=stride, frames=frames, **supported)
     return source
 
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     """Return the sources of a command line, each with its own outputs. Pictures named one by one,
-    or in one folder or pattern, are one source; videos that ``skip`` selects are omitted, and so
-    are the outputs of one source that are named as another (``*.mp4`` typed again)."""
+    or in one folder or pattern, are one source. Videos for which ``skip`` is true are omitted, and
+    so are outputs of another source in ``specs`` (when ``*.mp4`` is typed again)."""
     from detector.core.sources._contents import PICTURE, kind_of
 
     earlier: set[str] = set()
@@ -143,14 +145,14 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
         specs = [spec for spec in specs if spec not in earlier]
     files = filter(os.path.isfile, specs)
     named = [spec for spec in files if kind_of(spec, closely=True) == PICTURE]
-    together = [NamedPictures(named)] if len(named) > 1 else []
+    joined = [NamedPictures(named)] if len(named) > 1 else []
     gathered: list[str] = []
     for spec in specs:
         if len(named) < 2 or spec not in named:
-            gathered += _with_videos(spec, skip)
+            gathered += _expand_folder(spec, skip)
         else:
-            gathered += together
-            together = []
+            gathered += joined
+            joined = []
     if earlier:
         count = counted(len(earlier), "earlier output")
         note = f"{count} skipped, such as {min(earlier)}; to use one, name it alone"
@@ -161,13 +163,13 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     return gathered
 
 
-def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
+def _expand_folder(spec: str, skip: Callable[[str], bool]) -> list[str]:
     if os.path.isfile(spec):
         return [spec]
-    from detector.core.sources._specs import look_into
+    from detector.core.sources._specs import list_contents
 
     try:
-        contents = look_into(spec)
+        contents = list_contents(spec)
     except SourceError:  # opening it reports the error
         return [spec]
     if contents is None:
@@ -175,15 +177,15 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
     from detector.core.sources._left_out import describe_left_out
 
     videos = [path for path in contents.videos if not skip(path)]
-    found = [spec, *videos] if contents.pictures else videos
-    if not found:
+    sources = [spec, *videos] if contents.pictures else videos
+    if not sources:
         return [spec]
     left_out = describe_left_out(spec, contents)
-    return [Gathered(found[0], f"{spec}: {left_out}" if left_out else ""), *found[1:]]
+    return [Gathered(sources[0], f"{spec}: {left_out}" if left_out else ""), *sources[1:]]
 
 
 def note_of(spec: str) -> str:
-    """Return what ``gather`` omitted from this spec's folder or pattern; "" if nothing."""
+    """Describe what ``gather`` omitted from this spec's folder or pattern; "" if nothing."""
     return spec.note if isinstance(spec, (Gathered, NamedPictures)) else ""
 
 

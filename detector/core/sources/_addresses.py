@@ -1,4 +1,4 @@
-"""Addresses of objects in stores and on web servers, and why others are refused."""
+"""Parse addresses of objects in stores and on web servers, and explain why others are refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import unquote
 from detector.core.errors import UsageError
 from detector.core.errors.secrets import Address
 
-STORES = ("s3", "gs")  # hold objects under keys; can be listed and written
-WEB = ("http", "https")  # serve single files
+STORES = ("s3", "gs")  # stores map keys to objects, and can be listed and written
+WEB = ("http", "https")  # web servers return single files
 SCHEMES = (*STORES, *WEB)
 FILE = "file://"
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
@@ -19,7 +19,7 @@ MAGIC = re.compile(r"[*?[]")
 
 
 class Addressed(Protocol):
-    """A resource at an address. Its text contains no secrets."""
+    """A resource at an address. Its ``str`` contains no secrets."""
 
     @property
     def scheme(self) -> str: ...
@@ -37,7 +37,7 @@ class Location(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Host and key as parts of a name, percent-decoded for web servers."""
+        """Host and key as a relative path, percent-decoded for web servers."""
         key = unquote(self.key) if self.scheme in WEB else self.key
         return f"{self.host}/{key}"
 
@@ -58,10 +58,10 @@ def local_path(text: str) -> str:
 
 
 def parse_address(text: str) -> Location:
-    """Parse an address. Raises UsageError for other schemes, chains (``::``), and secrets in it."""
+    """Parse an address. Raises UsageError for other schemes, chains (``::``) and secrets."""
     match = _SCHEME.fullmatch(text)
     scheme = match["scheme"].lower() if match else ""
-    shown = Address(text).shown  # registers secrets in it
+    shown = Address(text).shown  # also registers its secrets, so that messages hide them
     if match is None or scheme not in SCHEMES:
         raise UsageError(
             f"{shown}: batch reads files, s3://, gs://, http:// and https:// only; mount it, or "
@@ -75,12 +75,12 @@ def parse_address(text: str) -> Location:
         )
     if "@" in host:
         raise UsageError(
-            f"{shown}: a login in an address would be stored with the results; {_cure(scheme)}"
+            f"{shown}: a login in an address would be stored with the results; {_remedy(scheme)}"
         )
     if scheme in WEB and ("?" in rest or "#" in rest):
         raise UsageError(
             f"{shown}: a query may hold a signature or token, which would be stored with the "
-            f"results and expire; give an address without ?, and {_cure(scheme)}"
+            f"results and expire; give an address without ?, and {_remedy(scheme)}"
         )
     if not host or (scheme in STORES and MAGIC.search(host)):
         what = "server" if scheme in WEB else "bucket"
@@ -92,7 +92,7 @@ def parse_address(text: str) -> Location:
     return Location(scheme, host, key)
 
 
-def _cure(scheme: str) -> str:
+def _remedy(scheme: str) -> str:
     if scheme in WEB:
         return "put the login into ~/.netrc, or use s3:// and its credentials"
     return f"{credentials_of(scheme)}, in the environment of each worker"
@@ -108,6 +108,6 @@ def credentials_of(scheme: str) -> str:
 
 
 class StoredVideo(str):
-    """A spec for a video at an address, read by ranges; as plain text it would be a camera."""
+    """A spec for a video at an address, read by ranges; a plain ``str`` would mean a camera."""
 
     __slots__ = ()

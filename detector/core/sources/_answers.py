@@ -1,5 +1,5 @@
-"""Find out what an ``http://`` address is: a file that ends, a picture, a live stream, or no video
-at all. One request decides, by its first bytes and headers."""
+"""Find out what an ``http://`` address is: a finite file, a picture, a live stream, or no video at
+all, judging by the headers and first bytes of one response."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FILE, PLAYLIST, PICTURE, LIVE, REFUSED = "file", "playlist", "picture", "live", 
 
 HEAD_BYTES = 4096
 PLAYLIST_BYTES = 4 << 20
-QUICK_S = 5.0  # for a possible camera: its feed learns more, and has more time
-SLOW_S = 2.0  # for the first bytes; then those received so far decide
-KEPT_S = 60.0  # how long an answer is cached
-REFUSED_S = 10.0
+QUICK_S = 5.0  # timeout for a possible camera, whose feed connects again and has more time
+SLOW_S = 2.0  # time for the first bytes; after it, we judge by those received
+KEPT_S = 60.0  # how long a result is cached
+REFUSED_S = 10.0  # the same for a refused address
 AT_ONCE = 16
-OF_CAMERAS = (".mjpg", ".mjpeg")  # usual suffixes of cameras' streams
-AS_CAMERA = "use --live latest if it is a camera"
+CAMERA_SUFFIXES = (".mjpg", ".mjpeg")  # usual suffixes of cameras' streams
+CAMERA_HINT = "use --live latest if it is a camera"
 # Some cameras state these lengths for endless streams.
 ENDLESS = (*(2**bits - 1 for bits in (31, 32, 63)), 2**31, 2**32)
 _NINES = re.compile(r"9{9,}")
@@ -49,8 +49,8 @@ _DYNAMIC = re.compile(rb"""type\s*=\s*["']dynamic""")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What an address is. ``remark``: a line if it might be something else."""
+class WebKind:
+    """What an address is. ``remark``: a hint for the user if it might be something else."""
 
     kind: str
     remark: str = ""
@@ -58,46 +58,46 @@ class Taken:
     error: str = ""
 
 
-# The only headers of ``ffmpeg -listen 1``, whose response ends when its only client leaves.
-_TOLD_OF_ONE_CLIENT = frozenset(("content-type", "transfer-encoding"))
+# ``ffmpeg -listen 1`` sends only these headers. It serves one client, and exits when that leaves.
+_LISTEN_HEADERS = frozenset(("content-type", "transfer-encoding"))
 _open: dict[str, Answer] = {}
-_known: dict[str, tuple[float, Taken]] = {}
+_known: dict[str, tuple[float, WebKind]] = {}
 _lock = threading.Lock()
 
 
-def take(spec: str) -> Taken:
-    """Return what a web address is. Asks its server, and caches the answer for a minute."""
+def identify(spec: str) -> WebKind:
+    """Ask the server what an address is, and cache the result."""
     with _lock:
-        asked = _known.get(spec)
-    if asked is not None and time.monotonic() < asked[0]:
-        return asked[1]
-    taken = _ask(WebPlace(spec))
+        cached = _known.get(spec)
+    if cached is not None and time.monotonic() < cached[0]:
+        return cached[1]
+    result = _ask(WebPlace(spec))
     with _lock:
-        counts_s = REFUSED_S if taken.kind == REFUSED else KEPT_S
-        _known[spec] = time.monotonic() + counts_s, taken
-    return taken
+        valid_s = REFUSED_S if result.kind == REFUSED else KEPT_S
+        _known[spec] = time.monotonic() + valid_s, result
+    return result
 
 
-def take_all(specs: Sequence[str]) -> None:
-    """Ask for all of them concurrently: each server may be silent for seconds."""
+def identify_all(specs: Sequence[str]) -> None:
+    """Identify all of them concurrently, since each server may be silent for seconds."""
     if len(specs) > 1:
         with ThreadPoolExecutor(min(AT_ONCE, len(specs))) as threads:
-            list(threads.map(take, specs))
+            list(threads.map(identify, specs))
 
 
 def remark_of(spec: str) -> str:
-    """Return the remark on an address already checked; "" for none. Makes no request."""
+    """Return the remark on an identified address, or "". Makes no request."""
     with _lock:
-        asked = _known.get(spec)
-    return "" if asked is None else asked[1].remark
+        cached = _known.get(spec)
+    return "" if cached is None else cached[1].remark
 
 
 def is_file(spec: str) -> bool:
-    """Return whether an address is read once from start to end, or refused as such."""
-    return is_web(spec) and take(spec).kind != LIVE
+    """Return whether an address is a file or refused, that is, not a live stream."""
+    return is_web(spec) and identify(spec).kind != LIVE
 
 
-def _ask(place: WebPlace) -> Taken:
+def _ask(place: WebPlace) -> WebKind:
     named = _is_named_as_file(place)
     try:
         answer = ask(place, timeout_s=SILENT_S if named else QUICK_S)
@@ -105,20 +105,20 @@ def _ask(place: WebPlace) -> Taken:
         return _ask_unchecked(place, str(error), named)
     except (OSError, ValueError) as error:
         if not named:
-            return Taken(LIVE)  # its feed reports the error and retries
-        return Taken(REFUSED, error=f"{place}: {redact(_meaning(error, place))}")
-    taken = _judge(place, answer, named)
+            return WebKind(LIVE)  # its feed reports the error and retries
+        return WebKind(REFUSED, error=f"{place}: {redact(_explain(error, place))}")
+    result = _identify_response(place, answer, named)
     names = {name.lower() for name in answer.headers}
-    if taken.kind == LIVE and answer.head and _TOLD_OF_ONE_CLIENT.issuperset(names):
+    if result.kind == LIVE and answer.head and _LISTEN_HEADERS.issuperset(names):
         with _lock:
             _open[place.whole] = answer
     else:
         answer.close()
-    return taken
+    return result
 
 
-class Rest:
-    """A file for PyAV: an open response from its beginning, of which the head was read."""
+class OpenResponse:
+    """A file for PyAV: an open response, including the beginning that was already read."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer, self._head, self.cut = answer, answer.head, answer.cut
@@ -134,14 +134,14 @@ class Rest:
         self._answer.close()
 
 
-def take_open(spec: str) -> Rest | None:
+def take_open_response(spec: str) -> OpenResponse | None:
     """Return the open response of a single-client server (``ffmpeg -listen 1``), once."""
     with _lock:
         answer = _open.pop(spec, None)
-    return None if answer is None else Rest(answer)
+    return None if answer is None else OpenResponse(answer)
 
 
-def _meaning(error: Exception, place: WebPlace) -> str:
+def _explain(error: Exception, place: WebPlace) -> str:
     status = error.code if isinstance(error, HTTPError) else 0
     if status in (401, 403):
         return (
@@ -155,49 +155,49 @@ def _meaning(error: Exception, place: WebPlace) -> str:
     return str(explain(error, place.scheme).text)
 
 
-def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> Taken:
-    """Ask without checking certificates: we read cameras despite theirs, but refuse files."""
+def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> WebKind:
+    """Ask again without checking the certificate, since cameras may have an invalid one."""
     try:
         with closing(ask(place, timeout_s=QUICK_S, checked=False)) as answer:
-            named = _judge(place, answer, named).kind != LIVE
+            named = _identify_response(place, answer, named).kind != LIVE
     except (OSError, ValueError, SourceError):
         pass
-    return Taken(REFUSED, error=refusal) if named else Taken(LIVE)
+    return WebKind(REFUSED, error=refusal) if named else WebKind(LIVE)
 
 
 def _is_named_as_file(place: WebPlace) -> bool:
     name = place.name.lower()
-    return name.endswith((*VIDEOS, *PICTURES)) and not name.endswith(OF_CAMERAS)
+    return name.endswith((*VIDEOS, *PICTURES)) and not name.endswith(CAMERA_SUFFIXES)
 
 
-def _judge(place: WebPlace, answer: Answer, named: bool) -> Taken:
+def _identify_response(place: WebPlace, answer: Answer, named: bool) -> WebKind:
     if answer.kind.startswith("multipart/"):
-        return Taken(LIVE)
+        return WebKind(LIVE)
     try:
         head = _read(answer, HEAD_BYTES)
     except (OSError, ValueError):
         head = b""
     answer.head = head
     if answer.size == 0:
-        return Taken(REFUSED, error=f"{place}: the file is empty (0 bytes); check the address")
+        return WebKind(REFUSED, error=f"{place}: the file is empty (0 bytes); check the address")
     if not head:
-        return Taken(FILE if named else LIVE)
+        return WebKind(FILE if named else LIVE)
     if _MULTIPART.match(head):
-        return Taken(LIVE)
+        return WebKind(LIVE)
     if head.removeprefix(b"\xef\xbb\xbf").startswith(b"#EXTM3U"):
-        return _judge_hls(place, answer, head)
+        return _identify_playlist(place, answer, head)
     if (manifest := _MPD.search(head)) is not None:
         return _refuse_dash(place, is_live=_DYNAMIC.search(manifest[0]) is not None)
     is_page = "html" in answer.kind and head.lstrip()[:1] == b"<"
     if is_page or _PAGE.match(head) or _is_text(head):
         return _refuse_text(place, answer, head)
-    length = _length(answer)
-    if picture := _picture(place, answer, head, length):
-        remark = f"{place}: treated as one picture ({answer.kind}); {AS_CAMERA}"
-        return Taken(PICTURE, "" if named else remark, picture)
+    length = _read_length(answer)
+    if picture := _find_picture_codec(place, answer, head, length):
+        remark = f"{place}: treated as one picture ({answer.kind}); {CAMERA_HINT}"
+        return WebKind(PICTURE, "" if named else remark, picture)
     if length is not None:
-        return Taken(FILE)
-    return _judge_endless(place, answer, head)
+        return WebKind(FILE)
+    return _identify_endless(place, answer, head)
 
 
 def _read(answer: Answer, length: int) -> bytes:
@@ -215,11 +215,11 @@ def _read(answer: Answer, length: int) -> bytes:
     return bytes(parts)
 
 
-def _length(answer: Answer) -> int | None:
+def _read_length(answer: Answer) -> int | None:
     size = answer.size
     stated = str(size)
-    is_made_up = size in ENDLESS or _NINES.fullmatch(stated) is not None
-    return None if size is None or (is_made_up and not answer.ranges) else size
+    is_invented = size in ENDLESS or _NINES.fullmatch(stated) is not None
+    return None if size is None or (is_invented and not answer.ranges) else size
 
 
 def _is_text(head: bytes) -> bool:
@@ -232,51 +232,51 @@ def _is_text(head: bytes) -> bool:
     return not any(ord(sign) < 32 and sign not in "\t\r\n\f" for sign in text)
 
 
-def _refuse_text(place: WebPlace, answer: Answer, head: bytes) -> Taken:
+def _refuse_text(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
     if _PAGE.match(head) or "html" in answer.kind:
         what = "a web page, not a video"
-        cure = "download its video first: yt-dlp ADDRESS"
+        remedy = "download its video first: yt-dlp ADDRESS"
     else:
         what = f"text ({answer.kind}), not a video"
-        cure = "check the address"
-    return Taken(
+        remedy = "check the address"
+    return WebKind(
         REFUSED,
-        error=f"{place}: is {what}; {cure}, or give the address of the video, or of the camera's "
+        error=f"{place}: is {what}; {remedy}, or give the address of the video, or of the camera's "
         "stream, itself",
     )
 
 
-def _refuse_dash(place: WebPlace, *, is_live: bool) -> Taken:
+def _refuse_dash(place: WebPlace, *, is_live: bool) -> WebKind:
     to = "-f matroska - | detect-video -" if is_live else "clip.mkv"
-    return Taken(
+    return WebKind(
         REFUSED,
         error=f"{place}: is a DASH manifest, which PyAV's FFmpeg cannot read; use a full FFmpeg: "
         f"ffmpeg -i ADDRESS -c copy {to}",
     )
 
 
-def _picture(place: WebPlace, answer: Answer, head: bytes, length: int | None) -> str:
+def _find_picture_codec(place: WebPlace, answer: Answer, head: bytes, length: int | None) -> str:
     codec = next((codec for magic, codec in _MAGIC_OF_PICTURES if head.startswith(magic)), "")
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
         codec = "webp"
     name = place.name.lower()
     is_named = length is not None and name.endswith(PICTURES)
     if not codec and is_named and kind_of_bytes(head) != VIDEO:
-        codec = name.rpartition(".")[2]  # a picture of a kind without a signature above
+        codec = name.rpartition(".")[2]  # a picture without a signature in the table above
     if not codec.startswith("jp"):
         return codec
-    if answer.kind.startswith("video/") or name.endswith(OF_CAMERAS):
+    if answer.kind.startswith("video/") or name.endswith(CAMERA_SUFFIXES):
         return ""  # a sequence of pictures
     is_picture = answer.kind.startswith("image/") or name.endswith(PICTURES)
     return codec if is_picture or length is not None else ""
 
 
-def _judge_endless(place: WebPlace, answer: Answer, head: bytes) -> Taken:
+def _identify_endless(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
     if _has_an_end(head):
-        return Taken(
-            FILE, f"{place}: treated as a file, although its server states no length; {AS_CAMERA}"
+        return WebKind(
+            FILE, f"{place}: treated as a file, although its server states no length; {CAMERA_HINT}"
         )
-    return Taken(
+    return WebKind(
         LIVE,
         f"{place}: treated as a live stream ({answer.kind}), because its server states no length; "
         "to read it as a file: ffmpeg -i ADDRESS -c copy -f matroska - | detect-video -",
@@ -284,7 +284,7 @@ def _judge_endless(place: WebPlace, answer: Answer, head: bytes) -> Taken:
 
 
 def _has_an_end(head: bytes) -> bool:
-    """Return whether the format has an end: an index, or a stated size."""
+    """Return whether the format states its end, by an index or a size."""
     if head[4:8] == b"ftyp":
         return _has_index(head)
     if head.startswith(b"RIFF"):
@@ -297,7 +297,7 @@ def _has_an_end(head: bytes) -> bool:
 
 
 def _has_index(head: bytes) -> bool:
-    """Return whether an MP4 was written in one piece. One in fragments may be live."""
+    """Return whether an MP4 was written in one piece. A fragmented one may be live."""
     at = 0
     while at + 8 <= len(head):
         size, kind = int.from_bytes(head[at : at + 4], "big"), head[at + 4 : at + 8]
@@ -309,8 +309,8 @@ def _has_index(head: bytes) -> bool:
     return False
 
 
-def _judge_hls(place: WebPlace, answer: Answer, head: bytes) -> Taken:
-    """Judge a playlist of HLS: it is a file once it states that it has ended."""
+def _identify_playlist(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
+    """Identify an HLS playlist, which is a file once it states that it has ended."""
     try:
         rest = _read(answer, PLAYLIST_BYTES)
         text = (head + rest).decode("utf-8", "replace")
@@ -319,17 +319,18 @@ def _judge_hls(place: WebPlace, answer: Answer, head: bytes) -> Taken:
         if "#EXT-X-STREAM-INF" in text:
             text = _read_variant(place, answer.url, text)
     except (OSError, ValueError, SourceError):
-        return Taken(LIVE)
-    return Taken(PLAYLIST if "#EXT-X-ENDLIST" in text else LIVE)
+        return WebKind(LIVE)
+    return WebKind(PLAYLIST if "#EXT-X-ENDLIST" in text else LIVE)
 
 
 def _read_variant(place: WebPlace, base: str, master: str) -> str:
-    """Return the first playlist in a list; ``place``'s login is only sent to its host."""
+    """Return the text of the first playlist that ``master`` lists; ``base``: its address. Only
+    the host of ``place`` receives its login."""
     lines = [line.strip() for line in master.splitlines()]
     name = next((line for line in lines if line and not line.startswith("#")), "")
     url = urljoin(base, name)
-    Address(url)
+    Address(url)  # registers its secrets
     if not name or not is_web(url):
         return ""
-    with closing(ask(place.beside(url), timeout_s=QUICK_S)) as answer:
+    with closing(ask(place.link_to(url), timeout_s=QUICK_S)) as answer:
         return _read(answer, PLAYLIST_BYTES).decode("utf-8", "replace")

@@ -14,31 +14,32 @@ from detector.core.errors.machine import ARM64
 from detector.core.stages.preprocess import yuv_to_rgb
 from detector.core.types import Colours, Image
 
-# Numbers of ITU-T H.273. cv2 converts these to BT.709; otherwise colours look washed out.
-BT709, UNSAID = 1, 2
+# Numbers of ITU-T H.273. Like cv2, we convert HDR and wide gamuts to BT.709; otherwise colours look
+# washed out.
+BT709, UNSPECIFIED = 1, 2
 HDR_TRANSFERS = (16, 18)  # PQ and HLG
 WIDE_PRIMARIES = (8, 9, 10, 11, 12, 22)  # film, BT.2020, XYZ, both P3, EBU 3213
-# What swscale converts; it refuses other numbers. BT.2020's matrix replaces that of constant
-# luminance, BT.601's the rest, as in ffmpeg.
+# The numbers that swscale accepts. As in ffmpeg, BT.2020's matrix replaces its constant-luminance
+# variant, and BT.601's all others.
 MATRICES = frozenset((0, 1, 2, 4, 5, 6, 7, 9))
 TRANSFERS = frozenset((1, 2, 4, 5, 6, 7, 8, *range(11, 19)))
 PRIMARIES = frozenset((1, 2, *range(4, 13), 22))
 BT601, BT2020, BT2020_CONSTANT = 5, 9, 10
 FORMATS = ("yuv420p", "yuvj420p")
 _DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
-FULL = 2  # FFmpeg's AVCOL_RANGE
-# Weights of red and blue in the brightness, by number of the matrix. For unspecified (2), swscale
-# uses BT.601, and so do we.
+LIMITED, FULL = 1, 2  # FFmpeg's AVCOL_RANGE; limited: 16 is black, 235 white
+# Weights of red and blue in the luma, by number of the matrix. For unspecified (2), we use BT.601,
+# like swscale.
 LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.114)}
 
 
 def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
-    """Return [height, width, 3] u8 as stored, not rotated; may be a view. On ARM64 we convert most
-    pictures ourselves, because swscale rounds differently: up to 2 levels in 76% of the values."""
+    """Return [height, width, 3] u8, not rotated; may be a view. On ARM64 we convert most pictures
+    ourselves, because swscale rounds differently there: up to 2 levels in 76% of the values."""
     if ARM64 and (picture.width, picture.height) == (width, height) and is_plain(picture):
         return _to_bgr_as_x86([pixels_of(plane) for plane in picture.planes], colours_of(picture))
     nearest = nearest_matrix(picture)
-    # Bicubic also for the chroma planes: this gives cv2's pixels.
+    # Bicubic, which also enlarges the chroma planes, because cv2 does the same.
     bgr = reformatter.reformat(
         picture,
         width=width,
@@ -47,7 +48,7 @@ def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
         interpolation="BICUBIC",
         src_colorspace=nearest,
         dst_colorspace=nearest,
-        **_dst_colours_of(picture),
+        **_choose_dst_colours(picture),
     )
     plane: Any = bgr.planes[0]
     rows = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)
@@ -55,39 +56,39 @@ def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
 
 
 def is_deep_grey(picture: Any) -> bool:
-    """Return whether its grey samples have more than 8 bits: ``_grey`` converts it."""
+    """Return whether it is grey with more than 8 bits, which ``_grey`` converts."""
     return _DEEP_GREY.fullmatch(picture.format.name) is not None
 
 
 def is_plain(picture: Any) -> bool:
-    """Return whether we can reproduce swscale's result on x86."""
+    """Return whether ``_to_bgr_as_x86`` can convert a picture."""
     return (
         picture.format.name in FORMATS
         and picture.width % 2 == picture.height % 2 == 0
         and picture.colorspace in LUMA
         and not picture.interlaced_frame
-        and not _dst_colours_of(picture)
+        and not _choose_dst_colours(picture)
         and all(plane.line_size >= plane.width for plane in picture.planes)
     )
 
 
 def _to_bgr_as_x86(planes: list[NDArray[np.uint8]], colours: Colours) -> Image:
     y, u, v = planes
-    bright, red, green_u, green_v, blue = _products(colours)
+    bright, red, green_u, green_v, blue = _compute_products(colours)
     luma, size = cv2.LUT(y, bright), y.shape[::-1]
-    colour = cv2.LUT(u, blue), cv2.add(cv2.LUT(u, green_u), cv2.LUT(v, green_v)), cv2.LUT(v, red)
-    large = (cv2.resize(one, size, interpolation=cv2.INTER_NEAREST) for one in colour)
-    bgr: Image = cv2.merge([cv2.add(luma, one, dtype=cv2.CV_8U) for one in large])
+    chroma = cv2.LUT(u, blue), cv2.add(cv2.LUT(u, green_u), cv2.LUT(v, green_v)), cv2.LUT(v, red)
+    large = (cv2.resize(plane, size, interpolation=cv2.INTER_NEAREST) for plane in chroma)
+    bgr: Image = cv2.merge([cv2.add(luma, plane, dtype=cv2.CV_8U) for plane in large])
     return bgr
 
 
 @lru_cache(maxsize=16)
-def _products(colours: Colours) -> tuple[NDArray[np.int16], ...]:
-    """Return what each Y, V, U, V and U adds, in 1/8192, with each product rounded down."""
+def _compute_products(colours: Colours) -> tuple[NDArray[np.int16], ...]:
+    """Return tables of what Y adds to all colours, V to red, U and V to green, and U to blue."""
     factors = np.rint(yuv_to_rgb(colours).astype(float) * 8192).astype(int)
     levels, black = np.arange(256), 0 if colours.full_range else 16
-    taken = (factors[0, 0], black), *((factors[at], 128) for at in ((0, 2), (1, 1), (1, 2), (2, 1)))
-    return tuple(((factor * (levels - zero)) >> 13).astype(np.int16) for factor, zero in taken)
+    pairs = (factors[0, 0], black), *((factors[at], 128) for at in ((0, 2), (1, 1), (1, 2), (2, 1)))
+    return tuple(((factor * (levels - zero)) >> 13).astype(np.int16) for factor, zero in pairs)
 
 
 def colours_of(picture: Any) -> Colours:
@@ -102,25 +103,29 @@ def colours_of(picture: Any) -> Colours:
 
 
 def pixels_of(plane: Any) -> NDArray[np.uint8]:
-    """Return a view [h, w] of a plane, without the gap at the end of its lines."""
+    """Return a view [h, w] of a plane, without the padding at the end of its lines."""
     return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
 
 
 def nearest_matrix(picture: Any) -> int | None:
-    """Return the matrix to use for a picture whose own swscale refuses; None if it does not."""
+    """Return the matrix to use instead if swscale refuses a picture's own, or None."""
     if picture.colorspace in MATRICES or picture.format.is_rgb:
         return None
     return BT2020 if picture.colorspace == BT2020_CONSTANT else BT601
 
 
-def _dst_colours_of(picture: Any) -> dict[str, int]:
-    """Return transfer and primaries for ``reformat``; nothing for ordinary pictures."""
+def _choose_dst_colours(picture: Any) -> dict[str, int]:
+    """Return ``reformat``'s options for pictures in HDR or with a wide gamut."""
     transfer, primaries = int(picture.color_trc), int(picture.color_primaries)
     hdr, wide = transfer in HDR_TRANSFERS, primaries in WIDE_PRIMARIES
     if not (hdr or wide):
         return {}
-    # "Unspecified" keeps swscale from reading a number that it refuses, or that crashes it.
+    # Other numbers would make swscale fail or crash.
     return {
-        "dst_color_trc": BT709 if hdr else transfer if transfer in TRANSFERS else UNSAID,
-        "dst_color_primaries": BT709 if wide else primaries if primaries in PRIMARIES else UNSAID,
+        "dst_color_trc": BT709 if hdr else transfer if transfer in TRANSFERS else UNSPECIFIED,
+        "dst_color_primaries": BT709
+        if wide
+        else primaries
+        if primaries in PRIMARIES
+        else UNSPECIFIED,
     }

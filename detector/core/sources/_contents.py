@@ -13,8 +13,9 @@ from typing import NamedTuple
 from detector.core.errors import SourceError
 from detector.core.errors.writing import is_output
 
-# Files read in folders, patterns and batches, by suffix in lower case. Any other file named
-# explicitly is tried as a video. Omitted, as rarely videos: .dat, .mod, .ogg, .ico.
+# Suffixes, in lower case, of the files read from folders, patterns and batches. Files named
+# explicitly are tried as videos whatever their suffix. .dat, .mod, .ogg and .ico are missing,
+# because such files are rarely videos.
 FFMPEG_PICTURES = tuple(  # pictures that OpenCV does not decode
     ".dpx .exr .heic .heif .hif .jls .pcx .psd .qoi .sgi .tga .xbm .xwd".split()
 )
@@ -33,8 +34,8 @@ VIDEOS = tuple(
 
 PICTURE, VIDEO = "picture", "video"
 HEAD_BYTES = 512
-FIRST_JPEG_WITHIN = 1 << 20  # bytes
-# Signatures of files. If there is none, the name decides.
+FIRST_JPEG_WITHIN = 1 << 20  # bytes searched for the end of the first JPEG in a stream
+# File signatures. Files without one are judged by name.
 _PICTURES = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n|II\*\0|MM\0\*|BM.{4}\0{4}|RIFF.{4}WEBP|8BPS|qoif|#\?RADIANCE|"
     rb"v/1\x01|SDPX|XPDS|\xff\x4f\xff\x51|.{4}jP  .{12}(?!mjp2)|"
@@ -47,16 +48,17 @@ _VIDEOS = re.compile(
     rb".{4}(?:moov|mdat|wide|pnot|styp|sidx|moof|ftypavis|jP  .{12}mjp2)",
     re.DOTALL,
 )
-_UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")  # sequences, raw photos
+# Brands of picture sequences and raw photos, which may not be videos
+_UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")
 _NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
 
 
 class Folder(NamedTuple):
-    """Files, folders that are not entered, and names that lead to neither (dead links, pipes)."""
+    """Files, subfolders, and the number of ``special`` entries (dead links, pipes)."""
 
     files: list[str]
     folders: list[str]
-    strange: int = 0
+    special: int = 0
 
     @property
     def pictures(self) -> list[str]:
@@ -81,16 +83,16 @@ def kind_of_name(path: str) -> str | None:
 
 
 def kind_of(path: str, *, closely: bool = False) -> str | None:
-    """Return the kind by the first bytes, else the name. ``closely``: also a stream of JPEGs."""
+    """Judge by the first bytes, else by name. ``closely``: also recognize a stream of JPEGs."""
     with suppress(OSError, ValueError):
         about = os.stat(path)
         if stat.S_ISREG(about.st_mode):
-            return _look_into(path, closely, about.st_size, about.st_mtime_ns)
+            return _find_kind(path, closely, about.st_size, about.st_mtime_ns)
     return kind_of_name(path)
 
 
 @lru_cache(maxsize=1 << 16)  # folders are listed several times
-def _look_into(path: str, closely: bool, size: int, changed_ns: int) -> str | None:
+def _find_kind(path: str, closely: bool, size: int, changed_ns: int) -> str | None:
     with open(path, "rb") as file:
         head = file.read(FIRST_JPEG_WITHIN if closely else HEAD_BYTES)
     if closely and holds_jpegs(head):
@@ -103,7 +105,7 @@ def _look_into(path: str, closely: bool, size: int, changed_ns: int) -> str | No
 
 
 def kind_of_bytes(head: bytes) -> str | None:
-    """Return PICTURE, VIDEO, or None if the first bytes do not tell."""
+    """Return PICTURE, VIDEO, or None if the first bytes have no known signature."""
     if _PICTURES.match(head):
         return None if b"acTL" in head.partition(b"IDAT")[0] else PICTURE
     brands = {head[at : at + 4] for at in range(8, head[3] if len(head) > 8 else 0, 4)}
@@ -112,7 +114,7 @@ def kind_of_bytes(head: bytes) -> str | None:
 
 
 def holds_jpegs(data: bytes) -> bool:
-    """Return whether JPEGs of one size follow each other, as in a video. MPO declares its own."""
+    """Return whether JPEGs of one size follow each other, as in a video. MPO files do not count."""
     if data[:3] != _NEXT_JPEG[2:] or (end := data.find(_NEXT_JPEG)) < 0 or b"MPF\0" in data[:end]:
         return False
     from detector.core.sources._picture_size import claimed_size
@@ -136,24 +138,25 @@ def list_folder(folder: str) -> Folder:
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
-    """Yield the files below a folder, without hidden names and outputs, each folder once."""
+    """Yield the files below a folder, except hidden ones and outputs. ``entered``: folders to skip,
+    extended here."""
     entered = set() if entered is None else entered
-    left = [folder]
-    while left:
-        place = left.pop()
-        real = os.path.realpath(place)
-        if real in entered or (place != folder and is_output(place)):
+    waiting = [folder]
+    while waiting:
+        current = waiting.pop()
+        real = os.path.realpath(current)
+        if real in entered or (current != folder and is_output(current)):
             continue
         entered.add(real)
         try:
-            contents = list_folder(place)
+            contents = list_folder(current)
         except SourceError:
             continue
-        left += sorted(contents.folders, reverse=True)
+        waiting += sorted(contents.folders, reverse=True)
         yield from contents.files
 
 
 def natural_key(path: str) -> list[tuple[bool, int, str]]:
-    """Sort img2 before img10: digits compare as numbers."""
+    """Return a key that sorts img2 before img10, since it compares digits as numbers."""
     parts = re.split(r"(\d+)", path)
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

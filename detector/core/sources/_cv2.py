@@ -1,4 +1,4 @@
-"""Import cv2, and keep it from writing to the terminal. We count damage and report it once."""
+"""Import cv2 and silence its log, since we count damage ourselves and report it once."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 from detector.core.types import Image
 
-# Read by each VideoCapture on opening: -8 is AV_LOG_QUIET. A user's value stays.
+# Each VideoCapture reads it on opening: -8 is AV_LOG_QUIET. A value set by the user stays.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-# V4L2's timeout for a picture, in seconds, read when cv2 is imported. Its default is ten, during
-# which a silent webcam could not be stopped.
+# V4L2's timeout for a picture, in seconds, read when cv2 is imported. During the default of ten
+# seconds, a run with a silent webcam could not be stopped.
 os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
 import cv2
 
 __all__ = ["cv2", "fits", "is_quiet", "upright"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
-    # By a call, because the variable is read on import, and cv2 may already be imported.
+    # A call, because cv2 reads the variable on import and may already be imported.
     if hasattr(cv2, "setLogLevel"):  # OpenCV 4
         cv2.setLogLevel(0)
     else:
@@ -31,8 +31,8 @@ _UPSIDE_DOWN, _LEFT_RIGHT, _BOTH = 0, 1, -1  # cv2.flip's codes
 
 def is_quiet() -> bool:
     """Return False if the user has requested the log of cv2's FFmpeg."""
-    wanted = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
-    return wanted == ("-8", None)
+    settings = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
+    return settings == ("-8", None)
 
 
 def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:
@@ -49,7 +49,7 @@ def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> I
 
 
 def fits(into: Image | None, width: int, height: int) -> bool:
-    """Return whether ``into`` can hold a BGR picture of this size, in place."""
+    """Return whether a BGR picture of this size can be stored in ``into``."""
     return (
         into is not None
         and into.shape == (height, width, 3)

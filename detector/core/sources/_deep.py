@@ -1,7 +1,7 @@
-"""Pictures whose samples are not 8 bits each, from industrial, thermal and scientific cameras.
+"""Convert pictures with more than 8 bits per sample, as from thermal or scientific cameras.
 
-The range in use is stretched to 0..255: integers by the bits that the largest one needs, floats by
-what their range suggests, and grey that uses little of its range from end to end (``_grey.py``).
+The range in use becomes 0..255 (``_grey.py``): for integers, the bits that the largest needs; for
+floats, 0..1 or a likely depth; for grey with little contrast, lowest to highest sample.
 """
 
 from __future__ import annotations
@@ -14,71 +14,73 @@ from detector.core.sources._cv2 import cv2
 from detector.core.sources._grey import Samples, bits_in_use, choose_range, stretch
 from detector.core.sources._picture_size import PNG
 from detector.core.sources._tiff import Tiff, read_tiff, write_numbers
-from detector.core.sources.base import AUTO, GreyRange
+from detector.core.sources.base import GreyRange
 from detector.core.types import Image
 
-# Signatures of other pictures that may hold more than 8 bits: PGM, PPM, PAM and PFM, JPEG 2000.
+# Signatures of other formats that may have more than 8 bits: PGM, PPM, PAM, PFM, JPEG 2000.
 _MAYBE_DEEP = (b"P2", b"P3", b"P5", b"P6", b"P7", b"Pf", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-Wanted = str | GreyRange
+GreySetting = str | GreyRange
 
 
-def decode_deep(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image | None, str] | None:
+def decode_deep(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | None, str] | None:
     """Return u8 BGR [h, w, 3] and a note on the conversion; None for plain 8-bit samples."""
     head = data[:32].tobytes()
     if head.startswith(PNG):
-        return _decode_png(data, wanted) if len(head) > 24 and head[24] > 8 else None
+        return _decode_png(data, setting) if len(head) > 24 and head[24] > 8 else None
     if head.startswith(_MAYBE_DEEP):
-        return _decode_narrow(data, wanted)
+        return _decode_narrow(data, setting)
     tiff = read_tiff(data.tobytes()) if head[:2] in (b"II", b"MM") else None
-    return None if tiff is None else _decode_tiff(data, tiff, wanted)
+    return None if tiff is None else _decode_tiff(data, tiff, setting)
 
 
-def _decode_png(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image | None, str]:
-    # Rotated by its EXIF; alpha is dropped.
+def _decode_png(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | None, str]:
+    # These flags rotate it by its EXIF and discard alpha.
     stored = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if stored is None:
         return None, ""
-    return to_8_bits(np.asarray(stored), wanted, cut=True)
+    return to_8_bits(np.asarray(stored), setting, cut=True)
 
 
-def _decode_narrow(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image, str] | None:
-    """Decode a TIFF; None if cv2's own conversion is right."""
+def _decode_narrow(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image, str] | None:
+    """Decode with a stretched range; None if cv2's own conversion is right."""
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None or stored.dtype.itemsize < 2:
         return None
     samples: Samples = np.asarray(stored)
-    is_pnm = data[0] == ord("P")  # cv2 drops the lower 8 bits even if the upper ones are unused
-    held = 16 if is_pnm or samples.dtype.kind == "f" else bits_in_use(samples, 16)
-    image, said = to_8_bits(samples, wanted, held=held)
-    return (image, said) if said else None
+    is_pnm = data[0] == ord("P")  # cv2 discards the lower 8 bits even if the upper ones are unused
+    capacity = 16 if is_pnm or samples.dtype.kind == "f" else bits_in_use(samples, 16)
+    image, note = to_8_bits(samples, setting, capacity=capacity)
+    return (image, note) if note else None
 
 
-def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[Image | None, str]:
+def _decode_tiff(
+    data: NDArray[np.uint8], tiff: Tiff, setting: GreySetting
+) -> tuple[Image | None, str]:
     numbers, is_half = {}, tiff[_tiff.FORMAT] == _tiff.FLOAT and tiff[_tiff.BITS] == 16
     is_lab = tiff[_tiff.PHOTOMETRIC] in (_tiff.CIE_LAB, _tiff.ICC_LAB) and tiff[_tiff.SAMPLES] > 2
     if tiff[_tiff.ALPHA]:
-        # cv2 multiplies by an alpha marked as such, but by no other; it drops PNG's.
+        # cv2 would multiply by an alpha with this tag, which it does not do for PNG.
         numbers[tiff.tags[_tiff.ALPHA][1]] = 0
-    if is_half:  # cv2 has no 16-bit floats; it reads them unchanged as integers.
+    if is_half:  # cv2 reads no 16-bit floats, so their bits are read as integers
         formats, at = tiff.tags[_tiff.FORMAT]
         numbers |= {at + 2 * number: 1 for number in range(len(formats))}
     if tiff[_tiff.ORIENTATION] > 1:  # cv2 mirrors tiles one by one
         numbers[tiff.tags[_tiff.ORIENTATION][1]] = 1
-    if is_lab:  # cv2 shows its white as yellow
+    if is_lab:  # cv2's own conversion turns white into yellow
         numbers[tiff.tags[_tiff.PHOTOMETRIC][1]] = _tiff.RGB
     if numbers:
         data = np.frombuffer(write_numbers(data.tobytes(), numbers), np.uint8)
-    image, said = _decode_page(data, tiff, wanted, is_half=is_half)
+    image, note = _decode_page(data, tiff, setting, is_half=is_half)
     if image is None:
         return None, ""
     if is_lab:
         has_sign = tiff[_tiff.PHOTOMETRIC] == _tiff.CIE_LAB
         image[..., :2] ^= 128 * has_sign  # b and a
         image = np.asarray(cv2.cvtColor(image[..., ::-1], cv2.COLOR_Lab2BGR))
-    notes = [said] if said else []
+    notes = [note] if note else []
     bands = tiff[_tiff.SAMPLES] - (tiff[_tiff.ALPHA] == _tiff.UNASSOCIATED)
     if tiff[_tiff.PHOTOMETRIC] <= _tiff.BLACK_IS_ZERO and bands > 1:
-        is_colour = bands == 3 and tiff[_tiff.BITS] > 8  # as far as cv2 knows
+        is_colour = bands == 3 and tiff[_tiff.BITS] > 8  # cv2 reads these as colours
         notes.append(f"its {bands} bands are {'read as RGB' if is_colour else 'cut to one'}")
     if tiff.pages > 1:
         notes.append(
@@ -94,27 +96,27 @@ def _turn(image: Image, orientation: int) -> Image:
 
 
 def _decode_page(
-    data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted, *, is_half: bool
+    data: NDArray[np.uint8], tiff: Tiff, setting: GreySetting, *, is_half: bool
 ) -> tuple[Image | None, str]:
-    """Decode one page. ``is_half``: its integers are floats of 16 bits."""
+    """Decode one page. ``is_half``: its integers are the bits of 16-bit floats."""
     is_float, is_separate = tiff[_tiff.FORMAT] == _tiff.FLOAT, tiff[_tiff.PLANES] == _tiff.SEPARATE
     if (
         tiff[_tiff.BITS] <= 8
         and tiff[_tiff.FORMAT] != _tiff.SIGNED
         and tiff[_tiff.ALPHA] != _tiff.ASSOCIATED
     ):
-        found: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
-        return found, ""
+        image: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
+        return image, ""
     if is_separate and tiff[_tiff.SAMPLES] > 1 and is_float:
-        return None, ""  # cv2 mixes them up
+        return None, ""  # cv2 mixes up the planes
     if is_separate and tiff[_tiff.BITS] > 8:
-        # cv2 reads the upper 8 bits of such planes, and mixes them up if asked for all.
-        found = cv2.imdecode(data, cv2.IMREAD_COLOR)
-        if found is None:
+        # cv2 mixes up such planes, unless it reads only their upper 8 bits.
+        image = cv2.imdecode(data, cv2.IMREAD_COLOR)
+        if image is None:
             return None, ""
-        # the lowest value that rounds to it
-        lowest = np.maximum(found.astype(np.int32) * 257 - 128, 0)
-        return to_8_bits(lowest.astype(np.uint16), wanted)
+        # the lowest 16-bit values that round to these 8 bits
+        lowest = np.maximum(image.astype(np.int32) * 257 - 128, 0)
+        return to_8_bits(lowest.astype(np.uint16), setting)
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None:
         return None, ""
@@ -125,13 +127,13 @@ def _decode_page(
         colours, alpha = samples[..., :3], samples[..., 3:]
         samples = _undo_alpha(colours, alpha) if tiff[_tiff.ALPHA] == _tiff.ASSOCIATED else colours
     if samples.dtype == np.uint8:
-        return _as_bgr(samples), ""
+        return _convert_to_bgr(samples), ""
     inverted = tiff[_tiff.PHOTOMETRIC] == _tiff.WHITE_IS_ZERO and samples.ndim == 2
-    return to_8_bits(samples, wanted, inverted=inverted)
+    return to_8_bits(samples, setting, inverted=inverted)
 
 
 def _undo_alpha(colours: Samples, alpha: Samples) -> Samples:
-    """Return colours that were multiplied by ``alpha``, as they were before."""
+    """Divide colours by ``alpha``, by which they were multiplied."""
     if colours.dtype.kind == "f":
         return np.where(alpha > 0, colours / np.where(alpha > 0, alpha, 1), 0)
     most = np.iinfo(colours.dtype).max
@@ -141,36 +143,36 @@ def _undo_alpha(colours: Samples, alpha: Samples) -> Samples:
 
 def to_8_bits(
     samples: Samples,
-    wanted: Wanted = AUTO,
+    setting: GreySetting,
     *,
     cut: bool = False,
     inverted: bool = False,
-    held: int | None = None,
+    capacity: int | None = None,
 ) -> tuple[Image, str]:
     """Convert samples [h, w] or [h, w, 3] to u8 BGR; also return a note on the conversion.
 
-    ``cut``: 16 bits lose their lower 8, as in cv2's PNG; otherwise they are rounded. ``inverted``:
-    the largest is black. ``held``: bits.
+    ``cut``: truncate 16 bits to 8, as cv2 does for PNG; by default round. ``inverted``: the largest
+    sample is black. ``capacity``: bits per sample, if fewer than the type has.
     """
     grey = samples
     if samples.ndim == 3 and not (samples[..., 1:] != samples[..., :1]).any():
         grey = samples[..., 0]
     bits = samples.dtype.itemsize * 8 - (samples.dtype.kind == "i")  # without the sign bit
-    chosen = choose_range(grey, held or bits, wanted)
+    chosen = choose_range(grey, capacity or bits, setting)
     if chosen is None:
         samples = 65535 - samples.astype(np.int64) if inverted else samples
         by_shift = cut or samples.ndim == 2
         upper = samples >> 8 if by_shift else (samples.astype(np.uint32) + 128) // 257
-        return _as_bgr(upper.astype(np.uint8)), ""
+        return _convert_to_bgr(upper.astype(np.uint8)), ""
     eight = stretch(grey, chosen.low, chosen.high)
     missing = samples.size - int(np.isfinite(samples).sum())
     lost = f"; {missing} samples are NaN or infinite, and drawn black" if missing else ""
-    return _as_bgr(255 - eight if inverted else eight), chosen.said + lost
+    return _convert_to_bgr(255 - eight if inverted else eight), chosen.note + lost
 
 
-def _as_bgr(eight: NDArray[np.uint8]) -> Image:
+def _convert_to_bgr(eight: NDArray[np.uint8]) -> Image:
     if eight.ndim == 3 and eight.shape[2] == 3:
         return np.ascontiguousarray(eight)
     grey = eight if eight.ndim == 2 else eight[..., 0]
-    found: Image = cv2.cvtColor(np.ascontiguousarray(grey), cv2.COLOR_GRAY2BGR)
-    return found
+    bgr: Image = cv2.cvtColor(np.ascontiguousarray(grey), cv2.COLOR_GRAY2BGR)
+    return bgr

@@ -1,4 +1,4 @@
-"""What a spec is by its form alone, before any source is asked."""
+"""Recognize a spec by its form alone, before any source is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LIVE = re.compile(r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*", re.IGNORECAS
 
 
 def is_live(spec: str) -> bool:
-    """Return whether it is a webcam (number or device) or a network address. ``./0`` is a file."""
+    """Return whether ``spec`` is a webcam's number or device (not ``./0``), or an address."""
     return _LIVE.fullmatch(spec) is not None
 
 
@@ -39,11 +39,11 @@ class NamedPictures(str):
 
 
 class Gathered(str):
-    """A folder's or pattern's spec once all its files are accounted for; ``note``: omissions."""
+    """The first spec from a folder or pattern; ``note`` describes the files that were omitted."""
 
     note: str
 
     def __new__(cls, spec: str, note: str) -> Gathered:
-        made = super().__new__(cls, spec)
-        made.note = note
-        return made
+        gathered = super().__new__(cls, spec)
+        gathered.note = note
+        return gathered

@@ -1,7 +1,7 @@
-"""Choose black and white for samples of more than 8 bits.
+"""Choose which samples of more than 8 bits become black and white.
 
-Grey that uses little of its range, such as a thermal camera's, is stretched from end to end: for
-each picture separately, for a video once, and for a camera gradually.
+Grey that uses little of its range, such as a thermal camera's, is stretched to the full range. The
+range is chosen for each picture or once for a video; for a camera it changes gradually.
 """
 
 from __future__ import annotations
@@ -15,68 +15,70 @@ from numpy.typing import NDArray
 
 from detector.core.sources._bgr import is_deep_grey
 from detector.core.sources._cv2 import cv2
-from detector.core.sources.base import AUTO, FULL, GreyRange
+from detector.core.sources.base import FULL, GreyRange
 from detector.core.types import Image
 
 Samples = NDArray[Any]
-# Bit depths of cameras, and the integers that store them.
-DEPTHS = (8, 10, 12, 14, 16, 24, 32)
-OVERSHOOT = 2.0  # floats of 0..1 exceed 1 up to this value after sharpening or enlarging
-# A smaller share of the samples' range, or of a guessed depth, counts as little.
+DEPTHS = (8, 10, 12, 14, 16, 24, 32)  # bits of cameras, and of integers
+OVERSHOOT = 2.0  # floats of 0..1 may reach this value after sharpening or enlarging
+# Grey that uses a smaller share of the range, or of that of a guessed depth, is stretched.
 NARROW, NARROW_GUESSED = 0.1, 0.25
-NOISE = 7  # levels
+NOISE = 7  # levels; grey that uses no more is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
-BEYOND = 1 / 16  # of the range in use: ends closer than this are not outliers
-LOOKED_AT = 1 << 18  # samples of a picture used to find outliers
-FOLLOWED = 0.05  # share of the way to the ends of a camera's next picture
+BEYOND = 1 / 16  # share of the range by which ends may exceed it without being outliers
+SAMPLED = 1 << 18  # samples of a picture used to find outliers
+FOLLOW_SHARE = 0.05  # of the way from a camera's range to that of its next picture
 
 
-def choose_range(samples: Samples, held: int, wanted: str | GreyRange = AUTO) -> GreyRange | None:
-    """Choose it for grey [h, w] or colours [h, w, 3]. ``held``: bits. None: 16 bits, all used."""
+def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> GreyRange | None:
+    """Choose the range of grey [h, w] or colours [h, w, 3] stored in ``capacity`` bits. None if the
+    samples use all of 16 bits."""
     is_grey, is_float = samples.ndim < 3, samples.dtype.kind == "f"
-    if is_grey and isinstance(wanted, GreyRange):
-        return wanted
+    if is_grey and isinstance(setting, GreyRange):
+        return setting
     low, high = find_ends(samples)
     if np.isnan(high):
         return GreyRange(0, 1, "its samples are all NaN or infinite")
     if low < 0 or (is_float and high > 2**16):
-        said = f"its samples, {low:g} to {high:g}, were mapped to black to white"
-        return GreyRange(low, high, said)
+        note = f"its samples, {low:g} to {high:g}, were mapped to black to white"
+        return GreyRange(low, high, note)
     if is_float:
         bits = 0 if high <= OVERSHOOT else next(bits for bits in DEPTHS if high <= 2**bits)
     else:
-        bits = held if is_grey and wanted == FULL else bits_in_use(samples, held)
-    most, share = 2**bits - 1 or 1, NARROW_GUESSED if 0 < bits < held else NARROW
-    if is_grey and wanted != FULL and NOISE * (not is_float) < high - low < share * most:
-        said = f"its grey samples use {low:.6g} to {high:.6g} of 0 to {most}, so they were"
-        said = f"{said} stretched to the full range (--grey-range full prevents it)"
-        return GreyRange(low, high, said)
+        bits = capacity if is_grey and setting == FULL else bits_in_use(samples, capacity)
+    most, share = 2**bits - 1 or 1, NARROW_GUESSED if 0 < bits < capacity else NARROW
+    if is_grey and setting != FULL and NOISE * (not is_float) < high - low < share * most:
+        note = f"its grey samples use {low:.6g} to {high:.6g} of 0 to {most}, so they were"
+        note = f"{note} stretched to the full range (--grey-range full prevents it)"
+        return GreyRange(low, high, note)
     if is_float:
-        said = f"its samples are floats; 0 to {most} were mapped to black to white"
-        return GreyRange(0, most, said)
-    if bits == held:
-        return None if held == 16 else GreyRange(0, most)
-    said = f"its samples use only {bits} of {held} bits, so they were stretched to the full range"
-    return GreyRange(0, most, said if high else "")
+        note = f"its samples are floats; 0 to {most} were mapped to black to white"
+        return GreyRange(0, most, note)
+    if bits == capacity:
+        return None if capacity == 16 else GreyRange(0, most)
+    note = (
+        f"its samples use only {bits} of {capacity} bits, so they were stretched to the full range"
+    )
+    return GreyRange(0, most, note if high else "")
 
 
-def bits_in_use(samples: Samples, held: int) -> int:
-    """Return the depth that integers had before they were stored in ``held`` bits."""
+def bits_in_use(samples: Samples, capacity: int) -> int:
+    """Return the depth that integers had before they were stored in ``capacity`` bits."""
     used = int(samples.max()).bit_length()
-    # One bit less also counts as all of the range, in a dark picture.
-    if used >= held - 1 or (held == 16 and _was_widened(samples)):
-        return held
-    return next(depth for depth in (*DEPTHS, held) if depth >= used)
+    # A dark picture may leave the highest bit unused.
+    if used >= capacity - 1 or (capacity == 16 and _was_widened(samples)):
+        return capacity
+    return next(depth for depth in (*DEPTHS, capacity) if depth >= used)
 
 
 def _was_widened(samples: Samples) -> bool:
-    """Return whether 8 bits were spread over 16: the lower byte is 0, or equals the upper one."""
+    """Return whether 8 bits became 16: each lower byte is 0, or each equals the upper byte."""
     return not int(np.bitwise_or.reduce(samples, axis=None)) & 255 or not (samples % 257).any()
 
 
 def find_ends(samples: Samples) -> tuple[float, float]:
-    """Return the lowest and the largest sample except a few outliers; NaN if none is a number."""
-    some = samples.reshape(-1)[:: max(1, samples.size // LOOKED_AT) | 1]
+    """Return the lowest and the largest sample, ignoring outliers; NaN if none is finite."""
+    some = samples.reshape(-1)[:: max(1, samples.size // SAMPLED) | 1]
     known, some = np.isfinite(samples), some[np.isfinite(some)]
     if not some.size:
         return np.nan, np.nan
@@ -87,38 +89,35 @@ def find_ends(samples: Samples) -> tuple[float, float]:
 
 
 def stretch(samples: Samples, low: float, high: float) -> NDArray[np.uint8]:
-    """Map ``low`` to ``high`` onto 0..255; values outside, and NaN, become black or white."""
+    """Map ``low``..``high`` to 0..255, and clip values outside. NaN and infinity become black."""
     if samples.dtype == np.uint16:
-        return _table(low, high)[samples]
+        return _make_table(low, high)[samples]
     shades = (samples.astype(np.float64) - low) * (255 / (high - low) if high > low else 0.0)
     return np.rint(np.clip(np.nan_to_num(shades, posinf=0), 0, 255)).astype(np.uint8)
 
 
 @lru_cache(maxsize=4)
-def _table(low: float, high: float) -> NDArray[np.uint8]:
+def _make_table(low: float, high: float) -> NDArray[np.uint8]:
     return stretch(np.arange(1 << 16), low, high)
-
-
-# PyAV's pictures
 
 
 def _read_samples(picture: Any) -> Samples:
     """Return the samples [h, w] of a picture for which ``is_deep_grey`` is true."""
     name, plane = picture.format.name, picture.planes[0]
-    each = 2 if name.startswith("ya") else 1
+    step = 2 if name.startswith("ya") else 1  # skips alpha
     size = -(-picture.format.components[0].bits // 16) * 2
     kind = f"{'>' if name.endswith('be') else '<'}{'f' if 'f' in name else 'u'}{size}"
-    rows = np.frombuffer(plane, kind).reshape(plane.height, -1)[:, : plane.width * each : each]
+    rows = np.frombuffer(plane, kind).reshape(plane.height, -1)[:, : plane.width * step : step]
     return rows.astype(rows.dtype.newbyteorder("="))
 
 
-def choose_for_video(pictures: Sequence[Any], wanted: str | GreyRange) -> GreyRange | None:
-    """Choose the range of a video from some of its pictures. None: all that they can hold."""
-    seen = [_read_samples(one).reshape(-1) for one in pictures if is_deep_grey(one)]
-    some = np.concatenate([one[:: max(1, one.size * len(seen) // LOOKED_AT) | 1] for one in seen])
-    chosen = choose_range(some, pictures[0].format.components[0].bits, wanted)
-    is_whole = chosen is None or not chosen.said or chosen[:2] == (0, 1)
-    return None if is_whole or (wanted == FULL) else chosen
+def choose_for_video(pictures: Sequence[Any], setting: str | GreyRange) -> GreyRange | None:
+    """Choose the range of a video from some of its pictures. None: the whole range."""
+    greys = [_read_samples(one).reshape(-1) for one in pictures if is_deep_grey(one)]
+    some = np.concatenate([one[:: max(1, one.size * len(greys) // SAMPLED) | 1] for one in greys])
+    chosen = choose_range(some, pictures[0].format.components[0].bits, setting)
+    is_whole = chosen is None or not chosen.note or chosen[:2] == (0, 1)
+    return None if is_whole or setting == FULL else chosen
 
 
 def to_bgr_of_grey(picture: Any, range: GreyRange, width: int, height: int) -> Image:
@@ -129,9 +128,9 @@ def to_bgr_of_grey(picture: Any, range: GreyRange, width: int, height: int) -> I
     return image
 
 
-def follow(was: GreyRange | None, found: GreyRange | None) -> GreyRange | None:
-    """Return the range of a camera's next picture, for which ``found`` alone would be chosen."""
-    if was is None or found is None:
-        return found
-    low, high = (a + (b - a) * FOLLOWED for a, b in zip(was[:2], found[:2], strict=True))
-    return GreyRange(low, high, was.said)
+def follow(last: GreyRange | None, chosen: GreyRange | None) -> GreyRange | None:
+    """Move a camera's ``last`` range a little towards the one ``chosen`` for its next picture."""
+    if last is None or chosen is None:
+        return chosen
+    low, high = (a + (b - a) * FOLLOW_SHARE for a, b in zip(last[:2], chosen[:2], strict=True))
+    return GreyRange(low, high, last.note)

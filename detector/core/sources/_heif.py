@@ -1,5 +1,5 @@
-"""HEIF pictures, including AVIF (ISO/IEC 23008-12): grids of tiles, cropped, rotated or mirrored,
-which only the file's boxes describe."""
+"""Decode HEIF and AVIF pictures (ISO/IEC 23008-12) that are grids of tiles, cropped, rotated or
+mirrored, as described by the file's boxes."""
 
 from __future__ import annotations
 
@@ -15,32 +15,29 @@ from av.video.reformatter import VideoReformatter
 
 from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, name_to_open
-from detector.core.sources._bgr import to_bgr
+from detector.core.sources._bgr import LIMITED, to_bgr
 from detector.core.sources._picture_size import why_too_large
 from detector.core.types import Image
 
-DESCRIBED_WITHIN = 1 << 20  # bytes from the start that contain a file's list of items
-# items that are not derived from others
-CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")
-
-
+DESCRIBED_WITHIN = 1 << 20  # bytes at the start of a file that contain its list of items
+CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")  # items that are coded pictures
 CROPPED, TURNED, MIRRORED = b"clap", b"irot", b"imir"
 GRID = b"grid"
-LIMITED = 1  # FFmpeg's AVCOL_RANGE: 16 is black, 235 white
 
 
 class HeifItem(NamedTuple):
-    """A picture. ``tiles``: its items, by row. ``turns``: rotations and mirrorings, in order."""
+    """A picture. ``tiles``: numbers of its items, by row. ``turns``: its (kind, values) of crops,
+    rotations and mirrorings, in order."""
 
     width: int
     height: int
     tiles: tuple[int, ...]
     turns: tuple[tuple[bytes, bytes], ...]
-    is_ours: bool  # neither cv2 nor FFmpeg shows it correctly, apart from ``turns``
+    is_ours: bool  # we must decode it, since cv2 and FFmpeg do so wrongly
 
 
 class _ByteReader:
-    """A reader that raises IndexError past the end, so that wrong counts are noticed."""
+    """Reads numbers and boxes. ``take`` raises IndexError past the end, to detect wrong counts."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self._data, self._at = data, at
@@ -52,107 +49,110 @@ class _ByteReader:
         return int.from_bytes(self._data[self._at - length : self._at], "big")
 
     def boxes(self) -> list[tuple[bytes, bytes]]:
-        found = []
+        boxes = []
         while self._at + 8 <= len(self._data) and (size := self.take(4)) >= 8:
             end = self._at - 4 + size
-            found.append((self._data[self._at : self._at + 4], self._data[self._at + 4 : end]))
+            boxes.append((self._data[self._at : self._at + 4], self._data[self._at + 4 : end]))
             self._at = end
-        return found
+        return boxes
 
 
 def read_item(head: bytes, path: str) -> HeifItem | None:
-    """Return the picture that is shown, from the beginning of its file; None without boxes."""
+    """Return the primary picture, from the beginning of its file; None if there are no boxes.
+    Raises SourceError."""
     boxes = dict(_ByteReader(head[:DESCRIBED_WITHIN]).boxes())
     if b"meta" not in boxes:
         return None
     with suppress(IndexError, KeyError):
         meta = dict(_ByteReader(boxes[b"meta"], 4).boxes())
         primary = _ByteReader(meta[b"pitm"], 4).take(4 if meta[b"pitm"][0] else 2)
-        kind = _kind_of(meta[b"iinf"], primary)
+        kind = _find_item_kind(meta[b"iinf"], primary)
         if kind in CODED or kind == GRID:
-            return _read(meta, primary, kind)
+            return _read_primary(meta, primary, kind)
     raise SourceError(f"{path}: its tiles cannot be put together")
 
 
-def _kind_of(iinf: bytes, wanted: int) -> bytes:
+def _find_item_kind(iinf: bytes, number: int) -> bytes:
     for _, item in _ByteReader(iinf, 8 if iinf[0] else 6).boxes():
-        wide = 4 if item[0] > 2 else 2
-        if _ByteReader(item, 4).take(wide) == wanted:
-            return item[6 + wide : 10 + wide]
-    raise KeyError(wanted)
+        width = 4 if item[0] > 2 else 2
+        if _ByteReader(item, 4).take(width) == number:
+            return item[6 + width : 10 + width]
+    raise KeyError(number)
 
 
-def _read(meta: dict[bytes, bytes], primary: int, kind: bytes) -> HeifItem:
+def _read_primary(meta: dict[bytes, bytes], primary: int, kind: bytes) -> HeifItem:
     iref = meta[b"iref"] if kind == GRID else bytes(4)
-    wide = 4 if iref[0] else 2
+    width = 4 if iref[0] else 2
     tiles: tuple[int, ...] = (primary,) if kind in CODED else ()
     for name, content in _ByteReader(iref, 4).boxes():
         reference = _ByteReader(content)
-        if name == b"dimg" and reference.take(wide) == primary:
-            tiles = tuple(reference.take(wide) for _ in range(reference.take(2)))
+        if name == b"dimg" and reference.take(width) == primary:
+            tiles = tuple(reference.take(width) for _ in range(reference.take(2)))
     properties = dict(_ByteReader(meta[b"iprp"]).boxes())
     known = [(b"", b""), *_ByteReader(properties[b"ipco"]).boxes()]
     own = [known[at] for at in _list_properties(properties[b"ipma"], primary)]
     size = _ByteReader(dict(own)[b"ispe"], 4)
-    turns = tuple(one for one in own if one[0] in (CROPPED, TURNED, MIRRORED) and one[1])
+    turns = tuple(entry for entry in own if entry[0] in (CROPPED, TURNED, MIRRORED) and entry[1])
     is_grey = bool(dict(own).get(b"av1C", bytes(4))[2] & 0x10)
     is_ours = kind == GRID or is_grey or CROPPED in dict(turns)
     return HeifItem(size.take(4), size.take(4), tiles, turns, is_ours)
 
 
-def _list_properties(ipma: bytes, wanted: int) -> list[int]:
-    entries, wide = _ByteReader(ipma, 4), 2 if ipma[3] & 1 else 1
+def _list_properties(ipma: bytes, number: int) -> list[int]:
+    entries, width, mask = _ByteReader(ipma, 4), 1, 0x7F
+    if ipma[3] & 1:
+        width, mask = 2, 0x7FFF
     for _ in range(entries.take(4)):
-        number = entries.take(4 if ipma[0] else 2)
-        own = [entries.take(wide) & (0x7FFF if wide > 1 else 0x7F) for _ in range(entries.take(1))]
-        if number == wanted:
-            return own
-    raise KeyError(wanted)
+        item = entries.take(4 if ipma[0] else 2)
+        properties = [entries.take(width) & mask for _ in range(entries.take(1))]
+        if item == number:
+            return properties
+    raise KeyError(number)
 
 
 def decode_tiles(path: str, grid: HeifItem) -> Image:
     """Decode to upright u8 BGR [h, w, 3]. Raises SourceError for missing or unfit tiles."""
-    found: dict[int, Image] = {}
+    decoded: dict[int, Image] = {}
     reformatter, columns = VideoReformatter(), 1
     with suppress(av.error.FFmpegError), av.open(name_to_open(path), **bad_tags()) as container:
         streams = [stream for stream in container.streams.video if stream.id in grid.tiles]
-        width, height = max(((one.width, one.height) for one in streams), default=(1, 1))
+        width, height = max(((tile.width, tile.height) for tile in streams), default=(1, 1))
         columns, rows = -(-grid.width // width), -(-grid.height // height)
         if columns * rows == len(grid.tiles) and not why_too_large(columns * width, rows * height):
             for packet in container.demux(*streams):
-                for one in packet.decode():
-                    tile = to_bgr(reformatter, one, width, height).copy()
-                    if one.format.name.startswith("gray") and one.color_range == LIMITED:
-                        tile = _WIDENED[tile]  # swscale takes all grey for full range
-                    found[packet.stream.id] = tile
-    if not found or found.keys() != set(grid.tiles):
+                for frame in packet.decode():
+                    tile = to_bgr(reformatter, frame, width, height).copy()
+                    if frame.format.name.startswith("gray") and frame.color_range == LIMITED:
+                        tile = _LIMITED_TO_FULL[tile]  # swscale assumes that grey has full range
+                    decoded[packet.stream.id] = tile
+    if not decoded or decoded.keys() != set(grid.tiles):
         raise SourceError(f"{path}: its tiles cannot be put together")
-    tiles = [found[number] for number in grid.tiles]
+    tiles = [decoded[number] for number in grid.tiles]
     lines = [np.hstack(tiles[at : at + columns]) for at in range(0, len(tiles), columns)]
     return turn(np.vstack(lines)[: grid.height, : grid.width], grid.turns)
 
 
 def turn(image: Image, turns: Iterable[tuple[bytes, bytes]]) -> Image:
-    for kind, how in turns:
+    for kind, values in turns:
         if kind == CROPPED:
-            image = _crop(image, how)
+            image = _crop(image, values)
         else:
             turned = kind == TURNED
-            image = np.rot90(image, how[0] & 3) if turned else np.flip(image, how[0] & 1)
+            image = np.rot90(image, values[0] & 3) if turned else np.flip(image, values[0] & 1)
     return np.ascontiguousarray(image)
 
 
 def _crop(image: Image, clap: bytes) -> Image:
-    """Crop the picture; return all of it if the numbers make no sense."""
+    """Crop the picture, unless the numbers are invalid."""
     with suppress(struct.error, ZeroDivisionError):
         numbers = struct.unpack(">IIIIiIiI", clap)
         for axis, at in ((1, 0), (0, 2)):
             whole, length = image.shape[axis], Fraction(*numbers[at : at + 2])
-            offset = Fraction(*numbers[at + 4 : at + 6])  # of its centre
+            offset = Fraction(*numbers[at + 4 : at + 6])  # of the crop's centre from the picture's
             begin, size = round((whole - length) / 2 + offset), round(length)
             if begin >= 0 < size <= whole - begin:
                 image = image.take(range(begin, begin + size), axis)
     return image
 
 
-_WIDENED = np.clip(np.rint((np.arange(256) - 16.0) * 255 / 219), 0, 255).astype(np.uint8)
+_LIMITED_TO_FULL = np.clip(np.rint((np.arange(256) - 16.0) * 255 / 219), 0, 255).astype(np.uint8)

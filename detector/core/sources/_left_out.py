@@ -1,4 +1,4 @@
-"""Describe which files of a folder or pattern are not read: nothing is omitted silently."""
+"""Describe the files of a folder or pattern that are not read, so that users know of them."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from detector.core.sources._contents import (
 
 MOST_SUFFIXES = 8  # suffixes listed in a message
 LONGEST_SUFFIX = 16
-# Files inspected in subfolders: about 50 ms.
-MOST_COUNTED = 10_000
+MOST_COUNTED = 10_000  # files inspected in subfolders, in about 50 ms
 
 
 def describe_left_out(spec: str, contents: Folder, *, videos: bool = False) -> str:
-    """Describe what a run of ``spec`` omits, and what to type. ``videos``: include these."""
+    """Describe the files that a run of ``spec`` omits, and how to read them. ``videos``: videos are
+    omitted, too."""
     others = [
         path
         for path in contents.files
         if kind_of_name(path) is None or (videos and not is_picture(path))
     ]
     others = [path for path in others if not is_output(path)]
-    said = []
-    if by_suffix := name_suffixes(Counter(map(suffix_of, others)), contents.strange):
-        said.append(f"{by_suffix} (if one is a picture or a video, give its path)")
-    if below := _describe_below(spec, contents.folders):
-        said.append(below)
-    return "; ".join(said)
+    parts = []
+    if by_suffix := name_suffixes(Counter(map(suffix_of, others)), contents.special):
+        parts.append(f"{by_suffix} (if one is a picture or a video, give its path)")
+    if below := _describe_subfolders(spec, contents.folders):
+        parts.append(below)
+    return "; ".join(parts)
 
 
 def find_earlier(specs: Sequence[str], skip: Callable[[str], bool]) -> set[str]:
-    """Return the outputs among the specs (``skip``) that are named after another spec."""
-    written = {spec for spec in specs if skip(spec)}
-    stems = (os.path.splitext(os.path.basename(spec))[0] for spec in {*specs} - written)
-    begins = tuple(f"{stem}-" for stem in stems if stem)
-    return {spec for spec in written if os.path.basename(spec).startswith(begins)}
+    """Return the specs for which ``skip`` is true and that are named after another spec."""
+    outputs = {spec for spec in specs if skip(spec)}
+    stems = (os.path.splitext(os.path.basename(spec))[0] for spec in {*specs} - outputs)
+    prefixes = tuple(f"{stem}-" for stem in stems if stem)
+    return {spec for spec in outputs if os.path.basename(spec).startswith(prefixes)}
 
 
 def suffix_of(path: str) -> str:
     return os.path.splitext(path)[1].lower()[:LONGEST_SUFFIX]
 
 
-def name_suffixes(suffixes: Counter[str], strange: int = 0) -> str:
-    """Return ``3 left out: 2 .txt, 1 .xyz`` or "". ``strange``: dead links, pipes and so on."""
+def name_suffixes(suffixes: Counter[str], special: int = 0) -> str:
+    """Return ``3 skipped: 2 .txt, 1 .xyz`` or "". ``special``: number of dead links and pipes."""
     parts = [
         f"{count} {suffix or 'without a suffix'}"
         for suffix, count in sorted(suffixes.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -63,32 +63,32 @@ def name_suffixes(suffixes: Counter[str], strange: int = 0) -> str:
         rest = sorted(suffixes.values(), reverse=True)[MOST_SUFFIXES - 1 :]
         others = f"{sum(rest)} with {len(rest)} other suffixes"
         parts = [*parts[: MOST_SUFFIXES - 1], others]
-    if strange:
-        parts.append(f"{strange} neither file nor folder")
-    return f"{suffixes.total() + strange} skipped: {', '.join(parts)}" if parts else ""
+    if special:
+        parts.append(f"{special} neither file nor folder")
+    return f"{suffixes.total() + special} skipped: {', '.join(parts)}" if parts else ""
 
 
-def _describe_below(spec: str, folders: Iterable[str]) -> str:
-    holding, pictures, videos, seen = [], 0, 0, 0
+def _describe_subfolders(spec: str, folders: Iterable[str]) -> str:
+    nonempty, pictures, videos, inspected = [], 0, 0, 0
     entered = {os.path.realpath(spec)}  # links may form a loop
     for folder in sorted(folders):
         before = pictures + videos
         for path in walk_files(folder, entered) if not is_output(folder) else ():
-            seen += 1
+            inspected += 1
             pictures += kind_of_name(path) == PICTURE
             videos += kind_of_name(path) == VIDEO and not is_output(path)
-            if seen >= MOST_COUNTED:
+            if inspected >= MOST_COUNTED:
                 break
         if pictures + videos > before:
-            holding.append(folder)
-        if seen >= MOST_COUNTED:
+            nonempty.append(folder)
+        if inspected >= MOST_COUNTED:
             break
-    if not holding:
+    if not nonempty:
         return ""
     counts = ((pictures, "picture"), (videos, "video"))
     what = " and ".join(counted(count, noun) for count, noun in counts if count)
-    least = "at least " if seen >= MOST_COUNTED else ""
-    left = f"{counted(len(holding), 'subfolder')} with {least}{what} not entered"
+    least = "at least " if inspected >= MOST_COUNTED else ""
+    skipped = f"{counted(len(nonempty), 'subfolder')} with {least}{what} not entered"
     if os.path.isdir(spec):
-        return f"{left}; to include all: {shlex.quote(os.path.join(glob.escape(spec), '**'))}"
-    return f"{left}; give a folder: {shlex.quote(holding[0])}"
+        return f"{skipped}; to include all: {shlex.quote(os.path.join(glob.escape(spec), '**'))}"
+    return f"{skipped}; give a folder: {shlex.quote(nonempty[0])}"

@@ -1,9 +1,8 @@
-"""The size that a picture claims, read before decoding, and whether such a size can be decoded
-here.
+"""Read the size that a picture claims before decoding it, and refuse sizes that are too large.
 
 A JPEG of one kilobyte can claim 32767x32767 pixels. libjpeg fills missing parts with grey, so
 decoding it takes 6 GB of memory and most of a minute. For a PNG, cv2 allocates as much memory as
-its next chunk claims. Files are recognised by content, so all of cv2's formats are covered here.
+its next chunk claims. cv2 recognizes files by content, so all of its formats are covered here.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from detector.core.errors.machine import too_much
 from detector.core.sources._tiff import COMPRESSION, HEIGHT, STARTS, WIDTH, read_tiff
 
 MOST_PIXELS = 1 << 28  # 16384x16384, 0.8 GB as BGR; also the largest WebP
-# Bytes of memory per pixel during decoding: 9 for a progressive JPEG in 4:4:4 (6 for coefficients,
-# 3 for BGR), 6 to 7 for others, measured with OpenCV 5.0; plus 3 for another picture in flight.
+# Bytes of memory per pixel while decoding, measured with OpenCV 5.0: 9 for a progressive 4:4:4 JPEG
+# (6 for coefficients, 3 for BGR), 6 to 7 for others; plus 3 for another picture in flight.
 PIXEL_BYTES = 12
 PNG = b"\x89PNG\r\n\x1a\n"
 Size = tuple[int, int]  # width, height
 
 
 def claimed_size(data: bytes) -> Size | None:
-    """Return width and height; None if the header is truncated or the format is unknown here."""
+    """Return width and height; None if the header is truncated or not of a known format."""
     try:
         for start, read in _FORMATS:
             if data.startswith(start):
@@ -55,23 +54,23 @@ def why_too_large(width: int, height: int, stored: int = 0) -> str | None:
 
 
 def _has_all_chunks(data: bytes) -> bool:
-    """Return whether each chunk of a PNG has its stated length, to the last one."""
+    """Return whether all chunks of a PNG are complete."""
     at = len(PNG)
     while len(data) >= at + 12:
         (length,) = struct.unpack_from(">I", data, at)
-        kind, at = data[at + 4 : at + 8], at + 12 + length  # its length, kind and checksum
+        kind, at = data[at + 4 : at + 8], at + 12 + length  # 12: length, kind and checksum
         if kind == b"IEND":
             return bool(len(data) >= at)
     return False
 
 
-def _png(data: bytes) -> Size:
+def _read_png(data: bytes) -> Size:
     width, height = struct.unpack_from(">II", data, 16)
     return width, height
 
 
-def _jpeg(data: bytes) -> Size | None:
-    """Return the size in the first frame header, past segments with thumbnails."""
+def _read_jpeg(data: bytes) -> Size | None:
+    """Return the size in the first frame header, after segments that may contain thumbnails."""
     at = 2
     while data[at] == 0xFF:
         marker = data[at + 1]
@@ -79,14 +78,14 @@ def _jpeg(data: bytes) -> Size | None:
             at += 1
             continue
         (length,) = struct.unpack_from(">H", data, at + 2)
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a table, not a frame
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # not frames
             height, width = struct.unpack_from(">HH", data, at + 5)
             return width, height
         at += 2 + length
     return None
 
 
-def _webp(data: bytes) -> Size | None:
+def _read_webp(data: bytes) -> Size | None:
     kind = data[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
@@ -99,30 +98,30 @@ def _webp(data: bytes) -> Size | None:
     return None
 
 
-def _bmp(data: bytes) -> Size:
+def _read_bmp(data: bytes) -> Size:
     (header,) = struct.unpack_from("<I", data, 14)
     width, height = struct.unpack_from("<HH" if header == 12 else "<ii", data, 18)
-    return abs(width), abs(height)  # a negative height means rows from the top
+    return abs(width), abs(height)  # a negative height means that the top row is first
 
 
-def _tiff(data: bytes) -> Size | None:
-    found = read_tiff(data)
-    return None if found is None else (found[WIDTH], found[HEIGHT])
+def _read_tiff(data: bytes) -> Size | None:
+    tiff = read_tiff(data)
+    return None if tiff is None else (tiff[WIDTH], tiff[HEIGHT])
 
 
-def _gif(data: bytes) -> Size:
-    """Return the size of the screen on which each picture is placed."""
+def _read_gif(data: bytes) -> Size:
+    """Return the size of the logical screen, which contains all pictures."""
     width, height = struct.unpack_from("<HH", data, 6)
     return width, height
 
 
-def _sun(data: bytes) -> Size:
+def _read_sun(data: bytes) -> Size:
     width, height = struct.unpack_from(">II", data, 4)
     return width, height
 
 
-def _jpeg_2000(data: bytes) -> Size | None:
-    """Return the size in the first SIZ segment: its right and lower edges."""
+def _read_jpeg_2000(data: bytes) -> Size | None:
+    """Return the right and lower edge from the first SIZ segment."""
     at = data.find(b"\xff\x4f\xff\x51")
     if at < 0:
         return None
@@ -133,40 +132,40 @@ def _jpeg_2000(data: bytes) -> Size | None:
 _NETPBM = re.compile(rb"P[1-6Ff](?:\s+|#[^\n]*\n)+(\d+)(?:\s+|#[^\n]*\n)+(\d+)")
 _PAM = re.compile(rb"\b(WIDTH|HEIGHT)\s+(\d+)")
 _RADIANCE = re.compile(rb"[-+]Y\s+(\d+)\s+[-+]X\s+(\d+)")
-_HEADER = 4096  # bytes that hold a text header
-_LONGEST = 12  # digits; longer numbers are too large anyway
+_HEADER = 4096  # longest text header, in bytes
+_LONGEST = 12  # digits; longer numbers are above MOST_PIXELS
 
 
-def _netpbm(data: bytes) -> Size | None:
-    found = _NETPBM.match(data[:_HEADER])
-    return (_number(found[1]), _number(found[2])) if found else None
+def _read_netpbm(data: bytes) -> Size | None:
+    match = _NETPBM.match(data[:_HEADER])
+    return (_parse_number(match[1]), _parse_number(match[2])) if match else None
 
 
-def _pam(data: bytes) -> Size | None:
-    sides = {key: _number(value) for key, value in _PAM.findall(data[:_HEADER])}
+def _read_pam(data: bytes) -> Size | None:
+    sides = {key: _parse_number(value) for key, value in _PAM.findall(data[:_HEADER])}
     return (sides[b"WIDTH"], sides[b"HEIGHT"]) if len(sides) == 2 else None
 
 
-def _radiance(data: bytes) -> Size | None:
-    found = _RADIANCE.search(data[:_HEADER])
-    return (_number(found[2]), _number(found[1])) if found else None
+def _read_radiance(data: bytes) -> Size | None:
+    match = _RADIANCE.search(data[:_HEADER])
+    return (_parse_number(match[2]), _parse_number(match[1])) if match else None
 
 
-def _number(digits: bytes) -> int:
+def _parse_number(digits: bytes) -> int:
     return int(digits) if len(digits) <= _LONGEST else MOST_PIXELS + 1
 
 
 _FORMATS = (
-    (b"\xff\xd8", _jpeg),
-    (PNG, _png),
-    (b"RIFF", _webp),
-    (b"BM", _bmp),
-    *((start, _tiff) for start in STARTS),
-    (b"GIF8", _gif),
-    (b"\x59\xa6\x6a\x95", _sun),
-    (b"\xff\x4f\xff\x51", _jpeg_2000),
-    (b"\0\0\0\x0cjP  ", _jpeg_2000),
-    (b"P7", _pam),
-    (b"P", _netpbm),
-    (b"#?", _radiance),
+    (b"\xff\xd8", _read_jpeg),
+    (PNG, _read_png),
+    (b"RIFF", _read_webp),
+    (b"BM", _read_bmp),
+    *((start, _read_tiff) for start in STARTS),
+    (b"GIF8", _read_gif),
+    (b"\x59\xa6\x6a\x95", _read_sun),
+    (b"\xff\x4f\xff\x51", _read_jpeg_2000),
+    (b"\0\0\0\x0cjP  ", _read_jpeg_2000),
+    (b"P7", _read_pam),
+    (b"P", _read_netpbm),
+    (b"#?", _read_radiance),
 )

@@ -1,4 +1,4 @@
-"""Read pictures one after the other: frame n is at n seconds."""
+"""Read pictures one after another; frame n is at n seconds."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ from detector.core.sources._contents import (
     kind_of_name,
 )
 from detector.core.sources._cv2 import cv2
-from detector.core.sources.base import ANY, Choice, SteppingSource, note_of_reduced
+from detector.core.sources.base import ANY, Choice, SteppingSource, note_reduced
 from detector.core.types import Frame, Image, Reduced, SourceInfo, size_of
 
 if TYPE_CHECKING:
     from detector.core.timeline.crew import Crew, Pending
 
 Read = tuple[Image | Reduced | None, str]
-AHEAD_BYTES = 256 << 20  # of decoded pictures that wait; one is always allowed
+AHEAD_BYTES = 256 << 20  # limit for pictures decoded ahead; one is always allowed
 JPEG = b"\xff\xd8"
 REDUCED = {
     2: cv2.IMREAD_REDUCED_COLOR_2,
     4: cv2.IMREAD_REDUCED_COLOR_4,
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
-# part of a file that tells whether it is an animation, after at most a colour profile
-HEAD_BYTES = 4096
+HEAD_BYTES = 4096  # of a file, which state whether it is an animation
 MAX_NOTES = 10  # pictures named in notes; all unreadable ones are counted
 
 
 class OpenPictures(SteppingSource):
-    """One frame per picture. ``Frame.index`` is its place in the list, unreadable ones included."""
+    """One frame per picture. ``Frame.index`` also counts unreadable pictures."""
 
     decoder = "opencv"
 
@@ -60,19 +59,19 @@ class OpenPictures(SteppingSource):
         super().__init__(stride, frames)
         self._choice = choice
         self._paths = paths
-        self._names = _output_names(paths)
+        self._names = _make_output_names(paths)
         self._grabbed = 0
-        self.left_out = ""  # reported at the end, after errors of single pictures
-        # A note without its range -> its first picture with the whole note, the number of others,
-        # and its index in ``notes``.
-        self._told: dict[str, tuple[tuple[str, str], int, int]] = {}
+        self.left_out = ""  # reported at the end, after the notes on single pictures
+        # Maps a note without its numbers to the first picture with the whole note, the number of
+        # other pictures, and the index in ``notes``.
+        self._noted: dict[str, tuple[tuple[str, str], int, int]] = {}
         # Pictures decoded or being decoded, the next one first.
         self._ahead: deque[tuple[int, Pending[Read]]] = deque()
         self._crew: Crew | None = None
-        self._parts: Counter[int] = Counter()  # how many pictures were decoded to which fraction
-        self._first, first = self._first_readable(spec)
+        self._reduced: Counter[int] = Counter()  # maps a divisor to the number of pictures
+        self._first, first = self._find_first(spec)
         self._first_picture: Image | Reduced | None = first
-        self._bytes = pixels_of(first).nbytes  # of the last picture
+        self._bytes = pixels_of(first).nbytes  # size of the last picture
         height, width = size_of(first)
         self.info = SourceInfo(
             path=str(spec),
@@ -90,17 +89,17 @@ class OpenPictures(SteppingSource):
 
             self._crew = Crew("picture", choice.at_once)
 
-    def _first_readable(self, spec: str) -> tuple[int, Image | Reduced]:
+    def _find_first(self, spec: str) -> tuple[int, Image | Reduced]:
         for index in range(0, len(self._paths), self._stride):
-            picture = self._tell_read(index)
+            picture = self._read_noted(index)
             if picture is not None:
                 return index, picture
         if len(self._paths) == 1:
             if why := _why_unread(self._paths[0]):
-                cure = "make it smaller" if "pixels" in why else "write it again"
-                cure = "save it as 8-bit RGB" if "TIFF" in why else cure
-                cure = "convert it: heif-convert IN.heic OUT.jpg" if "tiles" in why else cure
-                raise SourceError(f"{spec}: {why}; {cure}")
+                remedy = "make it smaller" if "pixels" in why else "write it again"
+                remedy = "save it as 8-bit RGB" if "TIFF" in why else remedy
+                remedy = "convert it: heif-convert IN.heic OUT.jpg" if "tiles" in why else remedy
+                raise SourceError(f"{spec}: {why}; {remedy}")
             raise SourceError(
                 f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)"
             )
@@ -120,35 +119,41 @@ class OpenPictures(SteppingSource):
         if self.left_out:
             self.notes.append(f"{self.info.path}: {self.left_out}")
         self.left_out = ""
-        for part, count in sorted(self._parts.items()):
-            self.notes.append(note_of_reduced(counted(count, "picture"), part))
-        self._parts.clear()
+        for factor, count in sorted(self._reduced.items()):
+            self.notes.append(note_reduced(counted(count, "picture"), factor))
+        self._reduced.clear()
 
     def grabbed_pts(self) -> int:
         return self._grabbed - 1
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        """Return the picture, never in ``into``: cv2 decodes into its own memory."""
+        """Return the picture, never in ``into``, since cv2 decodes into its own memory."""
         path = self._paths[index]
-        picture = self._take_first() if index == self._first else self._tell_read(index)
+        if index == self._first:
+            picture, self._first_picture = self._first_picture, None
+        else:
+            picture = self._read_noted(index)
         if picture is None:
-            self._note_bad(path)
+            self.counts.bad += 1
+            if len(self.notes) < MAX_NOTES:
+                why = _why_unread(path) or "cannot be read as a picture"
+                self.notes.append(f"{path}: {why}, skipped")
             return None
         if kind_of_name(path) != PICTURE:
-            self._tell(path, "its name is not that of a picture, but it holds one")
+            self._add_note(path, "its name is not that of a picture, but it holds one")
         from detector.core.sources._tiff import read_taken
 
         frame = Frame(index, index, float(index), pixels_of(picture), path, name=self._names[index])
         frame.taken = read_taken(path)
         if isinstance(picture, Reduced):
-            self._parts[picture.factor] += 1
+            self._reduced[picture.factor] += 1
             frame.reduced = picture
         return frame
 
     def _take(self, index: int) -> Read:
-        """Return the picture from those decoded ahead, and start decoding the following ones."""
+        """Return a picture that was decoded ahead, and start decoding the following ones."""
         if self._crew is None:
-            return read_and_tell(self._paths[index], self._choice)
+            return read_with_note(self._paths[index], self._choice)
         while self._ahead and self._ahead[0][0] < index:
             self._ahead.popleft()
         at_once = self._choice.at_once
@@ -159,38 +164,28 @@ class OpenPictures(SteppingSource):
         for following in range(begin, len(self._paths), self._stride):
             if len(self._ahead) >= most:
                 break
-            work = partial(read_and_tell, self._paths[following], self._choice)
+            work = partial(read_with_note, self._paths[following], self._choice)
             self._ahead.append((following, self._crew.submit(work)))
-        picture, said = self._ahead.popleft()[1].result()
+        picture, note = self._ahead.popleft()[1].result()
         if picture is not None:
             self._bytes = pixels_of(picture).nbytes
-        return picture, said
+        return picture, note
 
-    def _tell_read(self, index: int) -> Image | Reduced | None:
-        path, (picture, said) = self._paths[index], self._take(index)
-        if picture is not None and (said := said or self._choice.tell_grey(None)):
-            self._tell(path, said)
+    def _read_noted(self, index: int) -> Image | Reduced | None:
+        path, (picture, note) = self._paths[index], self._take(index)
+        if picture is not None and (note := note or self._choice.describe_grey(None)):
+            self._add_note(path, note)
         return picture
 
-    def _tell(self, path: str, said: str) -> None:
-        """Add one note for all pictures with the same message except for its numbers."""
-        kind = re.sub(r"[\d.]+ to [\d.]+", "", said)
-        first, others, at = self._told.get(kind, ((path, said), -1, len(self.notes)))
+    def _add_note(self, path: str, note: str) -> None:
+        """Add a note; notes that differ only in numbers are merged."""
+        kind = re.sub(r"[\d.]+ to [\d.]+", "", note)
+        first, others, at = self._noted.get(kind, ((path, note), -1, len(self.notes)))
         if others < 0 and len(self.notes) >= MAX_NOTES:
             return
-        self._told[kind] = first, others + 1, at
+        self._noted[kind] = first, others + 1, at
         more = f" (and {counted(others + 1, 'other')})" if others >= 0 else ""
         self.notes[at : at + 1] = [f"{first[0]}{more}: {first[1]}"]
-
-    def _take_first(self) -> Image | Reduced | None:
-        picture, self._first_picture = self._first_picture, None
-        return picture
-
-    def _note_bad(self, path: str) -> None:
-        self.counts.bad += 1
-        if len(self.notes) < MAX_NOTES:
-            why = _why_unread(path) or "cannot be read as a picture"
-            self.notes.append(f"{path}: {why}, skipped")
 
     def close(self) -> None:
         super().close()
@@ -201,23 +196,23 @@ class OpenPictures(SteppingSource):
         self._first_picture = None
 
 
-def _output_names(paths: Sequence[str]) -> list[str]:
-    """Return the files' names, with their folders below the common one if several share a name."""
+def _make_output_names(paths: Sequence[str]) -> list[str]:
+    """Return the files' names, or their paths in the common folder for names that are repeated."""
     names = [os.path.basename(path) for path in paths]
-    often = {name for name, count in Counter(names).items() if count > 1}
-    if not often:
+    repeated = {name for name, count in Counter(names).items() if count > 1}
+    if not repeated:
         return names
     whole = [os.path.abspath(path) for path in paths]
     common = os.path.commonpath([os.path.dirname(path) for path in whole])
     return [
-        os.path.relpath(path, common) if name in often else name
+        os.path.relpath(path, common) if name in repeated else name
         for path, name in zip(whole, names, strict=True)
     ]
 
 
 def read_picture(path: str) -> Image | None:
     """Return u8 BGR [h, w, 3], upright by EXIF; None if it cannot be read."""
-    picture = read_and_tell(path)[0]
+    picture = read_with_note(path)[0]
     return None if picture is None else pixels_of(picture)
 
 
@@ -226,7 +221,7 @@ def pixels_of(picture: Image | Reduced) -> Image:
 
 
 def read_size(path: str) -> tuple[int, int] | None:
-    """Return width and height as the picture is shown; None if it cannot be read."""
+    """Return the displayed width and height; None if the picture cannot be read."""
     from detector.core.sources._picture_size import claimed_size
 
     with suppress(OSError), open(name_to_open(path), "rb") as file:
@@ -238,23 +233,23 @@ def read_size(path: str) -> tuple[int, int] | None:
     return None if image is None else (image.shape[1], image.shape[0])
 
 
-def read_and_tell(path: str, choice: Choice = ANY) -> Read:
-    """Return what ``read_picture`` does, and a note on samples of more than 8 bits; "" for none."""
+def read_with_note(path: str, choice: Choice = ANY) -> Read:
+    """Read a picture as ``choice`` says; also return a note on its conversion, or ""."""
     try:
         if path.lower().endswith(FFMPEG_PICTURES):
             return _decode_with_ffmpeg(path, choice)
         # numpy reads files whose names cv2.imread cannot handle.
         data = np.fromfile(name_to_open(path), np.uint8)
-        found = _decode(data, choice)
-        if found[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF under another name
-            found = _decode_with_ffmpeg(path, choice)
+        decoded = _decode(data, choice)
+        if decoded[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF under another name
+            decoded = _decode_with_ffmpeg(path, choice)
     except (OSError, cv2.error, SourceError):
         return None, ""
-    return found
+    return decoded
 
 
 def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
-    """Return the only frame of a "video", and a note on its samples. Raises SourceError."""
+    """Decode a picture as a video of one frame; also return a note. Raises SourceError."""
     from detector.core.sources._heif import DESCRIBED_WITHIN, decode_tiles, read_item
     from detector.core.sources.video._container import probe
     from detector.core.sources.video.av import AvSource
@@ -266,11 +261,11 @@ def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
     video = probe(path, Choice(grey=choice.grey))
     with AvSource(video) as source:
         frame, grey = source.read(), video.grey
-        return None if frame is None else frame.image.copy(), grey.said if grey else ""
+        return None if frame is None else frame.image.copy(), grey.note if grey else ""
 
 
 def _why_unread(path: str) -> str | None:
-    """Return why a picture is too large, truncated or of odd tiles; None for other reasons."""
+    """Explain why a picture cannot be read: its size, damage or format; None if unknown."""
     from detector.core.sources._picture_size import why_not_decoded
     from detector.core.sources._tiff import STARTS
 
@@ -298,7 +293,7 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
     if (deep := decode_deep(data, choice.grey)) is not None:
         return deep
     if choice.reduce is not None and (reduced := _decode_reduced(data, choice)) is not None:
-        return reduced, _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
+        return reduced, _describe_unused(data[:FIRST_JPEG_WITHIN].tobytes())
     image = cv2.imdecode(data, cv2.IMREAD_COLOR)
     if image is not None and data[4:8].tobytes() == b"ftyp":
         from detector.core.sources._heif import DESCRIBED_WITHIN, read_item, turn
@@ -307,16 +302,16 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
         if item is not None and item.is_ours:
             return None, ""
         image = image if item is None else turn(image, item.turns)
-    return image, _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
+    return image, _describe_unused(data[:FIRST_JPEG_WITHIN].tobytes())
 
 
 def _decode_reduced(data: NDArray[np.uint8], choice: Choice) -> Reduced | None:
-    """Return a JPEG at a fraction of its size, which libjpeg decodes fast; None for others."""
+    """Decode a JPEG fast at a fraction of its size; None for other formats and fractions."""
     from detector.core.sources._picture_size import claimed_size
 
     if data[:2].tobytes() != JPEG or (size := claimed_size(data.tobytes())) is None:
         return None
-    factor = choice.part_of(*size)  # its EXIF may rotate it
+    factor = choice.find_reduction(*size)  # its EXIF may rotate it
     if factor not in REDUCED:
         return None
     pixels = cv2.imdecode(data, REDUCED[factor])
@@ -330,10 +325,10 @@ def _decode_reduced(data: NDArray[np.uint8], choice: Choice) -> Reduced | None:
     return None
 
 
-def _name_unread(data: bytes) -> str:
-    """Return which pictures of a file are unused; "" if it has only one. A GIF is a video."""
+def _describe_unused(data: bytes) -> str:
+    """Describe the further pictures of a file, which are not read; "" if it has only one."""
     is_animated = data[12:16] == b"VP8X" and data[20] & 2
     if is_animated or b"acTL" in data[:HEAD_BYTES].partition(b"IDAT")[0]:
         return "an animation: only its first picture is used; convert it to a video to use all"
-    many = "a stream of pictures: only the first is used; give it by name to use all"
-    return many if holds_jpegs(data) else ""
+    note = "a stream of pictures: only the first is used; give it by name to use all"
+    return note if holds_jpegs(data) else ""

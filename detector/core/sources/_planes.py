@@ -1,7 +1,7 @@
-"""PyAV's decoded pictures as planes of YUV, without a copy, and planes that may be drawn into.
+"""Read PyAV's decoded pictures as YUV planes without a copy, and copy them for drawing.
 
-A decoder still refers to pictures that it has returned, so their planes are read-only. ``Easel``
-holds the pictures that boxes are drawn into and that an encoder reads.
+A decoder may still use the pictures that it has returned, so their planes are read-only. Boxes are
+drawn into the pictures of ``Easel``, which an encoder then reads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from detector.core.sources._bgr import (
     FORMATS,
     FULL,
     HDR_TRANSFERS,
+    LIMITED,
     LUMA,
     WIDE_PRIMARIES,
     colours_of,
@@ -25,13 +26,12 @@ from detector.core.sources._bgr import (
 )
 from detector.core.types import Colours, Frame, Image, Picture, Planes
 
-LIMITED = 1  # FFmpeg's AVCOL_RANGE
 TAGS = ("colorspace", "color_range", "color_trc", "color_primaries", "interlaced_frame")
 kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
-    """Return why a video with this first picture (None: undecodable) is read as BGR, or ""."""
+    """Return why a video with this first picture (None: damaged) must be read as BGR, or ""."""
     if picture is None:
         return "its first picture comes late"
     name = picture.format.name
@@ -53,7 +53,7 @@ def why_no_planes(picture: Any) -> str:
 
 
 class PlanesReader:
-    """Reads a video's planes. Pictures of other sizes become BGR; ``made`` counts them."""
+    """Reads a video's pictures as planes. ``made`` counts conversions to BGR."""
 
     def __init__(self) -> None:
         from av.video.reformatter import VideoReformatter
@@ -62,11 +62,11 @@ class PlanesReader:
         self._lock = threading.Lock()
         self._to_bgr, self._to_first = VideoReformatter(), VideoReformatter()
         self._size: tuple[int, int] | None = None  # width, height of the first picture
-        self._kind: tuple[Any, ...] = ()  # of the last one
-        self._colours: Colours | None = None  # for that kind; None: it cannot stay planes
+        self._kind: tuple[Any, ...] = ()  # of the last picture
+        self._colours: Colours | None = None  # for that kind; None: it must become BGR
 
     def read(self, picture: Any) -> Picture:
-        """Return PyAV's ``picture`` as planes, which keep it alive, or as BGR."""
+        """Return PyAV's ``picture`` as planes of its memory, or as BGR."""
         kind = kind_of(picture)
         width, height = self._size = self._size or (picture.width, picture.height)
         if kind != self._kind:
@@ -82,7 +82,7 @@ class PlanesReader:
         return Planes(y, u, v, self._colours, self.make_bgr, picture)
 
     def make_bgr(self, planes: Planes) -> Image:
-        """Return [h, w, 3] u8, pixel for pixel as the readers of BGR make it."""
+        """Return [h, w, 3] u8, the same pixels as if the video were read as BGR."""
         picture = blank_like(planes, planes).picture if planes.picture is None else planes.picture
         height, width = planes.y.shape
         with self._lock:
@@ -92,7 +92,7 @@ class PlanesReader:
 
 def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
     """Return writeable planes of the same size and colours, with the content of ``filled``."""
-    import av  # here: photos use an easel too, without PyAV
+    import av  # here, since photos also use an easel, but need no PyAV
 
     height, width = planes.y.shape
     colours, picture = planes.colours, av.VideoFrame(width, height, "yuv420p")
@@ -106,24 +106,25 @@ def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
     return blank
 
 
-def copy_planes(of: Planes, to: Planes) -> None:
-    np.copyto(to.y, of.y)
-    np.copyto(to.u, of.u)
-    np.copyto(to.v, of.v)
+def copy_planes(source: Planes, target: Planes) -> None:
+    np.copyto(target.y, source.y)
+    np.copyto(target.u, source.u)
+    np.copyto(target.v, source.v)
 
 
 class Easel:
-    """The pictures that boxes are drawn into, in rotation. The writer's is encoded before the next
-    one comes. Other threads draw one each, as many wait, as many may be overtaken: three each."""
+    """The pictures that boxes are drawn into, used in rotation. One is enough if the writer draws,
+    since it is encoded before the next frame. Other ``threads`` need three each: for a frame being
+    drawn, one in the queue, and one drawn before its turn."""
 
     def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
-        """Create the pictures. ``bgr``: an output needs BGR with boxes, so they are drawn there."""
+        """``bgr``: an output needs BGR with boxes, so boxes are drawn into BGR."""
         self._bgr = bgr
         self._planes: list[Planes | None] = [None] * max(1, 3 * threads)
         self._turns = itertools.count()
 
     def put(self, frame: Frame) -> None:
-        """Replace the picture of a frame by one that may be drawn into. Planes are copied."""
+        """Replace a frame's picture with a copy or BGR picture that may be drawn into."""
         given = frame.picture
         if not isinstance(given, Planes):
             return

@@ -1,5 +1,5 @@
-"""An object of a store as a random-access file, read by ranges and never copied to disk. All
-openings of a video share one object and its bounded cache of blocks."""
+"""Read an object in a store as a random-access file, by ranges, without a copy on disk. Every
+opening of a video shares one object and its bounded cache of blocks."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from detector.core.sources._storage import explain, open_store, path_in_store
 
 BLOCK = 1 << 20  # bytes; the last block of an object has fewer
 MOST_AT_ONCE = 4  # blocks in one request during sequential reading
-KEPT = 32  # blocks
-PAUSES_S = (0.5, 2.0)  # before a retry
+CACHED_BLOCKS = 32
+PAUSES_S = (0.5, 2.0)  # before each retry
 
 
 class RangedObject:
-    """An object in a store. Several threads may read it. ``received``: bytes so far."""
+    """An object in a store, for several threads. ``received``: bytes so far."""
 
     most_at_once = MOST_AT_ONCE
-    keeps_part = False  # whether bytes before an error count as a shorter object
+    keeps_part = False  # whether the bytes before an error are accepted as a shorter object
 
     def __init__(self, place: Addressed) -> None:
         self.place = place
         self.received = 0
-        self.error: DetectVideoError | None = None  # what ended the reading, for good
+        self.error: DetectVideoError | None = None  # once set, every read fails
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self._expected, self._at_once = 0, 1  # the block after the last one requested
-        self._file = self._persist(self._open)
+        self._expected, self._at_once = 0, 1  # next block of a sequential reader; request's size
+        self._file = self._retry(self._open)
         self.size = int(self._file.size or 0)
 
     def _open(self) -> Any:
@@ -47,36 +47,36 @@ class RangedObject:
         return BLOCK
 
     def read(self, start: int, length: int) -> bytes:
-        """Return at most ``length`` bytes from ``start``; b"" at the end. Raises SourceError."""
+        """Return 1 to ``length`` bytes from ``start``; b"" at the end. Raises SourceError."""
         if start >= self.size or length <= 0:
             return b""
         number, within = divmod(start, self.block)
         with self._lock:
-            block = self._block(number)
+            block = self._get_block(number)
         return block[within : within + length]
 
-    def _block(self, number: int) -> bytes:
+    def _get_block(self, number: int) -> bytes:
         if self.error is not None:
             raise self.error
         if number not in self._blocks:
-            self._fetch(number)
+            self._fetch_blocks(number)
         self._blocks.move_to_end(number)
         return self._blocks[number]
 
-    def _fetch(self, number: int) -> None:
-        on_and_on = number == self._expected
-        self._at_once = min(self.most_at_once, self._at_once * 2) if on_and_on else 1
+    def _fetch_blocks(self, number: int) -> None:
+        is_sequential = number == self._expected
+        self._at_once = min(self.most_at_once, self._at_once * 2) if is_sequential else 1
         start = number * self.block
         end = min(self.size, start + self._at_once * self.block)
         self._expected = number + self._at_once
-        data = self._persist(lambda: self._ask(start, end))
+        data = self._retry(lambda: self._request(start, end))
         for at in range(0, len(data), self.block):
             self._blocks[number + at // self.block] = data[at : at + self.block]
             self._blocks.move_to_end(number + at // self.block)
-        while len(self._blocks) * self.block > KEPT * BLOCK:
+        while len(self._blocks) * self.block > CACHED_BLOCKS * BLOCK:
             self._blocks.popitem(last=False)
 
-    def _ask(self, start: int, end: int) -> bytes:
+    def _request(self, start: int, end: int) -> bytes:
         self._file.seek(start)
         data = bytes(self._file.read(end - start))
         self.received += len(data)
@@ -84,18 +84,18 @@ class RangedObject:
             raise ConnectionError(f"{len(data)} of {end - start} bytes came")
         return data
 
-    def _persist(self, act: Any) -> Any:
-        """Retry if that may help. A final failure is permanent."""
+    def _retry(self, action: Any) -> Any:
+        """Call ``action``, retrying transient errors. A final error stays in ``error``."""
         for pause_s in (*PAUSES_S, None):
             try:
-                return act()
+                return action()
             except DetectVideoError as error:
                 self.error = error
                 raise
             except Exception as error:
-                trouble = explain(error, self.place.scheme)
-                if pause_s is None or not trouble.passes:
-                    self.error = SourceError(f"{self.place}: {trouble.text}")
+                meaning = explain(error, self.place.scheme)
+                if pause_s is None or not meaning.is_transient:
+                    self.error = SourceError(f"{self.place}: {meaning.text}")
                     raise self.error from error
                 time.sleep(pause_s)
         raise AssertionError("unreachable")
@@ -116,7 +116,7 @@ class StoredObject(RangedObject):
     place: Location
 
     def _open(self) -> Any:
-        # Without fsspec's cache: all openings share ours.
+        # fsspec's cache is off, since all openings share ours.
         file = open_store(self.place).open(
             path_in_store(self.place), "rb", block_size=BLOCK, cache_type="none"
         )
@@ -130,7 +130,7 @@ class StoredObject(RangedObject):
 
 
 class RangeFile:
-    """An open object for PyAV; FFmpeg guesses raw formats by the suffix of ``name``."""
+    """A file for PyAV. FFmpeg guesses raw formats by the suffix of ``name``."""
 
     def __init__(self, stored: RangedObject, name: str) -> None:
         self.name, self._stored, self._at = name, stored, 0
@@ -146,7 +146,7 @@ class RangeFile:
         return data
 
     def pread(self, length: int, start: int) -> bytes:
-        """Return all of the bytes, like os.pread, except at the end."""
+        """Return ``length`` bytes, or fewer at the end, like os.pread."""
         parts: list[bytes] = []
         while length > 0 and (data := self._stored.read(start, length)):
             parts.append(data)
@@ -171,7 +171,7 @@ class RangeFile:
 
 @contextmanager
 def holding(stored: RangedObject) -> Iterator[str]:
-    """Keep an object open during the block; yield the name by which it can be opened."""
+    """Yield a name under which the object can be opened; close it after the block."""
     try:
         with hold_as(str(stored.place), stored.open) as name:
             yield name

@@ -1,4 +1,4 @@
-"""Which pictures and videos a spec names: a folder, a pattern, files by name; and why none."""
+"""List the pictures and videos of a spec (a folder, a pattern, files), or explain their absence."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def list_pictures(spec: str) -> list[str]:
         return list(spec.paths)
     if is_numbered(spec):
         return _select_pictures(spec, Folder(list(_list_numbered(spec)), []))
-    if (contents := look_into(spec)) is not None:
+    if (contents := list_contents(spec)) is not None:
         return _select_pictures(spec, contents)
     check_file(spec)
     return [spec]
 
 
-def look_into(spec: str) -> Folder | None:
-    """Return the content of a folder or a pattern; None for other specs. Raises SourceError."""
+def list_contents(spec: str) -> Folder | None:
+    """List the files of a folder or a pattern; None for other specs. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return None
     if os.path.isdir(spec):
@@ -43,7 +43,7 @@ def look_into(spec: str) -> Folder | None:
 
 
 def is_numbered(spec: str) -> bool:
-    """Return whether ``spec`` is ffmpeg's pattern for numbered pictures, and not a file's name."""
+    """Return whether ``spec`` is an ffmpeg pattern of numbered pictures that names no file."""
     name = os.path.basename(spec).replace("%%", "")
     return (
         len(_NUMBER.findall(name)) == 1
@@ -54,23 +54,23 @@ def is_numbered(spec: str) -> bool:
 
 
 def _list_numbered(spec: str) -> list[str]:
-    """Return the files that ``frame_%04d.jpg`` matches, whichever numbers exist."""
+    """Return the files that ``frame_%04d.jpg`` matches; numbers may be missing."""
     folder, name = os.path.split(spec)
     marked = name.replace("%%", "\0")
-    found = _NUMBER.search(marked)
-    assert found is not None
-    ends = (marked[: found.start()], marked[found.end() :])
+    number = _NUMBER.search(marked)
+    assert number is not None
+    ends = (marked[: number.start()], marked[number.end() :])
     before, after = (re.escape(end.replace("\0", "%")) for end in ends)
-    digits = max(1, int(found.group(1) or 1))
-    # A number has at least this many digits, and more only if it is that large.
-    wanted = re.compile(f"{before}(?:[0-9]{{{digits}}}|[1-9][0-9]{{{digits},}}){after}")
+    digits = max(1, int(number.group(1) or 1))
+    # Shorter numbers are padded with zeros; longer ones have no leading zero.
+    pattern = re.compile(f"{before}(?:[0-9]{{{digits}}}|[1-9][0-9]{{{digits},}}){after}")
     try:
         files = list_folder(folder or os.curdir).files
     except SourceError:
         if os.path.isdir(folder or os.curdir):
             raise
         files = []  # the folder does not exist
-    matches = (path for path in files if wanted.fullmatch(os.path.basename(path)))
+    matches = (path for path in files if pattern.fullmatch(os.path.basename(path)))
     return [os.path.join(folder, os.path.basename(path)) for path in matches]
 
 
@@ -78,15 +78,15 @@ def _list_matches(pattern: str) -> Folder:
     folder, name = os.path.split(pattern)
     if name == "**" and not glob.has_magic(folder):
         return Folder(list(walk_files(folder or os.curdir)), [])
-    files, folders, strange = [], [], 0
+    files, folders, special = [], [], 0
     for path in glob.iglob(pattern, recursive=True):
         if os.path.isfile(path):
             files.append(path)
         elif os.path.isdir(path):
             folders.append(path)
         else:
-            strange += 1
-    return Folder(files, [] if "**" in pattern.split(os.sep) else folders, strange)
+            special += 1
+    return Folder(files, [] if "**" in pattern.split(os.sep) else folders, special)
 
 
 def _select_pictures(spec: str, contents: Folder) -> list[str]:
@@ -101,22 +101,22 @@ def _select_pictures(spec: str, contents: Folder) -> list[str]:
         what = f"{what} has no picture but {len(videos)} video{'s'[:several]}"
         by_name = f"them by name, unquoted: {by_name}" if several else f"it by name: {videos[0]}"
         raise SourceError(f"{spec}: {what}; give {by_name}")
-    said = describe_left_out(spec, contents) or "no files at all; check the path"
-    raise SourceError(f"{spec}: {what} has no picture and no video (.jpg, .mp4...): {said}")
+    left_out = describe_left_out(spec, contents) or "no files at all; check the path"
+    raise SourceError(f"{spec}: {what} has no picture and no video (.jpg, .mp4...): {left_out}")
 
 
-def refusal(spec: str) -> SourceError:
-    """Return the error for a spec that no source claims: what is wrong with it, and the remedy."""
-    if is_live(spec):  # what reads cameras was left out of this installation
+def explain_unclaimed(spec: str) -> SourceError:
+    """Return the error for a spec that no source claims, with its cause and remedy."""
+    if is_live(spec):  # the wing that reads cameras is not installed
         why = "is a camera, but this installation cannot read cameras; reinstall detect-video"
     elif os.path.islink(spec):
         why = f"a dead link (to {os.readlink(spec)}); name the file itself"
     else:
-        why = _missing(spec)
+        why = _explain_missing(spec)
     return SourceError(f"{spec}: {why}")
 
 
-def _missing(spec: str) -> str:
+def _explain_missing(spec: str) -> str:
     folder, name = os.path.split(spec)
     if len(os.fsencode(name)) > LONGEST_NAME:
         return f"the name is too long: it has more than {LONGEST_NAME} bytes"

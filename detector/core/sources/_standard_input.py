@@ -1,6 +1,6 @@
 """Standard input as a file that can be read once, from its first byte to its last.
 
-The first bytes are kept until its second frame is requested; until then every opening begins at the
+Bytes are kept until the second frame is requested, so that every opening before it starts at the
 first byte. A pipe may stay silent for ever, so every wait checks ``stopped``.
 """
 
@@ -14,23 +14,23 @@ from collections.abc import Callable
 
 from detector.core.errors import SourceError, UsageError
 
-TICK_MS = 100  # between two looks at ``stopped``
-MOST_KEPT = 512 << 20  # bytes before the second frame; one of 8192x8192 is 100 MB
-BOXES_WITHIN = 1 << 16  # bytes, in which the boxes before the pictures of an MP4 are looked at
-CURE = "ffmpeg -i IN -c copy -f matroska - | detect-video -"
+TICK_MS = 100  # between two checks of ``stopped``
+MOST_KEPT = 512 << 20  # bytes kept; a frame of 8192x8192 is 100 MB
+BOXES_WITHIN = 1 << 16  # bytes at the start of an MP4 in which we look for its index
+HINT = "ffmpeg -i IN -c copy -f matroska - | detect-video -"
 # Boxes of an MP4 that may precede its index (moov) or a fragment (moof).
 _BEFORE_INDEX = (b"ftyp", b"styp", b"free", b"skip", b"wide", b"uuid", b"pdin", b"sidx", b"emsg")
 
 
 class StandardInput:
-    """A file for PyAV with ``read`` and ``rewind``. ``stopped`` returns whether the run is over."""
+    """A file for PyAV that can be rewound. ``stopped`` returns whether the run is over."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self.stopped: Callable[[], bool] = lambda: False
         self.size = 0
         self._descriptor = descriptor
         self._digest = hashlib.sha256()
-        self._kept = bytearray()  # from the first byte on, until ``forget``
+        self._kept = bytearray()  # all bytes so far, until ``forget``
         self._at = 0  # position in the kept bytes
         self._keeps = True
         self._ended = False
@@ -42,23 +42,23 @@ class StandardInput:
         """Raise UsageError for a terminal, and SourceError if it was read before."""
         if os.isatty(self._descriptor):
             raise UsageError(
-                f"-: standard input is a terminal, not a video; name a file, or pipe one in: {CURE}"
+                f"-: standard input is a terminal, not a video; name a file, or pipe one in: {HINT}"
             )
         if not self._keeps:
             raise SourceError("-: standard input was already read, and can be read only once")
 
     def rewind(self) -> None:
-        """Go back to the first byte. Raises SourceError for an MP4 with its index at the end."""
+        """Return to the first byte. Raises SourceError for an MP4 with its index at the end."""
         self.check()
         self._at = 0
         self._refuse_index_at_end()
 
     def forget(self) -> None:
-        """Stop keeping the bytes: there will be no further opening."""
+        """Stop keeping bytes, since the input will not be opened again."""
         self._keeps = False
 
-    def beginning(self, length: int) -> bytes:
-        """Return the first bytes, or fewer if there are no more. Call it before ``forget``."""
+    def read_beginning(self, length: int) -> bytes:
+        """Return the first ``length`` bytes, or all if there are fewer. Call before ``forget``."""
         while len(self._kept) < length and not self._ended:
             self._kept += self._receive(length - len(self._kept))
         return bytes(self._kept[:length])
@@ -82,7 +82,7 @@ class StandardInput:
             self._ended = True
             self._error = SourceError(
                 f"-: no frame in the first {MOST_KEPT >> 20} MB of standard input; send a video "
-                f"that can be streamed: {CURE}"
+                f"that can be streamed: {HINT}"
             )
 
     def _receive(self, length: int) -> bytes:
@@ -92,7 +92,7 @@ class StandardInput:
                     self._digest.update(data)
                     self.size += len(data)
                     return data
-                # Ready without data means the end. A silent pipe is not ready.
+                # At the end, the pipe is ready but has no data. A silent pipe is not ready.
                 self._ended = bool(self._poll.poll(0)) or self.stopped()
             except BlockingIOError:
                 self._ended = self.stopped()
@@ -100,7 +100,7 @@ class StandardInput:
                 self._ended = True
                 what = "it is a folder" if error.errno == errno.EISDIR else error.strerror
                 self._error = SourceError(
-                    f"-: standard input cannot be read ({what}); send a video: {CURE}"
+                    f"-: standard input cannot be read ({what}); send a video: {HINT}"
                 )
         return b""
 
@@ -113,12 +113,12 @@ class StandardInput:
         """Refuse an MP4 with its index at the end: FFmpeg would skip the pictures to find it."""
         at = 0
         while at < BOXES_WITHIN:
-            head = self.beginning(at + 16)[at:]
+            head = self.read_beginning(at + 16)[at:]
             name, size = head[4:8], int.from_bytes(head[:4], "big")
             if name == b"mdat":
                 raise SourceError(
                     "-: an MP4 with its index at the end cannot be read from a pipe; give the "
-                    f"file's name, or send another format: {CURE}"
+                    f"file's name, or send another format: {HINT}"
                 )
             if name not in _BEFORE_INDEX:
                 return

@@ -1,4 +1,4 @@
-"""Stores as file systems of fsspec, each opened once per process."""
+"""Open stores as fsspec file systems, once per process, and explain their errors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from detector.core.errors import DetectVideoError, EngineError, SourceError
 from detector.core.errors.secrets import keep_secret
 from detector.core.sources._addresses import STORES, Location, credentials_of
 
-CONNECT_S, SILENT_S = 20.0, 30.0  # to connect; without a byte
-# Retries by the libraries. With ours (_ranges.py), a silent server is given up before the watchdog
-# ends the worker (300 s), so that the error names it.
+CONNECT_S, SILENT_S = 20.0, 30.0  # timeouts: to connect; while no byte arrives
+# Retries by the libraries. Together with ours (_ranges.py) they end before the watchdog stops the
+# worker (300 s), so that the error names a silent server.
 TRIES = 2
-# Names of errors, so that neither botocore nor google.auth is imported for them.
-NOT_LET_IN = (
+# Errors by name, so that botocore and google.auth need not be imported.
+CREDENTIAL_ERRORS = (
     "NoCredentialsError",
     "PartialCredentialsError",
     "ProfileNotFound",
@@ -29,24 +29,24 @@ NOT_LET_IN = (
     "DefaultCredentialsError",
     "RefreshError",
 )
-# Amazon's codes for an expired token; a HEAD request only gets 400.
-RUN_OUT = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400")
-NO_RETRIES = " (reached max retries: 0)"  # s3fs retries, not botocore
+# Amazon's codes for an expired token; for a HEAD request it is only 400.
+EXPIRED_CODES = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400")
+NO_RETRIES = " (reached max retries: 0)"  # of botocore; misleading, because s3fs retries
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 class ObjectInfo(NamedTuple):
-    """Facts about an object. ``version``: size and ETag, generation or date: its identity."""
+    """An object's size, and a ``version`` that changes with its content."""
 
     size: int
     version: str
 
 
-class Trouble(NamedTuple):
-    """The meaning of a store's error. ``passes``: a retry may succeed."""
+class StoreFailure(NamedTuple):
+    """The meaning of a store's error. ``is_transient``: a retry may succeed."""
 
     text: str
-    passes: bool
+    is_transient: bool
 
 
 def open_store(place: Location) -> Any:
@@ -62,8 +62,8 @@ def _open(scheme: str) -> Any:
     try:
         import fsspec
 
-        store = fsspec.filesystem(scheme, skip_instance_cache=True, **_settings(scheme))
-        store.retries = TRIES  # of s3fs, which retries for minutes by default
+        store = fsspec.filesystem(scheme, skip_instance_cache=True, **_choose_settings(scheme))
+        store.retries = TRIES  # s3fs retries for minutes by default
         return store
     except ImportError as error:
         package = {"s3": "s3fs", "gs": "gcsfs"}[scheme]
@@ -71,30 +71,30 @@ def _open(scheme: str) -> Any:
             f"{scheme}:// needs {package}; install it with: pip install 'detect-video[{scheme}]'"
         ) from error
     except Exception as error:
-        trouble = explain(error, scheme)
-        raise SourceError(f"{scheme}://: {trouble.text}") from error
+        meaning = explain(error, scheme)
+        raise SourceError(f"{scheme}://: {meaning.text}") from error
 
 
-def _settings(scheme: str) -> dict[str, Any]:
+def _choose_settings(scheme: str) -> dict[str, Any]:
     if scheme == "s3":
-        retries = {"mode": "standard", "total_max_attempts": 1}  # s3fs retries around it
+        retries = {"mode": "standard", "total_max_attempts": 1}  # none, because s3fs retries
         timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}
-        session = _session_of_aws()
+        session = _create_aws_session()
         return {"use_listings_cache": False, "config_kwargs": timeouts, "session": session}
     return {"use_listings_cache": False}
 
 
-def _session_of_aws() -> Any:
-    """Return a session that parses dates fast: each key of a listing has one."""
+def _create_aws_session() -> Any:
+    """Return a session that parses dates fast, since every key in a listing has one."""
     from aiobotocore.session import AioSession
     from botocore.utils import parse_timestamp
 
     def parse(value: Any) -> datetime:
         try:
-            found = datetime.fromisoformat(value)
+            date = datetime.fromisoformat(value)
         except (TypeError, ValueError):  # other services use other formats
             return parse_timestamp(value)  # type: ignore[no-any-return]
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
 
     session = AioSession()
     factory = session.get_component("response_parser_factory")
@@ -103,7 +103,7 @@ def _session_of_aws() -> Any:
 
 
 def forget_stores() -> None:
-    """Close the stores; the next opening reads the environment again."""
+    """Forget the open stores, so that the next opening reads the environment again."""
     _open.cache_clear()
 
 
@@ -111,34 +111,31 @@ def path_in_store(place: Location) -> str:
     return f"{place.host}/{place.key}"
 
 
-def about_of(info: Mapping[str, Any]) -> ObjectInfo:
-    """Convert a file system's description of an object. Raises SourceError if it lacks a size."""
+def to_info(info: Mapping[str, Any]) -> ObjectInfo:
+    """Convert fsspec's description of an object. Raises SourceError if it states no size."""
     size = info.get("size")
     if size is None:
         raise SourceError("the server states no length, so byte ranges cannot be read")
     for name in ("generation", "ETag", "etag", "Last-Modified", "LastModified", "mtime", "created"):
         if value := info.get(name):
-            return ObjectInfo(int(size), f"{int(size)}-{_bare(value)}")
+            tag = str(value).removeprefix("W/").strip('"')
+            return ObjectInfo(int(size), f"{int(size)}-{tag}")
     return ObjectInfo(int(size), f"{int(size)}-")
 
 
-def _bare(value: object) -> str:
-    return str(value).removeprefix("W/").strip('"')
-
-
-def look(place: Location) -> ObjectInfo:
-    """Describe one object. Raises SourceError, one line with the remedy."""
+def read_info(place: Location) -> ObjectInfo:
+    """Return an object's size and version. Raises SourceError with a remedy in one line."""
     store = open_store(place)
     with store_errors(place):
         info = store.info(path_in_store(place))
         if info.get("type") == "directory":
             raise SourceError(f"{place}: no such object; check the address")
-        return about_of(info)
+        return to_info(info)
 
 
 @contextmanager
 def store_errors(place: Location) -> Iterator[None]:
-    """Turn errors of a library in the block into a SourceError."""
+    """Convert a library's errors in the block to SourceError."""
     try:
         yield
     except DetectVideoError:
@@ -147,40 +144,41 @@ def store_errors(place: Location) -> Iterator[None]:
         raise SourceError(f"{place}: {explain(error, place.scheme).text}") from error
 
 
-def explain(error: BaseException, scheme: str) -> Trouble:
-    status, name = _status(error), type(error).__name__
-    if _code(error) == "RequestTimeTooSkewed":
-        return Trouble("the store refuses this machine's clock; set it right", False)
-    let_in = status not in (401, 403) and name not in NOT_LET_IN and _code(error) not in RUN_OUT
-    if not let_in or isinstance(error, PermissionError):
-        return Trouble(
-            f"no permission, or wrong credentials ({_words(error)}); {credentials_of(scheme)}",
+def explain(error: BaseException, scheme: str) -> StoreFailure:
+    status, code, name = _read_status(error), _read_code(error), type(error).__name__
+    if code == "RequestTimeTooSkewed":
+        return StoreFailure("the store refuses this machine's clock; set it right", False)
+    is_denied = status in (401, 403) or name in CREDENTIAL_ERRORS or code in EXPIRED_CODES
+    if is_denied or isinstance(error, PermissionError):
+        return StoreFailure(
+            f"no permission, or wrong credentials ({_reason(error)}); {credentials_of(scheme)}",
             False,
         )
     if status in (404, 410) or (isinstance(error, FileNotFoundError) and status is None):
         what = "bucket or object" if scheme in STORES else "file"
-        return Trouble(f"no such {what}; check the address", False)
+        return StoreFailure(f"no such {what}; check the address", False)
     if status == 412 or name in ("FileExpired", "ChangedError"):
-        return Trouble("changed while it was read; run the job again", False)
-    cure = "check the address and the network" + (" and AWS_ENDPOINT_URL" if scheme == "s3" else "")
-    passes = status is None or status >= 500 or status in (408, 429)
-    return Trouble(f"the connection failed ({_words(error)}); {cure}", passes)
+        return StoreFailure("changed while it was read; run the job again", False)
+    remedy = "check the address and the network"
+    remedy += " and AWS_ENDPOINT_URL" if scheme == "s3" else ""
+    is_transient = status is None or status >= 500 or status in (408, 429)
+    return StoreFailure(f"the connection failed ({_reason(error)}); {remedy}", is_transient)
 
 
-def _status(error: BaseException | None) -> int | None:
+def _read_status(error: BaseException | None) -> int | None:
     while error is not None:
         response = getattr(error, "response", None)
-        of_boto = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
-        found = of_boto.get("HTTPStatusCode")
-        for name in ("status", "code"):  # of aiohttp, of gcsfs
-            found = getattr(error, name, None) if found is None else found
-        if isinstance(found, int) and 300 <= found < 600:
-            return found
+        metadata = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+        status = metadata.get("HTTPStatusCode")  # botocore
+        for name in ("status", "code"):  # aiohttp, gcsfs
+            status = getattr(error, name, None) if status is None else status
+        if isinstance(status, int) and 300 <= status < 600:
+            return status
         error = error.__cause__
     return None
 
 
-def _code(error: BaseException | None) -> str:
+def _read_code(error: BaseException | None) -> str:
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict) and (code := response.get("Error", {}).get("Code")):
@@ -189,7 +187,7 @@ def _code(error: BaseException | None) -> str:
     return ""
 
 
-def _words(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Return the innermost reason, in one line."""
     while error.__cause__ is not None and not str(error.__cause__).isspace():
         error = error.__cause__

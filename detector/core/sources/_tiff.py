@@ -1,4 +1,4 @@
-"""Read samples' format from a TIFF header, and a photo's time from EXIF, a similar header."""
+"""Read the sample format from TIFF headers, and the time of a photo from EXIF, a similar header."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ MOST_PAGES = 10_000
 # Numbers of tags.
 SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259, 262
 ORIENTATION, SAMPLES, PLANES, ALPHA, FORMAT = 274, 277, 284, 338, 339
-EXIF_WITHIN = 1 << 17  # bytes from either end of a file: a JPEG's EXIF has at most 65,533
+EXIF_WITHIN = 1 << 17  # bytes searched at either end of a file; a JPEG's EXIF has at most 65,533
 EXIF, TAKEN, ZONE_OF_TAKEN = 34665, 36867, 36881
-SIZES = {1: "B", 2: "B", 3: "H", 4: "I", 13: "I", 16: "Q"}  # types of values: struct's letters
+SIZES = {1: "B", 2: "B", 3: "H", 4: "I", 13: "I", 16: "Q"}  # maps a type to struct's letter
 REDUCED = 1  # bit of SUBFILE: a smaller copy of another page
-# Compressions that libtiff knows, if only to refuse them. It reads others as a black picture.
+# Compressions that libtiff decodes or refuses. With others it returns a black picture.
 COMPRESSIONS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 32766, 32771, 32773, 32809, 32909, 32946)
 COMPRESSIONS += (34661, 34676, 34677, 34887, 34925, 50000, 50001)
 PARTS, MOST_PARTS = (273, 279, 324, 325), 1 << 16  # positions and lengths of strips and tiles
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, CIE_LAB, ICC_LAB = 0, 1, 2, 8, 9
 SEPARATE, SIGNED, FLOAT = 2, 2, 3
-ASSOCIATED, UNASSOCIATED = 1, 2  # ALPHA: whether colours are multiplied by it already
+ASSOCIATED, UNASSOCIATED = 1, 2  # ALPHA: whether colours are already multiplied by it
 Tags = dict[int, tuple[tuple[int, ...], int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Tiff:
-    """The first page of a file with ``pages`` pages, not counting smaller copies."""
+    """The first page of a file. ``pages``: their number, without smaller copies of others."""
 
-    tags: Tags  # first values, and their position in the file
+    tags: Tags  # maps a tag to its first values and their position in the file
     pages: int
 
     def __getitem__(self, tag: int) -> int:
@@ -45,9 +45,9 @@ class Tiff:
         return self[COMPRESSION] in COMPRESSIONS
 
     def lacks_a_plane(self, length: int) -> bool:
-        """Return whether a file of so many bytes ends before a plane, which cv2 would omit."""
+        """Return whether a file of ``length`` bytes lacks a plane, which cv2 would ignore."""
         parts = [self.tags[tag][0] for tag in PARTS if tag in self.tags]
-        ends = (sum(part) for part in zip(*parts, strict=False))  # its position and its length
+        ends = (sum(part) for part in zip(*parts, strict=False))  # position plus length
         return self[PLANES] == SEPARATE and max(ends, default=0) > length
 
 
@@ -73,7 +73,7 @@ def _read(data: bytes) -> Tiff | None:
 
 
 def write_numbers(data: bytes, numbers: dict[int, int]) -> bytes:
-    """Return a copy with ``numbers`` of two bytes at these positions."""
+    """Return a copy of the file. ``numbers`` maps positions to new values of two bytes."""
     copy, order = bytearray(data), "<" if data[:1] == b"I" else ">"
     for at, number in numbers.items():
         struct.pack_into(f"{order}H", copy, at, number)
@@ -85,24 +85,24 @@ _EXIF_BEGINS = re.compile(rb"(?:Exif\0\0|eXIf|EXIF....|\A)(?=II\*\0|MM\0\*)", re
 
 
 def read_taken(path: str) -> str | None:
-    """Return when a photo was taken, by its EXIF: ISO 8601, with the offset from UTC if stated."""
+    """Return the time in a photo's EXIF in ISO 8601, with the offset from UTC if stated."""
     with suppress(OSError), open(name_to_open(path), "rb") as file:
         head = file.read(EXIF_WITHIN)
         if head.startswith(b"\xff\xd8"):
             return _find_taken(head[head.find(_EXIF_OF_JPEG) :]) if _EXIF_OF_JPEG in head else None
         file.seek(max(os.path.getsize(path) - EXIF_WITHIN, 0))
-        return _find_taken(head) or _find_taken(file.read())  # WebP has it after the pixels
+        return _find_taken(head) or _find_taken(file.read())  # WebP stores EXIF after the pixels
     return None
 
 
 def _find_taken(data: bytes) -> str | None:
-    begins = _EXIF_BEGINS.search(data)
-    exif = data[begins.end() :] if begins else b""
+    match = _EXIF_BEGINS.search(data)
+    exif = data[match.end() :] if match else b""
     try:
         reader = _TiffReader(exif)
         tags = reader.page(reader.page(reader.first)[0][EXIF][0][0])[0]
         at, zone_at = tags[TAKEN][1], tags.get(ZONE_OF_TAKEN, ((), len(exif)))[1]
-        text, zone = (exif[one : one + 19].decode("latin-1") for one in (at, zone_at))
+        text, zone = (exif[begin : begin + 19].decode("latin-1") for begin in (at, zone_at))
         taken = datetime.strptime(text, "%Y:%m:%d %H:%M:%S").isoformat()
     except (struct.error, IndexError, KeyError, ValueError):
         return None
@@ -121,7 +121,7 @@ class _TiffReader:
         return struct.unpack_from(self._order + letters, self._data, at)
 
     def page(self, at: int) -> tuple[Tags, int]:
-        """Return (tag -> its first values and their position; the next page, 0: none)."""
+        """Return the page's tags, and the position of the next page or 0."""
         count_as, entry, offset = ("Q", 20, "Q") if self._big else ("H", 12, "I")
         (count,) = self._take(count_as, at)
         at += struct.calcsize(f"={count_as}")
@@ -138,5 +138,5 @@ class _TiffReader:
             try:
                 tags[tag] = self._take(letters, values_at), values_at
             except struct.error:
-                continue  # not needed, unless it is requested
+                continue  # damaged; a caller that needs this tag gets a KeyError
         return tags, self._take(offset, at + entry * count)[0]

@@ -1,7 +1,7 @@
-"""Files of web servers: one request, read for as long as the connection lasts.
+"""Files of web servers, read from one response for as long as the connection lasts.
 
-If a server has no ranges, the bytes are stored in a temporary file. User and password only go to
-the host of the address, whatever it redirects to; certificates are checked.
+If a server supports no ranges, the bytes are stored in a temporary file. User and password are only
+sent to the host of the address, not to the target of a redirect. Certificates are checked.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from detector.core.sources import _ranges
 from detector.core.sources._ranges import PAUSES_S, RangedObject
 from detector.core.sources._storage import ObjectInfo, explain
 
-SILENT_S = 20.0  # without a byte
+SILENT_S = 20.0  # timeout while no byte arrives
 READ_BYTES = 1 << 16  # per read of a connection
-SKIPPED = 1 << 18  # bytes to read and discard rather than request again
-LOOK_S = 0.2  # between two checks whether the run must stop
+MOST_SKIPPED = 1 << 18  # bytes to read and discard rather than make a new request
+CHECK_S = 0.2  # between two checks whether the run must stop
 LONGEST_NAME = 200  # bytes
 
-# Returns whether the run that opens a file now must stop; see ``cut_when``. ``bool()`` is False.
+# Returns whether the current run must stop; set by ``cut_when``. ``bool()`` returns False.
 stopped: Callable[[], bool] = bool
-_opening = threading.local()  # ``stopped`` of the run for which this thread opens
+_opening = threading.local()  # ``stopped`` of the run in this thread, if there is one
 
 
 class CertificateError(SourceError):
@@ -48,7 +48,7 @@ class ChangedError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class WebPlace:
-    """An address of a web server. Its text omits the query, which may hold secrets."""
+    """An address of a web server. Its ``str`` omits the query, which may contain secrets."""
 
     whole: str = field(repr=False)
 
@@ -57,14 +57,14 @@ class WebPlace:
         return self.whole.partition(":")[0].lower()
 
     def __str__(self) -> str:
-        shown = Address(self.whole).shown  # registers secrets
+        shown = Address(self.whole).shown  # also registers its secrets
         scheme, _, rest = shown.partition("://")
         host, slash, path = re.split(r"[?#]", rest)[0].partition("/")
         return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
     @property
     def name(self) -> str:
-        """The name of the file: the path's last part, or the host."""
+        """The file's name: the path's last part, or the host."""
         host, _, path = str(self).partition("://")[2].partition("/")
         name = unquote(path.rstrip("/").rpartition("/")[2]) or host
         name = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name)
@@ -73,8 +73,8 @@ class WebPlace:
             stem = stem[:-1]
         return f"{stem}{suffix[:20]}"
 
-    def beside(self, url: str) -> WebPlace:
-        """Return an address that this one refers to. On the same host it has the same login."""
+    def link_to(self, url: str) -> WebPlace:
+        """Return the place of a link found here; on the same host it has the same login."""
         info, at, host = urlsplit(self.whole).netloc.rpartition("@")
         parts = urlsplit(url)
         if at and parts.netloc == host and parts.scheme == self.scheme:
@@ -85,10 +85,10 @@ class WebPlace:
 def ask(
     place: WebPlace, start: int = 0, *, timeout_s: float = SILENT_S, checked: bool = True
 ) -> Answer:
-    """Request the file from byte ``start`` on. ``checked``: False trusts every certificate, and
-    sends no user, password or query. Raises what ``open_from`` raises, and CertificateError."""
+    """Request the file from byte ``start`` on. ``checked=False`` trusts any certificate, and sends
+    no user, password or query. Raises CertificateError, and what ``open_from`` raises."""
     url = place.whole if checked else re.split(r"[?#]", place.whole)[0]
-    login = _login_of(place.whole) if checked else None
+    login = _find_login(place.whole) if checked else None
     try:
         return open_from(url, start, timeout_s=timeout_s, login=login, checked=checked)
     except ssl.SSLCertVerificationError as error:
@@ -98,21 +98,21 @@ def ask(
         ) from error
 
 
-def _login_of(whole: str) -> Login | None:
+def _find_login(whole: str) -> Login | None:
     """Return the login in the address, else the one in ~/.netrc."""
     info, at, _ = re.split(r"[/?#]", whole.partition("://")[2], maxsplit=1)[0].rpartition("@")
     if at:
         user, _, password = info.partition(":")
         return unquote(user), unquote(password)
     try:
-        found = netrc.netrc().authenticators(urlsplit(whole).hostname or "")
+        entry = netrc.netrc().authenticators(urlsplit(whole).hostname or "")
     except (OSError, netrc.NetrcParseError, ValueError):
         return None
-    return None if found is None or found[2] is None else (found[0], found[2])
+    return None if entry is None or entry[2] is None else (entry[0], entry[2])
 
 
-def look(place: WebPlace) -> ObjectInfo:
-    """Ask for a file without reading it. Raises SourceError."""
+def read_info(place: WebPlace) -> ObjectInfo:
+    """Request a file's size and version without reading it. Raises SourceError."""
     try:
         with closing(ask(place)) as answer:
             if answer.size is None:
@@ -133,22 +133,19 @@ class WebFile:
         self._place = place
         self._answer: Answer | None = ask(place)
         self._tag = self._answer.tag
-        self._at = 0  # where ``read`` reads next
-        self._came = 0  # position of the open response
-        self.broken: Exception | None = None  # what ended a file of unknown length
-        self._kept: IO[bytes] | None = None
+        self._at = 0  # position of the next ``read``
+        self._received_to = 0  # position in the file of the open response's next byte
+        self.broken: Exception | None = None  # the error that ended a file of unknown length
+        self._kept: IO[bytes] | None = None  # a local copy, if the server supports no ranges
         if not self._answer.ranges or self._answer.size is None:
             self._kept = tempfile.TemporaryFile(prefix="detect-video-")  # noqa: SIM115
-        self.size = self._keep_all() if self._answer.size is None else self._answer.size
-
-    def seekable(self) -> bool:
-        return True
+        self.size = self._download() if self._answer.size is None else self._answer.size
 
     def seek(self, position: int) -> None:
         self._at = position
 
     def read(self, length: int) -> bytes:
-        """Return some bytes from the position. Raises as ``ask``; another call retries."""
+        """Return some bytes from the position. Raises as ``ask``; call it again to retry."""
         if self._kept is None:
             data = self._receive(self._at, min(length, READ_BYTES))
         else:
@@ -161,13 +158,14 @@ class WebFile:
         return data
 
     def _receive(self, position: int, length: int) -> bytes:
-        """Return some bytes of the open response, or of a new one, perhaps from the start."""
+        """Return some bytes from ``position``. Make a new request if the open response is past it
+        or far before it."""
         answer = self._answer
-        if answer is None or not 0 <= position - self._came <= SKIPPED:
-            answer = self._ask_again(position)
+        if answer is None or not 0 <= position - self._received_to <= MOST_SKIPPED:
+            answer = self._request_again(position)
         try:
-            while self._came < position:
-                self._take(answer, min(READ_BYTES, position - self._came))
+            while self._received_to < position:
+                self._take(answer, min(READ_BYTES, position - self._received_to))
             return self._take(answer, length)
         except BaseException:
             self._drop()
@@ -176,17 +174,19 @@ class WebFile:
     def _take(self, answer: Answer, length: int) -> bytes:
         data = answer.read(length)
         if not data:
-            raise ConnectionError(f"the connection ended at byte {self._came} of {self.size}")
-        self._came += len(data)
+            raise ConnectionError(
+                f"the connection ended at byte {self._received_to} of {self.size}"
+            )
+        self._received_to += len(data)
         return data
 
-    def _ask_again(self, position: int) -> Answer:
+    def _request_again(self, position: int) -> Answer:
         self._drop()
         answer = ask(self._place, position)
         if answer.size != self.size or answer.tag != self._tag:
             answer.close()
             raise ChangedError("this address now has another file")
-        self._answer, self._came = answer, answer.start
+        self._answer, self._received_to = answer, answer.start
         return answer
 
     def _drop(self) -> None:
@@ -194,8 +194,8 @@ class WebFile:
             self._answer.close()
             self._answer = None
 
-    def _keep_all(self) -> int:
-        """Store the file and return its length, which only its end reveals."""
+    def _download(self) -> int:
+        """Store the whole file, whose length the server does not state, and return its length."""
         assert self._kept is not None
         assert self._answer is not None
         try:
@@ -207,7 +207,7 @@ class WebFile:
         return self._kept.seek(0, os.SEEK_END)
 
     def cut(self) -> None:
-        """End a read that waits in another thread."""
+        """Abort a read that blocks another thread."""
         if (answer := self._answer) is not None:
             answer.cut()
 
@@ -218,7 +218,7 @@ class WebFile:
 
 
 class WebObject(RangedObject):
-    """A file of a web server; ``error`` says why it ends early, if its connection was lost."""
+    """A file of a web server. If its connection is lost, it ends early, and ``error`` says why."""
 
     place: WebPlace
     most_at_once = 1  # a connection stays open, so further blocks need no request
@@ -227,36 +227,36 @@ class WebObject(RangedObject):
     def __init__(self, place: WebPlace) -> None:
         self._over = threading.Event()
         self.users = 1
-        # Belongs to the run that opens the file: another run may begin or end meanwhile.
+        # Of the run that opens the file, since other runs may begin or end during this one.
         self.stopped: Callable[[], bool] = getattr(_opening, "stopped", stopped)
         super().__init__(place)
-        self._until = self.size  # no bytes arrive beyond it
+        self._end_of_data = self.size  # less than ``size`` once the connection is lost
         if self._file.broken is not None:
             self._end(self._file.broken, self.size)
         threading.Thread(target=self._watch, name="detect-video web", daemon=True).start()
 
     @property
     def block(self) -> int:
-        """Bytes per block, fewer than for stores: the first picture arrives sooner."""
+        """Bytes per block, fewer than for stores, so that the first picture arrives sooner."""
         return min(_ranges.BLOCK, READ_BYTES)
 
     def _open(self) -> WebFile:
         return WebFile(self.place)
 
     def _watch(self) -> None:
-        """Cut the connection if the run must stop."""
-        while not self._over.wait(LOOK_S):
+        """Close the connection once the run must stop."""
+        while not self._over.wait(CHECK_S):
             if self.stopped():
                 self._file.cut()
 
-    def _block(self, number: int) -> bytes:
-        if number not in self._blocks and number * self.block < self._until:
-            self._fetch(number)
+    def _get_block(self, number: int) -> bytes:
+        if number not in self._blocks and number * self.block < self._end_of_data:
+            self._fetch_blocks(number)
         return self._blocks.get(number, b"")
 
-    def _ask(self, start: int, end: int) -> bytes:
-        """Return as many of the bytes as arrive. Retries while each attempt brings some."""
-        data, tries, end = bytearray(), 0, min(end, self._until)
+    def _request(self, start: int, end: int) -> bytes:
+        """Return the bytes that arrive. Every byte received resets the count of retries."""
+        data, tries, end = bytearray(), 0, min(end, self._end_of_data)
         while len(data) < end - start:
             try:
                 self._file.seek(start + len(data))
@@ -265,22 +265,22 @@ class WebObject(RangedObject):
                 data += part
                 tries = 0
             except (OSError, ValueError) as error:
-                passes = explain(error, self.place.scheme).passes
-                if tries == len(PAUSES_S) or not passes or self._is_stopped(PAUSES_S[tries]):
+                is_transient = explain(error, self.place.scheme).is_transient
+                if tries == len(PAUSES_S) or not is_transient or self._is_stopped(PAUSES_S[tries]):
                     self._end(error, start + len(data))
                     break
                 tries += 1
         return bytes(data)
 
     def _is_stopped(self, pause_s: float) -> bool:
-        """Return whether the run must stop, after a pause."""
+        """Wait ``pause_s``, or until the run must stop; return whether it must."""
         until = time.monotonic() + pause_s
         while time.monotonic() < until and not self.stopped():
-            self._over.wait(LOOK_S)
+            self._over.wait(CHECK_S)
         return self.stopped()
 
     def _end(self, error: Exception, position: int) -> None:
-        self._until = position
+        self._end_of_data = position
         why = redact(explain(error, self.place.scheme).text)
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             why = f"no room for its copy in {tempfile.gettempdir()}; set TMPDIR"
@@ -298,9 +298,9 @@ class WebObject(RangedObject):
         super().close()
 
 
-# The object opened last, inside ``keep_open``: a run opens a source for its size, then its frames.
+# In ``keep_open``, the last object stays open: a run opens a source for its size, then to read it.
 _lock = threading.Lock()
-_keepers = 0
+_keepers = 0  # number of active ``keep_open`` blocks
 _kept: WebObject | None = None
 
 
@@ -326,7 +326,7 @@ def _keep(opened: WebObject | None) -> None:
 
 @contextmanager
 def keep_open() -> Iterator[None]:
-    """Keep the file opened last open during the block, with the bytes received so far."""
+    """Keep the last opened file, and the bytes received so far, during the block."""
     global _keepers
     with _lock:
         _keepers += 1
@@ -340,7 +340,7 @@ def keep_open() -> Iterator[None]:
 
 @contextmanager
 def cut_when(is_stopped: Callable[[], bool]) -> Iterator[None]:
-    """Cut off web files opened in the block once ``is_stopped()``, if still being read."""
+    """Abort reads of web files opened in the block once ``is_stopped()`` returns True."""
     global stopped
     stopped = _opening.stopped = is_stopped
     try:

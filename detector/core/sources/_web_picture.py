@@ -1,4 +1,4 @@
-"""One picture of a web server."""
+"""Read one picture from a web server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WebPicture(Source):
             except SourceError as error:
                 raise SourceError(self._with_address(str(error))) from error
             self._inner: Source = stack.enter_context(inner)
-            self._kept = stack.pop_all()
+            self._cleanup = stack.pop_all()
         self.info = replace(inner.info, path=self._shown)
         self.counts, self._notes = inner.counts, list[str]()
 
@@ -52,11 +52,11 @@ class WebPicture(Source):
         return None if frame is None else replace(frame, path=self._shown)
 
     def close(self) -> None:
-        self._kept.close()
+        self._cleanup.close()
 
 
 def _copy(place: WebPlace, folder: str, codec: str) -> str:
-    """Download it. Return the path of the copy, with the suffix of its format."""
+    """Download a picture. Return the path of the copy, with the suffix of its format."""
     stored = open_web(place)
     try:
         if stored.size > MOST_BYTES:

@@ -1,4 +1,4 @@
-"""The contract of a source, a class ``NAMESource`` in ``sources/NAME.py``: frames in order."""
+"""The base class of sources, which return frames. Each is a ``NAMESource`` in ``NAME.py``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class GreyRange(NamedTuple):
-    """The grey samples that become black and white. ``said``: the reason, in words."""
+    """The grey samples that become black and white. ``note``: the reason, for the user."""
 
     low: float
     high: float
-    said: str = ""
+    note: str = ""
 
 
 AUTO, FULL = "auto", "full"
@@ -34,9 +34,9 @@ def parse_grey_range(text: str) -> str | GreyRange:
     """Parse ``--grey-range``: AUTO, FULL, or the values for black and white. Raises UsageError."""
     if text in (AUTO, FULL):
         return text
-    if (found := _RANGE.fullmatch(text)) and float(found[1]) < float(found[2]):
-        said = f"{found[1]} was mapped to black and {found[2]} to white, by --grey-range"
-        return GreyRange(float(found[1]), float(found[2]), said)
+    if (match := _RANGE.fullmatch(text)) and float(match[1]) < float(match[2]):
+        note = f"{match[1]} was mapped to black and {match[2]} to white, by --grey-range"
+        return GreyRange(float(match[1]), float(match[2]), note)
     raise UsageError(
         f"--grey-range {text!r}: give auto, full, or the samples that are black and white, such as "
         "29300-31500"
@@ -45,9 +45,10 @@ def parse_grey_range(text: str) -> str | GreyRange:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Options of reading. ``track``: among the video tracks, from 1; None: the default one, else
-    the largest. ``rate``: of a raw stream. ``grey``: ``--grey-range``. ``reduce``: width and height
-    of a picture -> the fraction at which it may be decoded (1, 2, 4, 8)."""
+    """Options of reading. ``track``: number of the video track, from 1; None: the default track,
+    else the largest. ``rate``: of a raw stream. ``grey``: as given to ``--grey-range``. ``reduce``:
+    maps a picture's width and height to the divisor at which it may be decoded (1, 2, 4, 8).
+    ``at_once``: pictures decoded concurrently."""
 
     track: int | None = None
     rate: Fraction | None = None
@@ -55,20 +56,20 @@ class Choice:
     reduce: Callable[[int, int], int] | None = None
     at_once: int = 1
 
-    def part_of(self, width: int, height: int) -> int:
-        """Return ``reduce`` for a picture that may be rotated."""
+    def find_reduction(self, width: int, height: int) -> int:
+        """Return a divisor that ``reduce`` allows for a picture, even if it is rotated."""
         if self.reduce is None:
             return 1
         return min(self.reduce(width, height), self.reduce(height, width))
 
-    def tell_grey(self, found: GreyRange | None) -> str:
-        """Return a note on the conversion of grey samples; "" for none."""
-        if found is not None:
-            return found.said
+    def describe_grey(self, range: GreyRange | None) -> str:
+        """Return the note on a source's grey ``range``; "" if there is nothing to report."""
+        if range is not None:
+            return range.note
         return NO_GREY if isinstance(self.grey, GreyRange) else ""
 
     def refuse_tracks(self, what: str) -> None:
-        """Raise UsageError if other options than ``grey`` are set."""
+        """Raise UsageError if a track or a rate is set."""
         if self.track is not None or self.rate is not None:
             flag = "--rate" if self.track is None else "--video-track"
             raise UsageError(f"{what}: {flag} is for videos, and this is not one; omit it")
@@ -77,14 +78,14 @@ class Choice:
 ANY = Choice()
 
 
-def note_of_reduced(what: str, part: int) -> Background:
+def note_reduced(what: str, part: int) -> Background:
     return Background(
         f"{what} decoded to 1/{part} of the width and height, as no output shows them "
         "(--full-decode turns this off)"
     )
 
 
-# Decimal spellings of NTSC's rates, which are not decimal numbers.
+# NTSC's rates by their usual decimal spelling, which is rounded.
 NTSC = {
     "23.976": Fraction(24000, 1001),
     "29.97": Fraction(30000, 1001),
@@ -108,7 +109,7 @@ def parse_rate(text: str) -> Fraction:
 
 
 class OpenOptions(TypedDict, total=False):
-    """Keywords of ``open``. Their defaults are those of ``sources.open``."""
+    """Keyword arguments of ``open``, with the defaults of ``sources.open``."""
 
     decoder: str
     stride: int
@@ -120,8 +121,8 @@ class OpenOptions(TypedDict, total=False):
 class Source:
     """Frames of a file, a folder, a stream or cameras. Iterable, and closed by ``with``.
 
-    ``info`` describes the source. A frame that cannot be read raises nothing: it is counted in
-    ``counts`` and skipped. Raises SourceError for what ends the whole source.
+    ``info`` describes the source. Unreadable frames are counted in ``counts`` and skipped.
+    SourceError is raised only if the whole source cannot be read.
 
         >>> import cv2, numpy as np
         >>> from detector.core import sources
@@ -132,22 +133,22 @@ class Source:
         640 ['a.png']
     """
 
-    # The possible types of Frame.picture: "bgr", "yuv420p". If there are more than "bgr", ``open``
-    # takes ``pixels``, the requested type. The attribute ``pixels`` is the actual one.
+    # The possible types of Frame.picture: "bgr", "yuv420p". If there are several, ``open`` has an
+    # argument ``pixels``, the requested type. The attribute ``pixels`` is the actual type.
     gives: ClassVar[tuple[str, ...]] = ("bgr",)
-    # Whether ``open`` takes ``choice``: the track, the rate, and which grey is black and white.
+    # Whether ``open`` has an argument ``choice``.
     has_tracks: ClassVar[bool] = False
-    # Sources are asked in ascending order whether they claim a spec; video files come last, as that
-    # source takes every file that nobody else knows. A spec that ``form`` does not match as a whole
-    # (a regular expression, case does not count) imports no source. Both are literals.
+    # ``claims`` is called in ascending order of ``order``, last for VideoSource, which claims every
+    # remaining file. A source is imported only if its regular expression ``form`` matches the whole
+    # spec, ignoring case. Both must be literals, since they are read without importing the source.
     order: ClassVar[int] = 0
     form: ClassVar[str] = ".*"
 
-    # Whether frames arrive whether or not anyone is ready, as from a camera. Such a source has
-    # ``arrive``, see ``loop.parts.Parts``.
+    # Whether frames arrive in real time, as from a camera. Such a source implements ``arrive``
+    # (see ``loop.parts.Parts``).
     arrives: ClassVar[bool] = False
 
-    kind: ClassVar[str] = "video"  # or "pictures": the kind of its usual outputs
+    kind: ClassVar[str] = "video"  # or "pictures": the default kind of its outputs
     # Modules that ``open`` and reading import on first use.
     imports: ClassVar[tuple[str, ...]] = ()
 
@@ -155,17 +156,17 @@ class Source:
     counts: ReadCounts
     decoder: str = ""  # the reader: "opencv", "av", "opencv (28 frames) then av", ...
     pixels: str = "bgr"  # or "yuv420p"; single frames may still be BGR
-    no_planes: str = ""  # why a video gives BGR although planes were requested
-    notes: list[str]  # sentences for the session
+    no_planes: str = ""  # why a video returns BGR although planes were requested
+    notes: list[str]  # messages for the session
 
     @property
     def damaged(self) -> bool:
-        """Whether a part of the source was lost so far."""
+        """Whether some part of the source could not be read."""
         return self.counts.damaged
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """Return whether it reads ``spec``, by name and file system. Never raises."""
+        """Return whether this source reads ``spec``, judging by name and file. Never raises."""
         raise NotImplementedError
 
     @classmethod
@@ -187,17 +188,17 @@ class Source:
         raise NotImplementedError
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Limit the frames to ``duration_s`` from ``start_s`` of the source's clock, before
-        ``read``. Raises SourceError if no frame is left, UsageError if frames have no time."""
+        """Limit the frames to ``duration_s`` from ``start_s`` after the beginning. Call it before
+        ``read``. Raises SourceError if no frame remains, UsageError if frames have no time."""
         raise UsageError(
             f"{self.info.path}: --start and --duration are for sources with a clock; omit them"
         )
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """Return the next frame, or None at the end (and ever after).
+        """Return the next frame, or None at the end and in all later calls.
 
-        It may use the memory of ``into`` if the shape fits. Raises SourceError only for the whole
-        source.
+        The picture may be stored in ``into`` if the shape fits. Raises SourceError only if the rest
+        of the source is unreadable.
         """
         raise NotImplementedError
 
@@ -216,7 +217,8 @@ class Source:
 
 
 class SteppingSource(Source):
-    """A source with ``grab`` and ``retrieve``, like cv2's. Skipped frames are never converted."""
+    """A source that implements ``grab`` and ``retrieve``, like cv2.VideoCapture. Frames skipped by
+    ``stride`` are not converted."""
 
     def __init__(self, stride: int = 1, frames: int | None = None) -> None:
         self.counts = ReadCounts()
@@ -225,25 +227,25 @@ class SteppingSource(Source):
         self._frames = frames  # limit of frames returned; None: all
         self._next = 0  # index of the next picture in the source
         self._handed_out = 0
-        self._end_s: Fraction | None = None  # the first time beyond the limit
-        self._held = False  # a picture is grabbed already
-        self._is_behind = False  # the picture grabbed last is the first beyond the limit
+        self._end_s: Fraction | None = None  # frames from this time on are beyond ``duration_s``
+        self._held = False  # the next picture has already been grabbed
+        self._is_past_limit = False  # the last grabbed picture is the first beyond ``duration_s``
         self._closed = False
 
     def grab(self) -> bool:
-        """Move to the next picture. Return False at the end, and ever after."""
+        """Move to the next picture. Return False at the end and in all later calls."""
         raise NotImplementedError
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        """Return the picture grabbed last as frame ``index``; None (counted) if unreadable."""
+        """Return the last grabbed picture as frame ``index``; None (counted) if unreadable."""
         raise NotImplementedError
 
     def grabbed_pts(self) -> int:
-        """Return the pts of the picture grabbed last."""
+        """Return the pts of the last grabbed picture."""
         raise NotImplementedError
 
     def at_limit(self) -> None:
-        """Called once ``frames`` have been returned and the rest of the source stays unread."""
+        """Finish after ``frames`` frames, when the rest of the source will not be read."""
 
     def hold_first(self) -> bool:
         """Grab the first picture and keep it for the first read. Return False if there is none."""
@@ -251,12 +253,12 @@ class SteppingSource(Source):
         return self._held
 
     def seek(self, start_s: Fraction) -> int | None:
-        """Grab a picture before ``start_s`` if all later ones are certain to be the same, and
-        return its number; else None."""
+        """Grab a picture at or before ``start_s`` and return its number. Return None if pictures
+        might then differ from those of a whole reading."""
         return None
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Limit the frames by time. Frames after the start keep their numbers."""
+        """Limit the frames by time; they keep their numbers in the source."""
         begins_s = self.info.start_pts * self.info.time_base
         if start_s is not None and begins_s:
             self.notes.append(
@@ -294,8 +296,8 @@ class SteppingSource(Source):
     def read(self, into: Image | None = None) -> Frame | None:
         while self._handed_out != self._frames and not self._closed and self._advance():
             if self._end_s is not None and self._grabbed_s() >= self._end_s:
-                self._frames = self._handed_out  # the end, now and ever after
-                self._is_behind = True
+                self._frames = self._handed_out  # so that later calls return None, too
+                self._is_past_limit = True
                 break
             index, self._next = self._next, self._next + 1
             if index % self._stride:
@@ -307,11 +309,11 @@ class SteppingSource(Source):
             self.at_limit()
         return None
 
-    def read_behind(self) -> Frame | None:
+    def read_past_limit(self) -> Frame | None:
         """Return the first picture beyond ``duration_s``. Call it once, after the last frame."""
-        if not self._is_behind or self._closed:
+        if not self._is_past_limit or self._closed:
             return None
-        self._is_behind = False
+        self._is_past_limit = False
         return self.retrieve(self._next, None)
 
     def _advance(self) -> bool:

@@ -1,4 +1,4 @@
-"""Pictures: a folder, a pattern (``*.jpg``, ``frame_%04d.jpg``), files by name, or a file."""
+"""Pictures: a folder, a pattern (``*.jpg``, ``frame_%04d.jpg``), one or more files by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PicturesSource(Source):
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """Return whether it is a folder, a picture file, or a pattern that is not a file's name."""
+        """Return whether it is a folder, a picture file, or a pattern that names no file."""
         if isinstance(spec, NamedPictures) or os.path.isdir(spec):
             return True
         if os.path.lexists(spec):
@@ -36,13 +36,13 @@ class PicturesSource(Source):
     @classmethod
     def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         from detector.core.sources._pictures import OpenPictures
-        from detector.core.sources._specs import list_pictures, look_into
+        from detector.core.sources._specs import list_contents, list_pictures
 
         choice = how.get("choice", ANY)
         choice.refuse_tracks(spec)
         paths = list_pictures(spec)
         source = OpenPictures(spec, paths, how.get("stride", 1), how.get("frames"), choice)
-        if not isinstance(spec, Gathered) and (contents := look_into(spec)) is not None:
+        if not isinstance(spec, Gathered) and (contents := list_contents(spec)) is not None:
             from detector.core.sources._left_out import describe_left_out
 
             source.left_out = describe_left_out(spec, contents, videos=True)

@@ -28,7 +28,7 @@ class PipeSource(Source):
     def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         if how.get("decoder") == "opencv":
             raise UsageError("-: opencv cannot read standard input; omit --decoder")
-        from detector.core.sources.video._pipe import PipedSource
+        from detector.core.sources.video._pipe import open_pipe
 
         stride, frames, pixels = how.get("stride", 1), how.get("frames"), how.get("pixels", "bgr")
-        return PipedSource.open_first(stride, frames, pixels, how.get("choice", ANY))
+        return open_pipe(stride, frames, pixels, how.get("choice", ANY))

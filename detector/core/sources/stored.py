@@ -34,7 +34,7 @@ class StoredSource(Source):
 
 
 def open_place(place: Location) -> RangedObject:
-    """Open an object whose reads fail if it is incomplete. Raises SourceError."""
+    """Open an object. Raises SourceError, and so do reads after a lost connection."""
     if place.scheme in STORES:
         from detector.core.sources._ranges import StoredObject
 
@@ -46,12 +46,12 @@ def open_place(place: Location) -> RangedObject:
     return stored
 
 
-def look(place: Location) -> ObjectInfo:
+def read_info(place: Location) -> ObjectInfo:
     if place.scheme in STORES:
-        from detector.core.sources._storage import look as look_into_store
+        from detector.core.sources._storage import read_info as read_store_info
 
-        return look_into_store(place)
+        return read_store_info(place)
     from detector.core.sources._web import WebPlace
-    from detector.core.sources._web import look as look_at_server
+    from detector.core.sources._web import read_info as read_server_info
 
-    return look_at_server(WebPlace(str(place)))
+    return read_server_info(WebPlace(str(place)))

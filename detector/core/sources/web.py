@@ -1,4 +1,4 @@
-"""Files of web servers: videos that end, pictures, finished HLS playlists."""
+"""Files of web servers: videos with an end, pictures, finished HLS playlists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from detector.core.sources._forms import is_web
 from detector.core.sources.base import ANY, OpenOptions, Source
 
 if TYPE_CHECKING:
-    from detector.core.sources._answers import Taken
+    from detector.core.sources._answers import WebKind
 
 
 class WebSource(Source):
@@ -28,23 +28,23 @@ class WebSource(Source):
 
     @classmethod
     def check_spec(cls, spec: str) -> None:
-        _find_out(spec)
+        _identify(spec)
 
     @classmethod
     def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         from detector.core.sources._answers import PICTURE, PLAYLIST
         from detector.core.sources._web import WebPlace, open_web
 
-        taken, place = _find_out(spec), WebPlace(spec)
+        result, place = _identify(spec), WebPlace(spec)
         if how.get("decoder") == "opencv":
             raise UsageError(f"{place}: opencv reads files only; omit --decoder")
-        if taken.kind in (PICTURE, PLAYLIST):
+        if result.kind in (PICTURE, PLAYLIST):
             how.get("choice", ANY).refuse_tracks(str(place))
-        if taken.kind == PICTURE:
+        if result.kind == PICTURE:
             from detector.core.sources._web_picture import WebPicture
 
-            source: Source = WebPicture(place, taken.codec, **how)
-        elif taken.kind == PLAYLIST:
+            source: Source = WebPicture(place, result.codec, **how)
+        elif result.kind == PLAYLIST:
             from detector.core.sources.video._listed import open_listed
 
             source = open_listed(
@@ -54,23 +54,24 @@ class WebSource(Source):
             from detector.core.sources.video._stored import open_stored
 
             source = open_stored(open_web(place), **how)
-        if taken.remark:
-            source.notes.append(taken.remark)
+        if result.remark:
+            source.notes.append(result.remark)
         return source
 
 
 def picture_of(spec: str) -> str | None:
-    """Return the path in rows of the picture at an address; None if none. Raises SourceError."""
+    """Return the path that rows state for a picture's address; None if it is not a picture's.
+    Raises SourceError."""
     from detector.core.sources._answers import PICTURE
     from detector.core.sources._web import WebPlace
 
-    return str(WebPlace(spec)) if _find_out(spec).kind == PICTURE else None
+    return str(WebPlace(spec)) if _identify(spec).kind == PICTURE else None
 
 
-def _find_out(spec: str) -> Taken:
-    from detector.core.sources._answers import REFUSED, take
+def _identify(spec: str) -> WebKind:
+    from detector.core.sources._answers import REFUSED, identify
 
-    taken = take(spec)
-    if taken.kind == REFUSED:
-        raise SourceError(taken.error)
-    return taken
+    result = identify(spec)
+    if result.kind == REFUSED:
+        raise SourceError(result.error)
+    return result

@@ -23,7 +23,7 @@ from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.run.tiling import Tiling
 from detector.core.sources._forms import STANDARD_INPUT, is_web
 from detector.core.sources._network.addresses import last_part_of, opening_of, scheme_of
-from detector.core.sources._network.options import HANDED_ON, PERSONAL
+from detector.core.sources._network.options import PERSONAL, SHARED
 from detector.live.events.filters import read_filters
 from detector.live.sources.base import FILE, NAME, NETWORK, WEBCAM, Camera
 
@@ -84,9 +84,9 @@ def _is_web_file(spec: str) -> bool:
     if not is_web(spec):
         return False
     from detector.core.sources._answers import FILE as FINITE
-    from detector.core.sources._answers import REFUSED, take
+    from detector.core.sources._answers import REFUSED, identify
 
-    answer = take(spec)
+    answer = identify(spec)
     if answer.kind == REFUSED:
         raise SourceError(answer.error)
     return answer.kind == FINITE
@@ -326,7 +326,7 @@ def _read_options(value: Any) -> dict[str, str]:
     options = {}
     for place, (name, setting) in enumerate(value.items(), 1):
         if not isinstance(setting, str | int | float):
-            shown = name if name in PERSONAL | HANDED_ON else f"entry {place}"
+            shown = name if name in PERSONAL | SHARED else f"entry {place}"
             cure = ' (headers: "NAME: VALUE\\r\\n")' if name == "headers" else ""
             raise ValueError(f"{shown} is neither text nor a number; write a single text{cure}")
         options[str(name)] = str(int(setting)) if isinstance(setting, bool) else str(setting)

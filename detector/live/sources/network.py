@@ -18,11 +18,11 @@ from detector.core.errors.parsing import quote
 from detector.core.errors.secrets import redact
 from detector.core.errors.text import printable
 from detector.core.sources._forms import is_web
-from detector.core.sources._network.addresses import SOUND, FFmpegOptions, opening_of
+from detector.core.sources._network.addresses import THOROUGH, FFmpegOptions, opening_of
 from detector.core.sources._network.meanings import (
     ENDED,
+    LOG_UNAVAILABLE,
     NO_VIDEO,
-    NOT_NOW,
     UNDECODED,
     ErrorMeaning,
     explain,
@@ -32,7 +32,7 @@ from detector.core.sources._network.nested import (
     NestedOpener,
     is_named_playlist,
     is_redirect,
-    settle,
+    resolve,
 )
 from detector.core.sources._network.options import PERSONAL
 from detector.live.sources.decoding import prepare
@@ -44,7 +44,7 @@ from detector.live.sources.status import SECOND
 from detector.live.sources.threaded import TICK_S
 
 if TYPE_CHECKING:
-    from detector.core.sources._answers import Rest
+    from detector.core.sources._answers import OpenResponse
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
 READ_TIMEOUT_S = 3600.0  # ``Interrupt`` needs a timeout, so that PyAV checks its clock
@@ -69,7 +69,7 @@ class LookUp(threading.Thread):
 class NetworkFeed(PacketFeed):
     may_shed = True
     _look_up: LookUp | None = None
-    _probed: Rest | None = None  # the open response of an earlier probe
+    _probed: OpenResponse | None = None  # the open response of an earlier probe
     _redirect_host: str | None = None  # another host to which the camera redirects
     _first: NestedFile | None = None  # the first response, if we open nested files ourselves
     _nested: NestedOpener | None = None
@@ -105,7 +105,7 @@ class NetworkFeed(PacketFeed):
 
     def _connection(self, epoch: int) -> ErrorMeaning:
         if self._has_login and not self.watch.receives_messages():
-            return NOT_NOW
+            return LOG_UNAVAILABLE
         if (unknown := self._resolve()) is not None:
             return unknown
         began_ns, self._multipart_error = self.clock(), ""
@@ -132,12 +132,12 @@ class NetworkFeed(PacketFeed):
     def _open(self) -> Any:
         self._probed = self._take_probed()
         if self._probed is not None:
-            return self._open_with(self._opening, SOUND, self._probed)
+            return self._open_with(self._opening, THOROUGH, self._probed)
         container = self._open_with(self._opening, self._opening.probing)
         if any(stream.codec_context is not None for stream in container.streams.video):
             return container
         container.close()
-        return self._open_with(self._opening, SOUND)
+        return self._open_with(self._opening, THOROUGH)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
         """Read JPEGs by their markers; None if there are none. ``is_odd``: FFmpeg failed."""
@@ -169,13 +169,13 @@ class NetworkFeed(PacketFeed):
             return opener.open_first()
         return None
 
-    def _take_probed(self) -> Rest | None:
+    def _take_probed(self) -> OpenResponse | None:
         """Return the open response of a probe: some servers accept one connection."""
         if not is_web(self.camera.address.whole):
             return None
-        from detector.core.sources._answers import take_open
+        from detector.core.sources._answers import take_open_response
 
-        probed = take_open(self.camera.address.whole)
+        probed = take_open_response(self.camera.address.whole)
         if probed is not None:
             self.receiving.set_cut(probed.cut)
         return probed
@@ -196,7 +196,7 @@ class NetworkFeed(PacketFeed):
         }
 
     def _open_with(
-        self, opening: FFmpegOptions, probing: dict[str, str], probed: Rest | None = None
+        self, opening: FFmpegOptions, probing: dict[str, str], probed: OpenResponse | None = None
     ) -> Any:
         options = self._options(opening, probing)
         arguments: dict[str, Any] = {"file": probed or self.camera.address.whole}
@@ -204,7 +204,7 @@ class NetworkFeed(PacketFeed):
             if self._is_personal:
                 arguments = self._guard(self.camera.address.whole, options)
             elif is_named_playlist(self.camera.address.whole):
-                settled, cookies = settle(self.camera.address.whole)
+                settled, cookies = resolve(self.camera.address.whole)
                 options["max_redirects"] = "0"
                 arguments = self._guard(settled, options | cookies, follows=True)
             elif self._has_login:
@@ -229,7 +229,7 @@ class NetworkFeed(PacketFeed):
         try:
             return self._open_container({"file": address}, options)
         except av.error.FFmpegError as error:
-            if not is_redirect(error) or (settled := settle(address)[0]) == address:
+            if not is_redirect(error) or (settled := resolve(address)[0]) == address:
                 raise
             return self._open_container({"file": settled}, options)
 

@@ -76,7 +76,7 @@ class PacketFeed(ThreadedFeed):
 
     def facts(self) -> FeedFacts:
         facts, grey = super().facts(), self._converter.grey
-        notes = (facts.note, "" if grey is None else grey.said)
+        notes = (facts.note, "" if grey is None else grey.note)
         return replace(facts, note="; ".join(filter(None, notes)))
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:

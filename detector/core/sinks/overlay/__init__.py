@@ -1,4 +1,4 @@
-"""The source's own video, untouched, with boxes and labels as subtitles that players draw."""
+"""A copy of the source's video without re-encoding, with boxes and labels as subtitles."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from detector.core.sinks.base import Sink
 from detector.core.types import Detections, Frame, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.sinks.overlay.packets import Copying, Scan, SourceCopy
+    from detector.core.sinks.overlay.packets import Scan, SourceCopy
     from detector.core.stages.annotate import Style
 
-MS = Fraction(1, 1000)  # unit of time in Matroska
-CHECKED_FIRST = 250  # packets checked before a model is loaded; all of them when the run begins
-CURE = "use --save video, which draws the boxes into the picture"
+MS = Fraction(1, 1000)  # Matroska's time base
+CHECKED_FIRST = 250  # packets checked before a model is loaded; the run checks all of them
+ALTERNATIVE = "use --save video, which draws the boxes into the picture"
 
 
 class OverlaySink(Sink):
-    """One Matroska file. A subtitle line is written when the next picture gives its end."""
+    """A Matroska file. A picture's subtitles are written when the next picture's time is known."""
 
     name = "overlay"
     suffixes = (".mkv",)
     ending = "-overlay"
     kinds = ("video",)
-    # After the video, to which -o FILE.mkv without --save overlay belongs.
-    order = 5
+    order = 5  # after VideoSink, which -o FILE.mkv means without --save overlay
     options = ("style", "remark", "program", "only_detections")
     imports = tuple(f"{__name__}.{name}" for name in ("ass", "carried", "fonts", "packets"))
     untouched = True
@@ -42,7 +41,7 @@ class OverlaySink(Sink):
         if options.get("only_detections"):
             raise UsageError(
                 "--only-detections skips frames, but an overlay copies the whole video of the "
-                f"source; {CURE}, or omit --only-detections"
+                f"source; {ALTERNATIVE}, or omit --only-detections"
             )
 
     @classmethod
@@ -51,12 +50,12 @@ class OverlaySink(Sink):
 
         try:
             with closing(SourceCopy(spec)) as source:
-                if source.videos == 1:  # otherwise it is unknown here which video is read
+                if source.videos == 1:  # with several, it is not known yet which one is read
                     source.scan(CHECKED_FIRST)
         except UnreadableError:
             return
         except UnfitError as error:
-            raise _refusal(spec, error) from error
+            raise _explain_refusal(spec, error) from error
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class OverlaySink(Sink):
         program: str = "detect-video",
         only_detections: bool = False,
     ) -> None:
-        """Create the sink. ``style``: how boxes and labels look; it has its own ``remark``."""
+        """``style``: of boxes and labels; its own ``remark`` replaces ``remark``."""
         super().__init__(path)
         if self.path.suffix.lower() not in self.suffixes:
             raise UsageError(f"an overlay must be a .mkv, not {self.path.name}")
@@ -81,9 +80,9 @@ class OverlaySink(Sink):
         from detector.core.sinks.overlay.packets import SourceCopy, UnfitError
 
         if info.mirrored:
-            raise _refusal(info.path, "is stored mirrored, which Matroska cannot express")
+            raise _explain_refusal(info.path, "is stored mirrored, which Matroska cannot express")
         if info.tracks:
-            raise _refusal(
+            raise _explain_refusal(
                 info.path, "can be read only once, but an overlay reads the source twice"
             )
         self._info = info
@@ -95,7 +94,7 @@ class OverlaySink(Sink):
             self._scan: Scan = source.scan(longest_gap_s=info.longest_gap_s)
         except UnfitError as error:
             self.abort()
-            raise _refusal(info.path, error) from error
+            raise _explain_refusal(info.path, error) from error
         except BaseException:
             self.abort()
             raise
@@ -129,7 +128,7 @@ class OverlaySink(Sink):
                 self.notes,
             )
         except UnfitError as error:
-            raise _refusal(self._info.path, error) from error
+            raise _explain_refusal(self._info.path, error) from error
 
     def close(self) -> Path:
         from detector.core.sinks.overlay.packets import REFUSED
@@ -140,11 +139,11 @@ class OverlaySink(Sink):
             raise OutputError(f"cannot write {self.path}: the source gave no frame")
         with output_errors(self.path, REFUSED):
             self._file.finish()
-            arrived = _count_packets(self._partial.path)
-        if arrived != self._file.copied:
+            count = _count_packets(self._partial.path)
+        if count != self._file.copied:
             raise OutputError(
                 f"{self.path}: {counted(self._file.copied, 'picture', 'was')} copied, but the "
-                f"file holds {arrived}; the disk may be failing, write elsewhere with -o"
+                f"file holds {count}; the disk may be failing, write elsewhere with -o"
             )
         self._close_source()
         self._partial.commit()
@@ -159,7 +158,7 @@ class OverlaySink(Sink):
             if self._file is not None:
                 with suppress(Exception):
                     self._file.stop()
-            with suppress(Exception):  # a file that cannot be read back is not worth keeping
+            with suppress(Exception):  # a file that cannot be read is discarded
                 if self._file is not None and _count_packets(partial.path) > 0:
                     partial.release()
                     return partial.path
@@ -175,8 +174,8 @@ class OverlaySink(Sink):
                 source.close()
 
 
-def _refusal(spec: str, why: object) -> UsageError:
-    return UsageError(f"--save overlay: {spec}: {why}; {CURE}")
+def _explain_refusal(spec: str, why: object) -> UsageError:
+    return UsageError(f"--save overlay: {spec}: {why}; {ALTERNATIVE}")
 
 
 def _count_packets(path: Path) -> int:
@@ -201,31 +200,31 @@ class _OverlayFile:
     ) -> None:
         import av
 
-        from detector.core.sinks._about import tags_from
+        from detector.core.sinks._about import shift_tags
         from detector.core.sinks.overlay import ass, fonts
         from detector.core.sinks.overlay.carried import NAME
-        from detector.core.sinks.overlay.packets import OPTIONS, Copying, packets_from
+        from detector.core.sinks.overlay.packets import OPTIONS, PacketCopier, packets_from
 
         self._info, self._source, self._scan, self._style = info, source, scan, style
         self._notes = notes
         self._base = info.time_base
         self._height, self._width = first.size
-        key, packets = packets_from(source, None if first.index == 0 else first.pts)
-        self._shift = scan.first_pts if first.index == 0 else key
+        key_pts, packets = packets_from(source, None if first.index == 0 else first.pts)
+        self._shift = scan.first_pts if first.index == 0 else key_pts
         face = fonts.choose(style.font) if style.labels else fonts.Typeface(ass.FAMILY, ())
         if face.note:
             notes.append(face.note)
-        self._per_scale = ass.font_size(style.font) * face.larger
+        self._per_scale = ass.font_size(style.font) * face.scale
         self._container = av.open(str(path), "w", format="matroska", options=OPTIONS)
         try:
-            begin = info.start_pts if first.index == 0 else key
-            self._container.metadata.update(tags_from(info, begin))
+            begin = info.start_pts if first.index == 0 else key_pts
+            self._container.metadata.update(shift_tags(info, begin))
             streams = source.add_to(self._container)
             size = round(self._per_scale * 0.64, 1)
             shape = self._width, self._height
             self._track = self._add_track(ass.header(*shape, face.family, face.style, size))
-            about = self._describe(names)
-            self._container.add_attachment(NAME, "application/json", about.encode(program))
+            header = self._make_header(names)
+            self._container.add_attachment(NAME, "application/json", header.encode(program))
             for file in face.files:
                 self._container.add_attachment(file.name, file.mimetype, file.data)
             self._container.start_encoding()
@@ -233,20 +232,19 @@ class _OverlayFile:
             with suppress(Exception):
                 self._container.close()
             raise
-        self._copying: Copying = Copying(source, self._container, streams, self._shift)
-        self._copying.start(packets)
+        self._copier = PacketCopier(source, self._container, streams, self._shift, packets)
         self._first_pts = first.pts
-        self._lines: list[str] = []  # of the last picture, whose end time the next one tells
+        self._lines: list[str] = []  # of the last picture, until its end time is known
         self._last_pts: int | None = None
         self._last_ms = self._step = 0
         self._written = 0
 
     @property
     def copied(self) -> int:
-        return self._copying.copied
+        return self._copier.copied
 
     def _add_track(self, header: str) -> Any:
-        """Add a subtitle track. PyAV only makes one from a track that it reads, so it reads one."""
+        """Add a subtitle track. PyAV can only copy one that it reads, so it reads a script."""
         import av
 
         from detector.core.sinks._about import DETECTIONS
@@ -258,7 +256,7 @@ class _OverlayFile:
         track.disposition = av.stream.Disposition.default
         return track
 
-    def _describe(self, names: tuple[str, ...]) -> Any:
+    def _make_header(self, names: tuple[str, ...]) -> Any:
         from detector.core.sinks.overlay.carried import OverlayHeader
 
         style = self._style
@@ -291,7 +289,7 @@ class _OverlayFile:
             self._write_lines(now_ms)
         self._lines = self._make_lines(frame, detections)
         self._last_pts, self._last_ms = frame.pts, now_ms
-        self._copying.up_to(frame.pts)
+        self._copier.copy_up_to(frame.pts)
 
     def _make_lines(self, frame: Frame, detections: Detections) -> list[str]:
         from detector.core.sinks.overlay import ass
@@ -328,27 +326,27 @@ class _OverlayFile:
         step = max(nominal, self._step)
         self._write_lines(self._to_ms(self._last_pts + step))
         if self._scan.last_pts - self._last_pts <= step:
-            self._copying.rest()
+            self._copier.copy_rest()
         else:
-            self._copying.up_to(self._last_pts)
-        self._say_what_stands_around()
+            self._copier.copy_up_to(self._last_pts)
+        self._note_omissions()
         self._container.close()
 
-    def _say_what_stands_around(self) -> None:
+    def _note_omissions(self) -> None:
         before = (self._first_pts - self._shift) * self._base
         if before > 0:
             self._notes.append(
                 f"the overlay begins {float(before):.3f} s before its first detections, because a "
                 "copy can only begin at a key frame"
             )
-        if self._copying.refused:
+        if self._copier.refused:
             self._notes.append(
-                f"{counted(self._copying.refused, 'damaged packet')} of the video could not be "
+                f"{counted(self._copier.refused, 'damaged packet')} of the video could not be "
                 "copied"
             )
-        if self._copying.broken:
+        if self._copier.broken:
             self._notes.append(
-                f"the overlay ends where the source became unreadable ({self._copying.broken})"
+                f"the overlay ends where the source became unreadable ({self._copier.broken})"
             )
 
     def stop(self) -> None:

@@ -1,14 +1,14 @@
-"""Boxes and labels of one picture as lines of ASS subtitles, for players to draw.
+"""Format the boxes and labels of one picture as lines of ASS subtitles, which players draw.
 
-A picture has one line of boxes, and mostly one or two of labels. A line for each box would be
-simpler, but VLC drops all of them if there are many. Two properties of libass make that
-possible, and tests check them:
+A picture has one line of boxes, and usually one or two of labels. A line for each box would be
+simpler, but VLC shows none if there are many. Two properties of libass, which tests check, make few
+lines possible:
 
 - Drawings in one line are placed side by side. Each of ours is as wide as the picture, and the k-th
-  is drawn k widths to the left, so that they overlap, each in its own colour. Nothing may leave
-  the picture.
-- An invisible drawing with a given part below the baseline fixes the height of a row of text, and
-  its width where the text begins, whatever font the player has.
+  is drawn k widths to the left, so that they overlap, each in its own colour. So no drawing may
+  extend beyond the picture.
+- An invisible drawing in front of a text sets where the text begins, and, with \\pbo, the height of
+  its row, whatever font the player uses.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
 FAMILY = "sans-serif"  # without an attached font, the player uses its own
-# Pixels of a capital at scale 1.0. OpenCV 5 draws 14; DejaVu Sans, a wide font, still fits the
-# plates with more.
+# Height of a capital at scale 1.0, in pixels. OpenCV 5 draws 14, but even a wide font (DejaVu Sans)
+# fits the label backgrounds with this.
 CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
 # Fontsize is ascent plus descent: 1.2 em in most fonts, with capitals of 0.72 em.
 CAPITAL_OF_EM = 0.72
 PER_CAPITAL = 1.2 / CAPITAL_OF_EM
-BELOW = 0.34  # of Fontsize: kept free below the baseline, more than any descent
-ROW = 1.3  # of Fontsize: least distance between baselines in one line
+BELOW = 0.34  # of Fontsize: space below the baseline, more than any descent
+ROW = 1.3  # of Fontsize: minimum distance between baselines in one line
 BOXES, LABELS = "Boxes", "Labels"  # names of the styles
 LONGEST_NAME = 200  # characters of a class name
 
@@ -42,9 +42,9 @@ _UNSAFE = str.maketrans({"{": "(", "}": ")", "\\": "/", "\n": " ", "\r": " ", "\
 
 
 def header(width: int, height: int, family: str, style: str, size: float) -> str:
-    """Return the header; an ASS pixel is a picture's. ``family``, ``style``: the font."""
+    """Return a header with the picture's size and a font's ``family``, ``style`` and ``size``."""
     bold, italic = (-int(word in style.lower()) for word in ("bold", "italic"))
-    family = plain(family).replace(",", " ").strip() or FAMILY
+    family = escape(family).replace(",", " ").strip() or FAMILY
     colors, rest = "&H00FFFFFF,&H00FFFFFF,&H00000000,&HFF000000", "100,100,0,0,1,0,0,7,0,0,0,1"
     look = f"{colors},{bold},{italic},0,0,{rest}"
     return f"""[Script Info]
@@ -70,32 +70,32 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
 
 
-@lru_cache(maxsize=1024)  # frames repeat their labels: a class name with one of a hundred scores
-def plain(text: str) -> str:
-    """Escape a text so that nothing in it is an ASS override or ends the line."""
+@lru_cache(maxsize=1024)  # labels repeat: a class name and one of a hundred scores
+def escape(text: str) -> str:
+    """Replace the characters that would start an ASS override or end the line."""
     text = text[:LONGEST_NAME].translate(_UNSAFE)
     return "".join(char if char.isprintable() else " " for char in text)
 
 
 def boxes_text(layout: DrawnLayout, width: int, height: int) -> str:
-    """Return outlines, dots and label backgrounds; "" if there are none."""
-    upwards = range(len(layout.boxes) - 1, -1, -1)  # so that the best score's box is drawn last
+    """Return the text that draws outlines, dots and label backgrounds; "" if there are none."""
+    ascending = range(len(layout.boxes) - 1, -1, -1)  # draw the box with the highest score last
     groups = [
-        [(layout.shades[i], _drawn(layout, i)) for i in upwards],
+        [(layout.shades[i], _make_shape(layout, i)) for i in ascending],
         [
-            (shade, (*_corners(*across), *_corners(*down)))
+            (shade, (*_list_corners(*across), *_list_corners(*down)))
             for shade, (across, down) in layout.corners
         ],
-        [(placed.shade, _plate(placed, width, height)) for placed in layout.labels],
-        [(layout.shades[i], _dot(layout, i)) for i in layout.dots],
+        [(placed.shade, _make_background(placed, width, height)) for placed in layout.labels],
+        [(layout.shades[i], _make_dot(layout, i)) for i in layout.dots],
     ]
-    shapes = [drawing for group in groups for drawing in _by_color(group)]
+    shapes = [drawing for group in groups for drawing in _merge_colors(group)]
     if not shapes:
         return ""
-    # All at once: one numpy call per picture, and one format per colour.
+    # For speed, numpy clips all points at once, and each colour is formatted at once.
     points = np.array([at for _, points in shapes for at in points], np.int64).reshape(-1, 2)
     lefts = np.repeat(np.arange(len(shapes)) * width, [len(points) // 2 for _, points in shapes])
-    # Clip to the picture: more would widen the drawing and move all that follow to the right.
+    # Clip to the picture, since a wider drawing would move all later ones to the right.
     points[:, 0] = points[:, 0].clip(0, width) - lefts
     points[:, 1] = points[:, 1].clip(0, height)
     numbers, parts, at = points.ravel().tolist(), [], 0
@@ -103,84 +103,84 @@ def boxes_text(layout: DrawnLayout, width: int, height: int) -> str:
         drawn = POLYGON * (len(own) // 8) % tuple(numbers[at : at + len(own)])
         at += len(own)
         space = f"m {-k * width} 0 m {width - k * width} {height}"
-        parts.append(f"{{\\1c{_color(PALETTE[shade])}\\p1}}{space}{drawn}{{\\p0}}")
+        parts.append(f"{{\\1c{_format_color(PALETTE[shade])}\\p1}}{space}{drawn}{{\\p0}}")
     return "{\\pos(0,0)}" + "".join(parts)
 
 
-Points = tuple[int, ...]  # x, y of each rectangle's four corners in turn
+Points = tuple[int, ...]  # x, y of four corners for each rectangle
 POLYGON = " m %d %d l %d %d %d %d %d %d"
 
 
-def _by_color(shapes: Sequence[tuple[int, Points]]) -> list[tuple[int, list[int]]]:
-    """Return one drawing per colour, the colour of the last shape on top."""
-    together: dict[int, list[int]] = {}
+def _merge_colors(shapes: Sequence[tuple[int, Points]]) -> list[tuple[int, list[int]]]:
+    """Return one drawing per colour, ordered by the last shape of each colour."""
+    merged: dict[int, list[int]] = {}
     for shade, points in shapes:
-        mine = together.pop(shade, None) or []
-        mine += points
-        together[shade] = mine
-    return list(together.items())
+        own = merged.pop(shade, [])
+        own += points
+        merged[shade] = own
+    return list(merged.items())
 
 
-def _drawn(layout: DrawnLayout, i: int) -> Points:
+def _make_shape(layout: DrawnLayout, i: int) -> Points:
     if i not in layout.dashed:
-        return _outline(layout.boxes[i], layout.line)
+        return _make_outline(layout.boxes[i], layout.line)
     parts = dashes(layout.boxes[i], layout.line)
-    return tuple(at for part in parts for at in _corners(*part))
+    return tuple(at for part in parts for at in _list_corners(*part))
 
 
-def _outline(box: Sequence[int], line: int) -> Points:
-    """Return a ring with a reversed inner side, with edges like OpenCV's (odd widths)."""
+def _make_outline(box: Sequence[int], line: int) -> Points:
+    """Return a box's outer edge and reversed inner edge. Lines have odd widths, as in OpenCV."""
     x1, y1 = box[0], box[1]
     x2, y2 = max(x1 + 1, box[2]), max(y1 + 1, box[3])
     half = 0 if line == 1 else (line + 1) // 2
-    outer = _corners(x1 - half, y1 - half, x2 + half, y2 + half)
+    outer = _list_corners(x1 - half, y1 - half, x2 + half, y2 + half)
     left, top, right, bottom = x1 + half + 1, y1 + half + 1, x2 - half - 1, y2 - half - 1
     if right <= left or bottom <= top:
         return outer
     return (*outer, left, bottom, right, bottom, right, top, left, top)
 
 
-def _corners(x1: int, y1: int, x2: int, y2: int) -> Points:
+def _list_corners(x1: int, y1: int, x2: int, y2: int) -> Points:
     return x1, y1, x2, y1, x2, y2, x1, y2
 
 
-def _plate(placed: PlacedLabel, width: int, height: int) -> Points:
+def _make_background(placed: PlacedLabel, width: int, height: int) -> Points:
     right = min(width, placed.x + placed.label.width)
     bottom = min(height, placed.y + placed.label.height)
-    return _corners(placed.x, placed.y, right, bottom)
+    return _list_corners(placed.x, placed.y, right, bottom)
 
 
-def _dot(layout: DrawnLayout, i: int) -> Points:
+def _make_dot(layout: DrawnLayout, i: int) -> Points:
     side = 2 * layout.line + 3
     x, y = layout.boxes[i][:2]
-    return _corners(x, y, x + side, y + side)
+    return _list_corners(x, y, x + side, y + side)
 
 
 @lru_cache(maxsize=256)
-def _color(bgr: Color) -> str:
+def _format_color(bgr: Color) -> str:
     return "&H{:02X}{:02X}{:02X}&".format(*bgr)
 
 
 def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -> Iterator[str]:
-    """Yield the lines of labels; their rows never overlap. ``per_scale``: Fontsize at scale 1.0."""
-    apart = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
+    """Yield lines of labels whose rows do not overlap. ``per_scale``: Fontsize at scale 1.0."""
+    row_height = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
     for base, placed in sorted(
-        ((_baseline(placed, per_scale), placed) for placed in layout.labels),
+        ((_compute_baseline(placed, per_scale), placed) for placed in layout.labels),
         key=lambda pair: pair[0],
     ):
         for line in lines:
-            if base - line[-1][0] >= apart:
+            if base - line[-1][0] >= row_height:
                 line.append((base, placed))
                 break
         else:
             lines.append([(base, placed)])
     for line in lines:
-        yield _label_line(line, detections, per_scale, apart)
+        yield _format_labels(line, detections, per_scale, row_height)
 
 
 def font_size(font: Font | None) -> float:
-    """Return the Fontsize whose letters at scale 1.0 are as high as in drawn labels."""
+    """Return the Fontsize at scale 1.0 whose letters are as high as those of drawn labels."""
     if font is None:
         return CAPITAL * PER_CAPITAL
     from detector.core.stages.font import EM
@@ -188,34 +188,37 @@ def font_size(font: Font | None) -> float:
     return EM * CAPITAL_OF_EM * PER_CAPITAL
 
 
-def _baseline(placed: PlacedLabel, per_scale: float) -> int:
+def _compute_baseline(placed: PlacedLabel, per_scale: float) -> int:
     capital = placed.scale * per_scale / PER_CAPITAL
     return int(placed.y + round((placed.label.height + capital) / 2))
 
 
-def _label_line(
-    line: Sequence[tuple[int, PlacedLabel]], detections: Detections, per_scale: float, apart: float
+def _format_labels(
+    line: Sequence[tuple[int, PlacedLabel]],
+    detections: Detections,
+    per_scale: float,
+    row_height: float,
 ) -> str:
-    below = round(BELOW / ROW * apart)
-    # If the first row is too close to the top for its height, the line begins above the picture.
-    above = max(0, round(apart) - line[0][0] - below)
+    below = round(BELOW / ROW * row_height)
+    # If the first row does not fit below the picture's top, the line begins above the picture.
+    above = max(0, round(row_height) - line[0][0] - below)
     texts, end, look = [], 0, ""
     for base, placed in line:
         bottom = base + below + above
         left = placed.x + max(1, round(FONT_HEIGHT * placed.scale / 5))  # as in drawn pictures
-        fill, ink = _color(PALETTE[placed.shade]), _color(INKS[placed.shade])
+        fill, ink = _format_color(PALETTE[placed.shade]), _format_color(INKS[placed.shade])
         before, look = look, f"\\fs{placed.scale * per_scale:.1f}\\1c{ink}\\3c{fill}"
         texts.append(
             f"{{\\alpha&HFF&\\p1}}m 0 0 m {left} {bottom - end}"
-            f"{{\\p0\\alpha&H00&{'' if look == before else look}}}{_words(placed, detections)}"
+            f"{{\\p0\\alpha&H00&{'' if look == before else look}}}{_make_text(placed, detections)}"
         )
         end = bottom
     return f"{{\\pos(0,{-above})\\pbo{below}\\bord1}}" + "\\N".join(texts)
 
 
-def _words(placed: PlacedLabel, detections: Detections) -> str:
-    """Return the true name: a player's font may have letters that ours lacks."""
+def _make_text(placed: PlacedLabel, detections: Detections) -> str:
+    """Return a label with the full class name, since a player's font may have more letters."""
     text = placed.text
     if text and placed.number is not None:
         text = detections.name(placed.number)
-    return plain(f"{text} {placed.score}".strip())
+    return escape(f"{text} {placed.score}".strip())

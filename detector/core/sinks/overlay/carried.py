@@ -1,13 +1,13 @@
-"""The exact detections stored in an overlay, so that ``burn`` can draw them later without a model.
+"""Store the exact detections in an overlay, so that ``burn`` can draw them later without a model.
 
-A line of subtitles begins with a comment, which players ignore:
+The first subtitle line of a picture begins with a comment, which players ignore:
 
     {detect-video 1 FRAME PTS CUT BASE64}
 
-FRAME and PTS are the source's, CUT is what ``--max-det`` dropped, and BASE64 holds little-endian
-int32 class ids [M], float32 scores [M] and float32 boxes [M, 4]. Rows in an attachment would be
-simpler, but a Matroska file has its attachments in front, where nothing is known yet, and a killed
-run would lose them all. Facts about the whole file are in front, as one JSON document (``NAME``).
+FRAME and PTS are the source's. CUT is the number of detections that ``--max-det`` discarded. BASE64
+encodes little-endian int32 class ids [M], float32 scores [M] and float32 boxes [M, 4]. They are not
+in an attachment, because Matroska stores those at the beginning, before anything is detected. Facts
+about the whole file are in one, the JSON document ``NAME``.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ import numpy as np
 
 from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, name_to_open
-from detector.core.sinks._about import is_of_an_overlay
+from detector.core.sinks._about import is_overlay_track
 from detector.core.types import Detections
 
-NAME = "detect-video.json"  # name of the attachment
+NAME = "detect-video.json"
 SCHEMA = 1
-LARGEST_DESCRIPTION = 1 << 24  # bytes of the document
+LARGEST_HEADER = 1 << 24  # bytes of the document
 LONGEST_ROW = 1 << 24  # characters; --max-det allows 100,000 boxes of 32 characters
 LARGEST_SIDE = 1 << 16  # pixels
 LARGEST_TICKS = 1 << 62
 BYTES_EACH = 24  # per detection
 ROW = re.compile(rb"\{detect-video 1 (\d{1,18}) (-?\d{1,18}) (\d{1,9}) ([A-Za-z0-9+/=]*)\}")
-FIELDS_IN_FRONT = 8  # before a line's text: ReadOrder, Layer, Style, Name, three margins, Effect
+FIELDS_BEFORE = 8  # before a line's text: ReadOrder, Layer, Style, Name, three margins, Effect
 
 
 @dataclass(frozen=True, slots=True)
 class OverlayHeader:
-    """Facts about the whole file. ``shift``: ticks of the source's ``time_base`` by which its times
-    are earlier here. ``drawing``: how the run drew it, by names of ``Style``'s fields."""
+    """Facts about the whole file. ``shift``: ticks subtracted from the source's times. ``drawing``:
+    fields of the run's ``Style``."""
 
     source: str
     time_base: tuple[int, int]
@@ -81,15 +81,15 @@ def encode_row(index: int, pts: int, detections: Detections) -> str:
 
 
 def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> OverlayRow | None:
-    """Return the row in a subtitle line of Matroska, or None. Raises ValueError if damaged."""
-    text = line.split(b",", FIELDS_IN_FRONT)[-1]
+    """Return the row in a Matroska subtitle line, or None. Raises ValueError if it is damaged."""
+    text = line.split(b",", FIELDS_BEFORE)[-1]
     if not text.startswith(b"{detect-video ") or len(text) > LONGEST_ROW:
         return None
-    if (found := ROW.match(text)) is None:
+    if (match := ROW.match(text)) is None:
         raise ValueError("the row is cut off, or of a later version")
-    index, pts, cut = (int(number) for number in found.group(1, 2, 3))
+    index, pts, cut = (int(number) for number in match.group(1, 2, 3))
     try:
-        packed = base64.b64decode(found[4], validate=True)
+        packed = base64.b64decode(match[4], validate=True)
     except binascii.Error as error:
         raise ValueError(str(error)) from error
     count, rest = divmod(len(packed), BYTES_EACH)
@@ -106,7 +106,7 @@ def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> OverlayRow | Non
 
 
 class Overlay:
-    """An open overlay; ``damaged`` counts unreadable rows. Raises SourceError if it is not one."""
+    """An open overlay. ``damaged`` counts unreadable rows. Raises SourceError for other files."""
 
     def __init__(self, path: str | Path) -> None:
         import av
@@ -120,38 +120,38 @@ class Overlay:
             raise SourceError(f"{path}: cannot be read as a video ({reason})") from error
         try:
             self.description = self._read_description()
-            self._stream = self._find_stream()
+            self._stream = self._find_track()
         except BaseException:
             self.close()
             raise
 
-    def _refusal(self, why: str) -> SourceError:
+    def _explain_refusal(self, why: str) -> SourceError:
         return SourceError(f"{self.path}: {why}; make one with: detect-video in.mp4 --save overlay")
 
     def _read_description(self) -> OverlayHeader:
-        found = [
+        attachments = [
             stream
             for stream in self._container.streams
             if stream.type == "attachment" and stream.metadata.get("filename") == NAME
         ]
-        if not found:
-            raise self._refusal("is not an overlay of detect-video: it has no detections")
+        if not attachments:
+            raise self._explain_refusal("is not an overlay of detect-video: it has no detections")
         try:
-            data = bytes(found[0].data or b"")
-            if len(data) > LARGEST_DESCRIPTION:
+            data = bytes(attachments[0].data or b"")
+            if len(data) > LARGEST_HEADER:
                 raise ValueError("it is too long")
-            return _describe(json.loads(data))
+            return _parse_header(json.loads(data))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise self._refusal(f"its {NAME} is damaged ({error})") from error
+            raise self._explain_refusal(f"its {NAME} is damaged ({error})") from error
 
-    def _find_stream(self) -> Any:
+    def _find_track(self) -> Any:
         for stream in self._container.streams.subtitles:
-            if is_of_an_overlay(stream):
+            if is_overlay_track(stream):
                 return stream
-        raise self._refusal("its track of detections is missing")
+        raise self._explain_refusal("its track of detections is missing")
 
     def rows(self) -> Iterator[OverlayRow]:
-        """Yield all rows in order of time. Reads to the end, however damaged the rest is."""
+        """Yield all readable rows in order of time."""
         import av
 
         names, base = self.description.names, Fraction(self._stream.time_base)
@@ -173,8 +173,8 @@ class Overlay:
         self._container.close()
 
 
-def _describe(document: Any) -> OverlayHeader:
-    """Parse the description. Raises ValueError, TypeError or KeyError if it is not one."""
+def _parse_header(document: Any) -> OverlayHeader:
+    """Parse the document. Raises ValueError, TypeError or KeyError if it is invalid."""
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']}, but this version reads {SCHEMA}")
     names, drawing = document["names"], document["drawing"]
@@ -185,8 +185,8 @@ def _describe(document: Any) -> OverlayHeader:
         raise ValueError("its size or its times are invalid")
     return OverlayHeader(
         source=str(document["source"]),
-        time_base=_ratio(document["time_base"]),
-        fps=_ratio(document["fps"]),
+        time_base=_parse_ratio(document["time_base"]),
+        fps=_parse_ratio(document["fps"]),
         shift=shift,
         width=size[0],
         height=size[1],
@@ -196,8 +196,8 @@ def _describe(document: Any) -> OverlayHeader:
     )
 
 
-def _ratio(pair: Any) -> tuple[int, int]:
-    above, below = (int(number) for number in pair)
-    if not 0 < min(above, below) <= max(above, below) < 1 << 31:
-        raise ValueError(f"{above}/{below} is not a frame rate")
-    return above, below
+def _parse_ratio(pair: Any) -> tuple[int, int]:
+    numerator, denominator = (int(number) for number in pair)
+    if not 0 < min(numerator, denominator) <= max(numerator, denominator) < 1 << 31:
+        raise ValueError(f"{numerator}/{denominator} is not a frame rate")
+    return numerator, denominator

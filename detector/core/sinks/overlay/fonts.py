@@ -1,5 +1,5 @@
-"""The font attached to an overlay: that of ``--font``, or Lato if the package ``font-lato`` is
-installed (SIL Open Font License). Without one, players use their own sans-serif font."""
+"""Choose the font attached to an overlay: that of ``--font``, or Lato if the package ``font-lato``
+is installed (SIL Open Font License). Without one, players use their own sans-serif font."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from detector.core.sinks.overlay.ass import FAMILY
 if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
-LARGEST = 32 << 20  # bytes; fonts of all languages and weights have 130 MB
+LARGEST_FILE = 32 << 20  # bytes; a font with all languages and weights has 130 MB
 PACKAGE, FILES = "font_lato", ("Lato-Regular.ttf", "OFL.txt")
 TRUETYPE, OPENTYPE, TEXT = (
     "application/x-truetype-font",
     "application/vnd.ms-opentype",
     "text/plain",
 )
-LATO_LARGER = 1.17  # it is narrower than DejaVu Sans
+LATO_SCALE = 1.17  # since Lato is narrower than DejaVu Sans
 MISSING = (
     "no font is attached, so players choose their own for the labels; pip install "
     "'detect-video[overlay]', or give --font FILE"
@@ -34,19 +34,19 @@ class Attachment(NamedTuple):
 
 
 class Typeface(NamedTuple):
-    """A font. ``family``, ``style``: for players. ``larger``: its scale against wide fonts."""
+    """A font. ``family``, ``style``: its names. ``scale``: enlarges a narrow font."""
 
     family: str
     files: tuple[Attachment, ...]
     note: str = ""
     style: str = ""
-    larger: float = 1.0
+    scale: float = 1.0
 
 
 def choose(font: Font | None) -> Typeface:
     if font is not None:
-        if len(font.data) > LARGEST:
-            note = f"the font is not attached: it has more than {LARGEST >> 20} MB"
+        if len(font.data) > LARGEST_FILE:
+            note = f"the font is not attached: it has more than {LARGEST_FILE >> 20} MB"
             return Typeface(font.family, (), note, font.style)
         kind, suffix = (OPENTYPE, "otf") if font.data[:4] == b"OTTO" else (TRUETYPE, "ttf")
         if font.data[:4] == b"ttcf":
@@ -54,16 +54,16 @@ def choose(font: Font | None) -> Typeface:
         file = Attachment(f"labels.{suffix}", kind, font.data)
         return Typeface(font.family, (file,), style=font.style)
     with suppress(OSError, ImportError, ValueError):
-        return _installed()
+        return _load_lato()
     return Typeface(FAMILY, (), MISSING)
 
 
-def _installed() -> Typeface:
-    """Return Lato. Raises ImportError or OSError if the package is missing or incomplete."""
+def _load_lato() -> Typeface:
+    """Load Lato. Raises ImportError or OSError if the package is missing or incomplete."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise ImportError(PACKAGE)
     folder = Path(spec.origin).parent / "files"
     font, licence = ((folder / name).read_bytes() for name in FILES)
     files = Attachment(FILES[0], TRUETYPE, font), Attachment(FILES[1], TEXT, licence)
-    return Typeface("Lato", files, larger=LATO_LARGER)
+    return Typeface("Lato", files, scale=LATO_SCALE)

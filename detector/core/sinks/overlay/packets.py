@@ -1,5 +1,5 @@
-"""Copy a source's packets into Matroska: video, sound and subtitles, without decoding. All streams
-are shifted by the same time so that the first picture is at 0, then rounded to ms."""
+"""Copy a source's video, sound and subtitles into Matroska without decoding. All times are shifted
+so that the first picture is at 0, then rounded to ms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from io import BytesIO
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import av
@@ -18,25 +18,24 @@ import av
 from detector.core.errors.holding import bad_tags, name_to_open
 from detector.core.errors.text import counted
 from detector.core.sinks._about import (
-    copy_about,
+    copy_description,
     copy_fonts,
     describe_data,
     is_data,
-    is_of_an_overlay,
+    is_overlay_track,
 )
 
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
-REFUSED = (av.FFmpegError, OSError, ValueError)  # what PyAV raises for a stream it cannot copy
-COPIED = ("video", "audio", "subtitle")
-# Undated packets of a Matroska file get storage stamps from here on, below all that it states.
+REFUSED = (av.FFmpegError, OSError, ValueError)  # raised by PyAV for a stream it cannot copy
+# If the source states no dts, the first packets get dts from -BEFORE_S on, below any stated one.
 BEFORE_S = 10
 REORDERED_S = 2  # longest time between storing and showing a picture
-# How long the muxer waits for silent streams, such as sparse subtitles.
+# How long the muxer waits for streams with rare packets, such as subtitles.
 OPTIONS = {"max_interleave_delta": "1000000"}  # microseconds
 
 
 class UnfitError(Exception):
-    """Why a source cannot be copied; the message follows the source's name."""
+    """A source cannot be copied. The message says why, and is printed after the source's name."""
 
 
 class UnreadableError(UnfitError):
@@ -44,16 +43,15 @@ class UnreadableError(UnfitError):
 
 
 class Scan(NamedTuple):
-    """Positions of the video's packets, in ticks of its time base."""
+    """Times of the video's packets, in ticks of its time base."""
 
     first_pts: int  # the earliest
     last_pts: int  # the latest that is shown
-    packets: int
 
 
 def to_ms(ticks: int, base: Fraction) -> int:
-    """Convert like the muxer: to the nearest, halves up. Times must not be negative."""
-    # Integers: a Fraction costs microseconds, and this runs for every frame.
+    """Convert a time of 0 or more like the muxer, which rounds halves up."""
+    # With integers, since a Fraction takes microseconds, and this runs for every frame.
     per_second = base.denominator
     return (2000 * ticks * base.numerator + per_second) // (2 * per_second)
 
@@ -64,15 +62,16 @@ def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
         try:
             yield from (packet for packet in container.demux(*streams) if packet.size)
             return
-        except IndexError:  # a new stream appeared: PyAV lists it on the next demux
+        except IndexError:  # a new stream, which PyAV lists on the next demux
             continue
 
 
 class SourceCopy:
-    """A file open for copying, checked at its beginning (UnfitError); ``scan`` reads the rest."""
+    """An open file to copy from. Raises UnfitError if a stream cannot be copied; ``scan`` checks
+    the packets."""
 
     def __init__(self, path: str, stream: int | None = None) -> None:
-        """Open the file. ``stream``: index of the video among all streams; None: the first."""
+        """``stream``: index of the video among all streams; None: the first video."""
         self.notes: list[str] = []
         try:
             self.container = av.open(name_to_open(path), **bad_tags())
@@ -80,79 +79,77 @@ class SourceCopy:
             raise UnreadableError(f"cannot be opened again ({error})") from error
         try:
             self.video = self._find_video(stream)
-            self.streams = [self.video, *self._others()]
+            self.streams = [self.video, *self._choose_others()]
         except BaseException:
             self.close()
             raise
         self.base: Fraction = self.video.time_base
 
-    def _find_video(self, wanted: int | None) -> Any:
-        attached = av.stream.Disposition.attached_pic
-        pictures = [s for s in self.container.streams.video if not s.disposition & attached]
-        if not pictures:
+    def _find_video(self, index: int | None) -> Any:
+        cover = av.stream.Disposition.attached_pic
+        tracks = [track for track in self.container.streams.video if not track.disposition & cover]
+        if not tracks:
             raise UnreadableError("has no video")
-        self.videos = len(pictures)
-        stream = pictures[0] if wanted is None else self.container.streams[wanted]
+        self.videos = len(tracks)
+        stream = tracks[0] if index is None else self.container.streams[index]
         if self.videos > 1:
             others = counted(self.videos - 1, "other video track", "is")
             self.notes.append(f"{others} not copied into the overlay")
-        if (why := _refusal(stream)) is not None:
+        if (why := _explain_refusal(stream)) is not None:
             raise UnfitError(f"its video cannot be copied into Matroska: {why}")
         return stream
 
-    def _others(self) -> list[Any]:
-        """Return the sound and subtitle streams that Matroska can hold, and note the rest."""
-        kept = []
+    def _choose_others(self) -> list[Any]:
+        """Return the sound and subtitle streams that Matroska supports, and note the others."""
+        copied = []
         for stream in (*self.container.streams.audio, *self.container.streams.subtitles):
-            if is_of_an_overlay(stream):
+            if is_overlay_track(stream):
                 continue
-            if (why := _refusal(stream)) is None:
-                kept.append(stream)
+            if (why := _explain_refusal(stream)) is None:
+                copied.append(stream)
                 continue
             what = "sound" if stream.type == "audio" else "a subtitle track"
             self.notes.append(f"{what} cannot be copied into Matroska and was omitted: {why}")
         if data := ", ".join(map(describe_data, filter(is_data, self.container.streams.data))):
             self.notes.append(f"data tracks ({data}) were omitted: Matroska cannot hold them")
-        return kept
+        return copied
 
     def scan(self, most: int | None = None, longest_gap_s: float = math.inf) -> Scan:
         """Read all packets of the video once, or at most ``most``. Raises UnfitError."""
-        with self._again() as container:
+        with av.open(self.container.name, **bad_tags()) as container:
             stream = container.streams[self.video.index]
-            checked = _Checked(self.base, longest_gap_s)
-            with suppress(*REFUSED):  # the data ends early, and so does the copy
+            check = _PacketCheck(self.base, longest_gap_s)
+            with suppress(*REFUSED):  # the data ends early, and so will the copy
                 for packet in islice(demux(container, [stream]), most):
-                    checked.add(packet)
-        checked.check_hidden()
-        if checked.first is None or checked.last is None:
+                    check.add(packet)
+        check.check_hidden()
+        if check.first is None or check.last is None:
             raise UnfitError("shows no picture that has a time stamp")
-        return Scan(checked.first, checked.last, checked.packets)
-
-    def _again(self) -> Any:
-        return av.open(self.container.name, **bad_tags())
+        return Scan(check.first, check.last)
 
     def add_to(self, output: Any) -> dict[int, Any]:
-        """Add such streams to ``output``; return them by index. Subtitles are off by default."""
-        made = {}
+        """Add the streams to ``output``, with subtitles off by default. Return them by the source's
+        index."""
+        added = {}
         for stream in self.streams:
-            copied = made[stream.index] = add_like(output, stream)
-            copy_about(stream, copied)
+            copied = added[stream.index] = add_like(output, stream)
+            copy_description(stream, copied)
             if stream.type == "subtitle":
                 copied.disposition &= ~av.stream.Disposition.default
         copy_fonts(self.container, output)
-        return made
+        return added
 
     def close(self) -> None:
         self.container.close()
 
 
 def add_like(output: Any, stream: Any) -> Any:
-    """Add a stream like another. "Opaque" opens no encoder of that name: AV1's has none."""
+    """Add a stream like another. "Opaque" opens no encoder, which AV1, for example, lacks."""
     return output.add_stream_from_template(stream, opaque=True)
 
 
-def _refusal(stream: Any) -> str | None:
-    """Return why Matroska cannot hold a stream; None if it can. Tries it with the muxer."""
+def _explain_refusal(stream: Any) -> str | None:
+    """Return why the muxer refuses a stream; None if it does not."""
     try:
         with av.open(BytesIO(), "w", format="matroska") as output:
             add_like(output, stream)
@@ -162,18 +159,17 @@ def _refusal(stream: Any) -> str | None:
     return None
 
 
-class _Checked:
-    """Checks that a muxer can take the packets of a video unchanged."""
+class _PacketCheck:
+    """Checks that a muxer accepts the packets of a video unchanged. Raises UnfitError."""
 
     def __init__(self, base: Fraction, longest_gap_s: float) -> None:
         self._gap = longest_gap_s / base  # ticks
         self.first: int | None = None
         self.last: int | None = None
-        self.packets = 0
         self._base = base
         self._dts: int | None = None
         self._shown: int | None = None  # pts of the earliest picture that is shown
-        self._hidden: set[int] = set()  # pts of pictures that an edit list hides after it
+        self._hidden: set[int] = set()  # pts of later pictures that an edit list hides
 
     def add(self, packet: Any) -> None:
         pts, dts = packet.pts, packet.dts
@@ -191,8 +187,7 @@ class _Checked:
             if pts < dts:
                 raise UnfitError(f"its time stamps contradict each other at {self._at(pts)}")
             self._dts = dts
-        self.packets += 1
-        if packet.is_discard:  # an edit list hides it
+        if packet.is_discard:  # hidden by an edit list
             if self._shown is not None and pts > self._shown:
                 self._hidden.add(pts)
         else:
@@ -212,15 +207,21 @@ class _Checked:
         return f"{float(pts * self._base):.3f} s"
 
 
-class Copying:
-    """Copies packets into ``output``, up to the detected pictures; later ones wait."""
+class PacketCopier:
+    """Copies packets into ``output`` up to the last detected picture; later packets wait."""
 
     def __init__(
-        self, source: SourceCopy, output: Any, streams: dict[int, Any], shift: int
+        self,
+        source: SourceCopy,
+        output: Any,
+        streams: dict[int, Any],
+        shift: int,
+        packets: Iterator[Any],
     ) -> None:
-        """Start copying. ``shift``: ticks of the video's time base subtracted from all times."""
+        """``streams``: of ``output``, by the source's index. ``shift``: ticks of the video's time
+        base subtracted from all times."""
         self.copied = 0  # packets of the video
-        self.refused = 0  # of them, refused by the muxer as damaged
+        self.refused = 0  # packets of the video that the muxer refused as damaged
         self.ended = False
         self.broken = ""
         self._source, self._output, self._streams = source, output, streams
@@ -233,12 +234,10 @@ class Copying:
         }
         self._held: deque[Any] = deque()
         self._dts: dict[int, int] = {}
-
-    def start(self, packets: Iterator[Any]) -> None:
         self._packets = packets
 
-    def up_to(self, pts: int) -> None:
-        """Copy everything needed for pictures up to this one, in ticks of the source."""
+    def copy_up_to(self, pts: int) -> None:
+        """Copy the packets of all streams up to ``pts``, in ticks of the video."""
         needed = 0
         for number, packet in enumerate(self._held, 1):
             if self._is_due(packet, pts):
@@ -250,12 +249,12 @@ class Copying:
             self._held.append(packet)
             if self._is_due(packet, pts):
                 needed = len(self._held)
-            if packet.stream.index == self._source.video.index and _stored_at(packet) > pts:
+            if packet.stream.index == self._source.video.index and _estimate_dts(packet) > pts:
                 break
         for _ in range(needed):
             self._mux(self._held.popleft())
 
-    def rest(self) -> None:
+    def copy_rest(self) -> None:
         while self._held:
             self._mux(self._held.popleft())
         while (packet := self._read()) is not None:
@@ -280,19 +279,19 @@ class Copying:
         index = packet.stream.index
         is_video = index == self._source.video.index
         if packet.pts is None or packet.pts < self._shift[index]:
-            return  # before the first picture, the video has no packets
+            return  # it is before the first picture
         packet.pts -= self._shift[index]
-        packet.dts = self._stored(packet, index)
+        packet.dts = self._choose_dts(packet, index)
         packet.stream = self._streams[index]
         try:
             self._output.mux_one(packet)
-        except (av.error.ArgumentError, av.error.InvalidDataError):  # a damaged packet leaves a gap
+        except (av.error.ArgumentError, av.error.InvalidDataError):  # the packet is damaged
             self.refused += is_video
             return
         self.copied += is_video
 
-    def _stored(self, packet: Any, index: int) -> int:
-        """Return its storage time, ascending per stream: Matroska only states when it is shown."""
+    def _choose_dts(self, packet: Any, index: int) -> int:
+        """Return a dts, ascending per stream; Matroska does not store it."""
         last = self._dts.get(index)
         if packet.dts is not None:
             dts = packet.dts - self._shift[index]
@@ -305,42 +304,37 @@ class Copying:
         return self._dts[index]
 
 
-def _stored_at(packet: Any) -> int:
-    """Return its dts, or a time that is safely earlier: no picture waits that long for others."""
+def _estimate_dts(packet: Any) -> int:
+    """Return the dts; if it is missing, a time that cannot be later than it."""
     if packet.dts is not None:
         return int(packet.dts)
     return int(packet.pts - REORDERED_S / packet.time_base)
 
 
 def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
-    """Return the packets from the last key frame at or before a picture, and its pts; None: all.
-    Reads from the start, because the index may be wrong."""
+    """Return the pts of the last key frame at or before ``first_pts``, and the packets from there
+    on (None: all). Reads from the start, because the index may be wrong."""
     packets = demux(source.container, source.streams)
     if first_pts is None:
         return 0, packets
     video, held, key = source.video.index, deque[Any](), None
     for packet in packets:
-        mine = packet.stream.index == video
-        if mine and packet.is_keyframe and packet.pts <= first_pts:
+        is_video = packet.stream.index == video
+        if is_video and packet.is_keyframe and packet.pts <= first_pts:
             key = packet.pts
             begin_s = key * source.base
             held = deque(
-                one
-                for one in held
-                if one.stream.index != video
-                and one.pts is not None
-                and one.pts * one.time_base >= begin_s
+                other
+                for other in held
+                if other.stream.index != video
+                and other.pts is not None
+                and other.pts * other.time_base >= begin_s
             )
         held.append(packet)
-        if mine and _stored_at(packet) > first_pts:
+        if is_video and _estimate_dts(packet) > first_pts:
             break
     if key is None:
         raise UnfitError("has no key frame before the first picture that was read")
-    leading = (one for one in held if one.stream.index != video or one.pts >= key)
-    return key, _chained(leading, packets, video, key)
-
-
-def _chained(held: Iterator[Any], packets: Iterator[Any], video: int, key: int) -> Iterator[Any]:
-    """Drop pictures shown before the key frame: they refer to what was cut off."""
-    yield from held
-    yield from (one for one in packets if one.stream.index != video or one.pts >= key)
+    # Leading pictures, shown before the key frame, would lack references.
+    following = chain(held, packets)
+    return key, (one for one in following if one.stream.index != video or one.pts >= key)

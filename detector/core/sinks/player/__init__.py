@@ -1,5 +1,5 @@
-"""An HTML page that plays the source's video and draws the detections over it: one file, no
-network. The rows are at its end, so a killed run leaves a page that shows the rows so far."""
+"""An HTML page that plays the source's video and draws the detections over it, without network.
+The rows are at its end, so that a killed run leaves a page with the rows so far."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ class PlayerSink(RowsSink):
     ending = "-player"
     kinds = ("video",)
     order = 1
-    # It has all rows, also with --only-detections: each row ends the previous one.
+    # It writes all rows despite --only-detections, since each row ends the previous one.
     options = ("remark", "only_detections")
     untouched = True
 
     def __init__(self, path: Path, *, remark: str = "", only_detections: bool = False) -> None:
-        """Create the sink. ``remark`` is shown above the video."""
         super().__init__(path)
         self._remark, self._time_base = remark, ""
 
@@ -36,23 +35,23 @@ class PlayerSink(RowsSink):
         self._time_base = f"{info.time_base.numerator}/{info.time_base.denominator}"
         page = resources.files(__name__).joinpath("player.html").read_text(encoding="ascii")
         before, after = page.split("ABOUT", 1)
-        self.header = before + _in_script(json.dumps(self._about(info))) + after
+        self.header = before + _escape_script(json.dumps(self._describe_run(info))) + after
 
-    def _about(self, info: SourceInfo) -> dict[str, object]:
+    def _describe_run(self, info: SourceInfo) -> dict[str, object]:
         from detector.core.stages.annotate import INKS, PALETTE
 
         return {
             "name": os.path.basename(info.path).encode(errors="replace").decode(),
-            "video": _address(info.path, self.path),
+            "video": _make_address(info.path, self.path),
             "width": info.width,
             "height": info.height,
             "remark": self._remark,
-            "colors": [_css(color) for color in PALETTE],
-            "inks": [_css(color) for color in INKS],
+            "colors": [_format_color(color) for color in PALETTE],
+            "inks": [_format_color(color) for color in INKS],
         }
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        return _in_script(encode_row(row(self._info.path, frame, self._time_base, detections)))
+        return _escape_script(encode_row(row(self._info.path, frame, self._time_base, detections)))
 
     def close(self) -> Path:
         if self._partial is not None:
@@ -60,20 +59,20 @@ class PlayerSink(RowsSink):
         return super().close()
 
 
-def _in_script(text: str) -> str:
-    """Escape JSON for a script element, so that no name ends it or opens a comment."""
+def _escape_script(text: str) -> str:
+    """Escape JSON for a script element, so that no name can end the element or open a comment."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _address(video: str, page: Path) -> str:
-    """Return the video's address relative to the page, so that both can be moved together."""
+def _make_address(video: str, page: Path) -> str:
+    """Return the video's URL relative to the page, so that both can be moved together."""
     try:
         path = os.path.relpath(os.path.realpath(video), os.path.dirname(os.path.realpath(page)))
     except ValueError:  # on another drive
         path = os.path.abspath(video)
-    # "./": otherwise a name with a colon would be read as an address.
+    # "./", since a name with a colon would otherwise be read as a URL.
     return quote(os.fsencode(path if os.path.isabs(path) else f"./{path}"))
 
 
-def _css(bgr: tuple[int, int, int]) -> str:
+def _format_color(bgr: tuple[int, int, int]) -> str:
     return "#{2:02x}{1:02x}{0:02x}".format(*bgr)

@@ -1,4 +1,4 @@
-"""Annotated video with the source's own time stamps and sound, whole or not at all."""
+"""Annotated video with the source's time stamps and sound."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class VideoFormat(NamedTuple):
-    """A format. ``file``: module and class that writes it. ``muxer``: FFmpeg's name. ``largest``:
-    pixels a side. ``worst_crf``: the highest --crf; None: neither crf nor presets."""
+    """A format. ``file``: module and class that write it. ``muxer``: FFmpeg's name. ``largest``:
+    limit of a side, in pixels. ``worst_crf``: the highest --crf; None: neither crf nor presets.
+    ``encoders``: values of --encoder."""
 
     name: str
     file: tuple[str, str]
@@ -33,15 +34,15 @@ class VideoFormat(NamedTuple):
 
 
 WORST_CRF_AV1 = 63
-_IN_CHIPS = ("x264", "nvenc", "qsv")
-_H264 = VideoFormat("H.264", ("h264", "H264File"), "mp4", 16384, 51, (*_IN_CHIPS, "svtav1"))
+_HARDWARE = ("x264", "nvenc", "qsv")
+_H264 = VideoFormat("H.264", ("h264", "H264File"), "mp4", 16384, 51, (*_HARDWARE, "svtav1"))
 FORMATS = {
     ".mp4": _H264,
     ".m4v": _H264,
-    ".mov": _H264._replace(muxer="mov", encoders=_IN_CHIPS),
+    ".mov": _H264._replace(muxer="mov", encoders=_HARDWARE),
     ".mkv": _H264._replace(muxer="matroska"),
-    ".ts": _H264._replace(muxer="mpegts", encoders=_IN_CHIPS),
-    ".flv": _H264._replace(muxer="flv", encoders=_IN_CHIPS),
+    ".ts": _H264._replace(muxer="mpegts", encoders=_HARDWARE),
+    ".flv": _H264._replace(muxer="flv", encoders=_HARDWARE),
     ".webm": VideoFormat("VP9", ("vp9", "Vp9File"), "webm", 16384, 63),
     ".avi": VideoFormat("Motion JPEG", ("mjpeg", "MjpegFile"), "avi", 65500),
     ".gif": VideoFormat("GIF", ("gif", "GifFile"), "gif", 65535),
@@ -50,11 +51,11 @@ LEAD_S = 2.0  # default of --lead
 
 
 class VideoSink(Sink):
-    """A video file. ``close`` counts its frames before it gets its final name."""
+    """A video file. ``close`` checks the number of its frames before renaming it."""
 
     name = "video"
     suffixes = tuple(FORMATS)
-    pictures = "yuv420p"  # or BGR if the source gives no planes
+    pictures = "yuv420p"
     kinds = ("video",)
     alone = False
     order = 4
@@ -95,8 +96,8 @@ class VideoSink(Sink):
         lead: float | None = None,
         audio: bool = True,
     ) -> None:
-        """Create the sink. None means the default; ``lead``: seconds. Raises UsageError for
-        conflicting options, and OutputError for an encoder that does not run here."""
+        """``lead``: in seconds. Raises UsageError for conflicting options, and OutputError for an
+        encoder that does not run here."""
         super().__init__(path)
         if self.path.suffix.lower() not in FORMATS:
             raise UsageError(
@@ -115,13 +116,14 @@ class VideoSink(Sink):
     def open(self, info: SourceInfo) -> None:
         kind = self._choose_file()
         self._partial = Partial(self.path, info.path)
+        self._open_file(kind, self._partial.path, info)
+
+    def _open_file(self, kind: Callable[..., VideoFile], path: Path, info: SourceInfo) -> None:
         if self._lead is not None:
             from detector.core.sinks.video.clips import ClipFilter
 
             self._clips = ClipFilter(self._lead, info.time_base)
-        self._file = kind(
-            self._partial.path, self._format.muxer, info, **self._encoding, audio=self._audio
-        )
+        self._file = kind(path, self._format.muxer, info, **self._encoding, audio=self._audio)
         self.notes = self._file.notes
 
     def _choose_file(self) -> Callable[..., VideoFile]:
@@ -147,8 +149,8 @@ class VideoSink(Sink):
         if self._clips is None:
             self._file.add(frame)
             return
-        for one, joined in self._clips.take(frame, len(detections) > 0):
-            self._file.add(one, joined)
+        for released, joined in self._clips.take(frame, len(detections) > 0):
+            self._file.add(released, joined)
 
     def close(self) -> Path | None:
         if self._partial is None:
@@ -168,11 +170,11 @@ class VideoSink(Sink):
             raise OutputError(f"cannot write {self.path}: the source gave no frame")
         with output_errors(self.path, self._file.errors):
             self._file.finish()
-            arrived = self._file.count_packets()
-        if arrived != sent:
+            count = self._file.count_packets()
+        if count != sent:
             raise OutputError(
                 f"{self.path}: {counted(sent, 'frame', 'was')} encoded, but the file holds "
-                f"{arrived}; the disk may be failing, write elsewhere with -o"
+                f"{count}; the disk may be failing, write elsewhere with -o"
             )
         self._partial.commit()
         self._partial = None
@@ -186,7 +188,7 @@ class VideoSink(Sink):
             self._file.finish()
         with suppress(Exception):
             self._file.close()
-        with suppress(Exception):  # a file that cannot be read back is not worth keeping
+        with suppress(Exception):  # a file that cannot be read is discarded
             if self._file.sent and self._file.count_packets() > 0:
                 partial.release()
                 return partial.path
@@ -195,12 +197,13 @@ class VideoSink(Sink):
 
 
 def _check_encoder(suffix: str, format: VideoFormat, options: Mapping[str, Any]) -> None:
-    """Raise UsageError if --encoder contradicts format or --preset, OutputError if it fails."""
+    """Raise UsageError if --encoder conflicts with the format or --preset, OutputError if it does
+    not run here."""
     name = options.get("encoder")
     if name is None:
         return
     if name not in format.encoders:
-        others = ", ".join(one for one, known in FORMATS.items() if name in known.encoders)
+        others = ", ".join(ending for ending, kind in FORMATS.items() if name in kind.encoders)
         raise UsageError(
             f"--encoder {name} cannot write {suffix} ({format.name}); omit it, or write {others}"
         )
@@ -211,7 +214,7 @@ def _check_encoder(suffix: str, format: VideoFormat, options: Mapping[str, Any])
     from detector.core.sinks.video.encoders import cure_of, why_not
 
     if (reason := why_not(name)) is not None:
-        cure = "" if (known := cure_of(name, reason)) is None else f"; {known}"
+        remedy = "" if (known := cure_of(name, reason)) is None else f"; {known}"
         raise OutputError(
-            f"--encoder {name} does not run here: {reason}{cure}; omit --encoder to use x264"
+            f"--encoder {name} does not run here: {reason}{remedy}; omit --encoder to use x264"
         )

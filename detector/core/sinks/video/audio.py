@@ -1,4 +1,4 @@
-"""A track of the source's sound, cut to the written frames: copied, or re-encoded."""
+"""Copy or re-encode one track of the source, cut to the written frames."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 import av
 
-from detector.core.sinks._about import copy_about
+from detector.core.sinks._about import copy_description
 from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.types import BACK_S
 
 _NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
-USUAL_RATE = 48000  # samples/s, if the source's own rate is not possible
+DEFAULT_RATE = 48000  # samples/s, if the encoder does not support the source's rate
 LONGEST_SLIP_S = Fraction(1, 50)  # tolerated offset of sound without stamps
-SILENCE_S = 1  # of a block
+SILENCE_S = 1  # length of a block of silence
 NEVER = Fraction(-(10**9)), Fraction(0)
 
 
 class CarriedTrack:
-    """Takes the packets of one track of the source, and makes packets for ``output``.
+    """Turns the packets of one track of the source into packets for ``output``.
 
-    All times are exact fractions of a second on the source's clock. A broken track ends or has a
-    gap, and ``notes`` say so. ``preroll`` also keeps the packet that spans ``start`` or ends on it,
-    with a negative stamp, which MP4 hides with an edit list; without it the sound begins later.
+    All times are exact fractions of a second on the source's clock. A damaged track ends early or
+    has a gap, and ``notes`` say so. ``preroll`` also keeps the packet that spans ``start`` or ends
+    there, with a negative stamp, which MP4 hides with an edit list.
     """
 
     def __init__(
@@ -38,16 +38,16 @@ class CarriedTrack:
         rules: SoundRules,
         preroll: bool,
     ) -> None:
-        """``packets``: of ``source``, in order; None if the next is not read yet. Raises ``BROKEN``
-        if the track cannot be decoded or encoded; ``output`` then has no stream of it."""
+        """``packets``: of ``source``, in order, with None if the next has not been read yet. Raises
+        ``BROKEN`` if the track cannot be decoded or encoded; ``output`` then gets no stream."""
         self.refused = 0  # packets refused by the decoder or the muxer
-        self._ended = ""  # why the sound ends before the frames do
+        self._ended = ""  # why the track ends before the frames do
         self._held: Any = None  # packet or decoded frame that begins after the video frames so far
         self._last_pts: int | None = None
-        self._rewinds = 0  # before ``_held``
-        self._left_s = Fraction(0)  # when the last packet before such a rewind begins
-        # By number of rewinds: the position of the frames, and how much earlier they are written.
-        self._reached: dict[int, tuple[Fraction, Fraction]] = {}
+        self._rewinds = 0  # how often the clock was set back before ``_held``
+        self._left_s = Fraction(0)  # time of the last packet before the clock was set back
+        # Maps the number of rewinds to the frames' position, and how much earlier it is written.
+        self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled
         self._source, self._packets = source, packets
@@ -57,21 +57,25 @@ class CarriedTrack:
                 raise ValueError("there is no decoder for it")
             self.copied = source.codec_context.codec.canonical_name in rules.copied
         self._encodes = not self.copied
-        self.stream = self._copy_stream(output) if self.copied else self._new_stream(output)
-        copy_about(source, self.stream)
+        self.stream = (
+            self._add_copied_stream(output) if self.copied else self._add_encoded_stream(output)
+        )
+        copy_description(source, self.stream)
         self._reader = self._read_from(start, preroll)
 
-    def _copy_stream(self, output: Any) -> Any:
+    def _add_copied_stream(self, output: Any) -> Any:
         if self._source.type == "data":
             return output.add_data_stream(self._source.name)
-        if self._source.type == "subtitle":  # some have no encoder, and need none
+        if self._source.type == "subtitle":  # opaque, since some have no encoder
             return output.add_stream_from_template(self._source, opaque=True)
         return output.add_stream_from_template(self._source)
 
-    def _new_stream(self, output: Any) -> Any:
+    def _add_encoded_stream(self, output: Any) -> Any:
         rate, channels = self._source.codec_context.sample_rate, count_channels(self._source)
         rules = self._rules
-        stream = output.add_stream(rules.encoder, rate=rate if rate in rules.rates else USUAL_RATE)
+        stream = output.add_stream(
+            rules.encoder, rate=rate if rate in rules.rates else DEFAULT_RATE
+        )
         stream.codec_context.layout = "mono" if channels == 1 else "stereo"
         if rules.bits_per_s:
             stream.codec_context.bit_rate = rules.bits_per_s
@@ -79,9 +83,9 @@ class CarriedTrack:
 
     def _read_from(self, start: Moment, preroll: bool) -> Iterator[Any]:
         last_s = None
-        for item, duration_s in self._items():
+        for item, duration_s in self._read_items():
             if item is None:
-                yield None  # none yet
+                yield None
             elif item.pts is not None:
                 begin_s = item.pts * item.time_base
                 if last_s is not None and begin_s < last_s - BACK_S:
@@ -92,34 +96,34 @@ class CarriedTrack:
             elif self._source.type == "data":
                 self.refused += 1
 
-    def _items(self) -> Iterator[tuple[Any, Fraction]]:
-        """Yield packets to copy, or decoded frames to encode, each with its duration in seconds."""
+    def _read_items(self) -> Iterator[tuple[Any, Fraction]]:
+        """Yield packets to copy or decoded frames to encode, with their durations in seconds."""
         for packet in self._packets:
             if packet is None:
                 yield None, Fraction(0)
                 continue
             if self.copied:
-                if packet.size:  # the last one is empty and flushes the decoder
+                if packet.size:  # the packet at the end is empty
                     yield packet, (packet.duration or 0) * packet.time_base
                 continue
             try:
                 frames = packet.decode()
-            except av.InvalidDataError:  # an undecodable packet leaves a gap
+            except av.InvalidDataError:
                 self.refused += 1
                 continue
             for frame in frames:
                 yield frame, Fraction(frame.samples, frame.sample_rate)
 
     def packets(self, until: Moment, shift_s: Fraction) -> Iterator[Any]:
-        """Yield pending packets that begin before ``until``, moved ``shift_s`` earlier."""
-        self._reached[until[0]] = until[1], shift_s
+        """Yield the packets that begin before ``until``, moved ``shift_s`` earlier."""
+        self._positions[until[0]] = until[1], shift_s
         while (item := self._peek()) is not None:
             begin_s = item.pts * item.time_base
             if (self._rewinds, begin_s) >= until:
                 break
             self._held = None
-            reached_s, earlier_s = self._reached.get(self._rewinds, NEVER)
-            if begin_s < reached_s:  # no sound after a recording's last frame
+            end_s, earlier_s = self._positions.get(self._rewinds, NEVER)
+            if begin_s < end_s:  # not after the last frame of a recording
                 yield from self._move(item, earlier_s)
 
     def _peek(self) -> Any:
@@ -133,16 +137,16 @@ class CarriedTrack:
     def _move(self, item: Any, shift_s: Fraction) -> list[Any]:
         ticks = round(shift_s / item.time_base)
         if self._last_pts is not None and item.pts - ticks <= self._last_pts:
-            return []  # inside a gap that a clock jump cut out
+            return []  # inside a gap that was removed after a jump of the clock
         self._last_pts = item.pts = item.pts - ticks
         if not self.copied:
             return [*self._silence_before(item), *self._encode(item)]
-        item.dts = item.pts  # audio is never reordered; some containers omit dts
+        item.dts = item.pts  # some containers omit dts, and sound is never reordered
         item.stream = self.stream
         return [item]
 
     def _silence_before(self, frame: Any) -> list[Any]:
-        """Return packets that fill the gap before a decoded frame, if the container needs that."""
+        """Return packets of silence for the gap before a frame, if the container needs them."""
         if not self._rules.gapless:
             return []
         begin_s, packets = frame.pts * frame.time_base, []
@@ -159,7 +163,8 @@ class CarriedTrack:
         return packets
 
     def _encode(self, frame: Any) -> list[Any]:
-        """Return packets of a decoded frame; None flushes. A failed resampler is not used again."""
+        """Return packets for a decoded frame; None flushes the encoder. After an error the track
+        ends, since the resampler cannot be used again."""
         try:
             return list(self.stream.encode(frame))
         except BROKEN as error:
@@ -177,9 +182,9 @@ class CarriedTrack:
     def notes(self) -> list[str]:
         what = f"{self._source.type} packets that could not be copied"
         refused = f"{what}: {self.refused}" if self.refused else ""
-        latest = max(self._reached, default=0)
-        reached_s, _ = self._reached.get(latest, NEVER)
-        ahead = self._rewinds > latest and reached_s > self._left_s + BACK_S
+        latest = max(self._positions, default=0)
+        end_s, _ = self._positions.get(latest, NEVER)
+        ahead = self._rewinds > latest and end_s > self._left_s + BACK_S
         if ahead or (self._rewinds < latest and self._source.type == "audio"):
             self.end("its clock and that of the frames were not set back together")
         return [note for note in (self._ended, refused) if note]
@@ -188,10 +193,10 @@ class CarriedTrack:
 def count_channels(source: Any) -> int:
     """Return the number of channels to decode. Raises ValueError for an unnamed channel order."""
     layout = source.codec_context.layout
-    # PyAV 18.1 frees an unnamed list of channels once for every object that shares it, and the
-    # process crashes. So we never free this object, and decode no frames, which have such objects.
+    # PyAV 18.1 frees an unnamed channel order once per object that shares it, which crashes the
+    # process. So we never free this object, and decode no frames, which would share the order.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(layout))
-    # Named orders are "7.1" or "5.1(side)"; unnamed "8 channels (FL+FR+FC+LFE+SL+SR+BL+BR)".
+    # A named order is "7.1" or "5.1(side)"; an unnamed one "8 channels (FL+FR+FC+LFE+SL+SR+BL+BR)".
     if " channels (" in layout.name:
         raise ValueError(
             f"{layout.name} cannot be mixed down; make a copy in stereo: ffmpeg -i IN -ac 2 COPY"

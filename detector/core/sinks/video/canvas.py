@@ -1,4 +1,4 @@
-"""Convert pictures into the one YUV picture that the encoder reads."""
+"""Convert pictures to the YUV picture that the encoder reads."""
 
 from __future__ import annotations
 
@@ -14,52 +14,46 @@ from detector.core.types import Image, Picture, Planes
 
 
 class Canvas:
-    """One YUV 4:2:0 picture for all frames, which x264 copies. BGR becomes BT.601, limited range.
+    """A YUV 4:2:0 picture used for all frames, as x264 copies it. BGR becomes limited BT.601.
 
-    ``size`` is the [h, w] of the incoming pictures. ``even`` is the [h, w] of what is encoded; the
-    last column and row are repeated to fill it. ``lent``: the encoder may read a decoder's picture
-    in place if nothing was drawn.
+    ``size``: [h, w] of the incoming pictures. ``even``: [h, w] of the encoded picture, filled by
+    repeating the last column and row. ``lent``: the encoder may read a decoder's picture if nothing
+    was drawn.
 
-    Converted planes are copied, which takes 0.04 ms at 1280x720, because cv2 writes them without
-    gaps and the encoder's lines have some. (PyAV 18's ``from_numpy_buffer`` would avoid the copy,
-    but misplaces the planes unless the height divides by 4.)
+    Converted planes are copied, in 0.04 ms at 1280x720, because the encoder's lines are padded, but
+    not those that cv2 writes. (PyAV 18's ``from_numpy_buffer`` would need no copy, but misplaces
+    planes unless the height is a multiple of 4.)
     """
 
     def __init__(
-        self,
-        size: tuple[int, int],
-        even: tuple[int, int],
-        time_base: Fraction,
-        *,
-        lent: bool = False,
+        self, size: tuple[int, int], even: tuple[int, int], time_base: Fraction, *, lent: bool
     ) -> None:
         self._size, self._lent = size, lent
         height, width = self._even = even
         self._padded = np.empty((height, width, 3), np.uint8) if size != even else None
         self._picture = av.VideoFrame(width, height, "yuv420p")
         self._picture.time_base = time_base
-        self._planes = [_pixels(plane) for plane in self._picture.planes]
-        # Y, then U, then V, each without gaps, as cv2 writes them.
-        self.yuv: Image | None = None
+        self._planes = [_view_pixels(plane) for plane in self._picture.planes]
+        self.yuv: Image | None = None  # Y, then U, then V, without padding, as cv2 writes them
 
     def fill(self, picture: Picture) -> Any:
-        """Return the encoder's picture of u8 BGR [h, w, 3], always the same; or of planes."""
+        """Convert u8 BGR [h, w, 3] or planes to a picture for the encoder."""
         if not isinstance(picture, Planes):
             self._convert(picture)
             return self._picture
-        if picture.picture is not None and (picture.y.flags.writeable or self._takes(picture)):
+        if picture.picture is not None and (picture.y.flags.writeable or self._can_lend(picture)):
             return picture.picture
         for plane, given in zip(self._planes, (picture.y, picture.u, picture.v), strict=True):
             np.copyto(plane, given)
         return self._picture
 
-    def _takes(self, planes: Planes) -> bool:
-        """Return whether the decoder's picture can be encoded unchanged, and prepare it if so."""
+    def _can_lend(self, planes: Planes) -> bool:
+        """Return whether the encoder can read the decoder's picture, and prepare it if so."""
         picture = planes.picture
         kind = picture.format.name, picture.height, picture.width
         if not self._lent or kind != ("yuv420p", *self._even):
             return False
-        # It states its picture type in the source, which an encoder would follow.
+        # Otherwise the encoder would use the picture's type (I, P, B) in the source.
         picture.pict_type = PictureType.NONE
         return True
 
@@ -82,13 +76,13 @@ class Canvas:
             np.copyto(plane, converted.reshape(plane.shape))
 
 
-def _pixels(plane: Any) -> Image:
-    """Return a writable view [h, w] of a plane, without the gap at the end of its lines."""
+def _view_pixels(plane: Any) -> Image:
+    """Return a writable view [h, w] of a plane, without the padding at the end of its lines."""
     return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
 
 
 def fit_inside(image: Image, height: int, width: int) -> Image:
-    """Scale a picture to fit whole and centred in [height, width], on black."""
+    """Scale a picture to fit in [height, width], centred on black."""
     scale = min(height / image.shape[0], width / image.shape[1])
     inner_height = max(1, round(image.shape[0] * scale))
     inner_width = max(1, round(image.shape[1] * scale))

@@ -1,5 +1,5 @@
 """Encoders other than x264, used on request: SVT-AV1, NVIDIA's and Intel's. NVENC and Quick Sync
-follow FFmpeg's documentation and have not been run here: docs/gpu.md."""
+follow FFmpeg's documentation, but have never been run (docs/gpu.md)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import av
 import av.logging
 
 from detector.core.errors.machine import usable_cores
-from detector.core.sinks.video.h264 import H264File
+from detector.core.sinks.video.h264 import H264File, YuvFile
 
-# SVT-AV1 prints its progress on standard error unless this limits it to errors.
+# Limit SVT-AV1's log to errors; by default it prints its progress on standard error.
 os.environ.setdefault("SVT_LOG", "1")
-PROBE = 256  # pixels per side of a picture that every encoder accepts; NVENC's minimum is 160
+PROBE_SIDE = 256  # pixels; every encoder accepts this size, and NVENC's minimum is 160
 CURES = {
     "nvenc": "it needs an NVIDIA GPU and its driver",
     "qsv": "it needs an Intel GPU and its driver (intel-media-va-driver, libvpl)",
     "svtav1": "pip install --force-reinstall av",
 }
-# FFmpeg's messages about an installed driver, and what they mean.
+# Maps a part of FFmpeg's message about an installed driver to its meaning.
 NVENC_CURES = {
     "libnvidia-encode": "the driver lacks its encoder; in a container, start it with "
     "NVIDIA_DRIVER_CAPABILITIES=all",
@@ -35,12 +35,12 @@ NVENC_CURES = {
 
 
 def cure_of(name: str, reason: str) -> str | None:
-    known = NVENC_CURES if name == "nvenc" else {}
-    return next((cure for said, cure in known.items() if said in reason), CURES.get(name))
+    cures = NVENC_CURES if name == "nvenc" else {}
+    return next((cure for part, cure in cures.items() if part in reason), CURES.get(name))
 
 
 class SvtAv1File(H264File):
-    """AV1 by SVT-AV1. Its speed levels go from 0 (best) to 13, its crf to 63."""
+    """AV1 by SVT-AV1. Its presets are 0 (best) to 13, its crf 0 to 63."""
 
     encoder = "libsvtav1"
     lent = False
@@ -58,14 +58,14 @@ class SvtAv1File(H264File):
         return options
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
-        stream = self.add_plain_stream(container, height, width)
-        with ordinary_priority():
+        stream = YuvFile.add_stream(self, container, height, width)
+        with keep_priority():
             stream.codec_context.open()
         return stream
 
 
 class NvencFile(H264File):
-    """H.264 by an NVIDIA GPU. Presets p1 (fastest) to p7; ``cq`` is its constant quality."""
+    """H.264 by an NVIDIA GPU. Its presets are p1 (fastest) to p7, its constant quality ``cq``."""
 
     encoder = "h264_nvenc"
     lent = False
@@ -83,12 +83,11 @@ class NvencFile(H264File):
             options[self.quality_option] = str(self.crf)
         return options
 
-    def add_stream(self, container: Any, height: int, width: int) -> Any:
-        return self.add_plain_stream(container, height, width)
+    add_stream = YuvFile.add_stream  # without x264's own settings
 
 
 class QsvFile(NvencFile):
-    """H.264 by an Intel GPU (Quick Sync). It reads NV12: PyAV converts the picture."""
+    """H.264 by an Intel GPU (Quick Sync). PyAV converts pictures to NV12 for it."""
 
     encoder = "h264_qsv"
     quality_option = "global_quality"
@@ -114,43 +113,43 @@ FILES: dict[str, type[H264File]] = {
 
 
 @contextmanager
-def ordinary_priority() -> Iterator[None]:
-    """Undo what SVT-AV1 does as root: it makes the calling thread and its own threads real-time
-    (SCHED_FIFO, 99), which would starve every other process."""
-    ours = os.sched_getscheduler(0)
+def keep_priority() -> Iterator[None]:
+    """Restore the scheduling of threads after the block. As root, SVT-AV1 gives the calling thread
+    and its own real-time priority (SCHED_FIFO, 99), which would starve other processes."""
+    policy = os.sched_getscheduler(0)
     try:
         yield
     finally:
         for thread in os.listdir("/proc/self/task"):
             with suppress(OSError):  # the thread has just ended
-                if os.sched_getscheduler(int(thread)) != ours:
-                    os.sched_setscheduler(int(thread), ours, os.sched_param(0))
+                if os.sched_getscheduler(int(thread)) != policy:
+                    os.sched_setscheduler(int(thread), policy, os.sched_param(0))
 
 
 @cache
 def why_not(name: str) -> str | None:
-    """Return why an encoder cannot be used here; None if it works. Encodes one grey picture."""
+    """Encode a grey picture. Return why an encoder cannot be used here; None if it works."""
     kind = FILES[name]
     try:
         context: Any = av.CodecContext.create(kind.encoder, "w")
     except ValueError:  # UnknownCodecError
         return f"this PyAV has no {kind.encoder}"
-    context.width = context.height = PROBE
+    context.width = context.height = PROBE_SIDE
     context.pix_fmt = "nv12" if name == "qsv" else "yuv420p"
     context.time_base, context.framerate = Fraction(1, 25), Fraction(25)
-    picture = av.VideoFrame(PROBE, PROBE, context.pix_fmt)
+    picture = av.VideoFrame(PROBE_SIDE, PROBE_SIDE, context.pix_fmt)
     for plane in picture.planes:
         plane.update(bytes([128]) * plane.buffer_size)
     picture.pts, picture.time_base = 0, context.time_base
     level = av.logging.get_level()
     av.logging.set_level(av.logging.ERROR)
     try:
-        with ordinary_priority(), av.logging.Capture() as said:
+        with keep_priority(), av.logging.Capture() as messages:
             context.open()
         packets = [*context.encode(picture), *context.encode(None)]
     except (av.FFmpegError, OSError, ValueError) as error:
-        # The error itself is "Operation not permitted", whatever the driver reported.
-        lines = dict.fromkeys(" ".join(text.split()) for _, _, text in said)
+        # The log has the driver's message; the error itself is always "Operation not permitted".
+        lines = dict.fromkeys(" ".join(text.split()) for _, _, text in messages)
         why = "; ".join(lines) or getattr(error, "strerror", None) or error
         return f"FFmpeg cannot open {kind.encoder} ({why})"
     finally:

@@ -1,4 +1,4 @@
-"""What all video files share: muxer, sound, and how they end. Each subclass is one format."""
+"""Base of video files: muxer, sound and end of the file. Each subclass writes one format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import av
 
-from detector.core.sinks._about import is_timecode, tags_from
+from detector.core.sinks._about import is_timecode, shift_tags
 from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.sinks.video.stamps import Stamps
 from detector.core.types import Colours, Frame, Planes, SourceInfo
@@ -19,16 +19,17 @@ from detector.core.types import Colours, Frame, Planes, SourceInfo
 if TYPE_CHECKING:
     from detector.core.sinks.video.tracks import CarriedTracks
 
-REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
+# Errors of the muxer or the ADTS filter about a single packet
+REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)
 INT32 = 2**31 - 1
 
 
 class VideoFile:
-    """A video file at ``path``. The first frame gives the size and opens the encoder."""
+    """A video file at ``path``. The first frame determines the size, and opens the encoder."""
 
-    errors = (av.FFmpegError, OSError)  # PyAV's errors; only some of them are OSErrors
-    sound: SoundRules | None = None  # None: the format has none
-    tags: tuple[str, ...] | None = None  # tags that the format can hold; None: any
+    errors = (av.FFmpegError, OSError)  # only some of PyAV's errors are OSErrors
+    sound: SoundRules | None = None  # None: the format has no sound
+    tags: tuple[str, ...] | None = None  # tags that the format supports; None: all
 
     def __init__(
         self,
@@ -41,7 +42,8 @@ class VideoFile:
         crf: int | None,
         audio: bool,
     ) -> None:
-        """Prepare it. ``quality``, ``preset``, ``crf``: as the user gave them, or None."""
+        """``format``: FFmpeg's name of the muxer. None for ``quality``, ``preset`` or ``crf`` means
+        the default."""
         self.sent = 0  # frames given to the encoder
         self.notes: list[str] = []
         self.muxer_options: dict[str, str] = {}
@@ -58,54 +60,55 @@ class VideoFile:
 
             self._carry = CarriedTracks
             for track in info.tracks:
-                track.want()
-        # A tick of more than a second (a damaged AVI) gives a timescale below 1, which MP4 lacks.
-        sane_base = 0 < info.time_base <= 1 and info.time_base.denominator <= INT32
-        sane_rate = Fraction(1, 1000) < info.fps < 1000
-        self.fps = info.fps.limit_denominator(100_000) if sane_rate else Fraction(25)
-        self.time_base = self.choose_time_base(info.time_base if sane_base else Fraction(1, 90000))
+                track.request()
+        # A damaged AVI may have ticks of more than a second, which MP4 cannot express.
+        is_valid_base = 0 < info.time_base <= 1 and info.time_base.denominator <= INT32
+        is_valid_rate = Fraction(1, 1000) < info.fps < 1000
+        self.fps = info.fps.limit_denominator(100_000) if is_valid_rate else Fraction(25)
+        base = info.time_base if is_valid_base else Fraction(1, 90000)
+        self.time_base = self.choose_time_base(base)
         self.stamps = self.make_stamps(info.longest_gap_s)
         self.colours: Colours | None = None  # of the source's planes; None if its pictures are BGR
         self._container: Any = None
-        self._said_tags = False
+        self._noted_tags = False
         self._rewinds = self._behind = 0  # of the last frame
         self._stream: Any = None
         self._tracks: CarriedTracks | None = None
 
-    # ---- To override for a format
+    # ---- Methods that a format may override
 
-    def choose_time_base(self, of_source: Fraction) -> Fraction:
-        """Return the seconds per tick of the written stamps."""
-        return of_source
+    def choose_time_base(self, own: Fraction) -> Fraction:
+        """Return the seconds per tick of the written stamps. ``own``: those of the source."""
+        return own
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:
-        """Return stamps that the container can hold. May set ``muxer_options``."""
+        """Return stamps that the container supports. May set ``muxer_options``."""
         return Stamps(self.fps, self.time_base, longest_gap_s)
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
-        """Add and return the video stream, its encoder set up for pictures of this size."""
+        """Add the video stream with an encoder for pictures of this size, and return it."""
         raise NotImplementedError
 
     def fill(self, frame: Frame) -> Any:
-        """Convert a frame's picture to the one that the encoder reads."""
+        """Convert a frame's picture for the encoder."""
         raise NotImplementedError
 
-    def leaves_out(self, ticks: int) -> bool:
-        """Return whether a frame at this time follows the last too soon for the format."""
+    def omits(self, ticks: int) -> bool:
+        """Return whether the format omits a frame at this time, too soon after the last."""
         return False
 
     # ---- Frames
 
     def add(self, frame: Frame, joined: bool = False) -> None:
-        """Encode a frame and its sound. ``joined``: without a gap before. Raises ``errors``."""
-        ticks = self._to_ticks(frame.pts)
-        if not joined and self.leaves_out(ticks):
+        """Encode a frame and its sound. ``joined``: close the gap before it. Raises ``errors``."""
+        ticks = self._convert_to_ticks(frame.pts)
+        if not joined and self.omits(ticks):
             return
         self._rewinds, self._behind = frame.rewinds, frame.behind
         if self._container is None:
             self._start(frame)
         picture = self.fill(frame)
-        picture.pts = self.stamps.place(ticks, frame.index, joined)
+        picture.pts = self.stamps.stamp(ticks, frame.index, joined)
         picture.time_base = self.time_base
         picture.duration = self.stamps.duration
         self._mux(self._stream.encode(picture))
@@ -119,21 +122,21 @@ class VideoFile:
     def _mux(self, packets: Iterable[Any]) -> None:
         self._container.mux(packets)
 
-    def _to_ticks(self, pts: int) -> int:
+    def _convert_to_ticks(self, pts: int) -> int:
         if self.time_base == self.info.time_base:
             return pts
         return round(pts * self.info.time_base / self.time_base)
 
     def _start(self, frame: Frame) -> None:
-        """Open encoder, muxer and tracks; if the tracks fail, retry with one, then without."""
-        tries: list[int | None] = [None, 1, 0] if self._carry else [0]
-        for most in tries:
+        """Open the file with all tracks; if that fails, with one track, then with none."""
+        attempts: list[int | None] = [None, 1, 0] if self._carry else [0]
+        for most in attempts:
             try:
                 self._begin_file(frame, most)
                 return
             except BROKEN as error:
-                full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-                if most == 0 or full:
+                is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+                if most == 0 or is_full:
                     raise
                 with suppress(*BROKEN):
                     self.close()
@@ -141,7 +144,7 @@ class VideoFile:
                     self.notes.append(f"the audio could not be copied: {error}")
 
     def _begin_file(self, frame: Frame, most: int | None) -> None:
-        """Begin the file. ``most``: tracks of sound and subtitles besides the video; None: all."""
+        """Open the file. ``most``: limit of tracks other than the video; None: no limit."""
         self._container = av.open(
             str(self._path), "w", format=self.format, options=self.muxer_options
         )
@@ -153,9 +156,9 @@ class VideoFile:
             self._tracks = self._carry(
                 self.info,
                 self._container,
-                self._moment(self._to_ticks(frame.pts)),
+                self._make_moment(self._convert_to_ticks(frame.pts)),
                 rules=self.sound,
-                # Without an edit list a negative sound stamp would shift all frames.
+                # In formats without edit lists, a negative sound stamp would shift all frames.
                 preroll=self.format in ("mp4", "mov"),
                 suffix=self._path.suffix,
                 most=most,
@@ -165,26 +168,26 @@ class VideoFile:
             self.notes += self._tracks.notes
 
     def _write_tags(self, first: Frame) -> None:
-        """Write the source's tags, and note those that the format cannot hold."""
-        tags = tags_from(self.info, first.pts)
-        held = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
-        if self.format in ("mp4", "mov") and not is_timecode(held.get("timecode"), self.info.fps):
-            held.pop("timecode", None)
-        self._container.metadata.update(held)
-        if (left := [key for key in tags if key not in held]) and not self._said_tags:
-            self._said_tags = True
+        """Write the source's tags, and note those that the format does not support."""
+        tags = shift_tags(self.info, first.pts)
+        kept = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
+        if self.format in ("mp4", "mov") and not is_timecode(kept.get("timecode"), self.info.fps):
+            kept.pop("timecode", None)
+        self._container.metadata.update(kept)
+        if (omitted := [key for key in tags if key not in kept]) and not self._noted_tags:
+            self._noted_tags = True
             self.notes.append(
-                f"{self._path.suffix} cannot hold {', '.join(left)} of the source: omitted"
+                f"{self._path.suffix} cannot hold {', '.join(omitted)} of the source: omitted"
             )
 
     def _mux_tracks(self) -> None:
         stamps = self.stamps
         if self._tracks is None or stamps.last is None:
             return
-        end, (_, shift_s) = stamps.last + stamps.duration, self._moment(stamps.shift)
-        self._tracks.mux(self._container, self._moment(end + stamps.shift), shift_s, REFUSED)
+        end, (_, shift_s) = stamps.last + stamps.duration, self._make_moment(stamps.shift)
+        self._tracks.mux(self._container, self._make_moment(end + stamps.shift), shift_s, REFUSED)
 
-    def _moment(self, ticks: int) -> Moment:
+    def _make_moment(self, ticks: int) -> Moment:
         return self._rewinds, ticks * self.time_base + self._behind * self.info.time_base
 
     def finish(self) -> None:

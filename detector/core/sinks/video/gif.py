@@ -1,4 +1,4 @@
-"""Looping GIF, each frame with its own 256 colours."""
+"""A looping GIF; each frame has its own 256 colours."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from detector.core.types import Frame
 
 HUNDREDTH = Fraction(1, 100)
 SHORTEST = 2  # hundredths of a second per frame; browsers slow down shorter ones
-LONGEST_S = 600.0  # between two frames; the format has 16 bits of hundredths
+LONGEST_S = 600.0  # between two frames; the format's limit is 16 bits of hundredths
 
 
 class GifFile(VideoFile):
     tags = ()
 
-    def choose_time_base(self, of_source: Fraction) -> Fraction:
+    def choose_time_base(self, own: Fraction) -> Fraction:
         return HUNDREDTH
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:
-        self.muxer_options["loop"] = "0"  # for ever
-        self._last: int | None = None  # hundredths of the source's clock
-        self._left_out = 0
+        self.muxer_options["loop"] = "0"  # endless
+        self._last: int | None = None  # time of the last frame, in hundredths
+        self._omitted = 0
         self._first_colours = self._colours = b""  # palettes of the first and of the last picture
         return Stamps(self.fps, self.time_base, min(longest_gap_s, LONGEST_S))
 
-    def leaves_out(self, ticks: int) -> bool:
+    def omits(self, ticks: int) -> bool:
         too_soon = self._last is not None and 0 <= ticks - self._last < SHORTEST
-        self._left_out += too_soon
+        self._omitted += too_soon
         if not too_soon:
             self._last = ticks
         return too_soon
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
         self._size = height, width
-        self._graph = _palette_graph(height, width)
+        self._graph = _create_palette_graph(height, width)
         stream = container.add_stream("gif", rate=self.fps)
         context = stream.codec_context
         context.width, context.height, context.pix_fmt = width, height, "pal8"
@@ -58,23 +58,24 @@ class GifFile(VideoFile):
         colours = bytes(picture.planes[1])
         self._first_colours = self._first_colours or colours
         if colours == self._first_colours and self._colours not in (b"", colours):
-            # FFmpeg would compare the indices of this picture with those of the one before, which
-            # stand for other colours there. So the palette differs: in its transparent entry.
+            # If the palette equals the file's, FFmpeg only encodes the indices that differ from
+            # those of the last picture, even if that has another palette. So we change the
+            # transparent entry, which no pixel uses.
             picture.planes[1].update(colours[:-4] + b"\1" + colours[-3:])
         self._colours = colours
         return picture
 
     def finish(self) -> None:
         super().finish()
-        if self._left_out:
+        if self._omitted:
             self.notes.append(
-                f"{counted(self._left_out, 'frame', 'was')} skipped: a GIF shows at most 50 per "
+                f"{counted(self._omitted, 'frame', 'was')} skipped: a GIF shows at most 50 per "
                 "second"
             )
 
 
-def _palette_graph(height: int, width: int) -> Any:
-    """Return a filter that reduces a picture to 256 colours; ordered dither keeps it small."""
+def _create_palette_graph(height: int, width: int) -> Any:
+    """Return a filter that reduces a picture to 256 colours. Ordered dither makes files small."""
     graph = av.filter.Graph()
     source = graph.add_buffer(width=width, height=height, format="bgr24", time_base=HUNDREDTH)
     split = graph.add("split")

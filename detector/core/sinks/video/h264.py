@@ -1,4 +1,4 @@
-"""H.264 by x264, in MP4, QuickTime, Matroska, MPEG-TS and FLV; and what VP9 shares with it."""
+"""H.264 by x264, in MP4, QuickTime, Matroska, MPEG-TS and FLV, and a base class for YUV formats."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from detector.core.sinks.video.stamps import Stamps
 from detector.core.stages.planes import planes_of
 from detector.core.types import Frame, Planes
 
-# ITU-T H.273: matrix smpte170m; primaries and transfer bt709. FFmpeg's ranges.
+# ITU-T H.273: matrix smpte170m; primaries and transfer bt709. FFmpeg's AVCOL_RANGE.
 BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
-# MP4 has 31 bits for the time between two frames, and for the offset between storing and showing
-# one. Its muxer doubles the ticks of a time base until a second has this many.
+# MP4 stores the time between two frames, and the offset from dts to pts, in 31 bits. Its muxer
+# doubles the ticks per second of a time base until there are this many.
 MP4_TICKS_PER_S = 10_000
-# In longer files, pauses matter more than size: we use no B-frames, each of which is stored several
-# pauses away from its place.
+# If pauses may be longer, we use no B-frames, whose offsets would span several pauses.
 SPARSE_S = 7 * 24 * 3600
-REORDERED = 8  # frames in a row over which x264 reorders with its three B-frames, with a margin
-HUGE_PIXELS = 4096 * 4096  # for larger pictures x264's look-ahead would hold gigabytes of frames
-MOST_THREADS = 16  # each holds a frame or two
-# x264 settings of --quality. None of its presets suits "balanced". On clips of 360p to 720p it
-# takes 0.6 to 0.7 of the CPU of "superfast" at crf 23, with equal PSNR and SSIM and 0.5 to 1.2 of
-# the bytes (docs/settings.md; `scripts/bench qualities`). It omits the most costly tools: sub-pixel
-# motion, the look-ahead, adaptive quantisation. It keeps those that are cheap for their bytes:
-# B-frames in a fixed pattern, CABAC, the deblocking filter, 8x8 transforms.
+REORDERED = 8  # frames among which x264 reorders with three B-frames, with a margin
+HUGE_PIXELS = 4096 * 4096  # with larger pictures, x264's look-ahead would need gigabytes
+MOST_THREADS = 16  # each needs memory for a frame or two
+# x264 settings for --quality. No preset suits "balanced": on clips of 360p to 720p it takes 0.6 to
+# 0.7 of the CPU time of "superfast" at crf 23, with equal PSNR and SSIM and 0.5 to 1.2 of the bytes
+# (docs/settings.md; `scripts/bench qualities`). It omits the slowest tools (sub-pixel motion,
+# look-ahead, adaptive quantization), and keeps those that save bytes cheaply (B-frames in a fixed
+# pattern, CABAC, the deblocking filter, 8x8 transforms).
 QUALITIES = {
     "fast": {"preset": "ultrafast", "crf": "23"},
     "balanced": {
@@ -45,16 +44,15 @@ QUALITIES = {
         "crf": "22.5",
         "bf": "3",
         "b_strategy": "0",
-        # Its thread only adds a delay of four frames if there is no look-ahead.
+        # sync-lookahead=0: without look-ahead, its thread would only delay four frames.
         "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4:sync-lookahead=0",
     },
     "small": {"preset": "veryfast", "crf": "23"},
 }
-CRF = "23"  # with a named preset
-# Muxer -> its only time base, whatever the source's.
-TICKS = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}
-# FFmpeg does not recognise some files of fewer packets as MPEG-TS.
-TS_LEAST, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
+CRF = "23"  # for --preset
+TIME_BASES = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}  # of muxers with only one
+# FFmpeg does not recognize some files of fewer packets as MPEG-TS.
+TS_MIN_PACKETS, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
 SOUNDS = {"mov": COPIED_IN_MOV, "mpegts": COPIED_IN_TS, "flv": COPIED_IN_FLV}
 SUBTITLES = {
     "mp4": ("mov_text",),
@@ -75,28 +73,26 @@ TAGS = {"mpegts": (), "flv": ("timecode", "title")}
 
 
 class YuvFile(VideoFile):
-    """Pictures as YUV 4:2:0. cv2 converts BGR in 0.25 ms for 1280x720, swscale through PyAV in 1.5
-    ms (`scripts/bench stages`); cv2 only has BT.601, so the file is tagged as such."""
+    """A video of YUV 4:2:0 pictures. For 1280x720, cv2 converts BGR in 0.25 ms, and swscale through
+    PyAV in 1.5 ms (`scripts/bench stages`). cv2 converts to BT.601, as the file's tags state."""
 
     encoder: str
     options: dict[str, str]
-    lent = False  # see ``Canvas``; True for an encoder that reads nothing but the pixels
+    lent = False  # see ``Canvas``; True if the encoder uses only a picture's pixels
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
-        # 4:2:0 has one colour for 2x2 pixels.
-        even_height, even_width = height + height % 2, width + width % 2
-        even = even_height, even_width
+        even = height + height % 2, width + width % 2  # 4:2:0 has one colour per 2x2 pixels
         self._canvas = Canvas((height, width), even, self.time_base, lent=self.lent)
         stream = container.add_stream(self.encoder, rate=self.fps, options=self.options)
         context = stream.codec_context
-        context.width, context.height, context.pix_fmt = even_width, even_height, "yuv420p"
+        context.height, context.width, context.pix_fmt = *even, "yuv420p"
         context.time_base = self.time_base
-        # otherwise the last frame would last one tick
+        # Otherwise the last frame would have a duration of one tick.
         context.flags |= av.codec.context.Flags.frame_duration
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
         if (colours := self.colours) is not None:
-            # Also if unspecified: players then guess the same for both files.
+            # Even unspecified ones, so that players assume the same for source and output.
             context.colorspace, context.color_primaries = colours.matrix, colours.primaries
             context.color_trc = colours.transfer
             context.color_range = FULL if colours.full_range else LIMITED
@@ -109,7 +105,7 @@ class YuvFile(VideoFile):
         picture, own = frame.picture, self.colours
         if own is None:
             return self._canvas.fill(frame.image)
-        # The file states the range and matrix of its first picture; others are converted to them.
+        # The file states the range and matrix of its first picture, so others are converted.
         if not isinstance(picture, Planes) or picture.colours[3:] != own[3:]:
             picture = planes_of(frame.image, own)
         return self._canvas.fill(picture)
@@ -120,8 +116,8 @@ class H264File(YuvFile):
     lent = True
     sound = SoundRules(copied=COPIED, encoder="aac", bits_per_s=160_000, rates=range(8000, 48001))
 
-    def choose_time_base(self, of_source: Fraction) -> Fraction:
-        return TICKS.get(self.format, of_source)
+    def choose_time_base(self, own: Fraction) -> Fraction:
+        return TIME_BASES.get(self.format, own)
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:
         self.sound = replace(
@@ -133,7 +129,7 @@ class H264File(YuvFile):
         )
         self.tags = TAGS.get(self.format)
         self.options = self._choose_options()
-        if self.format == "matroska" or self.format in TICKS:
+        if self.format == "matroska" or self.format in TIME_BASES:
             return Stamps(self.fps, self.time_base, longest_gap_s)
         self.muxer_options["movflags"] = "+faststart"
         ticks_per_s = 1 / self.time_base
@@ -148,7 +144,7 @@ class H264File(YuvFile):
         reach = int((INT32 - 1) / (ticks_per_s * self.time_base))
         if sparse:
             return Stamps(self.fps, self.time_base, longest_gap_s, reach)
-        # Some more ticks with B-frames: the encoder stores the first frames before their time.
+        # B-frames need a margin, since the encoder gives the first frames a negative dts.
         return Stamps(self.fps, self.time_base, longest_gap_s, reach * 15 // 16, REORDERED)
 
     def _choose_options(self) -> dict[str, str]:
@@ -158,39 +154,31 @@ class H264File(YuvFile):
             options = {"preset": self.preset, "crf": CRF}
         if self.crf is not None:
             options["crf"] = str(self.crf)
-        # Planes from the decoder carry captions and others do not, so we drop them all.
+        # Only planes from the decoder have closed captions, so we drop them for consistency.
         options["a53cc"] = "0"
         return options
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
         if height * width > HUGE_PIXELS and self.options["preset"] != "ultrafast":
-            self.options["preset"] = "ultrafast"  # 1.1 GB at 8192x8192, however many frames
+            self.options["preset"] = "ultrafast"  # needs 1.1 GB at 8192x8192
             self.notes.append(
                 f"encoded with x264's ultrafast preset to save memory at {width}x{height}"
             )
         if self.colours is None:
-            # 2 is "top left", where cv2 samples the chroma. Planes mostly have the default, left.
+            # 2 is "top left", where cv2 samples chroma. Planes mostly have the default, "left".
             own = self.options.get("x264-params")
             self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
-        stream = self.add_plain_stream(container, height, width)
+        stream = super().add_stream(container, height, width)
         if height * width <= HUGE_PIXELS:
-            # One thread per frame: ``encode`` returns while the picture is encoded. PyAV's default,
-            # slices, waits for their end: 0.75 to 0.85 of the FPS.
+            # With a thread per frame, ``encode`` returns before the picture is encoded. PyAV's
+            # default, a thread per slice, waits for the end: 0.75 to 0.85 of the FPS.
             stream.codec_context.thread_type = "FRAME"
             stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
         return stream
 
-    def add_plain_stream(self, container: Any, height: int, width: int) -> Any:
-        """Add a stream for an encoder without x264's limits."""
-        return super().add_stream(container, height, width)
-
     def finish(self) -> None:
         super().finish()
         if self.format == "mpegts" and self.sent:
-            self._fill_up()
-
-    def _fill_up(self) -> None:
-        """Append null packets to a video of a few frames. Players ignore them."""
-        with self._path.open("ab") as file:
-            missing = TS_LEAST - file.tell() // len(TS_NULL)
-            file.write(TS_NULL * max(0, missing))
+            with self._path.open("ab") as file:
+                missing = TS_MIN_PACKETS - file.tell() // len(TS_NULL)
+                file.write(TS_NULL * max(0, missing))  # players ignore null packets

@@ -1,9 +1,9 @@
-"""One H.264 video made of separately encoded parts, without re-encoding.
+"""Join separately encoded parts into one H.264 video, without re-encoding.
 
-The parts give packets and their order, but no times: the source's time stamps place each picture,
-as in a video of one run, and the sound is copied from the source once. Packets are stored as x264
-would: a picture at the time of the one that is shown ``delay`` places earlier. A part begins with
-an IDR picture, so decoders need not know where one ends, if all have the same parameter sets.
+Of the parts we use the packets and their order, but not their times: those are computed from the
+source's time stamps, as in a video of one run, and the sound is copied from the source. As x264
+does, we use as a packet's dts the pts of the picture shown ``delay`` places earlier. Every part
+begins with an IDR picture and all have the same parameter sets, so the result is a valid stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".ts", ".flv")
 
 
 class UnjoinableError(Exception):
-    """Why parts cannot form one video; the message is a part of a sentence."""
+    """Parts cannot be joined. The message says why, as a clause."""
 
 
 class JoinedVideoSink(VideoSink):
@@ -44,8 +44,8 @@ class JoinedVideoSink(VideoSink):
         size: tuple[int, int],
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Join the parts. ``frames``: [n, 2], number and pts in the source. ``size``: height and
-        width. ``watch`` is called for each packet. Raises UnjoinableError and OutputError."""
+        """Join the parts. ``frames``: [n, 2], numbers and pts in the source. ``size``: height and
+        width. ``watch``: called for each packet. Raises UnjoinableError and OutputError."""
         assert isinstance(self._file, JoinedFile)
         with output_errors(self.path, self._file.errors):
             self._file.join(parts, frames, size, watch)
@@ -62,28 +62,28 @@ class JoinedFile(H264File):
         watch: Callable[[], None],
     ) -> None:
         orders = _read_orders(parts, watch)
-        if (held := sum(map(len, orders))) != len(frames):
-            raise UnjoinableError(f"the parts hold {counted(held, 'picture')} of {len(frames)}")
+        if (count := sum(map(len, orders))) != len(frames):
+            raise UnjoinableError(f"the parts hold {counted(count, 'picture')} of {len(frames)}")
         delay = max(at - rank for order in orders for at, rank in enumerate(order))
         self._template = parts[0]
-        packets = _packets_of(parts, orders)
+        packets = _read_packets(parts, orders)
         rank, packet = next(packets)
-        # Ticks of the file, for each picture in display order.
-        places, durations = array("q"), array("q")
+        # In ticks of the file, for each picture in display order
+        stamps, durations = array("q"), array("q")
         for at in range(len(frames)):
             watch()
             number, pts = frames[at].tolist()
             if at == 0:
                 self._start(Frame(number, pts, 0.0, np.empty((*size, 3), np.uint8)))
-            places.append(self.stamps.place(self._to_ticks(pts), number))
+            stamps.append(self.stamps.stamp(self._convert_to_ticks(pts), number))
             durations.append(self.stamps.duration)
             while packet is not None and rank <= at >= delay:
                 stored = self.sent - delay
-                packet.pts, packet.duration = places[rank], durations[rank]
+                packet.pts, packet.duration = stamps[rank], durations[rank]
                 packet.dts = (
-                    places[stored]
+                    stamps[stored]
                     if stored >= 0
-                    else places[self.sent] - (places[delay] - places[0])
+                    else stamps[self.sent] - (stamps[delay] - stamps[0])
                 )
                 packet.time_base, packet.stream = self.time_base, self._stream
                 self._mux([packet])
@@ -93,7 +93,7 @@ class JoinedFile(H264File):
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
         with av.open(str(self._template)) as first:
-            # "Opaque" means that no encoder is set up.
+            # "Opaque" sets up no encoder.
             stream = container.add_stream_from_template(first.streams.video[0], opaque=True)
         stream.time_base, stream.codec_context.framerate = self.time_base, self.fps
         return stream
@@ -103,7 +103,8 @@ class JoinedFile(H264File):
 
 
 def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[int]]:
-    """Return each picture's place in display order, for each part, by packet as stored."""
+    """Return for each part the place in display order of each packet, in stored order. Raises
+    UnjoinableError."""
     orders, parameters = [], set()
     for path in parts:
         with av.open(str(path)) as container:
@@ -125,18 +126,18 @@ def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[
     return orders
 
 
-def _packets_of(
+def _read_packets(
     parts: Sequence[Path], orders: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield (place in display order, packet) of all parts, in storage order."""
+    """Yield (place in display order, packet) of all parts, in stored order."""
     before = 0
     for path, order in zip(parts, orders, strict=True):
         with av.open(str(path)) as container:
-            found = (
+            packets = (
                 packet
                 for packet in container.demux(video=0)
                 if packet.size and packet.pts is not None
             )
-            for rank, packet in zip(order, found, strict=True):
+            for rank, packet in zip(order, packets, strict=True):
                 yield before + rank, packet
         before += len(order)

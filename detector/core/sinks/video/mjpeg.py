@@ -15,7 +15,7 @@ from detector.core.sinks.video.stamps import Stamps
 from detector.core.types import Frame
 
 QUALITY = "3"  # from 2 (best) to 31
-MOST_REPEATED = 30_000  # empty places in a row; FFmpeg's muxer refuses 60,000
+MOST_REPEATED = 30_000  # frames that a pause may span; FFmpeg's muxer refuses 60,000
 
 
 class MjpegFile(VideoFile):
@@ -24,7 +24,7 @@ class MjpegFile(VideoFile):
         copied=(), encoder="pcm_s16le", bits_per_s=0, rates=range(8000, 48001), gapless=True
     )
 
-    def choose_time_base(self, of_source: Fraction) -> Fraction:
+    def choose_time_base(self, own: Fraction) -> Fraction:
         return 1 / self.fps
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:

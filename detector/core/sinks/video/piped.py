@@ -1,4 +1,4 @@
-"""The annotated video of a run in a pipe, as Matroska, which can be read without seeking."""
+"""Write the annotated video into a pipe, as Matroska, which can be read without seeking."""
 
 from __future__ import annotations
 
@@ -8,41 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from detector.core.errors import OutputError
-from detector.core.sinks._stream import GONE, RowStream
+from detector.core.sinks._stream import GONE_ERRNOS, RowStream
 from detector.core.sinks.video import VideoSink
-from detector.core.sinks.video.clips import ClipFilter
 from detector.core.types import Detections, Frame, SourceInfo
 
 NAME = Path("-.mkv")  # its suffix selects the format
 
 
 class PipedVideo(VideoSink):
-    """One source's video to an open descriptor. Once its reader is gone, the rest is discarded."""
+    """Writes a video to an open descriptor. Once its reader is gone, the rest is discarded."""
 
     def __init__(self, stream: RowStream, **options: Any) -> None:
         super().__init__(NAME, **options)
         self._stream = stream
 
     def open(self, info: SourceInfo) -> None:
-        if self._lead is not None:
-            self._clips = ClipFilter(self._lead, info.time_base)
-        self._file = self._choose_file()(
-            Path(f"pipe:{self._stream.descriptor}"),
-            self._format.muxer,
-            info,
-            **self._encoding,
-            audio=self._audio,
-        )
-        self.notes = self._file.notes
+        self._open_file(self._choose_file(), Path(f"pipe:{self._stream.descriptor}"), info)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         if self._stream.is_read:
-            with self._told_of_readers():
+            with self._detect_lost_reader():
                 self._encode(frame, detections)
 
     def close(self) -> None:
         if self._stream.is_read:
-            with self._told_of_readers():
+            with self._detect_lost_reader():
                 self._file.finish()
         else:
             self.abort()
@@ -54,11 +44,11 @@ class PipedVideo(VideoSink):
             self._file.close()
 
     @contextmanager
-    def _told_of_readers(self) -> Iterator[None]:
+    def _detect_lost_reader(self) -> Iterator[None]:
         try:
             yield
         except self._file.errors as error:
-            if getattr(error, "errno", None) not in GONE:
+            if getattr(error, "errno", None) not in GONE_ERRNOS:
                 raise OutputError(
                     f"cannot write to standard output: {error}; check where it is redirected"
                 ) from error

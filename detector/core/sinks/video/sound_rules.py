@@ -1,4 +1,4 @@
-"""What a format of video files does with the source's sound and subtitles."""
+"""The sound, subtitle and data codecs that each format of video files supports."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from fractions import Fraction
 
 import av
 
-# Codecs that players expect in MP4; they are copied. (The muxer would take others too, such as
-# Vorbis.) QuickTime has no Opus and no FLAC.
+# Codecs that players expect in each format and that we copy. (MP4's muxer would accept others, such
+# as Vorbis.)
 COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
 COPIED_IN_TS = ("aac", "mp3", "ac3", "eac3")
-COPIED_IN_FLV = ("aac",)  # and MP3, but only at three rates
+COPIED_IN_FLV = ("aac",)  # FLV supports MP3 only at three rates
 COPIED = (*COPIED_IN_MOV, "opus", "flac")
-# How often the source's clock was set back before, and seconds on it.
+# How often the source's clock has been set back, and its time in seconds
 Moment = tuple[int, Fraction]
-BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what damaged or missing audio raises
+BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # raised for damaged or missing sound
 
 
 @dataclass(frozen=True, slots=True)
 class SoundRules:
-    """What a format allows. ``copied``: codecs kept; ``encoder`` encodes others. ``rates``:
-    samples/s. ``gapless``: no stamps, so gaps are filled with silence. ``most``: tracks."""
+    """Rules of a format. ``copied``: sound codecs to copy; ``encoder`` encodes others. ``rates``:
+    in samples/s. ``gapless``: gaps must be filled with silence, since there are no stamps.
+    ``most``: limit of sound tracks."""
 
     copied: tuple[str, ...]
     encoder: str

@@ -1,4 +1,4 @@
-"""The source's time stamps, shifted to start at 0 and forced to rise: containers require both."""
+"""Shift the source's time stamps to start at 0 and force them to rise, as containers require."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from fractions import Fraction
 
 
 class Stamps:
-    """Turns each frame's pts into the pts to write, both in ticks of the source's time base.
+    """Converts each frame's pts to the pts to write, both in ticks of ``time_base``.
 
-    A frame whose pts is not later than the last one, or more than ``longest_gap_s`` later, is
-    placed one nominal duration after it (``replaced``).
+    A frame whose pts is not later than the last one, or more than ``longest_gap_s`` later, follows
+    it after one nominal duration (counted in ``replaced``).
 
-    ``reach``: ticks that ``reach_frames`` frames in a row may span in the container; a pause that
-    exceeds it is ``shortened``, so that three quarters are filled.
+    ``reach``: ticks that ``reach_frames`` consecutive frames may span in the container. A pause
+    that exceeds it is shortened, so that they span three quarters (counted in ``shortened``).
     """
 
     def __init__(
@@ -29,14 +29,14 @@ class Stamps:
         self.shift = 0  # written = source - shift
         self.last: int | None = None
         self._last_index = 0
-        self.duration = self.nominal  # of the last frame, until the next one comes
+        self.duration = self.nominal  # of the last frame
         self.replaced = 0
         self._reach = reach
         self._recent: deque[int] = deque(maxlen=reach_frames - 1)
         self.shortened = 0
 
-    def place(self, pts: int, index: int, joined: bool = False) -> int:
-        """Return frame ``index``'s pts to write. ``joined``: frames before it were cut out."""
+    def stamp(self, pts: int, index: int, joined: bool = False) -> int:
+        """Return the pts to write for frame ``index``. ``joined``: close the gap before it."""
         if self.last is None:
             self.shift = pts
             self.last = 0
@@ -46,12 +46,12 @@ class Stamps:
         else:
             steps = max(1, index - self._last_index)
             self.duration = steps * self.nominal
-            self.last = self._within_reach(self._after(self.last, pts), pts)
+            self.last = self._limit_reach(self._follow(self.last, pts), pts)
         self._recent.append(self.last)
         self._last_index = index
         return self.last
 
-    def _within_reach(self, placed: int, pts: int) -> int:
+    def _limit_reach(self, placed: int, pts: int) -> int:
         if self._reach is None or placed - self._recent[0] <= self._reach:
             return placed
         self.shortened += 1
@@ -59,7 +59,7 @@ class Stamps:
         self.shift = pts - nearer
         return nearer
 
-    def _after(self, last: int, pts: int) -> int:
+    def _follow(self, last: int, pts: int) -> int:
         gap = pts - self.shift - last
         if 0 < gap <= self._gap + self.duration:
             return last + gap

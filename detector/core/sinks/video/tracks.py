@@ -1,4 +1,4 @@
-"""Carry all sound and subtitles of a source into a file next to its frames."""
+"""Copy the sound, subtitle and data tracks of a source to an output video."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from detector.core.sinks._about import (
     copy_fonts,
     describe_data,
     is_data,
-    is_of_an_overlay,
-    title_of,
+    is_overlay_track,
+    read_title,
 )
 from detector.core.sinks.video.audio import CarriedTrack
 from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.types import BACK_S, PipedTrack, SourceInfo
 
-FAR_S = 10  # if the first frame is later than this, seek to it with the index
-BEFORE_S = 5  # start reading this long before it
-STYLED = ("ass", "ssa")  # subtitle formats that use fonts of the file
-LAG_S = 2  # how long after its pictures sound may be stored
+SEEK_IF_LATER_S = 10  # seek to the first frame only if it is later than this
+SEEK_MARGIN_S = 5  # time before the first frame at which reading starts
+STYLED = ("ass", "ssa")  # subtitle formats that use attached fonts
+LAG_S = 2  # sound may be stored this much later than its pictures
 
 
 class CarriedTracks:
-    """The carried tracks of an output. ``notes`` name the omitted ones."""
+    """The copied tracks of an output. ``notes`` name the omitted ones."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class CarriedTracks:
         self.notes: list[str] = []
         self.carried: list[CarriedTrack] = []
         self._container: Any = None
-        self._shared: _Shared | None = None
+        self._reader: _SharedReader | None = None
         try:
             if info.tracks:
                 feeds = {track.stream.index: _take_all(track) for track in info.tracks}
@@ -66,52 +66,54 @@ class CarriedTracks:
             raise
 
     def _choose(self, streams: Sequence[Any], rules: SoundRules, suffix: str) -> list[Any]:
-        """Return the streams that the format can hold, sound first."""
+        """Return the streams that the format supports, sound first."""
         sound = [stream for stream in streams if stream.type == "audio"]
         if rules.most is not None and len(sound) > rules.most:
-            kept = sorted(sound, key=_is_no_default)[: rules.most]
-            left = ", ".join(describe(stream) for stream in sound if stream not in kept)
+            kept = sorted(sound, key=_is_not_default)[: rules.most]
+            omitted = ", ".join(describe(stream) for stream in sound if stream not in kept)
             self.notes.append(
-                f"{suffix} holds {counted(rules.most, 'track')} of sound: {left} was omitted; "
+                f"{suffix} holds {counted(rules.most, 'track')} of sound: {omitted} was omitted; "
                 "write a .mp4 or .mkv to keep all"
             )
             sound = kept
         subtitles = []
         for stream in streams:
-            if stream.type != "subtitle" or is_of_an_overlay(stream):
+            if stream.type != "subtitle" or is_overlay_track(stream):
                 continue
-            if _codec(stream) in rules.subtitles:
+            if _name_codec(stream) in rules.subtitles:
                 subtitles.append(stream)
                 continue
             self.notes.append(
-                f"{describe(stream)} was omitted: {suffix} cannot hold {_codec(stream)}"
+                f"{describe(stream)} was omitted: {suffix} cannot hold {_name_codec(stream)}"
             )
         data = [stream for stream in streams if stream.type == "data"]
-        held = [one for one in data if one.name in rules.data and _is_known(one)]
-        if names := ", ".join(describe_data(one) for one in data if one not in held):
+        copied = [track for track in data if track.name in rules.data and _is_supported_data(track)]
+        if names := ", ".join(describe_data(track) for track in data if track not in copied):
             self.notes.append(f"data tracks ({names}) were omitted: {suffix} cannot hold them")
-        return [*sound, *subtitles, *held]
+        return [*sound, *subtitles, *copied]
 
     def _read(
         self, info: SourceInfo, chosen: Sequence[Any], start: Moment
     ) -> dict[int, Iterator[Any]]:
         if len(chosen) == 1 and chosen[0].type == "audio":
-            self._go_before(chosen[0], start)
+            self._seek_before(chosen[0], start)
             return {chosen[0].index: self._container.demux(chosen[0])}
         if not chosen:
             return {}
         streams = self._container.streams
         video = streams.video[0] if info.stream is None else streams[info.stream]
-        self._go_before(video, start)
-        self._shared = _Shared(self._container, video, chosen)
-        return {track.stream.index: _take_all(track) for track in self._shared.tracks}
+        self._seek_before(video, start)
+        self._reader = _SharedReader(self._container, video, chosen)
+        return {track.stream.index: _take_all(track) for track in self._reader.tracks}
 
-    def _go_before(self, stream: Any, start: Moment) -> None:
-        """Seek to shortly before the first frame; without an index, read from the start."""
+    def _seek_before(self, stream: Any, start: Moment) -> None:
+        """Seek to shortly before the first frame. If that fails, all is read from the start."""
         rewinds, start_s = start
-        if not rewinds and start_s - (stream.start_time or 0) * stream.time_base > FAR_S:
+        if not rewinds and start_s - (stream.start_time or 0) * stream.time_base > SEEK_IF_LATER_S:
             with suppress(*BROKEN):
-                self._container.seek(int((start_s - BEFORE_S) / stream.time_base), stream=stream)
+                self._container.seek(
+                    int((start_s - SEEK_MARGIN_S) / stream.time_base), stream=stream
+                )
 
     def _carry(
         self,
@@ -135,13 +137,14 @@ class CarriedTracks:
         if failed and not self.carried:
             raise failed[0][1]
         self.notes += [f"{describe(stream)} could not be copied: {why}" for stream, why in failed]
-        if self._container is not None and any(_codec(stream) in STYLED for stream in chosen):
+        if self._container is not None and any(_name_codec(stream) in STYLED for stream in chosen):
             copy_fonts(self._container, output)
 
     def mux(self, output: Any, until: Moment, shift_s: Fraction, refused: Any) -> None:
-        """Mux all that begins before ``until``, ``shift_s`` earlier. Refused packets leave gaps."""
-        if self._shared is not None:
-            self._shared.read_to(until)
+        """Mux the packets that begin before ``until``, moved ``shift_s`` earlier, except those for
+        which the muxer raises ``refused``."""
+        if self._reader is not None:
+            self._reader.read_to(until)
         for track in self.carried:
             while True:
                 try:
@@ -161,24 +164,23 @@ class CarriedTracks:
             self._container.close()
 
 
-class _Shared:
-    """One opening of a file for several tracks, which keeps their packets until they are due."""
+class _SharedReader:
+    """Reads several tracks of a file at once, and queues their packets until they are due."""
 
     def __init__(self, container: Any, video: Any, streams: Sequence[Any]) -> None:
-        self.tracks = [_Waiting(stream) for stream in streams]
+        self.tracks = [_TrackQueue(stream) for stream in streams]
         self._video = video
         self._packets = container.demux(video, *streams)
-        # position in the video up to which the file was read
-        self._read: Moment = 0, Fraction(-(10**9))
+        self._read: Moment = 0, Fraction(-(10**9))  # position in the video
 
     def read_to(self, until: Moment) -> None:
-        """Read packets until all before this time must have arrived."""
+        """Read until all packets before ``until`` are in the queues."""
         by_index = {track.stream.index: track for track in self.tracks}
         while self._read < (until[0], until[1] + LAG_S):
             try:
                 packet = next(self._packets, None)
             except BROKEN:
-                packet = None  # the reader of its frames reports the error
+                packet = None  # the reader of the frames reports the error
             if packet is None:
                 for track in self.tracks:
                     track.ended = True
@@ -193,13 +195,13 @@ class _Shared:
                 by_index[packet.stream_index].waiting.append(packet)
 
 
-class _Waiting:
+class _TrackQueue:
     def __init__(self, stream: Any) -> None:
         self.stream = stream
         self.ended = False
         self.waiting: deque[Any] = deque()
 
-    def want(self) -> None:
+    def request(self) -> None:
         pass
 
     def take(self) -> Any:
@@ -207,30 +209,29 @@ class _Waiting:
 
 
 def _take_all(track: PipedTrack) -> Iterator[Any]:
-    """Yield its packets; None if the next one has not been read yet."""
+    """Yield a track's packets, or None while the next one has not been read yet."""
     while (packet := track.take()) is not None or not track.ended:
         yield packet
-    while (packet := track.take()) is not None:  # packets that came just before the end
+    while (packet := track.take()) is not None:  # packets added just before the end
         yield packet
 
 
-def _is_known(data: Any) -> bool:
-    """Return whether FFmpeg knows this data: in MP4 it labels unknown data as GoPro's."""
+def _is_supported_data(data: Any) -> bool:
+    """Return whether FFmpeg writes the data correctly: in MP4 it labels unknown data as GoPro's."""
     return data.name != "bin_data" or "GoPro" in data.metadata.get("handler_name", "")
 
 
 def describe(stream: Any) -> str:
-    """Describe a track for messages: its kind, and what identifies it."""
+    """Describe a track for messages: its kind, codec, language and title."""
     what = "a sound track" if stream.type == "audio" else "a subtitle track"
-    said = [stream.metadata.get("language", ""), title_of(stream)]
-    known = ", ".join(filter(None, [_codec(stream), *said]))
-    return f"{what} ({known})"
+    words = [_name_codec(stream), stream.metadata.get("language", ""), read_title(stream)]
+    return f"{what} ({', '.join(filter(None, words))})"
 
 
-def _codec(stream: Any) -> str:
+def _name_codec(stream: Any) -> str:
     context = stream.codec_context
     return "of an unknown codec" if context is None else str(context.codec.canonical_name)
 
 
-def _is_no_default(stream: Any) -> bool:
+def _is_not_default(stream: Any) -> bool:
     return not stream.disposition & Disposition.default

@@ -1,4 +1,4 @@
-"""VP9 by libvpx, in WebM, which browsers play everywhere."""
+"""VP9 by libvpx, in WebM, which every browser plays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from detector.core.sinks.video.stamps import Stamps
 
 CRF = 32  # from 0 to 63; looks like 23 in H.264
 QUALITIES = {"fast": "ultrafast", "balanced": "superfast", "small": "fast"}
-# libvpx's deadline and speed for each x264 preset.
+# Maps x264's presets to libvpx's deadline and speed.
 SPEEDS = {
     "ultrafast": ("realtime", "8"),
     "superfast": ("realtime", "7"),
@@ -24,7 +24,7 @@ SPEEDS = {
 
 
 class Vp9File(YuvFile):
-    """A VP9 video. Sound is Opus or Vorbis, the only codecs that WebM allows."""
+    """A VP9 video. Its sound is Opus or Vorbis, the only codecs that WebM allows."""
 
     encoder = "libvpx-vp9"
     sound = SoundRules(
@@ -39,7 +39,7 @@ class Vp9File(YuvFile):
         deadline, speed = SPEEDS[self.preset or QUALITIES[self.quality or "balanced"]]
         self.options = {
             "crf": str(CRF if self.crf is None else self.crf),
-            "b": "0",  # quality alone decides
+            "b": "0",  # no bit rate: constant quality
             "deadline": deadline,
             "cpu-used": speed,
             "row-mt": "1",

@@ -1,1 +1,1 @@
-"""How FFmpeg opens an address, what it must not send to other hosts, and what its errors mean."""
+"""Open addresses with FFmpeg, keep secrets from other hosts, and explain FFmpeg's errors."""

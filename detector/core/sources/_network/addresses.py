@@ -1,5 +1,5 @@
-"""Options to open each kind of address, and which protocols may be opened from it: no file, no
-``concat:``, no ``data:``."""
+"""FFmpeg's options for each kind of address, and the protocols that its content may refer to:
+never a file, ``concat:`` or ``data:``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from detector.core.errors import SourceError
 from detector.core.errors.secrets import HIDDEN, Address
 from detector.core.sources._addresses import STORES
 
-# Never use fflags=nobuffer: it discards what was read meanwhile, which is the first key frame.
+# Never use fflags=nobuffer: it discards the packets read while probing, and so the first key frame.
 FAST = {"probesize": "32", "analyzeduration": "0"}
-# For streams that do not announce their content: a second, or half a megabyte.
+# For streams without a header: probe a second, or half a megabyte.
 SHORT = {"probesize": "500000", "analyzeduration": "1000000"}
-# FFmpeg's defaults, after that failed
-SOUND = {"probesize": "5000000", "analyzeduration": "5000000"}
+# FFmpeg's defaults, used if probing with less fails
+THOROUGH = {"probesize": "5000000", "analyzeduration": "5000000"}
 
 HTTP = "http,https,httpproxy,tcp,tls,crypto"
-# Formats that we accept from the network. No sdp, concat, image2, lavfi...
+# Formats that we accept from the network. sdp, concat, image2, lavfi... could open other files.
 FORMATS = "mpjpeg,mjpeg,jpeg_pipe,hls,mpegts,flv,live_flv,mov,matroska,webm,h264,hevc,mp3,aac,ogg"
 
 
@@ -34,7 +34,7 @@ class FFmpegOptions:
 RTSP = FFmpegOptions(
     "rtsp,rtsps,rtp,rtcp,srtp,udp,tcp,tls,http,https",
     "rtsp,rtp,sdp",
-    # TCP first: lost UDP packets damage pictures, often without any sign.
+    # TCP first: lost UDP packets damage pictures, often without an error.
     {"rtsp_flags": "prefer_tcp"},
     FAST,
 )
@@ -44,8 +44,8 @@ OPENINGS = {
     "rtsps": RTSP,
     "http": FFmpegOptions(HTTP, FORMATS, {"http_persistent": "0"}),
     "https": FFmpegOptions(HTTP, FORMATS, {"http_persistent": "0"}),
-    # The system's buffer, in bytes, and FFmpeg's, in packets of 188 bytes. A burst beyond them is a
-    # loss, but does not end the stream.
+    # buffer_size (the system's) is in bytes, fifo_size (FFmpeg's) in packets of 188 bytes. A burst
+    # that overflows them loses packets, but does not end the stream.
     "udp": FFmpegOptions(
         "udp", "mpegts", {"overrun_nonfatal": "1", "fifo_size": "50000", "buffer_size": "1048576"}
     ),
@@ -63,7 +63,7 @@ def scheme_of(spec: str) -> str | None:
 
 
 def opening_of(spec: str) -> FFmpegOptions:
-    """Return how to open an address. Raises SourceError with a remedy if it cannot be read here."""
+    """Return FFmpeg's options for an address. Raises SourceError with a remedy if unsupported."""
     scheme = scheme_of(spec)
     if scheme == "srt":
         raise SourceError(
@@ -84,7 +84,7 @@ def opening_of(spec: str) -> FFmpegOptions:
 def check_host(spec: str) -> None:
     try:
         parts = urlsplit(spec)
-        parts.port  # noqa: B018  it raises ValueError where it is no number
+        parts.port  # noqa: B018  raises ValueError if it is not a number
     except ValueError as error:
         raise SourceError(f"the address is not valid: {error}; check host and port") from error
     if not parts.hostname and parts.scheme != "udp":
@@ -92,6 +92,6 @@ def check_host(spec: str) -> None:
 
 
 def last_part_of(address: Address) -> str:
-    """Return the last part of the path, to tell cameras of one host apart; empty for a secret."""
+    """Return the path's last part, which distinguishes cameras of one host; "" if it is secret."""
     last = urlsplit(address.shown).path.rpartition("/")[2]
     return "" if HIDDEN in last else re.sub(r"[^A-Za-z0-9_]+", "-", last)

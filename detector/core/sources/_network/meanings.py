@@ -1,4 +1,4 @@
-"""Explain an error of FFmpeg in a line that says what to do."""
+"""Explain FFmpeg's errors in one line that says what to do."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ErrorMeaning:
 
 
 def explain(error: BaseException, timed_out: bool = False) -> ErrorMeaning:
-    """Explain an error. ``timed_out``: we ended the attempt because the camera took too long."""
+    """Explain an error. ``timed_out``: we aborted the attempt because the camera was too slow."""
     login = isinstance(error, av.error.HTTPUnauthorizedError | av.error.HTTPForbiddenError)
-    return ErrorMeaning(redact(_meaning(error, timed_out)), login and not timed_out)
+    return ErrorMeaning(redact(_explain(error, timed_out)), login and not timed_out)
 
 
-def _meaning(error: BaseException, timed_out: bool) -> str:
+def _explain(error: BaseException, timed_out: bool) -> str:
     number = getattr(error, "errno", None)
     if timed_out or isinstance(error, av.error.ExitError | av.error.TimeoutError):
         return "the camera did not answer in time; check that it is on, and the port"
@@ -48,13 +48,13 @@ def _meaning(error: BaseException, timed_out: bool) -> str:
         return "the answer is not a readable stream; check port and path"
     if number == errno.EIO:
         return "it cannot be opened; check host and path of the address"
-    said = getattr(error, "strerror", None) or type(error).__name__
-    return f"it cannot be read ({said}); check the address"
+    reason = getattr(error, "strerror", None) or type(error).__name__
+    return f"it cannot be read ({reason}); check the address"
 
 
 ENDED = ErrorMeaning("the stream has ended")
 UNDECODED = ErrorMeaning("its pictures cannot be decoded; set the camera to H.264, H.265 or MJPEG")
-NOT_NOW = ErrorMeaning(
+LOG_UNAVAILABLE = ErrorMeaning(
     "FFmpeg's log cannot be watched now (this process also reads a file, or disabled logging), so "
     "the password might leak to another host unnoticed"
 )

@@ -1,13 +1,13 @@
-"""Open what a playlist refers to, without secrets that belong to another host.
+"""Open the files that a playlist refers to, without sending them another host's secrets.
 
-FFmpeg passes a playlist's options on to everything that it names: variants, keys, ``EXT-X-MAP``,
-segments, on any host, at every refresh. So PyAV asks here for each of these addresses
-(``io_open``). FFmpeg's demuxer ``data``, which passes bytes on, reads them with options chosen for
-this one address.
+FFmpeg uses a playlist's options for every file that the playlist names (variants, keys,
+``EXT-X-MAP``, segments), on any host, at every refresh. So PyAV calls ``NestedOpener`` for each of
+these addresses (``io_open``), which chooses options for the address and reads its bytes with
+FFmpeg's demuxer ``data``.
 
-PyAV stores an exception in a callback until the next call in this thread, which may belong to
-another container. So we raise none there: what cannot be opened is empty, and ``denied`` says
-why.
+PyAV raises an exception from a callback at the next call in this thread, which may belong to
+another container. So the callback raises none: files that cannot be opened are empty, and
+``denied``, ``failure`` and ``given_up`` report why.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import av
 
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import redact
-from detector.core.sources._network.options import HANDED_ON, OF_DEMUXER, PERSONAL
+from detector.core.sources._network.options import DEMUXER_OPTIONS, PERSONAL, SHARED
 
 RAW = {
     "format_whitelist": "data",
@@ -32,13 +32,14 @@ RAW = {
     "probesize": "32",
     "analyzeduration": "0",
 }
-SIGN = b"#EXTM3U"
+SIGNATURE = b"#EXTM3U"
 NAMES = (".m3u8", ".m3u")
-ASKED_S = 5.0  # longest wait for a playlist's final address
-# Missing segments in a row: ten times what an outage of a minute loses at 6 s per segment.
+RESOLVE_TIMEOUT_S = 5.0
+# Missing segments in a row before we give up: ten times those that a minute's outage loses at 6 s
+# per segment.
 MOST_MISSING = 100
-LONGEST_KEY = 16  # bytes: keys may arrive when segments do not
-# Strict: FFmpeg and Python parse unusual addresses differently, so those have no origin.
+LONGEST_KEY = 16  # bytes: a key may arrive although its segments do not
+# FFmpeg and Python parse unusual addresses differently, so those do not match.
 _ORIGIN = re.compile(
     r"(?:crypto[+:])?(?P<scheme>https?)://(?:[!$-.0->@-~]*@)?"
     r"(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?(?:[/?#][!-~]*)?",
@@ -62,51 +63,50 @@ def is_named_playlist(url: str) -> bool:
 
 
 def is_redirect(error: BaseException) -> bool:
-    """Return whether FFmpeg may have failed at a redirect (``max_redirects``)."""
+    """Return whether a redirect may have caused the error (``max_redirects`` is 0)."""
     return getattr(error, "errno", None) == errno.EIO
 
 
-def settle(url: str) -> tuple[str, dict[str, str]]:
-    """Return the final address of a playlist at ``url``, with a login, and its cookies."""
+def resolve(url: str) -> tuple[str, dict[str, str]]:
+    """Follow the redirects of a playlist. Return its final address, with the login, and an option
+    with its cookies."""
     from detector.core.sources._web import WebPlace, ask
 
     place = WebPlace(url)
     try:
-        with contextlib.closing(ask(place, timeout_s=ASKED_S)) as answer:
+        with contextlib.closing(ask(place, timeout_s=RESOLVE_TIMEOUT_S)) as answer:
             cookies = answer.headers.get_all("Set-Cookie")
             options = {"cookies": "\n".join(cookies)} if cookies else {}
-            return place.beside(answer.url).whole, options
+            return place.link_to(answer.url).whole, options
     except (OSError, ValueError, SourceError):
         return url, {}
 
 
 class NestedFile:
-    """A file for PyAV with the bytes at an address. Playlists are ASCII with %XX escapes."""
+    """A file for PyAV with the bytes of an address. In playlists, non-ASCII bytes become %XX."""
 
-    def __init__(
-        self, container: Any = None, arrived: Callable[[bool], None] = lambda _: None
-    ) -> None:
-        """Open it. ``arrived`` is called when bytes arrive, with whether of a segment."""
-        self._container, self._arrived = container, arrived
-        self._packets = iter(()) if container is None else container.demux()
+    def __init__(self, container: Any, note_arrival: Callable[[bool], None]) -> None:
+        """``note_arrival``: called when the first bytes arrive, with True if it is a segment."""
+        self._container, self._note_arrival = container, note_arrival
+        self._packets = container.demux()
         self._rest = b""
         self._is_list: bool | None = None
 
     def is_playlist(self) -> bool:
-        """Look ahead to see whether it is a playlist. Raises FFmpegError if nothing arrives."""
+        """Read ahead to see whether it is a playlist. Raises FFmpegError if nothing arrives."""
         if self._is_list is None:
-            while len(self._rest) < len(SIGN) and (more := self._next()):
+            while len(self._rest) < len(SIGNATURE) and (more := self._next()):
                 self._rest += more
-            self._is_list = self._rest.startswith(SIGN)
+            self._is_list = self._rest.startswith(SIGNATURE)
             if self._rest:
-                self._arrived(not self._is_list and len(self._rest) > LONGEST_KEY)
-            self._rest = self._written(self._rest)
+                self._note_arrival(not self._is_list and len(self._rest) > LONGEST_KEY)
+            self._rest = self._escape(self._rest)
         return self._is_list
 
     def _next(self) -> bytes:
         return next((bytes(packet) for packet in self._packets if packet.size), b"")
 
-    def _written(self, data: bytes) -> bytes:
+    def _escape(self, data: bytes) -> bytes:
         if not self._is_list or data.isascii():
             return data
         return b"".join(b"%%%02X" % byte if byte > 127 else bytes((byte,)) for byte in data)
@@ -115,24 +115,22 @@ class NestedFile:
         """Return some of the next bytes; b"" at the end, or if the connection broke."""
         with contextlib.suppress(av.error.FFmpegError, OSError):
             self.is_playlist()
-            self._rest = self._rest or self._written(self._next())
+            self._rest = self._rest or self._escape(self._next())
         data, self._rest = self._rest[:length], self._rest[length:]
         return data
 
     def close(self) -> None:
-        if self._container is not None:
-            self._container.close()
+        self._container.close()
 
 
 class NestedOpener:
-    """PyAV's ``io_open`` for the playlist ``address``: call it with an address, flags of FFmpeg,
-    and the options of its demuxer.
+    """PyAV's ``io_open`` for the playlist ``address``: call it with an address, FFmpeg's flags, and
+    the demuxer's options.
 
-    ``options``: of the whole camera. ``denied``: another host that denied access; None if none did.
-    ``follows``: whether ``settle`` follows redirects on the camera's host: FFmpeg would keep the
-    response's cookies. Not with options that ``settle`` does not send. ``failure``: of the last
-    request; None if it succeeded. ``given_up``: why no more segments are requested; FFmpeg would go
-    on to the end of the list.
+    ``options``: those of the camera. ``follows``: whether ``resolve`` may follow redirects on the
+    camera's host; False if an option is set that ``resolve`` does not send. ``denied``: another
+    host that denied access, or None. ``failure``: the last request's error, or None. ``given_up``:
+    why no more segments are requested, or "".
     """
 
     def __init__(
@@ -148,7 +146,8 @@ class NestedOpener:
         self._missing, self.given_up = 0, ""
 
     def keep(self, container: Any) -> Any:
-        """Keep a container open: one collected unclosed frees its files first (PyAV 18)."""
+        """Keep a container until we close it, since garbage collection frees its files before it
+        (PyAV 18)."""
         self._containers.append(container)
         return container
 
@@ -157,7 +156,7 @@ class NestedOpener:
             container.close()
 
     def open_first(self) -> NestedFile:
-        """Return the address itself, which the first call then receives. Raises FFmpegError."""
+        """Open the playlist, which the first call will return. Raises FFmpegError."""
         self._first = self._open(self._address, self._options)
         return self._first
 
@@ -171,8 +170,8 @@ class NestedOpener:
                 f"{self._missing} segments in a row did not come ({why}); check its server"
             )
         if self.given_up:
-            return BytesIO()  # the fastest way: FFmpeg goes on to the end of the list
-        self._missing += 1  # until it comes
+            return BytesIO()  # FFmpeg then goes quickly through the rest of the list
+        self._missing += 1  # ``_note_arrival`` resets it
         try:
             return self._open(url, self.options_for(url, options))
         except (av.error.HTTPUnauthorizedError, av.error.HTTPForbiddenError) as error:
@@ -184,31 +183,30 @@ class NestedOpener:
             self.failure = error
             if self._follows and is_redirect(error) and self._is_own(url):
                 return self._follow(url, options)
-            # FFmpeg continues with the next segment, as it would on its own.
-        return NestedFile()
+        return BytesIO()  # FFmpeg continues with the next segment
 
     def _note_arrival(self, is_segment: bool) -> None:
         self._missing, self.failure = 0 if is_segment else max(0, self._missing - 1), None
 
-    def _follow(self, url: str, options: Mapping[str, str]) -> NestedFile:
+    def _follow(self, url: str, options: Mapping[str, str]) -> NestedFile | BytesIO:
         plain = re.sub(r"^crypto[+:]", "", url)
-        led, _ = settle(plain)
+        target, _ = resolve(plain)
         with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):
-            led = url.removesuffix(plain) + led
-            return self._open(led, self.options_for(led, options))
-        return NestedFile()
+            target = url.removesuffix(plain) + target
+            return self._open(target, self.options_for(target, options))
+        return BytesIO()
 
     def options_for(self, url: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Return FFmpeg's options for ``url``. ``options``: of the demuxer that asks for it."""
+        """Return FFmpeg's options for ``url``. ``options``: those that its demuxer set."""
         is_own = self._is_own(url)
         personal = PERSONAL & self._options.keys() if is_own else frozenset()
         return {
             "protocol_whitelist": self._options["protocol_whitelist"],
-            **{name: self._options[name] for name in HANDED_ON & self._options.keys()},
+            **{name: self._options[name] for name in SHARED & self._options.keys()},
             **{name: self._options[name] for name in personal},
-            # A redirect would pass all of them on.
+            # A redirect would send all of them to its target.
             **({"max_redirects": "0"} if is_own and self._is_secret else {}),
-            **{name: options[name] for name in OF_DEMUXER & options.keys()},
+            **{name: options[name] for name in DEMUXER_OPTIONS & options.keys()},
         }
 
     def _is_own(self, url: str) -> bool:

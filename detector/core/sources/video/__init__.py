@@ -1,4 +1,4 @@
-"""A video file. Each file here is one decoder, selected with ``--decoder``."""
+"""Video files. Each module without an underscore is one decoder, selected with ``--decoder``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from detector.core.sources.base import OpenOptions, Source, check_file
 
 
 def decoders() -> list[str]:
-    """Return the names of the decoders, sorted: the files of this folder."""
+    """Return the sorted names of the decoders, which are the modules of this folder."""
     return list(wings.list_files(*__path__))
 
 
 class VideoSource(Source):
-    """Reads every file that no other source claims; the decoder reports one that is not a video."""
+    """Reads every file that no other source claims. The decoder refuses those without video."""
 
     order = 100
     gives = ("bgr", "yuv420p")
@@ -39,7 +39,7 @@ class VideoSource(Source):
             source: Source = module.open(spec, **how)
             return source
         with ExitStack() as stack:
-            # FFmpeg would take some files for one picture by their suffix.
+            # By some suffixes, FFmpeg would read a single picture.
             stack.enter_context(hold(spec, suffix=""))
             source = module.open(spec, **how)
             weakref.finalize(source, stack.pop_all().close)

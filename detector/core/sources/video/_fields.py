@@ -1,7 +1,7 @@
-"""Find packets that hold one field of an interlaced picture. Two of them make one frame.
+"""Find packets that contain one field of an interlaced picture. Two of them make one frame.
 
-FFmpeg silently drops a field without a partner, or fills in half of it. Only H.264 and MPEG-2 have
-fields in separate packets.
+FFmpeg silently discards a field without a partner, or fills in the other. Only H.264 and MPEG-2
+store fields in separate packets.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 HEAD = 4096  # bytes of a packet searched for its first slice
-SLICE_HEAD = 32  # bytes: enough for what is read of a slice
+SLICE_HEAD = 32  # bytes of a slice that contain the fields we read
 SLICES, SPS = (1, 2, 5), 7
-# Profiles whose parameter set contains chroma, depths and scaling lists.
-HIGH = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
+# Profiles whose parameter set contains chroma format, depths and scaling lists.
+HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
 
 
 class Field(NamedTuple):
-    """A field. ``picture``: a number shared by both fields of a frame, rarely by neighbours."""
+    """A field. ``picture``: a number that both fields of a frame share."""
 
     bottom: bool
     picture: int
@@ -27,32 +27,35 @@ class Field(NamedTuple):
 
 
 class FieldReader:
-    """Returns which field each packet of a stream holds. Call it for all packets in order."""
+    """Reads the fields of a stream. Call ``read`` for all packets in order."""
 
     def __init__(self, codec: str, extradata: bytes, length_bytes: int) -> None:
-        """Create it. ``length_bytes``: of the size before each NAL unit; 0 for start codes."""
-        self._read = {"h264": self._h264, "mpeg1video": _mpeg2, "mpeg2video": _mpeg2}.get(codec)
+        """``length_bytes``: width of the length before each NAL unit; 0 for start codes."""
+        mpeg = ("mpeg1video", "mpeg2video")
+        self._read = self._read_h264 if codec == "h264" else _read_mpeg2 if codec in mpeg else None
         self._length_bytes = length_bytes
         self._sequence: _Sequence | None = None
-        self.knows = codec != "h264"  # False until the coding of pictures is known
+        self.knows = codec != "h264"  # H.264 needs a sequence parameter set
         if codec == "h264":
-            self._look_into(_set_of(extradata) if length_bytes else _behind_start_codes(extradata))
+            self._read_parameters(
+                _list_sets(extradata) if length_bytes else _split_units(extradata)
+            )
 
     def read(self, packet: Any) -> Field | None:
         return self._read(packet) if self._read is not None else None
 
-    def _h264(self, packet: Any) -> Field | None:
+    def _read_h264(self, packet: Any) -> Field | None:
         units = self.units(packet)
         for unit in units:
             if not unit:
                 continue
             if unit[0] & 31 == SPS:
-                self._look_into([unit])
+                self._read_parameters([unit])
             elif unit[0] & 31 in SLICES:
-                return None if self._sequence is None else _field_of(unit, self._sequence)
+                return None if self._sequence is None else _read_field(unit, self._sequence)
         return None
 
-    def _look_into(self, units: Any) -> None:
+    def _read_parameters(self, units: Any) -> None:
         for unit in units:
             if unit and unit[0] & 31 == SPS:
                 try:
@@ -64,7 +67,7 @@ class FieldReader:
     def units(self, packet: Any) -> Iterator[bytes]:
         data = memoryview(packet)
         if not self._length_bytes:
-            yield from _behind_start_codes(bytes(data[:HEAD]))
+            yield from _split_units(bytes(data[:HEAD]))
             return
         at, size = 0, self._length_bytes
         while at + size < len(data):
@@ -74,29 +77,29 @@ class FieldReader:
 
 
 class _Sequence(NamedTuple):
-    """The part of a sequence parameter set that slices depend on."""
+    """The values of a sequence parameter set that are needed to read a slice."""
 
     frames_only: bool
-    number_bits: int  # of frame_num
-    planes_apart: bool
+    number_bits: int  # width of frame_num
+    separate_planes: bool
 
     @staticmethod
     def read(unit: bytes) -> _Sequence:
-        """Parse the set. Raises IndexError if it ends too early, ValueError if it cannot be one."""
+        """Parse the set. Raises IndexError if it is truncated, ValueError if it is invalid."""
         bits = BitReader(unit[1:])
         profile = bits.take(8)
         bits.take(16)  # constraints, level
         bits.golomb()  # its id
-        planes_apart = False
-        if profile in HIGH:
+        separate_planes = False
+        if profile in HIGH_PROFILES:
             chroma = bits.golomb()
-            planes_apart = chroma == 3 and bool(bits.take(1))
+            separate_planes = chroma == 3 and bool(bits.take(1))
             bits.golomb(), bits.golomb()  # depths
             bits.take(1)
             if bits.take(1):
                 for number in range(12 if chroma == 3 else 8):
                     if bits.take(1):
-                        _pass_scaling_list(bits, 16 if number < 6 else 64)
+                        _skip_scaling_list(bits, 16 if number < 6 else 64)
         number_bits = bits.golomb() + 4
         order = bits.golomb()
         if order == 0:
@@ -111,10 +114,10 @@ class _Sequence(NamedTuple):
         bits.golomb(), bits.golomb()  # width and height, in macroblocks
         if number_bits > 16 or order > 2:
             raise ValueError("not a sequence parameter set")
-        return _Sequence(bool(bits.take(1)), number_bits, planes_apart)
+        return _Sequence(bool(bits.take(1)), number_bits, separate_planes)
 
 
-def _pass_scaling_list(bits: BitReader, size: int) -> None:
+def _skip_scaling_list(bits: BitReader, size: int) -> None:
     last = following = 8
     for _ in range(size):
         if following:
@@ -124,13 +127,13 @@ def _pass_scaling_list(bits: BitReader, size: int) -> None:
         last = following or last
 
 
-def _field_of(unit: bytes, sequence: _Sequence) -> Field | None:
+def _read_field(unit: bytes, sequence: _Sequence) -> Field | None:
     if sequence.frames_only:
         return None
     bits = BitReader(unit[1 : 1 + SLICE_HEAD])
     try:
         bits.golomb(), bits.golomb(), bits.golomb()  # first macroblock, type, parameter set
-        if sequence.planes_apart:
+        if sequence.separate_planes:
             bits.take(2)
         number = bits.take(sequence.number_bits)
         return Field(bool(bits.take(1)), number) if bits.take(1) else None
@@ -138,23 +141,23 @@ def _field_of(unit: bytes, sequence: _Sequence) -> Field | None:
         return None
 
 
-def _mpeg2(packet: Any) -> Field | None:
-    """Return an MPEG-2 packet's field. Containers may keep two fields of a picture apart."""
+def _read_mpeg2(packet: Any) -> Field | None:
+    """Return an MPEG-2 packet's field; None if it contains a whole frame or both fields."""
     data = bytes(packet)
-    at = data.find(b"\0\0\1\0")  # of a picture
+    at = data.find(b"\0\0\1\0")  # start code of a picture
     if at < 0 or data.find(b"\0\0\1\0", at + 4) >= 0 or len(data) < at + 6:
         return None
     number = int.from_bytes(data[at + 4 : at + 6], "big") >> 6
     at = data.find(b"\0\0\1\xb5", at)
     while at >= 0 and at + 6 < len(data):
-        if data[at + 4] >> 4 == 8:  # the picture's coding
+        if data[at + 4] >> 4 == 8:  # picture coding extension
             structure = data[at + 6] & 3  # 1 top, 2 bottom, 3 frame
             return Field(structure == 2, number) if structure in (1, 2) else None
         at = data.find(b"\0\0\1\xb5", at + 4)
     return None
 
 
-def _set_of(extradata: bytes) -> Iterator[bytes]:
+def _list_sets(extradata: bytes) -> Iterator[bytes]:
     """Yield the sequence parameter sets of an MP4's ``avcC``."""
     at = 6
     for _ in range(extradata[5] & 31 if len(extradata) > 5 else 0):
@@ -163,7 +166,7 @@ def _set_of(extradata: bytes) -> Iterator[bytes]:
         at += 2 + length
 
 
-def _behind_start_codes(data: bytes) -> Iterator[bytes]:
+def _split_units(data: bytes) -> Iterator[bytes]:
     at = data.find(b"\0\0\1")
     while at >= 0:
         following = data.find(b"\0\0\1", at + 3)
@@ -172,7 +175,7 @@ def _behind_start_codes(data: bytes) -> Iterator[bytes]:
 
 
 class BitReader:
-    """Bits of a NAL unit's payload, from the first. Raises IndexError past the last."""
+    """Reads the bits of a NAL unit's payload in order. Raises IndexError past the end."""
 
     def __init__(self, data: bytes) -> None:
         plain = data.replace(b"\0\0\3", b"\0\0")  # emulation prevention

@@ -1,9 +1,9 @@
-"""What a packet marked as a key frame promises to a decoder that starts there.
+"""Find out, without decoding, what a key frame promises to a decoder that starts there.
 
-Containers mark packets where playback may start, and mean several things by it: an IDR picture,
-after which nothing refers to earlier pictures; an I picture of an open GOP, whose leading pictures
-(stored after it, shown before it) do; or the start of a periodic refresh, after which the picture
-is complete some frames later. The packet's own bytes tell them apart. Nothing is decoded.
+Containers mark three kinds of packets as key frames: an IDR picture, after which no picture refers
+to earlier ones; an I picture of an open GOP, whose leading pictures (stored after it, shown before
+it) do refer to earlier ones; and the start of a periodic refresh, which completes the picture after
+some frames. We tell them apart by the packet's bytes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from detector.core.sources.video._fields import BitReader
 from detector.core.sources.video._packets import H264_SLICES, PictureRule
 
 H264_IDR, H264_SEI, H264_OTHER_SLICES = 5, 6, (1, 2)
-H264_PARAMETERS = (7, 8, 13, 15)  # sequence and picture parameter sets, and extensions of them
+H264_PARAMETERS = (7, 8, 13, 15)  # sequence and picture parameter sets, and their extensions
 HEVC_IDR, HEVC_CRA, HEVC_PARAMETERS = (19, 20), 21, (32, 33, 34)
 HEVC_BREAKS = (16, 17, 18, 36, 37)  # BLA pictures, ends of a sequence and of the stream
 RECOVERY_POINT = 6  # payload type of a SEI message
 AV1_SEQUENCE, AV1_FRAMES = 1, (3, 6)  # types of OBU
-LONGEST_SIZE = 8  # bytes of an OBU's own size
+LONGEST_SIZE = 8  # bytes of the number that states an OBU's size
 
 
 class Promise(Enum):
-    CLEAN = "everything stored after it decodes the same, whatever came before"
-    OPEN = "everything shown from it on decodes the same, but its leading pictures do not"
+    CLEAN = "all pictures stored after it can be decoded"
+    OPEN = "all pictures except its leading ones can be decoded"
     NONE = "nothing"
 
 
@@ -35,40 +35,39 @@ class KeyReader:
 
     def __init__(self, codec: str, rule: PictureRule, extradata: bytes) -> None:
         self._codec, self._rule, self._extradata = codec, rule, extradata
-        self._parameters: set[bytes] | None = None  # None before the first packet
-        self._promise: Callable[[Any], Promise] = {
-            "h264": self._h264,
-            "hevc": self._hevc,
-            "vp9": _vp9,
-            "av1": _av1,
-        }.get(codec, _clean)
+        self._parameters: set[bytes] | None = None  # sets in the first packet
+        # Returns a key frame's promise. For MPEG-1, -2 and -4, CLEAN becomes OPEN if leading
+        # pictures follow.
+        self.promise: Callable[[Any], Promise] = {
+            "h264": self._judge_h264,
+            "hevc": self._judge_hevc,
+            "vp9": _judge_vp9,
+            "av1": _judge_av1,
+        }.get(codec, lambda _: Promise.CLEAN)
         self._find_parameters: Callable[[Any], Iterator[bytes]] = {
-            "h264": self._h264_parameters,
-            "hevc": self._hevc_parameters,
-            "av1": _av1_parameters,
-        }.get(codec, _no_parameters)
-
-    def promise(self, packet: Any) -> Promise:
-        """Return a key frame packet's promise. MPEG's CLEAN is OPEN if leading pictures follow."""
-        return self._promise(packet)
+            "h264": self._find_h264_parameters,
+            "hevc": self._find_hevc_parameters,
+            "av1": _find_av1_parameters,
+        }.get(codec, lambda _: iter(()))
 
     def changes_parameters(self, packet: Any) -> bool:
-        """Return whether it contains parameter sets (picture size, ...) new in this stream."""
+        """Return whether a packet contains parameter sets (picture size, ...) that are neither in
+        the extradata nor in the first packet."""
         if packet.has_sidedata("new_extradata"):
             return True
-        found = {unit for unit in self._find_parameters(packet) if unit not in self._extradata}
+        sets = {unit for unit in self._find_parameters(packet) if unit not in self._extradata}
         if self._parameters is None:
-            self._parameters = found
-        return not found <= self._parameters
+            self._parameters = sets
+        return not sets <= self._parameters
 
-    def is_spare(self, packet: Any) -> bool:
-        """Return whether nothing refers to the slices of an H.264 packet. False if unknown."""
+    def is_unreferenced(self, packet: Any) -> bool:
+        """Return whether no other picture refers to an H.264 packet's. False if unknown."""
         if self._codec != "h264":
             return False
         slices = [first for first in self._rule.nal_units(packet) if first & 31 in H264_SLICES]
         return bool(slices) and all(first >> 5 & 3 == 0 for first in slices)
 
-    def _h264(self, packet: Any) -> Promise:
+    def _judge_h264(self, packet: Any) -> Promise:
         is_open = False
         for unit in self._rule.fields.units(packet):
             kind = unit[0] & 31 if unit else 0
@@ -79,7 +78,7 @@ class KeyReader:
                 break
         return Promise.OPEN if is_open else Promise.NONE
 
-    def _hevc(self, packet: Any) -> Promise:
+    def _judge_hevc(self, packet: Any) -> Promise:
         for first in self._rule.nal_units(packet):
             kind = first >> 1 & 63
             if kind in HEVC_IDR:
@@ -88,22 +87,22 @@ class KeyReader:
                 return Promise.OPEN
         return Promise.NONE
 
-    def _h264_parameters(self, packet: Any) -> Iterator[bytes]:
+    def _find_h264_parameters(self, packet: Any) -> Iterator[bytes]:
         units = self._rule.fields.units(packet)
         return (unit for unit in units if unit and unit[0] & 31 in H264_PARAMETERS)
 
-    def _hevc_parameters(self, packet: Any) -> Iterator[bytes]:
+    def _find_hevc_parameters(self, packet: Any) -> Iterator[bytes]:
         units = self._rule.fields.units(packet)
         return (unit for unit in units if unit and unit[0] >> 1 & 63 in HEVC_PARAMETERS)
 
 
 def _is_exact_recovery(unit: bytes) -> bool:
-    """Return whether a SEI unit is a recovery point of 0 frames, exact and without broken links."""
+    """Return whether a SEI unit is an exact recovery point of 0 frames without a broken link."""
     data = unit[1:].replace(b"\0\0\3", b"\0\0")
     at = 0
     while at + 2 < len(data):
         numbers = []
-        for _ in range(2):  # payload type and size: bytes of 255, and a smaller one
+        for _ in range(2):  # payload type and size: each the sum of 255s and a last, smaller byte
             number = 0
             while at < len(data) and data[at] == 255:
                 number, at = number + 255, at + 1
@@ -121,40 +120,32 @@ def _is_exact_recovery(unit: bytes) -> bool:
     return False
 
 
-def _clean(packet: Any) -> Promise:
-    return Promise.CLEAN
-
-
-def _no_parameters(packet: Any) -> Iterator[bytes]:
-    return iter(())
-
-
-def _vp9(packet: Any) -> Promise:
+def _judge_vp9(packet: Any) -> Promise:
     bits = int.from_bytes(memoryview(packet)[:2], "big")
     at = 12 if bits >> 12 & 3 != 3 else 11  # after marker and profile, as in ``_packets``
     shows_existing, is_no_key = bits >> at - 1 & 1, bits >> at - 2 & 1
     return Promise.NONE if shows_existing or is_no_key else Promise.CLEAN
 
 
-def _av1(packet: Any) -> Promise:
-    for kind, unit in _open_bitstream_units(bytes(memoryview(packet))):
+def _judge_av1(packet: Any) -> Promise:
+    for kind, unit in _split_av1(bytes(memoryview(packet))):
         if kind in AV1_FRAMES:
-            # show_existing_frame, two bits of frame_type (0: key frame), show_frame
+            # bits: show_existing_frame, frame_type (2 bits, 0: key frame), show_frame
             is_shown_key = bool(unit) and unit[0] >> 4 == 1
             return Promise.CLEAN if is_shown_key else Promise.NONE
     return Promise.NONE
 
 
-def _av1_parameters(packet: Any) -> Iterator[bytes]:
-    units = _open_bitstream_units(bytes(memoryview(packet)))
+def _find_av1_parameters(packet: Any) -> Iterator[bytes]:
+    units = _split_av1(bytes(memoryview(packet)))
     return (unit for kind, unit in units if kind == AV1_SEQUENCE)
 
 
-def _open_bitstream_units(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _split_av1(data: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(data):
         header = data[at]
-        at += 2 if header & 4 else 1  # with an extension
+        at += 2 if header & 4 else 1  # 4: the header has an extension byte
         size = len(data) - at
         if header & 2:
             size = 0

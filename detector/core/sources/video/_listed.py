@@ -1,5 +1,5 @@
-"""A video whose parts are listed in a finished HLS playlist. FFmpeg skips parts that do not arrive,
-so the length is compared with the playlist's."""
+"""Read a video from a finished HLS playlist. FFmpeg skips segments that do not arrive, so the
+video's length is compared with the playlist's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from detector.core.errors import SourceError
 from detector.core.errors.holding import hold_as
 from detector.core.sources._network.addresses import opening_of
 from detector.core.sources._network.meanings import explain
-from detector.core.sources._network.nested import NestedOpener, settle
+from detector.core.sources._network.nested import NestedOpener, resolve
 from detector.core.sources._web import SILENT_S, WebPlace
-from detector.core.sources.video._container import VideoInfo, no_frame, probe
+from detector.core.sources.video._container import VideoInfo, probe, require_frame
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
 
-MAY_LACK_S = 1.0  # of the stated length: recorders round it to whole seconds
+TOLERANCE_S = 1.0  # by which a video may be shorter than stated, as recorders round to seconds
 
 
 def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -> ListedSource:
@@ -27,12 +27,12 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
         **opening.options,
         "protocol_whitelist": opening.protocols,
         "format_whitelist": opening.formats,
-        **_authorities(),
+        **_find_authorities(),
     }
-    settled, cookies = settle(place.whole)
-    opener = NestedOpener(settled, options | cookies, SILENT_S, follows=True)
+    address, cookies = resolve(place.whole)
+    opener = NestedOpener(address, options | cookies, SILENT_S, follows=True)
     arguments: dict[str, Any] = {
-        "file": settled,
+        "file": address,
         "format": "hls",
         "io_open": opener,
         "options": options,
@@ -42,17 +42,11 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
         video = _probe(stack.enter_context(hold_as(str(place), arguments)), opener)
         source = ListedSource(video, stride, frames, pixels=pixels)
         source.kept, source.opener = stack.pop_all(), opener
-    try:
-        if source.hold_first():
-            return source
-        raise no_frame(video, source.counts.bad)
-    except BaseException:
-        source.close()
-        raise
+    return require_frame(source, video)
 
 
-def _authorities() -> dict[str, str]:
-    """Return options with Python's certificate authorities: FFmpeg has none of its own."""
+def _find_authorities() -> dict[str, str]:
+    """Return FFmpeg's options for Python's certificate authorities, as FFmpeg has none itself."""
     paths = ssl.get_default_verify_paths()
     return {"tls_verify": "1", **({"ca_file": paths.cafile} if paths.cafile else {})}
 
@@ -68,7 +62,7 @@ def _probe(name: str, opener: NestedOpener) -> VideoInfo:
 
 
 class ListedSource(AvSource):
-    """PyAV reading packet by packet."""
+    """Reads packet by packet, and notes a video that is shorter than its playlist."""
 
     kept: ExitStack
     opener: NestedOpener
@@ -82,7 +76,7 @@ class ListedSource(AvSource):
     def _compare_length(self) -> None:
         info, stated_s = self.info, self.info.duration_s or 0.0
         end_s = float((self.pts - info.start_pts + self.video.ticks) * info.time_base)
-        if end_s < stated_s - MAY_LACK_S:
+        if end_s < stated_s - TOLERANCE_S:
             self.note_damage(
                 f"the video ends at {end_s:.1f} of {stated_s:.1f} s: "
                 f"{self.opener.given_up or 'the server did not send the rest'}"

@@ -1,7 +1,7 @@
-"""Decide by their first bytes which packets must show a picture. Nothing is decoded.
+"""Decide by a packet's first bytes, without decoding, whether it must show a picture.
 
-VP8 and VP9 store hidden pictures, an encoder may repeat a picture with a few bytes, and a recording
-that begins with an open GOP has leading pictures whose references are missing.
+Not every packet shows one: VP8 and VP9 store hidden pictures, an encoder may repeat a picture with
+a few bytes, and a recording that begins with an open GOP has leading pictures without references.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from detector.core.sources.video._structure import Demuxed, find_damage
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import FieldReader
 
-# MPEG-4 part 2: a VOP that is not coded. FFmpeg takes packets up to this size for one, too.
-LARGEST_N_VOP = 19  # bytes
+# Bytes of an MPEG-4 packet that only repeats a picture (N-VOP), at most. FFmpeg assumes the same.
+LARGEST_N_VOP = 19
 H264_SLICES = range(1, 6)
 HEVC_SLICES, HEVC_SKIPPED_LEADING = range(32), (8, 9)  # the latter: RASL pictures
-MOST_REFERENCES = 16  # pictures that one may refer to, in H.264 and HEVC
-HEAD = 4096  # bytes of a packet searched for the first slice, before all are
+MOST_REFERENCES = 16  # pictures to which one may refer, in H.264 and HEVC
+HEAD = 4096  # bytes of a packet searched for the first slice before the rest is read
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A file's packets compared with the frames decoded from it."""
+    """A comparison of a file's packets with the frames decoded from it."""
 
     lost: int  # packets that must show a picture, minus the frames decoded
-    behind: int  # packets after the last frame
-    error: str = ""  # of the demuxer, if it gave up
+    remaining: int  # packets after the last frame
+    error: str = ""  # why the demuxer stopped early
     damage: str = ""  # of the file's structure
 
     @property
     def reason(self) -> str:
-        """Why the file should be decoded again packet by packet; "" if that would find nothing."""
+        """Why the file should be decoded again packet by packet, or ""."""
         if self.error:
             return self.error
-        if self.behind:
-            return f"{counted(self.behind, 'packet')} left"
+        if self.remaining:
+            return f"{counted(self.remaining, 'packet')} left"
         return f"{counted(self.lost, 'packet')} gave no frame" if self.lost else ""
 
 
 def check_packets(video: VideoInfo, frames: int, last_pts: int | None) -> Check:
-    """Demux the file again and check the packets after the last of ``frames``, at ``last_pts``."""
+    """Demux the file again and compare its packets with ``frames`` decoded up to ``last_pts``."""
     demuxed, must_show, later, undated, error = Demuxed(), 0, 0, 0, ""
     with open_container(video.path) as container:
         stream = container.streams[video.stream]
@@ -59,7 +59,7 @@ def check_packets(video: VideoInfo, frames: int, last_pts: int | None) -> Check:
                 if not packet.size:  # the flush at the end
                     continue
                 demuxed.add(packet)
-                if packet.is_discard:  # an edit list hides it
+                if packet.is_discard:  # hidden by an edit list
                     continue
                 shows = rule.must_show(packet) or not rule.knows
                 must_show += shows
@@ -69,30 +69,30 @@ def check_packets(video: VideoInfo, frames: int, last_pts: int | None) -> Check:
             error = problem.strerror
         damage = find_damage(container, stream, demuxed)
     missing = max(0, must_show - frames)
-    behind = (
+    remaining = (
         missing if last_pts is None or undated else min(later, missing) if rule.knows else later
     )
-    return Check(missing if rule.knows else 0, behind, error, damage)
+    return Check(missing if rule.knows else 0, remaining, error, damage)
 
 
 class PictureRule:
-    """Returns for a stream's packets, in order, whether each must show a picture."""
+    """Decides for a stream's packets, in order, whether each must show a picture."""
 
     def __init__(self, codec: str, extradata: bytes | None, *, at_open_gop: bool = False) -> None:
-        """``at_open_gop``: pictures after the first packet, a key frame, refer to earlier ones."""
-        self._says = {
-            "h264": self._h264,
-            "hevc": self._hevc,
-            "mpeg1video": _mpeg2,
-            "mpeg2video": _mpeg2,
-            "mpeg4": _mpeg4,
-            "vp8": _vp8,
-            "vp9": _vp9,
+        """``at_open_gop``: the first packet starts an open GOP."""
+        self._shows_picture = {
+            "h264": self._shows_h264,
+            "hevc": self._shows_hevc,
+            "mpeg1video": _shows_mpeg2,
+            "mpeg2video": _shows_mpeg2,
+            "mpeg4": _shows_mpeg4,
+            "vp8": _shows_vp8,
+            "vp9": _shows_vp9,
             "av1": _always,
             "mjpeg": _always,
         }.get(codec)
-        # Bytes of the size before each NAL unit; 0 for start codes.
-        self._length_bytes = _length_bytes(codec, extradata or b"")
+        # Width in bytes of the length before each NAL unit; 0: units follow start codes.
+        self._length_bytes = _read_length_bytes(codec, extradata or b"")
         self._stated = codec, extradata or b""
         self._first_key: int | None = None  # its pts
         self._at_start = True
@@ -100,28 +100,27 @@ class PictureRule:
 
     @cached_property
     def fields(self) -> FieldReader:
-        """Asked by who follows each packet, or looks into it."""
         from detector.core.sources.video._fields import FieldReader
 
         return FieldReader(*self._stated, self._length_bytes)
 
     @property
     def knows(self) -> bool:
-        """Whether packets without a picture can be recognised in this codec."""
-        return self._says is not None
+        """Whether packets without a picture can be recognized in this codec."""
+        return self._shows_picture is not None
 
     @property
     def at_open_gop(self) -> bool:
-        """Whether the packet of the last ``must_show`` may refer to what was cut off before it."""
+        """Whether the last packet given to ``must_show`` may lack references."""
         return 0 < self._packets_of_open_gop <= MOST_REFERENCES
 
     def must_show(self, packet: Any) -> bool:
-        """Return whether a decoder that gives no picture for this packet has lost one."""
+        """Return whether a decoder that returns no picture for this packet has lost one."""
         is_leading = self._is_leading(packet)
         self._packets_of_open_gop += is_leading or self._packets_of_open_gop > 0
         if is_leading:
             return False
-        return self._says is not None and self._says(packet)
+        return self._shows_picture is not None and self._shows_picture(packet)
 
     def _is_leading(self, packet: Any) -> bool:
         """Return whether a packet is shown before the first key frame but stored after it."""
@@ -133,18 +132,18 @@ class PictureRule:
         self._at_start = packet.pts < self._first_key
         return self._at_start
 
-    def _h264(self, packet: Any) -> bool:
+    def _shows_h264(self, packet: Any) -> bool:
         return any(first & 31 in H264_SLICES for first in self.nal_units(packet))
 
-    def _hevc(self, packet: Any) -> bool:
+    def _shows_hevc(self, packet: Any) -> bool:
         for first in self.nal_units(packet):
             kind = first >> 1 & 63
             if kind in HEVC_SLICES:
                 return kind not in HEVC_SKIPPED_LEADING
         return False
 
-    def is_sound(self, packet: Any) -> bool:
-        """Return whether sizes in an H.264 or HEVC packet fill it exactly: damage breaks that."""
+    def has_valid_sizes(self, packet: Any) -> bool:
+        """Return whether the lengths in an H.264 or HEVC packet add up to its size."""
         if not self._length_bytes:
             return True
         data, at, size = memoryview(packet), 0, self._length_bytes
@@ -158,9 +157,9 @@ class PictureRule:
         data = memoryview(packet)
         if not self._length_bytes:
             head = bytes(data[:HEAD])
-            yield from _after_start_codes(head)
+            yield from _find_unit_headers(head)
             if len(data) > HEAD:
-                yield from _after_start_codes(bytes(data[HEAD - 3 :]))
+                yield from _find_unit_headers(bytes(data[HEAD - 3 :]))
             return
         at, size = 0, self._length_bytes
         while at + size < len(data):
@@ -168,12 +167,12 @@ class PictureRule:
             at += size + int.from_bytes(data[at : at + size], "big")
 
 
-def _length_bytes(codec: str, extradata: bytes) -> int:
+def _read_length_bytes(codec: str, extradata: bytes) -> int:
     at = {"h264": 4, "hevc": 21}.get(codec, 0)
     return (extradata[at] & 3) + 1 if at and len(extradata) > at and extradata[0] == 1 else 0
 
 
-def _after_start_codes(data: bytes) -> Iterator[int]:
+def _find_unit_headers(data: bytes) -> Iterator[int]:
     at = data.find(b"\0\0\1")
     while 0 <= at < len(data) - 3:
         yield data[at + 3]
@@ -184,24 +183,24 @@ def _always(packet: Any) -> bool:
     return True
 
 
-def _mpeg2(packet: Any) -> bool:
+def _shows_mpeg2(packet: Any) -> bool:
     return b"\0\0\1\0" in bytes(packet)  # the start code of a picture
 
 
-def _mpeg4(packet: Any) -> bool:
-    return packet.size > LARGEST_N_VOP and b"\0\0\1\xb6" in bytes(packet)  # that of a VOP
+def _shows_mpeg4(packet: Any) -> bool:
+    return packet.size > LARGEST_N_VOP and b"\0\0\1\xb6" in bytes(packet)  # a VOP's start code
 
 
-def _vp8(packet: Any) -> bool:
+def _shows_vp8(packet: Any) -> bool:
     return bool(memoryview(packet)[0] & 0x10)  # show_frame
 
 
-def _vp9(packet: Any) -> bool:
+def _shows_vp9(packet: Any) -> bool:
     data = memoryview(packet)
     if data[-1] & 0xE0 == 0xC0:
-        return True  # a superframe: hidden pictures, then one that is shown
-    bits = int.from_bytes(data[:2], "big")  # of the frame header, starting with a marker of 2 bits
-    at = 12 if bits >> 12 & 3 != 3 else 11  # after the profile; profile 3 has one bit more
-    # between them: whether it is not a key frame
+        return True  # a superframe: hidden pictures, then a shown one
+    bits = int.from_bytes(data[:2], "big")  # frame header: a marker of 2 bits, then the profile
+    at = 12 if bits >> 12 & 3 != 3 else 11  # the profile's end; profile 3 has one more bit
+    # show_existing_frame, frame_type, show_frame
     shows_existing, shows = bits >> at - 1 & 1, bits >> at - 3 & 1
     return bool(shows_existing or shows)

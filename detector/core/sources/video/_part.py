@@ -1,5 +1,5 @@
-"""The frames of one part of a file, numbered and timed as in the whole, for runs that share a file.
-Adjacent parts overlap by one picture, which both decode, bit for bit."""
+"""Read one part of a file, for runs that share a file. Frames have the whole file's numbers and
+times. Adjacent parts decode a common picture, to prove that it is the same bit for bit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from detector.core.types import Frame, Image, Picture, Planes
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range from ``start_pts`` to before ``end_pts`` (None: the end), in ticks of the source's
-    time base. ``landing``: where to start decoding; None: at the beginning."""
+    """A part of a file: ``start_pts`` up to but not including ``end_pts`` (None: the end), in ticks
+    of the source. ``landing``: where to start decoding; None: at the beginning."""
 
     start_pts: int
     end_pts: int | None
@@ -27,10 +27,10 @@ class Stretch:
 
 
 class PartSource(Source):
-    """One part. ``first_digest``: of its first picture; ``behind_digest``: of the one after."""
+    """``first_digest``: of the part's first picture. ``behind_digest``: of the next part's."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
-        """Take over ``source``, unread. Raises SourceError if the part has no frames."""
+        """``source``: not read before. Raises SourceError if the part has no frames."""
         if not isinstance(source, OpenCVSource | AvSource):
             raise SourceError(f"{source.info.path}: is not a video file, so it has no parts")
         self._source = source
@@ -39,30 +39,29 @@ class PartSource(Source):
         self.first_digest = self.behind_digest = ""
         base, start, end = self.info.time_base, stretch.start_pts, stretch.end_pts
         source.landing = stretch.landing
-        said = list(self.notes)
+        notes = list(self.notes)
         begin_s = (start - self.info.start_pts) * base
         source.restrict(begin_s, None if end is None else (end - start) * base)
-        self.notes[:] = said  # the user did not type this start
+        self.notes[:] = notes  # without a note on --start, which the user did not type
 
     def read(self, into: Image | None = None) -> Frame | None:
         frame = self._source.read(into)
         self.decoder = self._source.decoder
         if frame is None:
-            behind = self._source.read_behind()
-            if behind is not None:
-                self.behind_digest = digest(behind.picture)
+            if (following := self._source.read_past_limit()) is not None:
+                self.behind_digest = compute_digest(following.picture)
         elif not self.first_digest:
-            self.first_digest = digest(frame.picture)
+            self.first_digest = compute_digest(frame.picture)
         return frame
 
     def close(self) -> None:
         self._source.close()
 
 
-def digest(picture: Picture) -> str:
-    """Return the digest of a picture's size and pixels: u8 BGR [h, w, 3], or planes of YUV."""
+def compute_digest(picture: Picture) -> str:
+    """Return the SHA-256 of a picture's size and pixels: u8 BGR [h, w, 3], or YUV planes."""
     arrays = (picture.y, picture.u, picture.v) if isinstance(picture, Planes) else (picture,)
-    found = hashlib.sha256(repr([array.shape for array in arrays]).encode())
+    digest = hashlib.sha256(repr([array.shape for array in arrays]).encode())
     for array in arrays:
-        found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,8 +1,8 @@
-"""Find where to start decoding so that frames from a given time on equal those of a whole run.
+"""Find where to start decoding so that the frames from a given time on equal those of a whole run.
 
 If the last key frame before the time starts an open GOP, an earlier one is used. A frame's number
-is the number of pictures shown before it, which packets tell. If a packet leaves a doubt, the file
-is decoded from its beginning.
+is the number of packets that show a picture before it. If that is uncertain for any packet, the
+file is decoded from its beginning.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from detector.core.sources.video._keys import HEVC_BREAKS, KeyReader, Promise
 from detector.core.sources.video._packets import HEVC_SKIPPED_LEADING, PictureRule
 from detector.core.sources.video._structure import Demuxed, find_damage, find_damaged_bytes
 
-# demuxers' names for containers that store pts and can seek by time
-CONTAINERS = ("mov", "matroska")
-REORDERING = ("mpeg1video", "mpeg2video", "mpeg4")  # codecs whose I pictures may have leading ones
-KEYS_BEFORE = 16  # key frames before the target of a landing
+SEEKABLE = ("mov", "matroska")  # demuxers of containers that store pts and can seek by time
+# Codecs whose key frames are I pictures, which may have leading pictures.
+REORDERED_CODECS = ("mpeg1video", "mpeg2video", "mpeg4")
+KEYS_BEFORE = 16  # key frames in a landing before the one to start at
 
 
 @dataclass(frozen=True, slots=True)
 class LandingKey:
-    """A usable key frame, whether it starts an open GOP, and what precedes it."""
+    """A usable key frame. ``is_open``: it starts an open GOP. ``demuxed``: packets before it."""
 
     pts: int
     is_open: bool
@@ -41,10 +41,10 @@ class LandingKey:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """A key frame to start at. pts and dts in ticks of the source's time base.
+    """A key frame to start at. pts and dts are in ticks of the source's time base.
 
     ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
-    frames. ``safe_pts``: if a decoder's first picture is before this, it started at one of them.
+    frames. ``safe_pts``: a decoder whose first picture is earlier has started at one of ``fits``.
     """
 
     key_pts: int
@@ -59,18 +59,19 @@ class Landing:
         return bisect_left(self.shown, pts)
 
     def number(self, pts: int) -> int | None:
-        """Return the frame's number at this time; None if there is none, or unknown here."""
+        """Return the number of the frame with this pts; None if it is not in ``shown``."""
         at = self.count_before(pts)
         return self.first + at if self.shown[at : at + 1] == (pts,) else None
 
     def find(self, pts: int) -> LandingKey | None:
-        """Return the key frame at this time; None if it is not usable."""
+        """Return the usable key frame with this pts, or None."""
         return next((fit for fit in self.fits if fit.pts == pts), None)
 
 
 @dataclass(slots=True)
 class Key:
-    """A key frame. ``leads``: first pts of all stored after it. ``at``: pictures stored before."""
+    """A key frame. ``leads``: the lowest pts stored from it on. ``at``: number of pictures stored
+    before it."""
 
     pts: int
     dts: int
@@ -81,28 +82,26 @@ class Key:
 
 
 class DoubtError(Exception):
-    """Something that only a decoder can tell. The message names it, as a part of a sentence."""
+    """The packets do not show how a file is decoded. The message says why, as a clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The pictures of a file according to its packets: rising pts, and key frames.
-
-    ``stored``: the same pts in the file's order, ``spare`` 1 if no other refers to it.
-    """
+    """The pictures of a file according to its packets. ``shown``: their pts, rising. ``stored``: in
+    the file's order. ``unreferenced``: one byte per stored pts, 1 if no picture refers to it."""
 
     shown: Sequence[int]
     keys: Sequence[Key]
     stored: Sequence[int]
-    spare: bytes
+    unreferenced: bytes
     packets: int
 
     def number(self, pts: int) -> int:
         return bisect_left(self.shown, pts)
 
-    def find_landing(self, wanted: int, most: int = KEYS_BEFORE) -> Landing | None:
-        """Return where to start for this pts, with up to ``most`` earlier key frames; or None."""
-        usable = [key for key in self.keys if key.promise is not Promise.NONE and key.pts <= wanted]
+    def find_landing(self, target: int, most: int = KEYS_BEFORE) -> Landing | None:
+        """Return where to start for the pts ``target``, with up to ``most`` earlier key frames."""
+        usable = [key for key in self.keys if key.promise is not Promise.NONE and key.pts <= target]
         if usable and usable[-1].promise is Promise.OPEN:
             usable.pop()
         if len(usable) < 2:
@@ -111,22 +110,22 @@ class Survey:
         unsafe = [
             other.leads
             for other in self.keys
-            if other.pts > key.pts and other.leads <= wanted and other.promise is not Promise.CLEAN
+            if other.pts > key.pts and other.leads <= target and other.promise is not Promise.CLEAN
         ]
-        first, last = self.number(before[0].leads), self.number(wanted)
+        first, last = self.number(before[0].leads), self.number(target)
         return Landing(
             key.pts,
             key.dts,
-            wanted,
-            min(unsafe, default=wanted + 1),
+            target,
+            min(unsafe, default=target + 1),
             first,
             tuple(self.shown[first : last + 1]),
-            tuple(LandingKey(one.pts, one.promise is Promise.OPEN, one.demuxed) for one in before),
+            tuple(LandingKey(key.pts, key.promise is Promise.OPEN, key.demuxed) for key in before),
         )
 
 
 def find_landing(video: VideoInfo, start_s: Fraction) -> Landing | None:
-    """Return the last usable key frame before ``start_s``; None for the file's beginning."""
+    """Return the last usable key frame before ``start_s``; None: start at the file's beginning."""
     start = start_s / video.info.time_base
     try:
         survey = survey_packets(video, start)
@@ -134,19 +133,19 @@ def find_landing(video: VideoInfo, start_s: Fraction) -> Landing | None:
         return None
     if not survey.shown:
         return None
-    wanted = min(survey.number(-int(-start // 1)), len(survey.shown) - 1)
-    return survey.find_landing(survey.shown[wanted])
+    number = min(survey.number(-int(-start // 1)), len(survey.shown) - 1)
+    return survey.find_landing(survey.shown[number])
 
 
 def survey_packets(
     video: VideoInfo, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
 ) -> Survey:
-    """Read the packets of a file, up to this time in ticks (None: all), calling ``watch`` for each.
-    Raises DoubtError if packets do not tell, and what PyAV raises."""
-    demuxer = video.names_in_log[0]
-    if not any(name in demuxer for name in CONTAINERS):
+    """Read a file's packets up to a time in ticks (None: all), calling ``watch`` for each. Raises
+    DoubtError if the packets leave a doubt, and FFmpegError."""
+    demuxer = video.log_names[0]
+    if not any(name in demuxer for name in SEEKABLE):
         raise DoubtError(f"its container cannot seek by time ({demuxer.split(',')[0]})")
-    if not (video.dated and video.decodable):
+    if not (video.has_timestamps and video.decodable):
         raise DoubtError("its pictures have no time stamps, or there is no decoder for them")
     if video.complaint:
         raise DoubtError(f"its structure is damaged: {video.complaint}")
@@ -156,32 +155,32 @@ def survey_packets(
         if damage := find_damaged_bytes(container):
             raise DoubtError(damage)
         stream = container.streams[video.stream]
-        seen, demuxed = _PacketIndex(video.info.codec, stream.codec_context), Demuxed()
+        index, demuxed = _PacketIndex(video.info.codec, stream.codec_context), Demuxed()
         for packet in demux(container, stream):
             if not packet.size:
                 break
-            if until is not None and packet.dts is not None and seen.reaches(packet.dts, until):
+            if until is not None and packet.dts is not None and index.reaches(packet.dts, until):
                 break
             watch()
-            seen.add(packet, demuxed)
+            index.add(packet, demuxed)
             demuxed.add(packet)
         if until is None and (damage := find_damage(container, stream, demuxed)):
             raise DoubtError(damage)
-        if heard := complaints.take():
-            raise DoubtError(f"its structure is damaged: {heard[0][1]}")
-    shown = array("q", sorted(seen.shown))
+        if errors := complaints.take():
+            raise DoubtError(f"its structure is damaged: {errors[0][1]}")
+    shown = array("q", sorted(index.shown))
     if any(pts == following for pts, following in pairwise(shown)):
         raise DoubtError("two of its pictures have the same time stamp")
-    return Survey(shown, seen.keys, seen.shown, bytes(seen.spare), seen.packets)
+    return Survey(shown, index.keys, index.shown, bytes(index.unreferenced), index.packets)
 
 
 class _PacketIndex:
-    """The pictures that packets show, and the key frames among them. Raises DoubtError."""
+    """Lists the pictures that packets show, and the key frames. Raises DoubtError."""
 
     def __init__(self, codec: str, context: Any) -> None:
         self.shown = array("q")  # pts, as stored
         self.keys: list[Key] = []
-        self.spare = bytearray()
+        self.unreferenced = bytearray()
         self.packets = 0
         extradata = context.extradata or b""
         self._codec, self._rule = codec, PictureRule(codec, extradata)
@@ -191,18 +190,18 @@ class _PacketIndex:
         self._latest: int | None = None
 
     def reaches(self, dts: int, until: Fraction) -> bool:
-        """Return whether all pictures up to ``until`` come before the packet with this dts."""
+        """Return whether all pictures up to ``until`` are stored before the packet at ``dts``."""
         return dts >= until and self._latest is not None and self._latest >= until
 
     def add(self, packet: Any, demuxed: Demuxed) -> None:
-        """Add a packet. ``demuxed``: what came before it."""
+        """Add a packet. ``demuxed``: the packets before it."""
         pts, latest = packet.pts, self._latest
         self.packets += 1
         if pts is None:
             raise DoubtError("a packet has no time stamp")
-        if packet.is_corrupt or not self._rule.is_sound(packet):
+        if packet.is_corrupt or not self._rule.has_valid_sizes(packet):
             raise DoubtError("a packet is damaged")
-        # Matroska stores no dts, and FFmpeg does not know the first ones.
+        # Matroska stores no dts, and FFmpeg cannot compute the first ones.
         dts = min(pts, pts if latest is None else latest) if packet.dts is None else packet.dts
         if pts < dts:
             raise DoubtError("its time stamps contradict each other")
@@ -216,15 +215,15 @@ class _PacketIndex:
                 raise DoubtError("a key frame is shown before pictures that are stored before it")
             self.keys.append(Key(pts, dts, copy(demuxed), promise, pts, len(self.shown)))
         elif self.keys and pts < self.keys[-1].pts:
-            self._lead(pts)
+            self._add_leading(pts)
         self.shown.append(pts)
-        self.spare.append(self._key_reader.is_spare(packet))
+        self.unreferenced.append(self._key_reader.is_unreferenced(packet))
         self._latest = pts if latest is None else max(latest, pts)
 
-    def _lead(self, pts: int) -> None:
-        """Add a leading picture: shown before the key frame after which it is stored."""
+    def _add_leading(self, pts: int) -> None:
+        """Note a leading picture, shown before the key frame after which it is stored."""
         key, earlier = self.keys[-1], self.keys[:-1]
-        if key.promise is Promise.CLEAN and self._codec in REORDERING:
+        if key.promise is Promise.CLEAN and self._codec in REORDERED_CODECS:
             key.promise = Promise.OPEN
         if key.promise is Promise.CLEAN or not earlier or pts < earlier[-1].pts:
             raise DoubtError("a picture stored after a key frame is shown before it")
@@ -238,7 +237,7 @@ class _PacketIndex:
             kinds = [first >> 1 & 63 for first in self._rule.nal_units(packet)]
             if any(kind in HEVC_BREAKS for kind in kinds):
                 raise DoubtError("its video stream ends and starts again midway")
-            # After the first key frame of a file these are lost; after a later one, shown.
+            # They are lost after the first key frame of a file, and shown after a later one.
             if len(self.keys) > 1 and any(kind in HEVC_SKIPPED_LEADING for kind in kinds):
                 return True
         if not must_show and self._codec not in ("vp8", "vp9"):

@@ -1,8 +1,8 @@
 """Find packets that need no decoding because no frame selected by the stride depends on them.
 
-Between two key frames that isolate their pictures, packets are needed up to the last one of a
-wanted frame. An H.264 picture that no other refers to (``nal_ref_idc`` 0, ITU-T H.264, 7.4.1) is
-needed only if it is wanted itself.
+Between two clean key frames, packets are needed up to the last one of a selected frame. An H.264
+picture to which no other refers (``nal_ref_idc`` 0, ITU-T H.264, 7.4.1) is needed only if it is
+selected itself.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from detector.core.sources.video._seek import DoubtError, Survey, survey_packets
 if TYPE_CHECKING:
     from detector.core.sources.video._container import VideoInfo
 
-MOST_DECODED = 0.9  # share of the frames from which the plan is not worth it
+WORTHWHILE_SHARE = 0.9  # a plan must not decode a larger share of the frames
 
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """A plan. ``shown``: pts, rising. ``fed``: packets to decode, as stored. ``decoded``:
-    frames."""
+    """A plan. ``shown``: the frames' pts. ``packet_mask``: the packets to decode, in stored order.
+    ``frame_mask``: the frames that they decode."""
 
     stride: int
     shown: Sequence[int]
-    fed: NDArray[np.bool_]
-    decoded: NDArray[np.bool_]
+    packet_mask: NDArray[np.bool_]
+    frame_mask: NDArray[np.bool_]
 
     @property
     def share(self) -> float:
-        return float(self.decoded.mean())
+        return float(self.frame_mask.mean())
 
     @property
     def note(self) -> str:
@@ -47,7 +47,7 @@ class Sparse:
 
 
 def plan_sparse(video: VideoInfo, stride: int) -> Sparse | None:
-    """What is to be decoded for every ``stride``-th frame, 2 or more; None: everything."""
+    """Plan what to decode for every ``stride``-th frame; None: everything."""
     try:
         return choose_packets(survey_packets(video), stride)
     except (DoubtError, av.error.FFmpegError):
@@ -57,19 +57,19 @@ def plan_sparse(video: VideoInfo, stride: int) -> Sparse | None:
 def choose_packets(survey: Survey, stride: int) -> Sparse | None:
     stored = np.asarray(survey.stored, np.int64)
     if not len(stored) or survey.packets != len(stored):
-        return None  # hidden pictures: only a decoder knows which of them are needed
+        return None  # only a decoder knows which hidden pictures are needed
     numbers = np.empty(len(stored), np.int64)  # frame number of each packet
     numbers[np.argsort(stored, kind="stable")] = np.arange(len(stored))
-    wanted = numbers % stride == 0
+    selected = numbers % stride == 0
     at = [key.at for key in survey.keys if key.promise is Promise.CLEAN]
-    fed = np.zeros(len(stored), bool)
-    for first, behind in zip([0, *at], [*at, len(stored)], strict=True):
-        asked = numbers[first:behind][wanted[first:behind]]
-        if len(asked):
-            last = np.flatnonzero(numbers[first:behind] <= asked.max())[-1]
-            fed[first : first + last + 1] = True
-    fed &= wanted | ~np.frombuffer(survey.spare, bool)
-    decoded = np.zeros(len(stored), bool)
-    decoded[numbers[fed]] = True
-    sparse = Sparse(stride, survey.shown, fed, decoded)
-    return sparse if sparse.share <= MOST_DECODED else None
+    packet_mask = np.zeros(len(stored), bool)
+    for first, stop in zip([0, *at], [*at, len(stored)], strict=True):
+        targets = numbers[first:stop][selected[first:stop]]
+        if len(targets):
+            last = np.flatnonzero(numbers[first:stop] <= targets.max())[-1]
+            packet_mask[first : first + last + 1] = True
+    packet_mask &= selected | ~np.frombuffer(survey.unreferenced, bool)
+    frame_mask = np.zeros(len(stored), bool)
+    frame_mask[numbers[packet_mask]] = True
+    sparse = Sparse(stride, survey.shown, packet_mask, frame_mask)
+    return sparse if sparse.share <= WORTHWHILE_SHARE else None

@@ -1,5 +1,5 @@
-"""A video in an object store or on a web server, read by ranges with PyAV. In a batch job a lost
-connection ends in an error, never in a shorter video (``RangedObject.keeps_part``)."""
+"""Read a video in an object store or on a web server with PyAV, by ranges. In a batch job, a lost
+connection is an error rather than the end of the video (``RangedObject.keeps_part``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from detector.core.errors import SourceError
 from detector.core.sources._ranges import RangedObject, holding
 from detector.core.sources.base import ANY, Choice, SteppingSource
-from detector.core.sources.video._container import VideoInfo, no_frame, probe
+from detector.core.sources.video._container import VideoInfo, probe, require_frame
 from detector.core.sources.video._threaded import ThreadedSource
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
@@ -29,41 +29,35 @@ def open_stored(
         try:
             video = probe(name, choice)
         except SourceError:
-            stored.raise_error()  # why so little of it arrived
+            stored.raise_error()  # a lost connection may have caused the error
             raise
-        # For planes and reduced sizes, the fastest is PyAV on all cores, as for files.
+        # As for files, PyAV on all cores is fastest for planes and reduced sizes.
         as_planes = pixels != "bgr" and not video.not_for_planes
         if decoder == "auto" and video.decodable and (as_planes or video.factor > 1):
             source = StoredThreaded(video, stride, frames, pixels)
         else:
             source = StoredAv(video, stride, frames, pixels=pixels)
-        source.keep(stored, stack.pop_all())
-    try:
-        if source.hold_first():
-            return source
-        stored.raise_error()
-        raise no_frame(video, source.counts.bad)
-    except BaseException:
-        source.close()
-        raise
+        source.own(stored, stack.pop_all())
+    return require_frame(source, video, stored.raise_error)
 
 
 class StoredStepping(SteppingSource):
-    """A mixin placed before a reader among the bases, which holds the object while it is read."""
+    """A mix-in that keeps the object open while it is read. List it before the reader among the
+    bases."""
 
-    _read_from: RangedObject
-    _kept: ExitStack
+    _object: RangedObject
+    _stack: ExitStack
     video: VideoInfo
 
-    def keep(self, stored: RangedObject, kept: ExitStack) -> None:
-        self._read_from, self._kept = stored, kept
+    def own(self, stored: RangedObject, stack: ExitStack) -> None:
+        self._object, self._stack = stored, stack
 
     def read(self, into: Image | None = None) -> Frame | None:
         frame = super().read(into)
-        error = self._read_from.error
+        error = self._object.error
         if frame is not None or error is None or self._handed_out == self._frames:
             return frame
-        if not (self._read_from.keeps_part and self._handed_out):
+        if not (self._object.keeps_part and self._handed_out):
             raise error
         self.counts.ended_early = True
         if str(error) not in self.notes:
@@ -72,12 +66,12 @@ class StoredStepping(SteppingSource):
 
     def close(self) -> None:
         super().close()
-        self._kept.close()
+        self._stack.close()
 
 
 class StoredAv(StoredStepping, AvSource):
-    """PyAV reading packet by packet."""
+    """Reads packet by packet."""
 
 
 class StoredThreaded(StoredStepping, ThreadedSource):
-    """PyAV on all cores, then packet by packet after the first trouble."""
+    """Reads on all cores until the first error, then packet by packet."""

@@ -1,4 +1,4 @@
-"""Match packets with pictures, and count what a decoder lost or patched up."""
+"""Match packets with pictures, and count those that a decoder lost or concealed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from detector.core.types import ReadCounts
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import Field
 
-# A decoder holds back at most this many pictures; older packets will not yield one.
-LONGEST_DELAY = 64  # packets
+# Packets by which a decoder may delay a picture. An older packet will not yield one.
+LONGEST_DELAY = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -20,8 +20,8 @@ class _Sent:
     number: int
     pts: int | None
     must_show: bool
-    at_open_gop: bool  # the decoder may lack references that were cut off
-    field: Field | None = None  # still without its partner; None for a whole frame or a pair
+    at_open_gop: bool  # its references may be missing
+    field: Field | None = None  # the field, if its partner is missing; None for a whole frame
     complained: bool = False  # the decoder refused it, or logged an error
 
 
@@ -52,11 +52,11 @@ class DecodeTally:
             return
         sent = _Sent(self._number, packet.pts, must_show, self._rule.at_open_gop, field)
         self._last = sent
-        # A separate object: PyAV forgets a mark when any packet that has the same one is freed.
+        # The mark must be a new object: PyAV deletes a mark with any packet that has it.
         packet.opaque = self._waiting[self._number] = sent
         oldest = next(iter(self._waiting))
         if oldest < self._number - LONGEST_DELAY:
-            self._settle(self._waiting.pop(oldest))
+            self._count_lost(self._waiting.pop(oldest))
 
     def complain(self, what: str) -> None:
         """Record that the decoder complained about the last packet, or refused it."""
@@ -75,13 +75,13 @@ class DecodeTally:
             self._counts.corrupt += picture.is_corrupt
 
     def end(self, last_pts: int | None = None) -> None:
-        """Count packets without a picture: all, or those due before ``last_pts``."""
+        """Count the packets without a picture: all of them, or those before ``last_pts``."""
         for number, sent in list(self._waiting.items()):
             if last_pts is None or (sent.pts is not None and sent.pts < last_pts):
-                self._settle(self._waiting.pop(number))
+                self._count_lost(self._waiting.pop(number))
 
-    def _settle(self, sent: _Sent) -> None:
+    def _count_lost(self, sent: _Sent) -> None:
         complained = sent.complained and not sent.at_open_gop
-        # If fields cannot be paired, only complaints show what was lost.
+        # If fields cannot be paired, a packet counts as lost only after a complaint.
         unknown = self._interlaced and not self._rule.fields.knows
         self._counts.bad += complained or (sent.must_show and not unknown)

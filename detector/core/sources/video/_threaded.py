@@ -1,7 +1,7 @@
-"""PyAV on all cores until the first trouble, then packet by packet: each frame once.
+"""Read with PyAV on all cores until the first error, then packet by packet.
 
 FFmpeg is fastest with a thread per frame, but then chance decides which pictures survive an error.
-So at the first complaint, or if packets do not add up to pictures, ``AvSource`` takes over.
+So ``AvSource`` takes over at the first complaint, or if a packet yields no picture.
 """
 
 from __future__ import annotations
@@ -14,39 +14,35 @@ from typing import TYPE_CHECKING, Any
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.text import counted
 from detector.core.sources._planes import PlanesReader
-from detector.core.sources.video._container import VideoInfo, open_container
+from detector.core.sources.video._container import RACY_CODECS, VideoInfo, open_container
 from detector.core.sources.video._packets import PictureRule
 from detector.core.sources.video._structure import Demuxed
 from detector.core.sources.video._tally import DecodeTally
-from detector.core.sources.video.av import AvSource, HandingOver
+from detector.core.sources.video.av import AvSource, HandOverMixin
 from detector.core.types import Picture, ReadCounts
 
 if TYPE_CHECKING:
     from detector.core.sources.video._sparse import Sparse
 
-MOST_THREADS = 16  # as cv2 takes; FFmpeg warns beyond, and each holds a picture
-# Each thread goes no further than its own picture. Two more than there are cores find work while
-# our thread preprocesses: 1.1 times the FPS of `--engine null --save overlay`.
-AHEAD = 2
-# With a thread per frame, these decoders notice the same damage in some runs only.
-RACING = ("mpeg4",)
+MOST_THREADS = 16  # like cv2; FFmpeg warns about more, and each needs memory for a picture
+# A thread waits after each picture until we take it, so two more threads than cores keep the cores
+# busy while we preprocess: 1.1 times the FPS of `--engine null --save overlay`.
+EXTRA_THREADS = 2
 
 
 class TroubleError(Exception):
-    """Trouble that only decoding packet by packet handles reliably."""
+    """An error that only decoding packet by packet handles reliably."""
 
 
-class ThreadedSource(HandingOver, AvSource):
-    """Pictures from frame threads, then from ``AvSource`` after the first trouble."""
+class ThreadedSource(HandOverMixin, AvSource):
+    """Reads with a thread per frame, and through ``AvSource`` after the first error."""
 
-    def __init__(
-        self, video: VideoInfo, stride: int = 1, frames: int | None = None, pixels: str = "yuv420p"
-    ) -> None:
-        self._stored = 0  # packets, while some are not decoded
-        self._whole = 0  # frames without trouble, up to the one grabbed last
+    def __init__(self, video: VideoInfo, stride: int, frames: int | None, pixels: str) -> None:
+        self._packet_number = 0  # counts packets while the sparse plan is in use
+        self._good_frames = 0  # grabbed before the first error
         self._release: Callable[[], Any] | None = None
         self._sparse: Sparse | None = None
-        if stride > 1 and frames is None:  # with a limit more packets would be read than decoded
+        if stride > 1 and frames is None:  # the plan reads all packets, too many for a limit
             from detector.core.sources.video._sparse import plan_sparse
 
             self._sparse = plan_sparse(video, stride)
@@ -55,10 +51,10 @@ class ThreadedSource(HandingOver, AvSource):
             self.notes.append(self._sparse.note)
 
     def set_up(self, codec: Any) -> DecodeTally:
-        codec.thread_type = "SLICE" if self.info.codec in RACING else "AUTO"
-        codec.thread_count = min(MOST_THREADS, usable_cores() + AHEAD)
-        # A thread that logs waits for the interpreter's lock, and freeing a decoder waits for its
-        # threads while holding that lock. This waits for them without it.
+        codec.thread_type = "SLICE" if self.info.codec in RACY_CODECS else "AUTO"
+        codec.thread_count = min(MOST_THREADS, usable_cores() + EXTRA_THREADS)
+        # Freeing a decoder waits for its threads while holding the GIL, for which a thread that
+        # logs may wait. Flushing first waits for the threads without the GIL.
         self._release = weakref.finalize(self, codec.flush_buffers)
         return TrialTally(self.picture_rule(codec))
 
@@ -67,59 +63,58 @@ class ThreadedSource(HandingOver, AvSource):
             return self._rest.grab()
         before = self.pts
         try:
-            found = self.step() if self._sparse is None else self._step_sparsely(self._sparse)
+            grabbed = self.step() if self._sparse is None else self._step_sparse(self._sparse)
         except TroubleError as trouble:
             return self._take_over(str(trouble), before)
-        self._whole += found
-        return found
+        self._good_frames += grabbed
+        return grabbed
 
-    def _step_sparsely(self, sparse: Sparse) -> bool:
-        """Step, but only count frames that need no decoding. They are never retrieved."""
-        number = self._whole
-        if number < len(sparse.shown) and not sparse.decoded[number]:
+    def _step_sparse(self, sparse: Sparse) -> bool:
+        """Step, but only count frames that the plan does not decode, as none is retrieved."""
+        number = self._good_frames
+        if number < len(sparse.shown) and not sparse.frame_mask[number]:
             self.pts = sparse.shown[number]
             return True
-        found = self.step()
+        grabbed = self.step()
         due = number < len(sparse.shown)
-        if found != due or (found and self.pts != sparse.shown[number]):
+        if grabbed != due or (grabbed and self.pts != sparse.shown[number]):
             raise TroubleError("its packets and its pictures do not agree")
-        return found
+        return grabbed
 
     def _decode_packet(self, packet: Any) -> list[Any]:
         if self._sparse is not None:
-            at, self._stored = self._stored, self._stored + 1
-            if at < len(self._sparse.fed) and not self._sparse.fed[at]:
-                self.hear_demuxer()
+            at, self._packet_number = self._packet_number, self._packet_number + 1
+            if at < len(self._sparse.packet_mask) and not self._sparse.packet_mask[at]:
+                self.check_log()
                 return []
         return super()._decode_packet(packet)
 
-    def _decode_all(self) -> None:
+    def _drop_sparse(self) -> None:
         if self._sparse is not None:
             self.notes.remove(self._sparse.note)
             self._sparse = None
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Limit the frames by time; those outside are decoded too."""
+        """Limit the frames by time. The sparse plan is dropped, since it is for all frames."""
         if self._sparse is not None and self._rest is None:
-            self._decode_all()
+            self._drop_sparse()
             self.close_container()
             self._begin(open_container(self.video.path), Demuxed())
-            self.pts, self._whole = self.info.start_pts - self.video.ticks, 0
+            self.pts, self._good_frames = self.info.start_pts - self.video.ticks, 0
             self._held = self.grab()
         super().restrict(start_s, duration_s)
 
-    def hear_demuxer(self) -> None:
-        """Check complaints: a thread may have complained between two calls of the decoder."""
-        demuxer, decoder = self.video.names_in_log
-        for who, message in self._complaints.take():
-            if who != demuxer or demuxer == decoder:
+    def check_log(self) -> None:
+        """Check the log. A thread may log an error between two calls of the decoder."""
+        demuxer, decoder = self.video.log_names
+        for name, message in self._complaints.take():
+            if name != demuxer or demuxer == decoder:
                 raise TroubleError(message)
             self.note_damage(f"the file's structure is damaged: {message}")
 
     def flush(self) -> list[Any]:
-        """Return the last pictures, decoded while the decoder is flushed."""
         pictures = super().flush()
-        self.hear_demuxer()
+        self.check_log()
         return pictures
 
     def seek(self, start_s: Fraction) -> int | None:
@@ -128,40 +123,40 @@ class ThreadedSource(HandingOver, AvSource):
                 number = super().seek(start_s)
             except TroubleError:
                 self.close_container()
-                self._rest = self._begin_rest(None)
+                self._rest = self._create_rest(None)
             else:
-                self._whole = self._whole if number is None else number + 1
+                self._good_frames = self._good_frames if number is None else number + 1
                 return number
         rest = self._rest
         number = rest.seek(start_s)
-        if number is None and not self._whole:
+        if number is None and not self._good_frames:
             return 0 if rest.grab() else None
         return number
 
-    def _begin_rest(self, size: tuple[int, int] | None) -> AvSource:
+    def _create_rest(self, size: tuple[int, int] | None) -> AvSource:
         rest = AvSource(self.video, size=size, planes=self.planes)
         rest.counts, rest.notes = self.counts, self.notes
         rest.landing = self.landing
         return rest
 
     def _take_over(self, reason: str, last_pts: int) -> bool:
-        """Let ``AvSource`` go on after the last frame, at ``last_pts``. False at the end."""
-        whole = self._whole
-        self._decode_all()
+        """Let ``AvSource`` continue after the last good frame. Return False if it finds no more."""
+        count = self._good_frames
+        self._drop_sparse()
         self.close_container()
         self._complaints.close()
-        rest = self._begin_rest((self.info.width, self.info.height) if whole else None)
-        found = self.hand_over(rest, whole, last_pts if whole else None)
-        if found:
+        rest = self._create_rest((self.info.width, self.info.height) if count else None)
+        grabbed = self.hand_over(rest, count, last_pts if count else None)
+        if grabbed:
             self.decoder = (
-                f"av ({counted(whole, 'frame')}) then av by packets" if whole else "av by packets"
+                f"av ({counted(count, 'frame')}) then av by packets" if count else "av by packets"
             )
-        stopped = f"decoding on all cores stopped after {counted(whole, 'frame')} ({reason})"
-        self.note_handing_over(stopped, found, ", packet by packet")
-        return found
+        stopped = f"decoding on all cores stopped after {counted(count, 'frame')} ({reason})"
+        self.note_hand_over(stopped, grabbed, ", packet by packet")
+        return grabbed
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
-        return planes.read(picture)  # as the decoder returns it: no damaged picture comes this far
+        return planes.read(picture)  # no copy, since damaged pictures are never read here
 
     def close_container(self) -> None:
         if self._release is not None:
@@ -171,14 +166,14 @@ class ThreadedSource(HandingOver, AvSource):
 
 
 class TrialTally(DecodeTally):
-    """Counts packets that must show a picture, and pictures; raises TroubleError otherwise."""
+    """Compares the numbers of packets and pictures. Raises TroubleError at the first error."""
 
     def __init__(self, rule: PictureRule) -> None:
         super().__init__(rule, ReadCounts())
         self._due = 0
 
     def send(self, packet: Any) -> None:
-        if not packet.is_discard:  # an edit list hides it
+        if not packet.is_discard:  # hidden by an edit list
             self._due += self._rule.must_show(packet)
 
     def complain(self, what: str) -> None:

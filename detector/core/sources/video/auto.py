@@ -1,7 +1,8 @@
-"""The fastest reader until the first trouble, then PyAV: every decodable frame, each once.
+"""Read with the fastest reader until the first error, then with PyAV, so that every decodable frame
+is returned once.
 
-For planes the fastest is PyAV on all cores (``_threaded.py``), for BGR cv2. On ARM64 PyAV reads
-for BGR, too, if we can make the pixels that x86 has: cv2's FFmpeg makes others there.
+The fastest reader is PyAV on all cores for planes (``_threaded.py``), and cv2 for BGR. On ARM64 we
+use PyAV for BGR, too, if it can return the same pixels as on x86, because cv2 does not.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from detector.core.errors.machine import ARM64
 from detector.core.sources.base import ANY, Choice, SteppingSource
-from detector.core.sources.video._container import no_frame, probe
+from detector.core.sources.video._container import probe, require_frame
 
 if TYPE_CHECKING:
     from detector.core.sources.video.av import AvSource
@@ -37,7 +38,4 @@ def open(
         from detector.core.sources.video._threaded import ThreadedSource
 
         source = ThreadedSource(video, stride, frames, pixels)
-    if source.hold_first():
-        return source
-    source.close()
-    raise no_frame(source.video, source.counts.bad)
+    return require_frame(source, video)

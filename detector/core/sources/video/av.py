@@ -23,10 +23,10 @@ from detector.core.sources.video._container import (
     VideoInfo,
     decode_reduced,
     demux,
-    no_frame,
     open_container,
     probe,
     reduced_size,
+    require_frame,
 )
 from detector.core.sources.video._packets import PictureRule
 from detector.core.sources.video._structure import Demuxed, find_damage
@@ -43,18 +43,15 @@ def open(
     path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
     """Open a video with PyAV alone. Raises SourceError if no frame can be decoded."""
-    source = AvSource(probe(path, choice), stride, frames, pixels=pixels)
-    if source.hold_first():
-        return source
-    source.close()
-    raise no_frame(source.video, source.counts.bad)
+    video = probe(path, choice)
+    return require_frame(AvSource(video, stride, frames, pixels=pixels), video)
 
 
 class AvSource(SteppingSource):
     """Continues after a packet that the decoder rejects, and tracks each packet's result."""
 
     decoder = "av"
-    landing: Landing | None = None  # result of ``seek``, if already known
+    landing: Landing | None = None  # where ``seek`` starts decoding, if already known
 
     def __init__(
         self,
@@ -65,7 +62,7 @@ class AvSource(SteppingSource):
         pixels: str = "bgr",
         planes: PlanesReader | None = None,
     ) -> None:
-        """``size``: displayed (width, height), if known. ``planes``: those of the fast reader."""
+        """``size``: displayed (width, height), if known. ``planes``: shared with a fast reader."""
         super().__init__(stride, frames)
         self.video = video
         self.planes = planes
@@ -75,13 +72,13 @@ class AvSource(SteppingSource):
         self.pixels = "bgr" if self.planes is None else "yuv420p"
         self.info = video.info
         self.notes += video.notes
-        self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
+        self.pts = video.info.start_pts - video.ticks  # of the last grabbed picture
         self._size = size
-        self._said_turned = self._said_size = False
+        self._noted_turned = self._noted_size = False
         # Shared by all pictures, since building its tables takes 2 ms, and 1.3 s for HDR.
         self._reformatter = VideoReformatter()
         self._picture: Any = None  # av.VideoFrame
-        self._complaints = Complaints(*video.names_in_log)
+        self._complaints = Complaints(*video.log_names)
         weakref.finalize(self, self._complaints.close)
         self._begin(open_container(video.path), Demuxed())
         self._is_avi = self._container.format.name == "avi"
@@ -105,7 +102,7 @@ class AvSource(SteppingSource):
             return None
         self.close_container()
         container = open_container(self.video.path)
-        key = _land(container, container.streams[self.video.stream], landing)
+        key = _seek_to_key(container, container.streams[self.video.stream], landing)
         if key is not None:
             self._begin(container, copy(key.demuxed), at_open_gop=key.is_open)
             number = landing.number(key.pts)
@@ -126,7 +123,7 @@ class AvSource(SteppingSource):
         if self._picture is None:
             return False
         if self._size is None:
-            self._learn_size()
+            self._read_size()
         self._tally.show(self._picture)
         if self.video.rotation is not None and self._picture.rotation % 360 != self.video.rotation:
             self._note_turned(self._picture.rotation % 360)
@@ -138,11 +135,11 @@ class AvSource(SteppingSource):
             pts = None  # frames are counted: the demuxer's pts assume 25 FPS
         self.pts = self._clock.place(pts, self.notes)
         size = self._picture.width, self._picture.height
-        if not self._said_size and size != reduced_size(self._stored_size(), self.video.factor):
+        if not self._noted_size and size != reduced_size(self._stored_size(), self.video.factor):
             self._note_size(*(side * self.video.factor for side in size))
         return True
 
-    def _learn_size(self) -> None:
+    def _read_size(self) -> None:
         picture = self._picture
         stated = self.video.rotation
         rotation = picture.rotation if stated is None else stated
@@ -153,8 +150,8 @@ class AvSource(SteppingSource):
 
     def _note_turned(self, degrees: int) -> None:
         """Note a picture with another rotation, as in MJPEG of a camera that was turned."""
-        if not self._said_turned:
-            self._said_turned = True
+        if not self._noted_turned:
+            self._noted_turned = True
             self.notes.append(
                 f"a picture is marked as turned by {degrees} degrees, the first one by "
                 f"{self.video.rotation}: all were turned like the first"
@@ -168,7 +165,7 @@ class AvSource(SteppingSource):
 
     def _note_size(self, width: int, height: int) -> None:
         """Note a picture of another size, as in recordings of calls and broadcasts."""
-        self._said_size = True
+        self._noted_size = True
         since, first = float(self.pts * self.info.time_base), self._stored_size()
         about = "about " if self.video.factor > 1 else ""
         note = (
@@ -179,14 +176,14 @@ class AvSource(SteppingSource):
             self.notes.append(note)
 
     def _decode(self) -> Iterator[Any]:
-        """Yield each av.VideoFrame, including those that the decoder still holds at the end."""
+        """Yield every av.VideoFrame."""
         if not self.video.decodable:
             return
         codec = self._stream.codec_context
         self._tally = self.set_up(codec)
         if self.info.codec == "hevc":
-            # Pictures that lack a reference are shown, and counted, instead of omitted. (H.264's
-            # decoder would also show what precedes the first picture that it can decode.)
+            # Show and count pictures that lack a reference, instead of omitting them. (H.264's
+            # decoder would also show the pictures before the first decodable one.)
             codec.flags |= Flags.output_corrupt
         for packet in self._packets():
             yield from self._decode_packet(packet)
@@ -196,8 +193,8 @@ class AvSource(SteppingSource):
             self.note_damage(damage)
 
     def set_up(self, codec: Any) -> DecodeTally:
-        """Set the decoder's threads; return the tally of its packets."""
-        # Frame threading would change which pictures survive an error; slices do not.
+        """Set the decoder's threads; return a tally of its packets."""
+        # With slice threads, the same pictures survive an error in every run.
         self._stream.thread_type = "SLICE"
         codec.flags |= Flags.copy_opaque
         return DecodeTally(self.picture_rule(codec), self.counts)
@@ -206,26 +203,26 @@ class AvSource(SteppingSource):
         return PictureRule(self.info.codec, codec.extradata, at_open_gop=self._at_open_gop)
 
     def demux(self) -> Iterator[Any]:
-        """Yield the packets of the video, and an empty one at the end."""
+        """Yield the video's packets, and an empty one at the end."""
         return demux(self._container, self._stream)
 
     def _packets(self) -> Iterator[Any]:
         try:
             for packet in self.demux():
-                if packet.size:  # the empty one at the end is our flush
+                if packet.size:  # ``flush`` replaces the empty packet at the end
                     self._demuxed.add(packet)
                     yield packet
         except av.error.FFmpegError as error:
             self.note_damage(f"the data ends early ({error.strerror})")
 
     def note_damage(self, what: str) -> None:
-        """Note damage of the file rather than of a picture."""
+        """Note damage to the file rather than to a picture."""
         self.counts.ended_early = True
         if what not in self.notes:
             self.notes.append(what)
 
     def _decode_packet(self, packet: Any) -> list[Any]:
-        self.hear_demuxer()
+        self.check_log()
         self._tally.send(packet)
         try:
             pictures: list[Any] = self._stream.codec_context.decode(packet)
@@ -233,18 +230,18 @@ class AvSource(SteppingSource):
             self._complaints.take()
             self._tally.complain(str(error.strerror))
             return []
-        if heard := self._complaints.take():
-            self._tally.complain(heard[0][1])
+        if errors := self._complaints.take():
+            self._tally.complain(errors[0][1])
         return pictures
 
-    def hear_demuxer(self) -> None:
-        """Check what FFmpeg, parsers included, has logged since the last packet was decoded."""
-        for who, message in self._complaints.take():
-            if who == self._container.format.name:
+    def check_log(self) -> None:
+        """Check the errors that FFmpeg has logged since the last packet was decoded."""
+        for name, message in self._complaints.take():
+            if name == self._container.format.name:
                 self.note_damage(f"the file's structure is damaged: {message}")
 
     def flush(self) -> list[Any]:
-        self.hear_demuxer()
+        self.check_log()
         for _ in range(MAX_FLUSH_ERRORS):
             try:
                 pictures: list[Any] = self._stream.codec_context.decode(None)
@@ -274,8 +271,8 @@ class AvSource(SteppingSource):
         return frame
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
-        # Where a decoder cannot reconstruct a damaged picture, the memory's old content shows.
-        # Which memory it gets must not depend on pictures still in use, so we copy this one.
+        # In damaged parts of a picture, the old content of its memory shows. To make that the same
+        # in every run, we copy pictures, so that the decoder always gets the same memory.
         return planes.read(picture).copy()
 
     def _convert(self, picture: Any) -> Image:
@@ -310,10 +307,10 @@ class AvSource(SteppingSource):
         self._container.close()
 
 
-def _land(container: Any, stream: Any, landing: Landing) -> LandingKey | None:
-    """Move a container to before the key frame, or an earlier one; None if that fails."""
+def _seek_to_key(container: Any, stream: Any, landing: Landing) -> LandingKey | None:
+    """Seek to the key frame or an earlier one, and return it; None if that fails."""
     reached: dict[int, int] = {}
-    for target in (landing.key_dts, landing.key_pts):  # an index has one or the other
+    for target in (landing.key_dts, landing.key_pts):  # an index contains dts or pts
         try:
             container.seek(target, stream=stream)
             first = next(demux(container, stream), None)
@@ -327,27 +324,28 @@ def _land(container: Any, stream: Any, landing: Landing) -> LandingKey | None:
     return landing.find(max(reached))
 
 
-class HandingOver(SteppingSource):
+class HandOverMixin(SteppingSource):
     """A mix-in for fast readers: when one fails, PyAV continues packet by packet. List it before
     the reader among the bases. ``_rest``: the PyAV source after the hand-over."""
 
     _rest: AvSource | None = None
 
-    def hand_over(self, rest: AvSource, whole: int, last_pts: int | None) -> bool:
-        """Let ``rest`` continue past ``whole`` frames and ``last_pts``. Return False at its end."""
+    def hand_over(self, rest: AvSource, count: int, last_pts: int | None) -> bool:
+        """Let ``rest`` grab the first frame after ``count`` others and after ``last_pts``. Return
+        False if there is none."""
         self._rest = rest
-        for _ in range(whole):
+        for _ in range(count):
             if not rest.grab():
                 break
-        found = rest.grab()
-        while found and last_pts is not None and rest.pts <= last_pts:
+        grabbed = rest.grab()
+        while grabbed and last_pts is not None and rest.pts <= last_pts:
             self.counts.bad += 1  # the fast reader omitted it, and pts must keep rising
-            found = rest.grab()
-        return found
+            grabbed = rest.grab()
+        return grabbed
 
-    def note_handing_over(self, stopped: str, found: bool, how: str = "") -> None:
-        """Note why the fast reader ``stopped`` and ``how`` PyAV continues, if it ``found`` more."""
-        if found:
+    def note_hand_over(self, stopped: str, grabbed: bool, how: str = "") -> None:
+        """Note why the fast reader ``stopped``, and ``how`` PyAV continues if it ``grabbed``."""
+        if grabbed:
             self.notes.append(f"{stopped}; PyAV continues from there{how}")
         else:
             self.notes.append(f"{stopped}; PyAV found no further frame either")
