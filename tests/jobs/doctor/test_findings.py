@@ -122,14 +122,14 @@ def engine(name="ort", usable=True, reason=None):
 
 
 def test_an_engine_that_computes_something_else_is_refused(monkeypatch):
-    assert attempt._try("ort")["fp32"] is None
-    assert attempt._try("null")["fp32"] is None  # it computes nothing, and says so
+    assert attempt._run_plus_one("ort")["fp32"] is None
+    assert attempt._run_plus_one("null")["fp32"] is None  # it computes nothing, and says so
     plus_one = attempt._plus_one()
     (bias,) = [one for one in plus_one.graph.graph.initializer if one.name == "bias"]
     bias.CopyFrom(numpy_helper.from_array(np.full(3, 2, np.float32), "bias"))
     monkeypatch.setattr(attempt, "_plus_one", lambda: plus_one)
     with pytest.raises(EngineError, match="9"):
-        attempt._try("ort")
+        attempt._run_plus_one("ort")
 
 
 @pytest.mark.slow
@@ -233,9 +233,8 @@ def test_a_current_folder_that_cannot_be_written(monkeypatch):
 
 
 def test_crashing_library_is_reported_as_exit_5(monkeypatch):
-    monkeypatch.setattr(
-        attempt.sys, "executable", "/bin/sh"
-    )  # sh -P -c ...: ends with an error, and says nothing
-    told = attempt.try_engine("ort")
-    assert told["exit_code"] == 5
-    assert told["error"].startswith("ort: its process ended")
+    # sh -P -c ... ends with an error, and prints no JSON.
+    monkeypatch.setattr(sys, "executable", "/bin/sh")
+    result = attempt.try_engine("ort")
+    assert result["exit_code"] == 5
+    assert result["error"].startswith("ort: its process ended")
