@@ -96,12 +96,12 @@ class OpenModel:
     _plan: RunPlan | None = None  # of the item before, which mostly fits the next one
 
     def plan_for(self, path: str) -> RunPlan:
-        from detector.core.run.plan import Asked
+        from detector.core.run.plan import PlanDraft
 
         loaded = self.loaded_for(path)
         if self._plan is None or self._plan.loaded.engine is not loaded.engine:
             # No marker says what libraries' threads did.
-            self._plan = Asked.of(self.config).on(replace(loaded, natives=None))
+            self._plan = PlanDraft.of(self.config).on(replace(loaded, natives=None))
         if kind_of(path) != PICTURE:
             return self._plan
         return replace(self._plan, loop=replace(self._plan.loop, sync=True))  # for a single frame

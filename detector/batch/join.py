@@ -56,12 +56,12 @@ def join_parts(
 ) -> Joined:
     """Write ``paths`` (name of the sink -> file), each whole or not at all, from ``folders``, one
     per part in order. Raises NotExactError, DetectVideoError."""
-    from detector.core.run.plan import Asked, open_sinks
+    from detector.core.run.plan import PlanDraft, open_sinks
     from detector.core.sinks.video.joined import UnjoinableError
 
     results = [read_result(folder) for folder in folders]
     _check(parts, results)
-    asked = Asked.of(config)
+    asked = PlanDraft.of(config)
     with asked.reading.whole.open(spec) as source:
         info = source.info
     first = results[0]

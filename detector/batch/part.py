@@ -84,12 +84,12 @@ def detect_part(
     """Detect a part of ``spec`` into ``folder``, which is made. ``config``: of the whole file.
     ``watch`` gets the number of frames done. Raises DetectVideoError."""
     from detector.core.run.detect import Hooks, run_opened
-    from detector.core.run.plan import Asked
+    from detector.core.run.plan import PlanDraft
     from detector.core.sources.video._part import PartSource
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULT).unlink(missing_ok=True)
-    plan = Asked.of(_config_of_a_part(config)).on(loaded)
+    plan = PlanDraft.of(_config_of_a_part(config)).on(loaded)
     # As one run of the whole file would read it: detections of planes and of BGR differ a little.
     pixels = "bgr" if any(sink.pictures == "bgr" for sink in chosen_sinks(config)) else "yuv420p"
     opened: list[PartSource] = []

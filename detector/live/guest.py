@@ -87,7 +87,7 @@ class Cameras:
                 events_to=(hub,),
             )
         result = detect_live(specs, config, command=command, around=seen, building=building)
-        if told and result.told:  # each camera's error has been printed already
+        if told and result.errors_shown:  # each camera's error has been printed already
             result.errors = [
                 SourceError(_no_picture(error)) if isinstance(error, SourceError) else error
                 for error in result.errors

@@ -475,7 +475,7 @@ def test_so_many_frames(feeds):
 )
 def test_signals_end_it_in_order(feeds, number, code, monkeypatch):
     # Else a signal soon after that of the case before would be its repetition.
-    monkeypatch.setattr(signals, "_seen", signals._SignalHistory())
+    monkeypatch.setattr(signals, "_history", signals._SignalHistory())
 
     def kill() -> None:
         feeds.wait_for_pictures()

@@ -115,8 +115,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
 
 def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
-    """Return a hint such as ``use size=640`` for another library's keyword, or None. ``known``: our
-    keywords."""
+    """Return a hint such as ``use size=640``, or None. ``known``: our keywords."""
     if name in IN_PYTHON:
         return IN_PYTHON[name]
     ours = HABITS.get("--" + name.replace("_", "-"))

@@ -195,7 +195,7 @@ def _check(origin: str, name: str, value: Any) -> Any:
 
 
 def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
-    """Convert a value to an option's type, and check it. Raises UsageError that names ``where``."""
+    """Convert a value to an option's type, and check it. Raises UsageError."""
     kind, optional = _parse_type(leaf)
     if value is None and optional:
         return None

@@ -527,9 +527,6 @@ class Config:
         """Return one option, whatever its group. Raises KeyError for an unknown name."""
         return getattr(getattr(self, _group_of(name)), name)
 
-    def has(self, name: str) -> bool:
-        return any(leaf.name == name for _, leaf in options())
-
     def with_options(self, given: Mapping[str, Any]) -> Config:
         """Return a copy with these options replaced. Raises KeyError for an unknown name."""
         groups: dict[str, dict[str, Any]] = {}

@@ -20,8 +20,7 @@ Paths = Callable[[], Iterable[str | Path]]
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """Protected files, as (what it is, path), and names in folders that a run is going to write.
-    ``unlisted``: what is protected, with functions that list the paths when a writer asks."""
+    """Protected files and names. ``unlisted``: functions that list files when a writer asks."""
 
     unlisted: list[tuple[str, Paths]] = field(default_factory=list)
     files: dict[Identity, tuple[str, str]] = field(default_factory=dict)
@@ -32,7 +31,7 @@ class _Guard:
             what, paths = self.unlisted.pop(0)
             try:
                 listed = list(paths())
-            except DetectVideoError:  # its reader reports what is wrong
+            except DetectVideoError:  # the reader of these files reports the error
                 continue
             for path in listed:
                 if (identity := _identify(path)) is not None and not os.path.isdir(path):

@@ -33,7 +33,7 @@ class HeldFile:
         self.path = path
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.before = os.fstat(self.descriptor)
-        self.fingerprint, self.suffix = _fingerprint(self.descriptor), suffix
+        self.fingerprint, self.suffix = fingerprint(self.descriptor), suffix
         self.name = os.path.abspath(path)
         if link_folder is not None and DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
             # Keep the suffix, from which FFmpeg guesses the format of raw streams.
@@ -94,7 +94,7 @@ class _Holders:
 
     def add(self, path: str, suffix: str | None) -> HeldFile | None:
         for held in self.files:
-            if _fingerprint(path) == held.fingerprint and held.suffix == suffix:
+            if fingerprint(path) == held.fingerprint and held.suffix == suffix:
                 return held
         folder = None
         with suppress(OutputError):  # without a link, libraries open the path itself
@@ -211,7 +211,7 @@ def unchanged(paths: Iterable[str | Path | None], error: type[DetectVideoError])
         watch(*paths)
         yield
         for path, before in (_watched.get() or {}).items():
-            if _fingerprint(path) != before:
+            if fingerprint(path) != before:
                 raise error(f"{path}: changed while it was read; run the command again")
     finally:
         _watched.reset(token)
@@ -222,10 +222,11 @@ def watch(*paths: str | Path | None) -> None:
     if (watched := _watched.get()) is not None:
         for path in paths:
             if path is not None:
-                watched.setdefault(str(path), _fingerprint(path))
+                watched.setdefault(str(path), fingerprint(path))
 
 
-def _fingerprint(path: str | Path | int) -> tuple[int, ...] | None:
+def fingerprint(path: str | Path | int) -> tuple[int, ...] | None:
+    """Return a value that changes with the file; None if there is no such file."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):

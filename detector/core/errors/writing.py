@@ -66,11 +66,11 @@ def whole_file(
 
 @contextmanager
 def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
-    """Make a ``passing_folder`` in the system's temporary folder. Raises OutputError."""
+    """Make a ``short_lived_folder`` in the system's temporary folder. Raises OutputError."""
     with ExitStack() as stack:
         try:
             name = f"{prefix}{secrets.token_hex(8)}"
-            folder = stack.enter_context(passing_folder(Path(tempfile.gettempdir(), name)))
+            folder = stack.enter_context(short_lived_folder(Path(tempfile.gettempdir(), name)))
         except OSError as error:
             raise OutputError(
                 f"no folder for temporary files can be made ({error}); set TMPDIR"
@@ -79,7 +79,7 @@ def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
 
 
 @contextmanager
-def passing_folder(folder: Path) -> Iterator[Path]:
+def short_lived_folder(folder: Path) -> Iterator[Path]:
     """Make a folder for the block, and remove it with its content afterwards. Raises OSError.
 
     Unlike tempfile's, it is removed even if a signal arrives during the removal, and it remains if

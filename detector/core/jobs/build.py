@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +63,15 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     keep_inputs(config)
     if output is not None:
         refuse_kept(output)  # before the model is read, which takes a while
-    wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
-    if wanted != runtime.precision:
-        why = f"engine {runtime.engine} runs it from the {wanted} graph; omit it, or --to onnx"
-        raise UsageError(f"--precision {runtime.precision}: {why}")
+    graph_precision = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
+    if graph_precision != runtime.precision:
+        raise UsageError(
+            f"--precision {runtime.precision}: engine {runtime.engine} runs it from the "
+            f"{graph_precision} graph; omit it, or --to onnx"
+        )
     network = _open_with_graph(config)
-    graph, notes = convert_network(network, wanted, config)
+    folder = store.choose_folder(runtime.engines_dir)
+    graph, notes = convert_network(network, graph_precision, config, folder)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     refuse_kept(target)
     store.refuse_beyond_one_message(
@@ -126,12 +128,8 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
             *(own or ()),
             *(f"{name}={batch}" for name, batch in zip(RANGE, batches, strict=True)),
         )
-    return replace(
-        config,
-        runtime=replace(
-            runtime, engine=engine, precision=precision, batch=batches[1], engine_options=own
-        ),
-    )
+    options = {"engine": engine, "precision": precision, "batch": batches[1]}
+    return config.with_options({**options, "engine_options": own})
 
 
 def _describe_build(network: Network, ready: PreparedNetwork) -> dict[str, Any]:

@@ -36,8 +36,7 @@ TOLERANCE_MS = 1  # between the times of a row and its picture, since both were 
 
 @dataclass(frozen=True, slots=True)
 class BurnResult:
-    """``missing``: number of rows without a picture. ``damaged``: whether the overlay or its video
-    lost a part."""
+    """``missing``: rows without a picture. ``damaged``: whether a part of the overlay was lost."""
 
     path: Path
     frames: int
@@ -49,9 +48,9 @@ class BurnResult:
 def burn(spec: str, config: Config, taken: set[Path]) -> BurnResult:
     """Write X-burnt.mp4 of the overlay X.mkv, or the file of -o.
 
-    Only the groups output, drawing and input of ``config`` are used. Drawing options that are not
-    given have the values of the run. ``taken``: outputs that this command has written already; the
-    new one is added. Raises SourceError, UsageError and OutputError.
+    Of ``config``, only output, drawing and input are used. Drawing options that are not given have
+    the run's values. ``taken``: outputs that this command has written. Raises SourceError,
+    UsageError and OutputError.
     """
     from detector.core.sinks.overlay.carried import Overlay
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int,
     pictures = read_pictures(given)
     results: dict[str, NDArray[np.float32]] = {}
     for name, array in pictures.items():
-        runtime = replace(config.runtime, size=f"{array.shape[2]}x{array.shape[1]}")
-        results[_output_name(name)] = _decode(replace(config, runtime=runtime), array)
+        sized = config.with_options({"size": f"{array.shape[2]}x{array.shape[1]}"})
+        suffix = name.removeprefix("input") if name.startswith("input") else f"_{name}"
+        results[f"output{suffix}"] = _decode(sized, array)
     _write_arrays(output, results)
     return {name: array.shape for name, array in results.items()}
 
@@ -71,10 +71,6 @@ def _move_channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDAr
     raise UsageError(
         f"{path}: {name} is {list(array.shape)}; give RGB arrays [N, H, W, 3] or [N, 3, H, W]"
     )
-
-
-def _output_name(name: str) -> str:
-    return f"output{name.removeprefix('input')}" if name.startswith("input") else f"output_{name}"
 
 
 def _decode(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -101,7 +101,6 @@ def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
 
 
 def _describe(entry: KnownModel) -> dict[str, Any]:
-    """Return the facts of a known model as its description states them."""
     figures = entry.figures
     macs = figures.get("macs")
     return {

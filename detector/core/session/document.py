@@ -10,7 +10,7 @@ was added after the first version: older sessions lack it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from msgspec import UNSET, Meta, UnsetType
@@ -315,10 +315,10 @@ class StreamSummary:
     """One camera of a live run. ``received`` = ``processed`` + all of ``dropped``.
     ``dropped_share``: share of the frames that the camera's ``rate`` let through.
 
-    ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: seconds
-    in which the camera was live, on which its rates are based. ``age_ms``: age of a picture when
-    its result is ready. ``parts_ms``: decoding, waiting and inference, which add up to that age,
-    and writing. ``output_age_ms``: age when each output received it. ``camera_age_ms``: like
+    ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: time for
+    which the camera was live, the base of its rates. ``age_ms``: a picture's age when its result is
+    ready. ``parts_ms``: decoding, waiting and inference, which add up to that age, and writing.
+    ``output_age_ms``: the age when an output received it. ``camera_age_ms``: like
     ``age_ms``, by the camera's own clock; None if it sends none. ``output_counts``: kind ->
     pictures or rows written, lost to a full disk, bytes; for a recording also pictures or packets
     dropped because encoding or the disk was too slow, samples that MP4 refused, items that failed,
@@ -458,22 +458,8 @@ class Summary:
         """Every source, even if there is only one."""
         if self.sources is not UNSET:
             return self.sources
-        assert self.video is not UNSET
-        assert self.outputs is not UNSET
-        assert self.partial_outputs is not UNSET
-        return [
-            SourceSummary(
-                video=self.video,
-                frames=self.frames,
-                fps=self.fps,
-                verdict=self.verdict,
-                outputs=self.outputs,
-                partial_outputs=self.partial_outputs,
-                detections=self.detections,
-                exit=self.exit,
-                zones=self.zones,
-            )
-        ]
+        own = {each.name: getattr(self, each.name) for each in fields(SourceSummary)}
+        return [SourceSummary(**own)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,16 +244,16 @@ def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
     return total
 
 
-def _add_burnt(one: Burnt, other: Burnt) -> Burnt:
+def _add_burnt(first: Burnt, second: Burnt) -> Burnt:
     """Add up two sources that ran in turn. Of the numbers of threads, return the larger."""
     others = (
         None
-        if one.others_ns is None or other.others_ns is None
-        else one.others_ns + other.others_ns
+        if first.others_ns is None or second.others_ns is None
+        else first.others_ns + second.others_ns
     )
     stages = {}
-    for name in (*one.stages, *other.stages):
-        a, b = (burnt.stages.get(name, StageThreads()) for burnt in (one, other))
+    for name in (*first.stages, *second.stages):
+        a, b = (burnt.stages.get(name, StageThreads()) for burnt in (first, second))
         stages[name] = StageThreads(
             a.calls + b.calls,
             max(a.threads, b.threads),
@@ -262,9 +262,9 @@ def _add_burnt(one: Burnt, other: Burnt) -> Burnt:
             a.ready_ns + b.ready_ns,
         )
     return Burnt(
-        one.wall_ns + other.wall_ns,
-        one.process_ns + other.process_ns,
-        one.unknown_ns + other.unknown_ns,
+        first.wall_ns + second.wall_ns,
+        first.process_ns + second.process_ns,
+        first.unknown_ns + second.unknown_ns,
         others,
         stages,
     )

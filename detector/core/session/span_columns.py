@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.timeline import KINDS, OTHER, OffTimeline, Timeline
-from detector.core.timeline.rows import NOT_KNOWN, Column
+from detector.core.timeline.rows import NOT_KNOWN, Column, Ring, SpanRows
 from detector.core.timeline.spans import Span, ThreadTrack
 
 
@@ -54,20 +54,12 @@ def span_columns(
     return chain(_merge_blocks(blocks), _name_columns(names)), seen, kept
 
 
-class _ColumnReader(Protocol):
-    """Rows whose columns can be read one at a time."""
-
-    def __len__(self) -> int: ...
-
-    def column(self, name: Column) -> NDArray[np.int64]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _SpanBlock:
     """The rows of a span, or of a track's gaps. ``codes``: their thread, stage, kind and source."""
 
     codes: tuple[int, int, int, int]
-    rows: _ColumnReader
+    rows: SpanRows | Ring | _Gaps
     missing: frozenset[Column] = frozenset()  # columns without data
 
     def column(self, name: Column) -> NDArray[np.int64]:

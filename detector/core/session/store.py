@@ -85,8 +85,8 @@ class Session:
         """Use ``run_dir`` itself, or create runs/NAME (NAME-2, NAME-3, ... if it exists).
         ``or_temporary``: fall back to a temporary folder if ``runs`` cannot be written.
 
-        Nothing in the folder is changed before ``begin``. Raises OutputError if the folder contains
-        other programs' files under our names, UsageError if this command reads a file in it.
+        Nothing in the folder is changed before ``begin``. Raises OutputError if it has files that
+        are not ours, UsageError if this command reads a file in it.
         """
         if run_dir:
             return cls._create(Path(run_dir), new=False)

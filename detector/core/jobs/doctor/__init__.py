@@ -10,7 +10,7 @@ from detector.core import engines
 from detector.core.config.schema import Config
 from detector.core.engines._built import store
 from detector.core.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
-from detector.core.jobs.doctor.attempt import time_encoders, try_build, try_default_job, try_engine
+from detector.core.jobs.doctor.attempt import BUILD, DEFAULT_JOB, TIME_ENCODERS, try_in_child
 from detector.core.jobs.doctor.encoding import encoders, unusable
 from detector.core.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
 from detector.core.run.choose import list_in_force
@@ -58,8 +58,8 @@ def _describe_cv2() -> dict[str, Any]:
         import cv2
 
         backends = [
-            cv2.videoio_registry.getBackendName(one)
-            for one in cv2.videoio_registry.getStreamBackends()
+            cv2.videoio_registry.getBackendName(backend)
+            for backend in cv2.videoio_registry.getStreamBackends()
         ]
         return {
             "version": cv2.__version__,
@@ -114,7 +114,7 @@ LOW_SPACE_BYTES = 500 << 20  # less is too little for a TensorRT plan and its ti
 
 def examine(config: Config, quick: bool = False) -> dict[str, Any]:
     """Return all findings as JSON values. ``quick``: run nothing; installed engines are usable."""
-    found = [_examine_engine(name, quick) for name in engines.names()]
+    engine_facts = [_examine_engine(name, quick) for name in engines.names()]
     given = config.runtime.engines_dir
     folders = {
         "engines": _describe_folder(store.choose_folder(given), replaceable=given is None),
@@ -123,7 +123,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "environment": environment(),
-        "engines": found,
+        "engines": engine_facts,
         "cpu": cpu(),
         "threads": threads(),
         "gpu": nvidia(),
@@ -134,7 +134,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
         "folders": folders,
         "in_force": list_in_force(config),
     }
-    document["default"] = _check_default_job(found, folders, quick)
+    document["default"] = _check_default_job(engine_facts, folders, quick)
     warnings = [store.why_elsewhere(given), *why_not_read(config)]
     warnings.append(engines.suggest_library(config.runtime.device))
     document["warnings"] = [*_warnings(document), *filter(None, warnings)]
@@ -158,7 +158,7 @@ def _examine_engine(name: str, quick: bool) -> dict[str, Any]:
     reason = engines.why_absent(name)
     if reason is not None or quick:
         return {**facts, "usable": reason is None, "reason": reason}
-    result = try_engine(name)
+    result = try_in_child(name)
     return {
         **facts,
         "usable": result["error"] is None,
@@ -173,18 +173,18 @@ def _examine_engine(name: str, quick: bool) -> dict[str, Any]:
 def _examine_build(name: str, quick: bool) -> dict[str, Any]:
     reason = engines.why_not_buildable(name)
     if reason is None and not quick:
-        reason = try_build(name)["error"]
+        reason = try_in_child(f"{BUILD}{name}")["error"]
     return {"usable": reason is None, "reason": reason}
 
 
 def _time_encoders() -> dict[str, Any]:
-    result = time_encoders()
+    result = try_in_child(TIME_ENCODERS)
     error: str | None = result["error"]
     return unusable(error) if error is not None else result["encoders"]
 
 
 def _check_default_job(
-    found: list[dict[str, Any]], folders: dict[str, Any], quick: bool
+    engine_facts: list[dict[str, Any]], folders: dict[str, Any], quick: bool
 ) -> dict[str, Any]:
     """Check ``detect-video in.mp4`` with a test clip, or, if ``quick``, by the findings."""
     try:
@@ -193,11 +193,16 @@ def _check_default_job(
         return {"engine": None, "why": None, "exit_code": error.exit_code, "reason": str(error)}
     facts: dict[str, Any] = {"engine": engine, "why": why}
     if not quick:
-        result = try_default_job()
+        result = try_in_child(DEFAULT_JOB)
         reason = result["error"] or "a test clip ran through to an annotated video"
         return {**facts, "exit_code": result.get("exit_code", EXIT_DONE), "reason": reason}
     broken = next(
-        (one["reason"] for one in found if one["name"] == engine and not one["usable"]), None
+        (
+            facts["reason"]
+            for facts in engine_facts
+            if facts["name"] == engine and not facts["usable"]
+        ),
+        None,
     )
     if broken is not None:
         return {**facts, "exit_code": EXIT_ENGINE, "reason": broken}
@@ -209,8 +214,7 @@ def _check_default_job(
 
 
 def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Return facts about a folder, or about its nearest existing parent. ``replaceable``: whether
-    runs can use a temporary folder instead."""
+    """Describe a folder, or its nearest existing parent. ``replaceable``: by a temporary one."""
     place = path.resolve()
     while not place.exists():
         place = place.parent
@@ -224,7 +228,7 @@ def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
 
 def _warnings(document: dict[str, Any]) -> list[str]:
     """Return warnings about things that work, but slowly or not as expected."""
-    found = [
+    warnings = [
         *document["media"]["warnings"],
         *document["threads"]["warnings"],
         *document["cpu"]["warnings"],
@@ -233,14 +237,16 @@ def _warnings(document: dict[str, Any]) -> list[str]:
         if not folder["writable"]:
             cure = "--engines-dir DIR" if name == "engines" else "-o DIR/ and --run-dir DIR"
             means = "every run rebuilds in a temporary one; " if folder["replaceable"] else ""
-            found.append(f"cannot write to the {name} folder {folder['path']}; {means}use {cure}")
+            warnings.append(
+                f"cannot write to the {name} folder {folder['path']}; {means}use {cure}"
+            )
         elif folder["free_bytes"] < LOW_SPACE_BYTES:
-            found.append(
+            warnings.append(
                 f"the {name} folder {folder['path']} has {folder['free_bytes'] / 1e6:.0f} MB free"
             )
     nvtx = document["nvtx"]
     if nvtx["tool"] and not nvtx["attached"]:
-        found.append(
+        warnings.append(
             f"NVTX_INJECTION64_PATH={nvtx['tool']}: {nvtx['reason']}; the tool gets no ranges"
         )
-    return found
+    return warnings

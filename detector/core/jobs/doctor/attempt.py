@@ -23,34 +23,16 @@ if TYPE_CHECKING:
 TIMEOUT_S = 180.0
 # The words that ``main`` accepts, besides an engine's name.
 DEFAULT_JOB = "default job"
-BUILD = "build "  # followed by an engine's name
-ENCODERS = "encoders"
+BUILD = "build "  # followed by an engine's name: build its file of a small network
+TIME_ENCODERS = "encoders"
 LAST_OUTPUT = 300  # characters of the child's errors that a message quotes
 FRAMES = 3  # in the test clip
 SIDE = 64  # pixels of these frames
 
 
-def try_engine(engine: str) -> dict[str, Any]:
-    """Return ``error``: None, or why the engine cannot run; ``precisions``: the same for each."""
-    return _run_child(engine)
-
-
-def try_build(engine: str) -> dict[str, Any]:
-    """Return ``error``: None, or why the engine's file of a small network cannot be built here."""
-    return _run_child(f"{BUILD}{engine}")
-
-
-def try_default_job() -> dict[str, Any]:
-    """Return ``error`` and ``exit_code`` of ``detect-video CLIP`` with only default options."""
-    return _run_child(DEFAULT_JOB)
-
-
-def time_encoders() -> dict[str, Any]:
-    """Return ``error``: None, or why encoders cannot run; ``encoders``: see ``encoding``."""
-    return _run_child(ENCODERS)
-
-
-def _run_child(word: str) -> dict[str, Any]:
+def try_in_child(word: str) -> dict[str, Any]:
+    """Return what ``main`` printed: ``error``, None or what failed; for an engine ``precisions``
+    (each with None, or why it cannot run); for encoders ``encoders``."""
     code = "from detector.core.jobs.doctor.attempt import main; main(sys.argv[1])"
     try:
         done = subprocess.run(
@@ -85,7 +67,7 @@ def main(word: str) -> None:
     try:
         if word == DEFAULT_JOB:
             result = _run_default_job()
-        elif word == ENCODERS:
+        elif word == TIME_ENCODERS:
             result = {"error": None, "encoders": measure_encoders(quick=False)}
         elif word.startswith(BUILD):
             result = {"error": None}
@@ -106,8 +88,7 @@ def main(word: str) -> None:
 
 
 def _run_plus_one(name: str) -> dict[str, str | None]:
-    """Run x + 1 on the engine. Return each precision with None, or why it cannot run. Raises
-    EngineError for a wrong result."""
+    """Run x + 1 on the engine. Return precision -> None, or why it cannot run."""
     from detector.core import engines
     from detector.core.engines.base import EngineOptions
     from detector.core.errors import EngineError
@@ -150,7 +131,7 @@ def _list_offers(name: str) -> list[dict[str, Any]]:
 
 
 def _plus_one() -> Network:
-    """Return a network of one convolution, which adds one to every value."""
+    """Return a network that adds one to every value."""
     import numpy as np
 
     from detector.core.models.base import InputRules, Network
@@ -177,7 +158,6 @@ def _plus_one() -> Network:
 
 
 def _run_default_job() -> dict[str, Any]:
-    """Write a clip to a temporary folder, and run the default job on it there."""
     from detector.core.config.levels import resolve_config
     from detector.core.run.detect import detect
 
@@ -196,7 +176,6 @@ def _run_default_job() -> dict[str, Any]:
 
 
 def _write_clip(path: Path) -> None:
-    """Write a few frames of H.264 with the sink that runs use."""
     from fractions import Fraction
 
     import numpy as np

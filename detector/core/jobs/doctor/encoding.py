@@ -22,14 +22,14 @@ def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dic
         from detector.core.sinks.video.encoders import cure_of, why_not
     except ImportError:  # no PyAV, which doctor reports elsewhere
         return {}
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in ENCODERS:
         reason = why_not(name)
         if reason is not None and (cure := cure_of(name, reason)) is not None:
             reason = f"{reason}; {cure}"
         fps = None if quick or reason is not None else measure(name, clock)
-        found[name] = {"usable": reason is None, "reason": reason, "fps": fps}
-    return found
+        results[name] = {"usable": reason is None, "reason": reason, "fps": fps}
+    return results
 
 
 def unusable(reason: str) -> dict[str, Any]:

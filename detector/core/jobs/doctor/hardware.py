@@ -153,7 +153,12 @@ def cpu() -> dict[str, Any]:
     processor = describe_cpu()
     flags = set(processor["flags"])
     features = {name: bool(flags & set(marks)) for name, (marks, _) in FEATURES.items()}
-    usable, quota = usable_cores(), cgroup_quota()
+    usable, quota, warnings = usable_cores(), cgroup_quota(), []
+    if quota is not None and quota < usable:
+        warnings.append(
+            f"the container has a CPU quota of {quota:g} of its {usable} cores and is throttled "
+            f"beyond that; use --threads {max(1, int(quota))}"
+        )
     return {
         "model": processor["model"],
         "cores": os.cpu_count(),
@@ -163,7 +168,7 @@ def cpu() -> dict[str, Any]:
         "features": features,
         "meaning": {name: FEATURES[name][1] for name, present in features.items() if present},
         "precision": precision_advice(features),
-        "warnings": _quota_warning(usable, quota),
+        "warnings": warnings,
     }
 
 
@@ -234,13 +239,3 @@ def memory_bytes() -> dict[str, int | None]:
     except (OSError, ValueError, IndexError):
         pass
     return memory
-
-
-def _quota_warning(usable: int, quota: float | None) -> list[str]:
-    if quota is None or quota >= usable:
-        return []
-    enough = max(1, int(quota))
-    return [
-        f"the container has a CPU quota of {quota:g} of its {usable} cores and is throttled "
-        f"beyond that; use --threads {enough}"
-    ]

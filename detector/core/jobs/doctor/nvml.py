@@ -9,8 +9,7 @@ from detector.core.errors.machine import NotHereError
 
 
 class GpuBytes(NamedTuple):
-    """GPU memory in bytes. ``process``: used by this process; None in a container with its own
-    process numbers."""
+    """``process``: used by this process; None in a container with its own process numbers."""
 
     process: int | None
     used: int
