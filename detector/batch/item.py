@@ -101,7 +101,7 @@ class OpenModel:
         loaded = self.loaded_for(path)
         if self._plan is None or self._plan.loaded.engine is not loaded.engine:
             # No marker says what libraries' threads did.
-            self._plan = PlanDraft.of(self.config).on(replace(loaded, natives=None))
+            self._plan = PlanDraft.of(self.config).complete(replace(loaded, natives=None))
         if kind_of(path) != PICTURE:
             return self._plan
         return replace(self._plan, loop=replace(self._plan.loop, sync=True))  # for a single frame

@@ -89,7 +89,7 @@ def detect_part(
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULT).unlink(missing_ok=True)
-    plan = PlanDraft.of(_config_of_a_part(config)).on(loaded)
+    plan = PlanDraft.of(_config_of_a_part(config)).complete(loaded)
     # As one run of the whole file would read it: detections of planes and of BGR differ a little.
     pixels = "bgr" if any(sink.pictures == "bgr" for sink in chosen_sinks(config)) else "yuv420p"
     opened: list[PartSource] = []

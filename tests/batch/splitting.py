@@ -178,7 +178,7 @@ def make_config(
 
 def run_whole(path: Path, config: Config, loaded: LoadedModel, folder: Path) -> dict[str, Path]:
     folder.mkdir(parents=True)
-    run = run_opened(str(path), PlanDraft.of(config).on(loaded), folder)
+    run = run_opened(str(path), PlanDraft.of(config).complete(loaded), folder)
     if run.error is not None:
         raise run.error
     return {name: Path(written) for name, written in run.outputs.items()}

@@ -1,4 +1,4 @@
-"""Files that belong to this account alone. We distrust one that another account could write."""
+"""Create and read files that only this account can write, and find out which others can."""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ def write_whole(
     ours: bool = False,
     private: bool = False,
 ) -> None:
-    """Write a file by ``whole_file``, and make its folder if needed. ``private``: only this account
-    may read both."""
+    """Write a file with ``whole_file``, and make its folder if needed. ``private``: only this
+    account may read both."""
     try:
         if private:
             make_private_folder(target.parent)
@@ -118,8 +118,8 @@ def write_whole(
 
 
 def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None:
-    """Give a finished file its final name. Syncs the content before it and the folder after it, for
-    the case of a power loss. ``file``: a descriptor of ``temporary``, if the caller has one."""
+    """Give a finished file its final name. To survive a power loss, it syncs the content before and
+    the folder afterwards. ``file``: a descriptor of ``temporary``, if the caller has one."""
     if file is None:
         with temporary.open("rb+") as opened:
             os.fsync(opened.fileno())

@@ -22,9 +22,9 @@ def listing() -> list[dict[str, Any]]:
 
 
 def facts(request: ModelRequest) -> dict[str, Any]:
-    """Return everything about one model, counted on its graph. Random weights replace a missing
-    file; if that would hold the layers too, only the description's figures are returned. Raises
-    ModelError."""
+    """Return everything about one model, counted on its graph. If its weights are missing, random
+    ones are used; if the layers are missing too, only the description's figures are returned.
+    Raises ModelError."""
     entry = known_model(request.model) if request.model in known() else None
     try:
         return _count(_open(request), entry)

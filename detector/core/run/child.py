@@ -125,7 +125,7 @@ def open_pipe(number: int) -> Connection:
 def listen(
     parent: Connection, kind: type[Message], is_last: Callable[[Message], bool]
 ) -> Callable[[], Message]:
-    """Return a function that waits for the next message. If the pipe closes early, exit."""
+    """Return a function that waits for a message. The process exits if the pipe closes early."""
     messages: SimpleQueue[Message] = SimpleQueue()
 
     def read_messages() -> None:

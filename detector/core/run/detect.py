@@ -355,15 +355,15 @@ def _hold_source(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput |
 def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
     from detector.core.timeline import READ, WRITE
 
-    plan, clock, options = job.plan, RunClock(), job.plan.as_asked.as_dict()
+    plan, clock, settings = job.plan, RunClock(), ""
     try:
         with run.timeline.book_threads(READ):
             opened = (job.hooks.source or partial(_open_source, job))(spec)
         with opened as source:
             run.info = source.info
             run.pixels = f"{source.pixels}: {why}" if (why := source.no_planes) else source.pixels
-            # In a folder of ours, no later run asks whether it may replace the outputs.
-            settings = settings_of(options, spec, plan.network.sha256) if job.hashes else ""
+            if job.hashes:  # otherwise no later run asks whether it may replace the outputs
+                settings = settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]
             job.session.begin()

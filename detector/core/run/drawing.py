@@ -1,4 +1,4 @@
-"""Draw for a run: the style of boxes and labels, what is pixelated, and which outputs need it.
+"""Decide what a run draws: the style of boxes and labels, what is pixelated, for which outputs.
 
 ``Drawing.of`` reads the options and opens the font, so errors appear before a model loads.
 """

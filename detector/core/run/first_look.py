@@ -38,7 +38,7 @@ MIN_CONF = 0.25  # score from which an object counts, even if a command keeps lo
 
 @dataclass(slots=True)
 class FirstLook:
-    """``sides``: of objects, in pixels of the whole picture's input. ``times``: of inferences."""
+    """``sides``: of objects, in pixels of the whole picture's input. ``times``: s per inference."""
 
     info: SourceInfo
     frames: int
@@ -95,7 +95,7 @@ def load_after_look(
     looks_at: Sequence[str] = (),
     **words: Any,
 ) -> RunPlan:
-    """Load the plan and choose its tiles. ``opens``: how a command opens its ``looks_at``."""
+    """Load the plan. Choose its tiles from ``specs``, or ``looks_at`` if opened by ``opens``."""
     whole = PlanDraft.of(draft.config.with_options({"tiles": NONE}))
     plan = whole.load(timer, specs=specs, **words)
     if opens is None:

@@ -1,5 +1,5 @@
-"""The network and engine of a run, loaded once for all sources: chosen, opened, built if needed,
-and warmed up. Libraries are imported late, so that a run can time its imports separately."""
+"""Load the network and engine of a run, once for all sources: choose, open, build if needed, and
+warm up. Libraries are imported late, so that a run can time its imports separately."""
 
 from __future__ import annotations
 

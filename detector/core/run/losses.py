@@ -82,7 +82,7 @@ class MeasuredLosses:
 
     @staticmethod
     def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> MeasuredLosses | None:
-        """Return None if the run has no files, or is too short to repay a timing."""
+        """Return losses to measure; None without files, or if the run is too short to repay it."""
         cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
         precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
         losses = MeasuredLosses(network, ahead, ahead.count_frames(), precisions)

@@ -53,7 +53,7 @@ MIN_SPEEDUP = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A timing. ``note``: a line for the user if it was just made; None if it was saved."""
+    """A self-timing. ``note``: a line for the user if it is new; None if it was saved."""
 
     measurement: Measurement
     note: str | None = None

@@ -136,9 +136,9 @@ class PlanDraft:
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
         draft = replace(draft, tiling=self.tiling)  # cameras changed it after ``of``
         loaded.notes += draft.loop.lost_ranges()
-        return draft.on(loaded)
+        return draft.complete(loaded)
 
-    def on(self, loaded: LoadedModel) -> RunPlan:
+    def complete(self, loaded: LoadedModel) -> RunPlan:
         self.tiling.refuse_auto()
         selection, drawing = self.with_network(loaded.network)
         return RunPlan(
@@ -200,7 +200,7 @@ class RunPlan:
 
     @property
     def spared(self) -> Spared | None:
-        """The frames for which inference is skipped; None if there are none."""
+        """Which frames skip inference; None if none do."""
         return _find_spared(self.extra_stages)
 
     def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> RunPlan:
@@ -211,8 +211,8 @@ class RunPlan:
     # Parts that the loop calls.
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
-        """Return the network's head with --conf, or ``lowest_conf`` if a later stage needs lower
-        scores. That stage then removes the boxes below --conf."""
+        """Return the network's head with --conf, or with ``lowest_conf`` if that is lower: then a
+        later stage needs these scores, and removes the boxes below --conf."""
         head, conf = network.head, min(self.selection.conf, lowest_conf)
         if network.watched:
             from detector.core.stages.doubt import watched

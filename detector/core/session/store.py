@@ -350,8 +350,9 @@ class Session:
 
 
 def keep_session(folder: Path) -> None:
-    """Protect the files of a saved session, which this command reads, from being overwritten."""
-    keep("the session", *(folder / name for name in _list_run_files(folder)))
+    """Protect the files of a saved session from being overwritten, except those of reports."""
+    names = {*_listed_names(folder), *_list_session_names(folder)}.difference(PRODUCTS)
+    keep("the session", *(folder / name for name in names if not name.endswith(".csv")))
 
 
 def add_to_session(folder: Path, name: str, content: bytes) -> Path:
@@ -375,12 +376,6 @@ def remove_from_session(folder: Path, below: str) -> None:
         if PurePath(name).parts[0] == below and not (folder / below).is_symlink():
             with contextlib.suppress(OSError):
                 (folder / name).unlink()
-
-
-def _list_run_files(folder: Path) -> set[str]:
-    """Return the names of the run's files, without those that reports added."""
-    names = _listed_names(folder) | set(_list_session_names(folder))
-    return {name for name in names if name not in PRODUCTS and not name.endswith(".csv")}
 
 
 def _list_session_names(folder: Path) -> list[str]:

@@ -296,7 +296,7 @@ class _OpenVariant:
         config = replace(self.config, selection=replace(self.config.selection, **options))
         machine = replace(self.machine)
         machine.change_network(partial(with_mapped_head, bound=bound))
-        plan = PlanDraft.of(config).on(machine)
+        plan = PlanDraft.of(config).complete(machine)
         seen: list[SeenFrame] = []
         found: list[Detections] = []
         with self._open_source() as opened:

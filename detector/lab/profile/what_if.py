@@ -197,7 +197,7 @@ def _plan_for(
         if one.config.loop.sync != occasion.config.loop.sync:
             execution = execution_of(plain.loaded)
             occasion.seen.append(replace(execution, sync=one.config.loop.sync))
-        return PlanDraft.of(one.config).on(plain.loaded)
+        return PlanDraft.of(one.config).complete(plain.loaded)
     if frames < LARGER * batch:
         raise NotHereError("too few frames")
     return _open_plan(occasion, one.config, opened)

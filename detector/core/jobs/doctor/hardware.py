@@ -1,4 +1,4 @@
-"""The CPU, the GPUs and the counters of this machine, and what they mean for a run."""
+"""Describe the CPU, the GPUs and the counters of this machine, and what they mean for a run."""
 
 from __future__ import annotations
 

@@ -154,7 +154,8 @@ def find_calibration(
 def _find_saved(
     network: Network, config: Config, folder: Path, by_graph: bool
 ) -> tuple[Calibration, list[str]]:
-    """Return the newest saved calibration that fits, preferably of these method and budget."""
+    """Return the newest saved calibration that fits, if possible with --calibrate-method and
+    --budget."""
     expected, notes = model_key(network, by_graph=by_graph), []
     pattern = re.compile(re.escape(file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
     paths = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
@@ -243,5 +244,5 @@ def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
 
 
 def file_stem(network: Network) -> str:
-    """Return a file name without batch and precision, for all of which a calibration holds."""
+    """Return a file name without batch and precision, since a calibration applies to all."""
     return re.sub(r"-b\d+$", "-int8", store.stem(network))

@@ -201,7 +201,7 @@ def _search_kinds(
         runs = len(choice.agreements)
         if choice.plain < budget:
             if ranking is None:
-                few = reference.on(_choose_few_frames(frames))
+                few = reference.with_slots(_choose_few_frames(frames))
                 ranking = rank_units(units, all_int8, few.error, progress)
                 runs += len(units)
             rest = [unit for unit in ranking if unit not in float_units]

@@ -103,7 +103,7 @@ class Reference:
         outputs = raw_outputs(network, network.graph, slots)
         return Reference(network, slots, outputs, detections(network, outputs))
 
-    def on(self, slots: NDArray[np.uint8]) -> Reference:
+    def with_slots(self, slots: NDArray[np.uint8]) -> Reference:
         """Return a reference for other frames. Runs the network's own graph."""
         own = raw_outputs(self.network, self.network.graph, slots)
         return replace(self, slots=slots, outputs=own, detections=detections(self.network, own))
