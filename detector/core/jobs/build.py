@@ -98,8 +98,8 @@ def _open_with_graph(config: Config) -> Network:
     if network.plan is not None:
         only = engines.only_engine(network.plan)
         raise ModelError(
-            f"{network.plan}: already built for engine {only}, and it holds no graph to build "
-            "another file from; give the model that it was built from"
+            f"{network.plan}: already built for engine {only}, and contains no graph from which "
+            "another file could be built; give the model that it was built from"
         )
     return network
 

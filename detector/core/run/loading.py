@@ -62,8 +62,7 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. An error of closing counts only if the run had
-        none."""
+        """Close the engine after its last source. An earlier error of the run stays its error."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
@@ -176,7 +175,7 @@ def load_model(
     with timer.phase("import"):
         engines.load_library(name)
     with timer.phase("load"):
-        # With --sync, one request has all threads, but there are as many spare ones.
+        # The same with --sync, where one request gets all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
         prepared = prepare_network(
             network,

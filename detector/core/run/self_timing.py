@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
 OPENING = 0.63  # share of the total time after which no further engine is opened
 ROUNDS, ROUND_S = 7, 0.03  # of each engine
-MOST_ROUNDS = 3 * ROUNDS  # if other programs' load leaves the fastest undecided
+MAX_ROUNDS = 3 * ROUNDS  # if other programs' load leaves the fastest undecided
 
 Clock = Callable[[], float]
 
@@ -153,7 +153,7 @@ def time_engines(
                 candidates.append(candidate)
         if not losses.are_known and len(candidates) < 2:
             return [], 0
-        for done in range(MOST_ROUNDS):
+        for done in range(MAX_ROUNDS):
             if not progress(doing, min(done, ROUNDS), ROUNDS):
                 raise EngineError("engine benchmark was stopped; --no-self-timing skips it")
             if done >= measurements.ENOUGH_ROUNDS and clock() - begun > limit_s:
