@@ -41,7 +41,7 @@ from detector.core.run.limits import (
 )
 from detector.core.run.loading import PhaseTimer
 from detector.core.run.plan import PlanDraft, RunPlan
-from detector.core.run.records import Written, write_records
+from detector.core.run.records import WrittenRecords, write_records
 from detector.core.run.selection import class_ids
 from detector.core.run.signals import Stop, reload_on_signal, stop_on_signals
 from detector.core.sources._forms import is_web
@@ -376,7 +376,7 @@ class _LiveRun:
             written.summary, written.folder, [*errors, *written.errors], errors_shown=reported
         )
 
-    def _write_day(self, day: Day, command: Sequence[str], stop_code: int | None) -> Written:
+    def _write_day(self, day: Day, command: Sequence[str], stop_code: int | None) -> WrittenRecords:
         run = day.run
         day.clock.note(run)
         run.live_s = self._status.live_ns / 1e9

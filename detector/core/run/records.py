@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenRecords:
     """``folder``: the session's; None if no source opened. ``errors``: for unwritten files."""
 
     summary: Summary
@@ -38,7 +38,7 @@ def write_records(
     seconds: dict[str, float],
     stop_code: int | None,
     finish: Callable[[Summary], Summary] = lambda summary: summary,
-) -> Written:
+) -> WrittenRecords:
     """Write summary and session files; remove the session if no source opened.
 
     ``seconds``: of each phase. ``stop_code``: if interrupted. ``finish`` adds to the summary.
@@ -62,7 +62,7 @@ def write_records(
     summary = finish(summarize(_run_settings(plan, session.notes), runs, seconds, stop_code))
     if not opened:
         session.discard()
-        return Written(summary, None, [])
+        return WrittenRecords(summary, None, [])
     summary = replace(summary, session=str(session.folder))
     with _collect_output_errors(unwritten):
         session.finish_rows()
@@ -83,7 +83,7 @@ def write_records(
             session.write_json(name, content)
     if unwritten:
         summary = replace(summary, exit=exit_of(runs, stop_code, unwritten))
-    return Written(summary, session.folder, unwritten)
+    return WrittenRecords(summary, session.folder, unwritten)
 
 
 @contextmanager
