@@ -207,7 +207,7 @@ def test_missing_camera_is_reported_once_per_error(feeds):
 
     around = Onlookers(state=lines.append)
     result = run_during(feeds, change, "rtsp://a/dead", around=around, wait=True)
-    assert (result.exit_code, result.told) == (3, True)
+    assert (result.exit_code, result.errors_shown) == (3, True)
     said = [re.fullmatch(r"a: (.+); retrying in (\d+) s", line) for line in lines]
     assert [one[1] for one in said] == ["rtsp://a/dead: nothing listens there", "a: wrong password"]
     first, second = (int(one[2]) for one in said)
@@ -217,7 +217,7 @@ def test_missing_camera_is_reported_once_per_error(feeds):
 def test_an_error_that_no_line_of_state_told_is_told_at_the_end(feeds, monkeypatch):
     monkeypatch.setattr(live, "MONITOR_S", 60.0)
     result = run("rtsp://a/dead", duration="0.05")
-    assert (result.exit_code, result.told) == (3, False)
+    assert (result.exit_code, result.errors_shown) == (3, False)
     assert "nothing listens there" in str(result.errors[0])
 
 
