@@ -97,12 +97,12 @@ class OpenModel:
     _plan: RunPlan | None = None  # the last item's, which usually fits the next one
 
     def plan_for(self, path: str) -> RunPlan:
-        from detector.core.run.plan import Asked
+        from detector.core.run.plan import PlanDraft
 
         loaded = self.loaded_for(path)
         if self._plan is None or self._plan.loaded.engine is not loaded.engine:
             # Markers do not report the CPU time of libraries' threads.
-            self._plan = Asked.of(self.config).on(replace(loaded, natives=None))
+            self._plan = PlanDraft.of(self.config).complete(replace(loaded, natives=None))
         if kind_of(path) != PICTURE:
             return self._plan
         # Threads do not pay off for a single frame.

@@ -57,12 +57,12 @@ def join_parts(
 ) -> Joined:
     """Write ``paths`` (name of the sink -> file), each complete or not at all. ``folders``: those
     of the parts, in order. Raises NotExactError, DetectVideoError."""
-    from detector.core.run.plan import Asked, open_sinks
+    from detector.core.run.plan import PlanDraft, open_sinks
     from detector.core.sinks.video.joined import UnjoinableError
 
     results = [read_result(folder) for folder in folders]
     _check(parts, results)
-    asked = Asked.of(config)
+    asked = PlanDraft.of(config)
     with asked.reading.whole.open(spec) as source:
         info = source.info
     first = results[0]

@@ -23,7 +23,7 @@ from detector.batch.settings import LoadedFacts, digest_of
 from detector.batch.worker import Opening, Order, PoolReply
 from detector.core.errors import EXIT_ENGINE, error_of_code
 from detector.core.errors.text import counted
-from detector.core.run.child import GRACE_S, Child, end, python, receive, send
+from detector.core.run.child import GRACE_S, Child, end, python_command, receive, send
 from detector.core.run.signals import Stop, Stopped
 from detector.core.session import codec
 from detector.core.session.codec import to_builtins
@@ -266,4 +266,4 @@ def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
     """Return a worker's command line. It binds itself to its cores before it imports libraries,
     because they start a thread for each core."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
-    return python("detector.batch.worker", pipe, shared, bind)
+    return python_command("detector.batch.worker", pipe, shared, bind)

@@ -84,12 +84,12 @@ def detect_part(
     """Detect a part of ``spec`` into ``folder``, which is created. ``config``: the configuration
     for the whole file. ``watch`` gets the number of finished frames. Raises DetectVideoError."""
     from detector.core.run.detect import Hooks, run_opened
-    from detector.core.run.plan import Asked
+    from detector.core.run.plan import PlanDraft
     from detector.core.sources.video._part import PartSource
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULT).unlink(missing_ok=True)
-    plan = Asked.of(_config_of_a_part(config)).on(loaded)
+    plan = PlanDraft.of(_config_of_a_part(config)).complete(loaded)
     # Use the pixels of a single run: detections from planes and from BGR differ slightly.
     pixels = "bgr" if any(sink.pictures == "bgr" for sink in chosen_sinks(config)) else "yuv420p"
     opened: list[PartSource] = []

@@ -88,7 +88,7 @@ class Cameras:
                 events_to=(hub,),
             )
         result = detect_live(specs, config, command=command, around=observers, building=building)
-        if report_changes and result.told:  # each camera's error has been printed already
+        if report_changes and result.errors_shown:  # each camera's error has been printed already
             result.errors = [
                 SourceError(_without_addresses(error)) if isinstance(error, SourceError) else error
                 for error in result.errors

@@ -12,7 +12,7 @@ from detector.core.config.cameras import RecordConfig
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.writing import is_null_device
-from detector.core.run.plan import Asked
+from detector.core.run.plan import PlanDraft
 from detector.live.recording.recording import Quality
 from detector.live.sources import make_terms
 from detector.live.sources.base import Terms
@@ -41,7 +41,7 @@ class LiveOptions:
     lists: Mapping[str, Stamp]
 
     @classmethod
-    def of(cls, specs: Sequence[str], asked: Asked) -> LiveOptions:
+    def of(cls, specs: Sequence[str], asked: PlanDraft) -> LiveOptions:
         config = asked.config
         _refuse_options_of_files(config, asked)
         output = config.output
@@ -76,7 +76,7 @@ def keeps_video(record: RecordConfig) -> bool:
     return record.record != "none" or record.clips
 
 
-def _refuse_options_of_files(config: Config, asked: Asked) -> None:
+def _refuse_options_of_files(config: Config, asked: PlanDraft) -> None:
     given, output = config.input, config.output
     wrong = {
         "--save": (

@@ -41,8 +41,8 @@ from detector.core.run.limits import (
     opencv_threads,
 )
 from detector.core.run.loading import PhaseTimer
-from detector.core.run.plan import Asked, RunPlan
-from detector.core.run.records import Written, write_records
+from detector.core.run.plan import PlanDraft, RunPlan
+from detector.core.run.records import WrittenRecords, write_records
 from detector.core.run.selection import class_ids
 from detector.core.run.signals import Stop, reload_on_signal, stop_on_signals
 from detector.core.sources._forms import is_web
@@ -113,7 +113,7 @@ def detect_live(
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
     with guarded(), reload_on_signal() as reload:
-        asked = Asked.of(config)
+        asked = PlanDraft.of(config)
         options = LiveOptions.of(specs, asked)
         check_memory(config.runtime.engine)
         keep_inputs(config)
@@ -159,11 +159,11 @@ def check_live(specs: Sequence[str], config: Config) -> None:
     errors: list[DetectVideoError] = []
     with collect(errors):
         cameras = make_cameras(specs, config.live.repeat)
-        asked, network = Asked.of(config), open_network(config)
-        for stage in asked.wanted:
+        asked, network = PlanDraft.of(config), open_network(config)
+        for stage in asked.extra_stages:
             with collect(errors):
                 stage.kind(stage.settings, INFO, network.names, config.selection.conf)
-        counting = [one.settings for one in asked.wanted if "counts" in one.kind.brings]
+        counting = [one.settings for one in asked.extra_stages if "counts" in one.kind.brings]
         zones = [name for one in counting for each in cameras for name in one.zones_of(each.name)]
         for camera in cameras:
             with collect(errors):
@@ -172,7 +172,7 @@ def check_live(specs: Sequence[str], config: Config) -> None:
                 EventFilters(network.names, lambda name: zones).take([camera])
         asked.with_network(network)
     with collect(errors):
-        LiveOptions.of(specs, Asked.of(config))
+        LiveOptions.of(specs, PlanDraft.of(config))
     raise_all(errors)
 
 
@@ -212,7 +212,7 @@ class _LiveRun:
         self.outputs = CameraOutputs(
             *(options.folder, options.config.record, options.encoding, around.say, style),
             filters=self._filters,
-            zones="counts" in plan.writing["brought"] or around.controls_to is not None,
+            zones="counts" in plan.writing["added_sinks"] or around.controls_to is not None,
             tracks=options.tracks,
             hides=bool(plan.drawing.blurred),
         )
@@ -318,7 +318,7 @@ class _LiveRun:
         )
 
     def _list_zones(self, camera: str) -> list[str]:
-        counting = (one.settings for one in self._plan.wanted if "counts" in one.kind.brings)
+        counting = (one.settings for one in self._plan.extra_stages if "counts" in one.kind.brings)
         return [name for one in counting for name in one.zones_of(camera)]
 
     def _draw(self, camera: str, drawing: str) -> tuple[str, str]:
@@ -337,8 +337,8 @@ class _LiveRun:
             settings, text, changes = kind.redraw(config.as_dict(), camera, drawing)
             kind.check(settings, self._plan.network.names)
             write_whole(Path(path), text.encode(), "make it writable and draw again", ours=True)
-            wanted, parts = between.choose(config.as_dict()), self._parts
-            self._plan = replace(self._plan, wanted=wanted, as_asked=config)
+            extra_stages, parts = between.choose(config.as_dict()), self._parts
+            self._plan = replace(self._plan, extra_stages=extra_stages, as_asked=config)
             with suppress(UsageError):  # a filter for a removed line stays
                 self._filters.take([one for one in self.roster.listed if one.name == camera])
             if isinstance(running := parts.between.get("zones"), kind):
@@ -373,9 +373,11 @@ class _LiveRun:
             self._plan.loaded.close([day.run])
         written = self._write_day(day, command, self._stop.exit_code)
         errors = [] if day.run.error is None else [day.run.error]
-        return RunResult(written.summary, written.folder, [*errors, *written.errors], told=reported)
+        return RunResult(
+            written.summary, written.folder, [*errors, *written.errors], errors_shown=reported
+        )
 
-    def _write_day(self, day: Day, command: Sequence[str], stop_code: int | None) -> Written:
+    def _write_day(self, day: Day, command: Sequence[str], stop_code: int | None) -> WrittenRecords:
         run = day.run
         day.clock.note(run)
         run.live_s = self._status.live_ns / 1e9

@@ -25,7 +25,7 @@ from detector.core.errors.guard import keep_listed
 from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
 from detector.core.run.inputs import is_camera
-from detector.core.run.outputs import MOST_NAMES, stem_of
+from detector.core.run.outputs import MAX_NAMES, stem_of
 from detector.core.run.reading import SourceReading
 from detector.core.sources._forms import is_live
 from detector.core.sources._network.addresses import last_part_of
@@ -95,7 +95,7 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
 
 def choose_paths(stem: str, endings: Sequence[str], output: str | None) -> list[Path]:
     """Return paths of files that do not exist yet. Raises UsageError, OutputError."""
-    names = [stem, *(f"{stem}-{number}" for number in range(2, MOST_NAMES))]
+    names = [stem, *(f"{stem}-{number}" for number in range(2, MAX_NAMES))]
     if output is not None:
         target = Path(output)
         if target.suffix.replace(".yml", ".yaml") != endings[0]:

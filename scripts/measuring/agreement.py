@@ -18,9 +18,8 @@ from detector.core.errors import EngineError
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.base import Network
 from detector.core.models.graph.halves import HALVES, convert_to_halves
-from detector.core.models.graph.int8 import FRONT, weight_top
+from detector.core.models.graph.int8 import FRONT, KINDS, weight_top
 from detector.core.models.graph.qdq import quantised_graph
-from detector.core.run.quantize import KINDS
 from detector.core.run.quantize.calibrate import Calibration
 from detector.core.run.quantize.frames import read_frames
 from detector.core.run.quantize.making import calibrate

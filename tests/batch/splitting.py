@@ -24,7 +24,7 @@ from detector.core.engines.null import NullEngine, NullRequest
 from detector.core.models.base import InputRules, Network
 from detector.core.run.detect import run_opened
 from detector.core.run.loading import LoadedModel
-from detector.core.run.plan import Asked
+from detector.core.run.plan import PlanDraft
 from detector.core.sources.video._container import demux
 from detector.core.types import Candidates
 from tests.conftest import CHECKOUT
@@ -178,7 +178,7 @@ def make_config(
 
 def run_whole(path: Path, config: Config, loaded: LoadedModel, folder: Path) -> dict[str, Path]:
     folder.mkdir(parents=True)
-    run = run_opened(str(path), Asked.of(config).on(loaded), folder)
+    run = run_opened(str(path), PlanDraft.of(config).complete(loaded), folder)
     if run.error is not None:
         raise run.error
     return {name: Path(written) for name, written in run.outputs.items()}

@@ -17,7 +17,7 @@ from detector.core.config.schema import OutputConfig
 from detector.core.errors import UsageError
 from detector.core.run.detect import detect
 from detector.core.run.outputs import OutputPlan
-from detector.core.run.plan import Asked
+from detector.core.run.plan import PlanDraft
 from detector.core.terminal.pictures import PictureLines, picture_line
 from detector.core.types import Detections, Frame, FrameTimes
 from tests.cli.command import detect_video
@@ -165,4 +165,4 @@ def test_times_need_rows_that_hold_them(options: dict) -> None:
 
 def test_times_need_the_timers() -> None:
     with pytest.raises(UsageError, match="--save-times"):
-        Asked.of(resolve_config(None, {"save_times": True, "instruments": False}))
+        PlanDraft.of(resolve_config(None, {"save_times": True, "instruments": False}))

@@ -257,7 +257,7 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path, number):
 
 def test_what_a_library_made_of_a_signal_ends_with_the_signals_code(monkeypatch):
     monkeypatch.setattr(
-        signals, "_seen", signals._SignalHistory()
+        signals, "_history", signals._SignalHistory()
     )  # others' commands have seen none
 
     def library() -> None:

@@ -217,7 +217,7 @@ def test_another_precision_option_or_version_is_asked_again(tmp_path, monkeypatc
 )
 def test_invalid_layers_file_is_measured_again_once(tmp_path, text):
     engine, path = Told(), str(tmp_path / "x.onnx")
-    key = executed._key(engine, {})
+    key = executed._hash_settings(engine, {})
     text = text.replace("KEY", key)
     if text.startswith("{"):
         text = json.dumps(proof.seal("x.layers.json", json.loads(text)))

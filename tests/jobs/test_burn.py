@@ -14,7 +14,7 @@ import av
 import numpy as np
 import pytest
 
-from detector.core.jobs.burn import _matched
+from detector.core.jobs.burn import _match_rows
 from detector.core.sinks.overlay.carried import OverlayRow
 from detector.core.types import Detections
 from tests.cli.command import assert_one_line_error, detect_video
@@ -90,7 +90,7 @@ def test_a_row_has_the_picture_of_its_time() -> None:
     """To a millisecond; a picture without a row is left out."""
     pictures = [SimpleNamespace(time_s=ms / 1000) for ms in (0, 20, 41, 79, 122, 158, 160)]
     rows = [OverlayRow(ms, ms, ms + 7, Detections.empty()) for ms in (0, 40, 80, 120, 160, 200)]
-    matched: Any = _matched(iter(pictures), iter(rows), 7, Fraction(1, 1000))
+    matched: Any = _match_rows(iter(pictures), iter(rows), 7, Fraction(1, 1000))
     found = [None if picture is None else round(picture.time_s * 1000) for picture, _ in matched]
     assert found == [0, 41, 79, None, 160, None]
 

@@ -16,7 +16,7 @@ from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config, NetworkConfig, OutputConfig, RuntimeConfig
 from detector.core.errors import EngineError, UsageError
-from detector.core.run.choose import in_words
+from detector.core.run.choose import format_options
 from detector.core.run.signals import Stopped
 from detector.core.types import Detections
 from detector.lab import tune as module
@@ -176,7 +176,7 @@ def test_failed_settings_are_noted_and_the_search_continues():
 def test_the_slower_half_leaves_after_each_round():
     job = Job(by_rules)
     job.find()
-    axis = [in_words(settings) for settings, _ in job.ran[1:7]]
+    axis = [format_options(settings) for settings, _ in job.ran[1:7]]
     assert axis[:4] == [
         "the defaults",
         "--engine ort --precision int8",
@@ -431,7 +431,7 @@ def test_another_target_is_refused(text):
 def test_settings_print_as_options_and_in_short():
     settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
-    assert in_words(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
+    assert format_options(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
     found = Job(by_rules).find()  # of ort fp32
     assert shorten(settings, found) == "ort int8, 2x1 threads, 416x224, subtitles, no video"
     assert shorten({**PLAIN.named, "infer_every": "2"}, found) == "infer 1/2"

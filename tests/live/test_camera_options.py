@@ -9,7 +9,7 @@ import pytest
 from detector.core.config.levels import COMMAND_LINE, merge_levels
 from detector.core.config.schema import CAMERA_GROUPS, flag_of, options
 from detector.core.errors import UsageError
-from detector.core.run.plan import Asked
+from detector.core.run.plan import PlanDraft
 from detector.live.guest import refuse_camera_options
 from detector.live.options import LiveOptions
 from tests.cli.command import assert_one_line_error, detect_video
@@ -79,4 +79,4 @@ def test_the_command_refuses_before_it_loads_anything(tmp_path: Path):
 def test_options_of_files_are_refused_for_cameras(given: dict[str, bool]):
     flag = "--" + next(iter(given)).replace("_", "-")
     with pytest.raises(UsageError, match=f"{flag} is for files"):
-        LiveOptions.of(["rtsp://h/x"], Asked.of(config(**given)))
+        LiveOptions.of(["rtsp://h/x"], PlanDraft.of(config(**given)))

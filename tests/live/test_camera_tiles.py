@@ -13,7 +13,7 @@ import pytest
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.loop.tiled import MixedRequest
-from detector.core.run.plan import Asked
+from detector.core.run.plan import PlanDraft
 from detector.core.run.sampling import FRAMES
 from detector.core.run.tiling import Tiling
 from detector.core.sources import find_arriving
@@ -50,7 +50,7 @@ class Street:
     find. One input takes ``input_s`` seconds."""
 
     def __init__(self, *cameras, tiles="auto", input_s=0.01, size=(1920, 1080)) -> None:
-        asked = Asked.of(Config().with_options({"engine": "null", "size": "416x256"}))
+        asked = PlanDraft.of(Config().with_options({"engine": "null", "size": "416x256"}))
         tiling = choose_tiling(Tiling.parse(tiles), cameras)
         self.tiles = CameraTiles(replace(asked, tiling=tiling).load())
         self.request, self.now_s = Request(input_s), 100.0

@@ -207,7 +207,7 @@ def test_missing_camera_is_reported_once_per_error(feeds):
 
     around = Observers(state=lines.append)
     result = run_during(feeds, change, "rtsp://a/dead", around=around, wait=True)
-    assert (result.exit_code, result.told) == (3, True)
+    assert (result.exit_code, result.errors_shown) == (3, True)
     said = [re.fullmatch(r"a: (.+); retrying in (\d+) s", line) for line in lines]
     assert [one[1] for one in said] == ["rtsp://a/dead: nothing listens there", "a: wrong password"]
     first, second = (int(one[2]) for one in said)
@@ -217,7 +217,7 @@ def test_missing_camera_is_reported_once_per_error(feeds):
 def test_an_error_that_no_line_of_state_told_is_told_at_the_end(feeds, monkeypatch):
     monkeypatch.setattr(live, "MONITOR_S", 60.0)
     result = run("rtsp://a/dead", duration="0.05")
-    assert (result.exit_code, result.told) == (3, False)
+    assert (result.exit_code, result.errors_shown) == (3, False)
     assert "nothing listens there" in str(result.errors[0])
 
 
@@ -475,7 +475,7 @@ def test_so_many_frames(feeds):
 )
 def test_signals_end_it_in_order(feeds, number, code, monkeypatch):
     # Else a signal soon after that of the case before would be its repetition.
-    monkeypatch.setattr(signals, "_seen", signals._SignalHistory())
+    monkeypatch.setattr(signals, "_history", signals._SignalHistory())
 
     def kill() -> None:
         feeds.wait_for_pictures()

@@ -11,7 +11,7 @@ import pytest
 
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
-from detector.core.run.plan import Asked
+from detector.core.run.plan import PlanDraft
 from detector.live.options import LiveOptions
 from detector.live.tracks import CameraTracks
 from tests.live.streams import START_S, camera, frame_at, one_detection
@@ -78,7 +78,7 @@ def test_a_clock_that_is_set_ends_no_track(tmp_path):
     ("save", "wanted"), [(("tracks",), True), (("tracks", "csv"), None), (None, False), ((), False)]
 )
 def test_save_tracks_is_for_cameras_too(save, wanted):
-    asked = Asked.of(Config().with_options({"save": save}))
+    asked = PlanDraft.of(Config().with_options({"save": save}))
     if wanted is None:
         with pytest.raises(UsageError):
             LiveOptions.of(["rtsp://x"], asked)

@@ -10,7 +10,7 @@ from multiprocessing import Pipe
 import pytest
 
 from detector.core.errors import UsageError, secrets
-from detector.core.run.child import Child, end, listen, python, receive, send
+from detector.core.run.child import Child, end, listen, python_command, receive, send
 from detector.core.run.signals import ROOT
 
 HEAD = f"import os, sys, time; sys.path.insert(0, {ROOT!r})\n"
@@ -94,9 +94,9 @@ def test_one_that_does_not_leave_is_killed(start, monkeypatch):
 
 
 def test_the_command_ends_with_us_and_takes_no_package_of_the_current_folder(tmp_path):
-    command = python("a.module", 7, tmp_path, "first(); ")
+    command = python_command("a.module", 7, tmp_path, "first(); ")
     assert command[:3] == [sys.executable, "-P", "-c"]
     code = command[3]
     assert code.index("first()") < code.index("end_with_parent") < code.index("main(7)")
     assert repr(str(tmp_path)) in code
-    assert "None" in python("a.module", 7, None)[3]
+    assert "None" in python_command("a.module", 7, None)[3]

@@ -155,7 +155,7 @@ def opened(shape: tuple[int, int], requests: int, log: list[str]) -> Any:
 
 
 def kept(monkeypatch: pytest.MonkeyPatch, most: int, requests: int) -> tuple[Shapes, list[str]]:
-    monkeypatch.setattr(shapes, "MOST_OPEN", most)
+    monkeypatch.setattr(shapes, "MAX_OPEN", most)
     log: list[str] = []
 
     def load(config: Any) -> Any:
@@ -185,7 +185,7 @@ def test_the_one_that_was_needed_longest_ago_gives_way(monkeypatch: pytest.Monke
     assert log[3:] == ["close (128, 320)", "open (160, 320)"]
     give(made, request, 128)  # made again
     assert log[5:] == ["close (64, 320)", "open (128, 320)"]
-    assert (made.counts.made, len(made.counts.seen), made.counts.pictures) == (5, 4, 7)
+    assert (made._made, len(made._shapes), made._pictures) == (5, 4, 7)
     made.close()
     made.close()
     assert sorted(log[7:]) == ["close (128, 320)", "close (160, 320)", "close (96, 320)"]

@@ -23,7 +23,7 @@ from detector.core.run.detect import Hooks, detect
 from detector.core.run.loading import load_model
 from detector.core.run.losses import LIMIT_S, SHARE
 from detector.core.run.measurements import SWITCH, Timing
-from detector.core.run.plan import Asked
+from detector.core.run.plan import PlanDraft
 from detector.core.run.quantize import search
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
 from detector.core.run.sampling import SourceSample
@@ -95,7 +95,7 @@ def ticks(monkeypatch) -> Ticks:
         return self_timing._WarmEngine(name, precision, stack.enter_context(engine), 3)
 
     monkeypatch.setenv(SWITCH, "1")
-    monkeypatch.setattr(self_timing, "_open", opened)
+    monkeypatch.setattr(self_timing, "_open_engine", opened)
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
@@ -297,13 +297,13 @@ def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
     """Time the model's own canvas, even if the first video has another shape."""
     classic = open_network(ModelRequest("street-1", size=(288, 384)))
     shapes = []
-    real = self_timing._open
+    real = self_timing._open_engine
 
     def opened(network, *arguments):
         shapes.append((network.input.height, network.input.width))
         return real(network, *arguments)
 
-    monkeypatch.setattr(self_timing, "_open", opened)
+    monkeypatch.setattr(self_timing, "_open_engine", opened)
     first = timed(classic, settings(tmp_path))
     own = (street.input.height, street.input.width)
     assert first.measurement.model_input == own
@@ -370,7 +370,7 @@ def test_a_neighbour_on_the_machine_is_waited_out(
     monkeypatch.setattr(
         "tests.run.test_self_timing.SPEEDS", {("ort", "fp32"): 0.01, ("ort", "int8"): 0.01}
     )
-    monkeypatch.setattr(self_timing, "_round", a_round)
+    monkeypatch.setattr(self_timing, "_run_round", a_round)
     timing = timed(street, settings(tmp_path))
     assert set(counts.values()) == {rounds} == {timing.measurement.rounds}
     assert taken(street, settings(tmp_path)).config.runtime.precision == precision
@@ -455,13 +455,13 @@ def test_doctor_lists_it(street, ticks, tmp_path):
 
 
 def test_engines_that_open_slowly_are_left_out(street, ticks, tmp_path, monkeypatch):
-    slow = self_timing._open
+    slow = self_timing._open_engine
 
     def opened(*given):
         ticks.now += OPENING * LIMIT_S
         return slow(*given)
 
-    monkeypatch.setattr(self_timing, "_open", opened)
+    monkeypatch.setattr(self_timing, "_open_engine", opened)
     timing = timed(street, settings(tmp_path))
     assert [(row.engine, row.precision) for row in timing.measurement.rows] == [("ort", "fp32")]
     assert taken(street, settings(tmp_path)).reason == "engine ort: by rank"
@@ -545,7 +545,7 @@ def test_a_long_run_of_somebodys_model_times_it_and_python_reads_that(
     )
     config = settings(tmp_path / "engines", model, size="224")
     for is_first in (True, False):
-        loaded = Asked.of(config).load(specs=[clip], timed=True).loaded
+        loaded = PlanDraft.of(config).load(specs=[clip], timed=True).loaded
         loaded.engine.close()
         assert any("benchmarked" in note for note in loaded.notes) == is_first
     (kept,) = measurements.read(config)

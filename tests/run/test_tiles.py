@@ -16,7 +16,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.run import first_look, sampling
 from detector.core.run.detect import detect
-from detector.core.run.plan import Asked, resolve
+from detector.core.run.plan import PlanDraft, resolve
 from detector.core.run.tiling import Tiling
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
@@ -34,7 +34,7 @@ def test_inputs_of_a_frame(text, inputs):
 @pytest.mark.parametrize("text", ["0x3", "1x1", "9x8", "2", "x2", "2x", "-1x2", "", "2x2x2", "99"])
 def test_invalid_grid_is_refused(text):
     with pytest.raises(UsageError):
-        Asked.of(Config().with_options({"tiles": text}))
+        PlanDraft.of(Config().with_options({"tiles": text}))
 
 
 def test_auto_tiles_are_refused_without_a_source_to_inspect():
@@ -152,7 +152,7 @@ def test_a_command_with_a_source_of_its_own_is_looked_at_by_it(tmp_path):
         opened.append(spec)
         return sources.open(str(clip))
 
-    asked = Asked.of(Config().with_options({"engine": "null", "tiles": "auto", "conf": 0.001}))
+    asked = PlanDraft.of(Config().with_options({"engine": "null", "tiles": "auto", "conf": 0.001}))
     plan = first_look.load_after_look(asked, None, specs=(), opens=opens, looks_at=["labels"])
     assert opened == ["labels"]
     assert (plan.tiling.grid, plan.selection.conf) == (None, 0.001)

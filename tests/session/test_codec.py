@@ -9,7 +9,7 @@ import os
 import pytest
 
 from detector.core.errors import UsageError
-from detector.core.session.codec import DEEPEST, parse_json, read_file, to_json
+from detector.core.session.codec import MAX_DEPTH, parse_json, read_file, to_json
 from detector.core.session.store import Session
 from detector.lab.session.passes import PassRecord, read_pass
 from tests.session.documents import document
@@ -45,8 +45,8 @@ def test_what_is_not_finite_is_null():
 
 
 def test_as_deep_as_a_document_may_be():
-    parse_json("[" * DEEPEST + "]" * DEEPEST, "here")
-    for depth in (DEEPEST + 1, 900, 10**6):
+    parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH, "here")
+    for depth in (MAX_DEPTH + 1, 900, 10**6):
         with pytest.raises(UsageError, match="here"):
             parse_json("[" * depth + "]" * depth, "here")
 

@@ -40,7 +40,7 @@ def thread_of(times: int) -> ThreadSum:
 
 def a_source(times: int) -> TimelineSums:
     stage = StageSum(["main"], 5 * times, 7 * times, 6 * times)
-    stage.split, stage.told = SplitSum(4 * times, 2 * times, 1 * times), True
+    stage.split, stage.has_split = SplitSum(4 * times, 2 * times, 1 * times), True
     stage.durations.add_many(array("q", [times] * 5))
     return TimelineSums(
         {"read": stage},

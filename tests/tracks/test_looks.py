@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from detector import Detector
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
-from detector.core.run.plan import Asked
+from detector.core.run.plan import PlanDraft
 from detector.core.stages.annotate import Style, dashes, lay_out
 from detector.core.types import Arrival, Detections, Frame, Planes, SourceInfo
 from detector.tracks.looks import CONFIRM_S, DRIFT, MOST_S, Looks, compute_holds_s
@@ -254,7 +254,7 @@ def test_they_bring_a_tracker() -> None:
     for given in ({"infer_every": "2"}, {"smooth": True}):
         config = resolve_config(None, given)
         assert config.tracking.track == "bytetrack"
-        assert Asked.of(config).writing["tracks"]
+        assert PlanDraft.of(config).writing["tracks"]
     kept = resolve_config(None, {"infer_every": "2", "track": "sort"})
     assert kept.tracking.track == "sort"
     assert resolve_config(None, {}).tracking.track is None
@@ -267,7 +267,7 @@ TOGETHER = [{"infer_every": "2", "blur": ["person"]}, {"infer_every": "auto", "b
 @pytest.mark.parametrize("given", WRONG + TOGETHER, ids=str)
 def test_wrong_numbers_and_what_cannot_be_together(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--infer-every"):
-        Asked.of(resolve_config(None, given))
+        PlanDraft.of(resolve_config(None, given))
 
 
 def test_a_parse_tracker_the_caller_moves_no_boxes() -> None:

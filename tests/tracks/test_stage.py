@@ -14,7 +14,7 @@ import pytest
 from detector import Detector
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
-from detector.core.run.plan import Asked, resolve
+from detector.core.run.plan import PlanDraft, resolve
 from detector.core.stages import between
 from detector.core.stages.annotate import PALETTE, lay_out
 from detector.core.stages.annotate import Style as Look
@@ -148,7 +148,7 @@ def test_wrong_trails(given: str) -> None:
 
 def test_trails_need_tracks() -> None:
     with pytest.raises(UsageError, match="needs --track"):
-        Asked.of(resolve_config(None, {"trails": "2s"}))
+        PlanDraft.of(resolve_config(None, {"trails": "2s"}))
 
 
 def test_an_unknown_tracker() -> None:
@@ -254,7 +254,7 @@ def last_picture() -> np.ndarray[Any, Any]:
 
 
 def test_csv_without_tracks_has_no_column() -> None:
-    assert Asked.of(resolve_config(None, {})).writing["tracks"] is False
+    assert PlanDraft.of(resolve_config(None, {})).writing["tracks"] is False
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
-from detector.core.run.plan import Asked
+from detector.core.run.plan import PlanDraft
 from detector.core.types import Arrival, Detections, Frame, SourceInfo
 from detector.tracks import zones_file
 from detector.tracks.drawn import put_drawing
@@ -73,7 +73,7 @@ def test_invalid_zones_file_is_refused_with_its_path(text: str, tmp_path: Path) 
     file = tmp_path / "zones.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=WRONG[text]) as caught:
-        Asked.of(resolve_config(None, {"zones": str(file)}))
+        PlanDraft.of(resolve_config(None, {"zones": str(file)}))
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -84,7 +84,7 @@ def test_unreadable_or_missing_file_is_refused(content: bytes | None, tmp_path: 
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(UsageError, match=r"zones\.yaml"):
-        Asked.of(resolve_config(None, {"zones": str(file)}))
+        PlanDraft.of(resolve_config(None, {"zones": str(file)}))
 
 
 def write(folder: Path, text: str) -> str:
@@ -145,7 +145,7 @@ def test_zones_turn_tracking_on(tmp_path: Path) -> None:
 def test_events_and_counts_need_zones() -> None:
     for name in ("events", "counts"):
         with pytest.raises(UsageError, match="--zones"):
-            Asked.of(resolve_config(None, {"save": (name,)}))
+            PlanDraft.of(resolve_config(None, {"save": (name,)}))
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from detector.core.errors import (
     error_of_code,
 )
 from detector.core.errors.machine import usable_cores
-from detector.core.run.child import GRACE_S, Child, end, python
+from detector.core.run.child import GRACE_S, Child, end, python_command
 from detector.core.run.signals import ROOT, Stop, Stopped
 from detector.core.sources._addresses import is_address, parse_address
 
@@ -251,7 +251,7 @@ class ClusterPool:
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
         text = f"the process that talks to Ray exited with status {process.returncode}"
-        words = last_words(self._child.read_said())
+        words = last_words(self._child.read_output())
         return f"{text}; its last output: {words}" if words else text
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ def _environment(address: str | None) -> dict[str, str]:
 
 
 def _command_line(folder: Path, pipe: int) -> list[str]:
-    return python("detector.batch.cluster.ray_process", pipe, folder)
+    return python_command("detector.batch.cluster.ray_process", pipe, folder)
 
 
 def _short_folder() -> Path:

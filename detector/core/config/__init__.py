@@ -1,1 +1,1 @@
-"""Every option once (schema.py), what sets them (levels.py), their texts (reference.py)."""
+"""Every option once (schema.py), the levels that set them (levels.py), texts (reference.py)."""

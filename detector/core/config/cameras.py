@@ -122,7 +122,9 @@ class EventsConfig:
         "URL",
     )
     mqtt_discovery: str | None = option(
-        None, "Announce cameras to Home Assistant; its prefix is homeassistant.", "PREFIX"
+        None,
+        "Announce cameras to Home Assistant; its discovery prefix is normally homeassistant.",
+        "PREFIX",
     )
 
 

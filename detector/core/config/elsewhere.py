@@ -1,4 +1,4 @@
-"""Other programs' names for our options and commands, for the command line and for Python."""
+"""Names that other programs use for our options and commands, and what to use instead."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+# Option of another program -> ours, or what to do instead.
 HABITS = {
     **dict.fromkeys(
         ("--source", "--input", "-i"), "name the source without an option: detect-video in.mp4"
@@ -42,7 +43,7 @@ HABITS = {
     "--track true": "--track",
     "--track botsort": "--track bytetrack or ocsort; no tracker compares appearances",
 }
-# The first word that people type -> our command.
+# Command of another program -> ours.
 WORDS = {
     "predict": "detect",
     "track": "detect --track",
@@ -55,6 +56,7 @@ WORDS = {
     "layers": "profile --only layers",
     "cfg": "config",
 }
+# Command that we do not have -> what to do instead.
 ABSENT = {
     "train": "training is not supported; train elsewhere and give the result with --model",
     "segment": "masks are not supported yet; models must give boxes",
@@ -69,7 +71,7 @@ ABSENT = {
     "help": "not a command; use detect-video --help",
     "live": "not a command; give a camera's address, such as detect-video rtsp://10.0.0.5/stream",
 }
-# Keyword that is not an option in Python -> what to write instead.
+# Keyword argument of other libraries -> what to write instead.
 IN_PYTHON = {
     "source": "pass it to detector(picture) or detector.stream(source)",
     "input": "pass it to detector(picture) or detector.stream(source)",
@@ -79,7 +81,7 @@ IN_PYTHON = {
     "stream": "use detector.stream(source) for videos and cameras",
     "save_txt": "use found.to_dict() or found.to_df() for the values",
 }
-# The same for attributes of a Detector and of its results.
+# Attribute of other libraries' detectors, results and streams -> what to write instead.
 OF_DETECTORS = {
     **{word: f"use detect-video {ours}" for word, ours in WORDS.items()},
     **ABSENT,
@@ -113,7 +115,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
 
 def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
-    """Return ``use size=640``, or None. ``known``: our keywords."""
+    """Return a hint such as ``use size=640``, or None. ``known``: our keywords."""
     if name in IN_PYTHON:
         return IN_PYTHON[name]
     ours = HABITS.get("--" + name.replace("_", "-"))
@@ -134,5 +136,5 @@ class AnswersAttributes:
 
         def __getattr__(self, name):
             answer = self.answers.get(name, "").replace("NAME", name)
-            said = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(f"{said}; {answer}" if answer else said, name=name, obj=self)
+            error = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(f"{error}; {answer}" if answer else error, name=name, obj=self)

@@ -7,13 +7,13 @@ from typing import Any
 
 
 def option(default: Any, help: str, metavar: str | None = None, **extra: Any) -> Any:
-    """Return a field of the tree, which is an option of the command line too.
+    """Return a field of the configuration tree, which also becomes a command-line option.
 
     ``help`` is the long text; the short one, of one line, is its first sentence unless ``short`` is
-    given. ``common``: --help alone shows it.
+    given. ``common``: --help shows the option; others only with ``--help all``.
 
     ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
-    (every number has both), ``flags`` if they are not ``--name``, ``hidden`` from --help, ``bare``:
-    the value of a flag that no value follows, ``also``: another type that Python accepts.
+    (required for numbers), ``flags`` if not ``--name``, ``hidden`` from --help, ``bare``: the value
+    of a flag without a value, ``also``: another type that the Python API accepts.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})

@@ -2,7 +2,7 @@
 
     cfg/default.yaml < options of the known model < a command's defaults < --config < flags
 
-An error names the path of what is wrong, and the nearest known key.
+Errors name the path of the wrong key, and the nearest known key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from detector.core.errors.yaml_parsing import parse_yaml
 FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options that name files
 MAX_TEXT = 4096  # characters of a value: the longest path that the system accepts
 COMMAND_LINE = "command line"  # origin of this level: messages name the flag, not the path
-OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # that users of other programs give to our choices
+OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # other programs' names for our choices
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
 _GROUPS = tuple(group.name for group in dataclasses.fields(Config))
@@ -54,7 +54,7 @@ def collect_levels(
     if model in known():
         path, description = read_level(folder() / "models" / f"{model}.yaml")
         lower.append((path, description.get("options") or {}))
-    elif config_file is None and (description_file := _file_beside_plan(model)) is not None:
+    elif config_file is None and (description_file := _find_description_of_plan(model)) is not None:
         upper.insert(0, _read_own_file(description_file))
     if defaults:
         lower.append(("defaults of the command", dict(defaults)))
@@ -66,29 +66,29 @@ def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, s
 
 
 def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
-    """Read a user's file. Paths in it may be relative to it; ``names`` may be a list of names."""
+    """Read a user's file. Its paths may be relative to its folder; ``names`` may be a list."""
     keep("the configuration", config_file)
     origin, content = read_level(config_file)
-    place = Path(config_file).parent
+    own_folder = Path(config_file).parent
     for group in (content, content.get("network"), content.get("calibration")):
         if not isinstance(group, dict):
             continue
         names = group.get("names")
         if isinstance(names, (list, dict)):
-            group["class_names"] = _names_in_order(origin, group.pop("names"))
+            group["class_names"] = _sort_names(origin, group.pop("names"))
         for key in FILES:
             value = group.get(key)
             if (
                 isinstance(value, str)
                 and not os.path.exists(value)
-                and os.path.isfile(place / value)
+                and os.path.isfile(own_folder / value)
             ):
-                group[key] = str(place / value)
+                group[key] = str(own_folder / value)
     return origin, content
 
 
-def _names_in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
-    """Return the names of [person, vehicle] or {0: person, 1: vehicle}."""
+def _sort_names(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
+    """Return class names in order of id from [person, vehicle] or {0: person, 1: vehicle}."""
     if isinstance(names, dict):
         by_id = {str(key): name for key, name in names.items()}  # a quoted key works too
         if by_id.keys() != {str(at) for at in range(len(names))}:
@@ -104,8 +104,8 @@ def _names_in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]
     return [str(name) for name in names]
 
 
-def _file_beside_plan(model: str) -> Path | None:
-    """Return x.yaml next to x.trt, which describes what the plan does not."""
+def _find_description_of_plan(model: str) -> Path | None:
+    """Return x.yaml next to x.trt, if any. It describes what the plan does not contain."""
     from detector.core.engines import only_engine
 
     if only_engine(model) is None:
@@ -126,7 +126,7 @@ def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
 
 
 def with_implied(config: Config) -> Config:
-    """Add what outputs imply: --save tracks needs --track."""
+    """Add the options that outputs need: --save tracks turns on --track."""
     from detector.core import sinks
 
     for sink in sinks.in_order({*(config.output.save or ())} & {*sinks.names()}):
@@ -148,20 +148,20 @@ def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (option, value) of a level, whether in its group or flat."""
+    """Yield (option, value) of a level whose options may be in groups or not."""
     for key, value in level.items():
         if key in _GROUPS and isinstance(value, Mapping | None):
             for name, leaf in (value or {}).items():
                 if name not in _LEAVES or _LEAVES[name][0] != key:
-                    raise UsageError(_unknown_key(origin, f"{key}.{name}"))
+                    raise UsageError(_explain_unknown_key(origin, f"{key}.{name}"))
                 yield name, leaf
         elif key in _LEAVES:
             yield key, value
         else:
-            raise UsageError(_unknown_key(origin, str(key)))
+            raise UsageError(_explain_unknown_key(origin, str(key)))
 
 
-def _unknown_key(origin: str, path: str) -> str:
+def _explain_unknown_key(origin: str, path: str) -> str:
     paths = {name: f"{group}.{name}" for name, (group, _) in _LEAVES.items()}
     name = path[:100].rsplit(".", 1)[-1].replace("-", "_")
     near = [paths[known] for known in difflib.get_close_matches(name, paths, 1, 0.5)]
@@ -183,7 +183,7 @@ _UNITS = {"GB": "GB", "DAYS": "days", "MIN": "minutes", "S": "seconds"}  # by me
 def _check(origin: str, name: str, value: Any) -> Any:
     group, leaf = _LEAVES[name]
     if isinstance(value, str):
-        Address(value, hide_path=name in SECRET_PATHS)  # registers its secrets before any message
+        Address(value, hide_path=name in SECRET_PATHS)  # registers secrets, before any message
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
     if name == "zones" and isinstance(value, Mapping):
         value = json.dumps(value)
@@ -195,8 +195,8 @@ def _check(origin: str, name: str, value: Any) -> Any:
 
 
 def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
-    """Convert a value of a file or the command line to an option's type. Raises UsageError."""
-    kind, optional = _type_of(leaf)
+    """Convert a value to an option's type, and check it. Raises UsageError."""
+    kind, optional = _parse_type(leaf)
     if value is None and optional:
         return None
     if value is None:
@@ -215,7 +215,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     if high is not None and value > high:
         percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
         raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
-    # An unknown engine is refused when engines are loaded, so that the error has its JSON document.
+    # An unknown engine is refused later, when engines load, because --json then prints the error.
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:
@@ -225,20 +225,20 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     return value
 
 
-def _type_of(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:
+def _parse_type(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:
     """Parse ``int | None`` to (int, True). Annotations are text here: ``from __future__``."""
     kind, _, rest = str(leaf.type).partition(" | ")
     return {known.__name__: known for known in _KINDS}[kind.partition("[")[0]], rest == "None"
 
 
 def _convert(kind: type, value: Any) -> Any:
-    """Convert YAML's value, or the command line's text, to an option's type. Raises ValueError."""
+    """Convert a value from YAML, or text, to ``kind``. Raises ValueError and TypeError."""
     if kind is tuple:
         items = split_list(value) if isinstance(value, str) else value
         items = items if isinstance(items, (list, tuple)) else [items]
         if not all(isinstance(item, (str, int, float)) for item in items):
             raise TypeError
-        return tuple(_text(item).strip() for item in items if str(item).strip())
+        return tuple(_to_text(item).strip() for item in items if str(item).strip())
     if isinstance(value, bool) is not (kind is bool):
         raise TypeError
     if kind is bool:
@@ -246,14 +246,14 @@ def _convert(kind: type, value: Any) -> Any:
     if kind is str:
         if not isinstance(value, (str, int, float)):
             raise TypeError
-        return _text(value)
+        return _to_text(value)
     number = kind(value)  # too many digits raise ValueError
     if number != number or (kind is int and number != float(value)):  # NaN; 1.5 frames
         raise ValueError
     return number
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     text = str(value)
     if len(text) > MAX_TEXT:
         raise ValueError

@@ -17,8 +17,8 @@ import yaml
 
 from detector.core.config.schema import Config, choices_of, flag_of, help_of, options, short_of
 
-# Options in Python: the groups of ``Detector``, and which of their options differ or are missing.
-# Writing and drawing are the caller's work, except ``blur``.
+# Groups whose options ``Detector`` takes, the exceptions, and options of other groups. In Python,
+# writing and drawing are the caller's work, except ``blur``.
 PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
 NOT_IN_PYTHON = ("model", "engine", "self_timing")
 ALSO_IN_PYTHON = ("blur", "infer_every", "zones")
@@ -60,9 +60,9 @@ def default_yaml() -> str:
         lines.append(f"{group.name}:\n")
         for name, leaf in options():
             if name == group.name:
-                text = " ".join([help_of(leaf), *_limits(leaf, help_of(leaf))])
+                text = " ".join([help_of(leaf), *_describe_limits(leaf, help_of(leaf))])
                 lines += [f"  # {line}\n" for line in textwrap.wrap(text, WIDTH - len("  # "))]
-                lines.append(f"  {leaf.name}: {_in_yaml(leaf.default)}\n")
+                lines.append(f"  {leaf.name}: {_to_yaml(leaf.default)}\n")
     return "".join(lines)
 
 
@@ -95,9 +95,11 @@ def options_table() -> str:
         lines.append(f"\n**{group.name}**\n\n| option | default | |\n|---|---|---|\n")
         for name, leaf in options():
             if name == group.name:
-                default = "" if leaf.default is None else f"`{_in_yaml(leaf.default)}`"
-                text = ". ".join([short_of(leaf).removesuffix("."), *_limits(leaf, short_of(leaf))])
-                lines.append(f"| `{_spelling(leaf)}` | {default} | {text} |\n")
+                default = "" if leaf.default is None else f"`{_to_yaml(leaf.default)}`"
+                text = ". ".join(
+                    [short_of(leaf).removesuffix("."), *_describe_limits(leaf, short_of(leaf))]
+                )
+                lines.append(f"| `{_flag_or_path(leaf)}` | {default} | {text} |\n")
     return "".join(lines).lstrip("\n")
 
 
@@ -108,7 +110,7 @@ def with_options_table(page: str) -> str:
     return f"{before}{BEGIN}{options_table()}{END}{after}"
 
 
-def _spelling(leaf: dataclasses.Field[Any]) -> str:
+def _flag_or_path(leaf: dataclasses.Field[Any]) -> str:
     """Return the flag; for an option hidden from --help, its path in YAML."""
     meta = leaf.metadata
     if meta.get("hidden"):
@@ -117,23 +119,23 @@ def _spelling(leaf: dataclasses.Field[Any]) -> str:
     return flags if meta["metavar"] is None else f"{flags} {meta['metavar']}"
 
 
-def _limits(leaf: dataclasses.Field[Any], text: str) -> list[str]:
+def _describe_limits(leaf: dataclasses.Field[Any], text: str) -> list[str]:
     """Return sentences for limits and choices that ``text`` does not state."""
     low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
     sentences = []
     if low is not None and high is not None and f"to {high}" not in text:
-        sentences.append(f"{_plain(low)} to {_plain(high)}.")
+        sentences.append(f"{_format_number(low)} to {_format_number(high)}.")
     missing = [choice for choice in choices_of(leaf) if choice not in text]
     if missing:
         sentences.append(f"One of {', '.join(choices_of(leaf))}.")
     return sentences
 
 
-def _plain(number: float) -> str:
+def _format_number(number: float) -> str:
     return str(int(number) if number == int(number) else number)
 
 
-def _in_yaml(value: Any) -> str:
+def _to_yaml(value: Any) -> str:
     return str(yaml.safe_dump(value)).removesuffix("...\n").strip()
 
 

@@ -1,7 +1,7 @@
 """Every option once: its name, default, limits and help. Options of cameras are in cameras.py.
 
-The command line, cfg/default.yaml and the table in docs/usage.md are made from this tree
-(cli/options.py, reference.py). levels.py fills it from files and flags, and checks the values.
+The command line (cli/options.py), cfg/default.yaml and the table in docs/usage.md (reference.py)
+are made from this tree. levels.py fills it from files and flags, and checks the values.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from detector.core.config.cameras import EventsConfig, LiveConfig, PageConfig, R
 from detector.core.config.field import option
 
 TRACKER = wings.default_tracker()
-# Choices are what the folders hold. They are listed when a text is shown or a value is checked;
-# listing imports no library, so that --help stays quick.
+# These functions list the choices that the folders contain. They are called when help is shown or
+# a value is checked, and import no library, so that --help stays quick.
 
 
 def _engines() -> Sequence[str]:
@@ -179,7 +179,7 @@ class RuntimeConfig:
 CALIBRATIONS = ("minmax", "entropy", "percentile")
 
 
-PACKAGED = "packaged"  # given instead of a source to calibrate on
+PACKAGED = "packaged"  # value of --calibrate for the calibration of the default model
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class SelectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrackingConfig:
-    """Options that work along tracks; setting one of them turns a tracker on."""
+    """Options of tracks. Setting infer_every, smooth or zones turns a tracker on."""
 
     track: str | None = option(
         None,
@@ -280,8 +280,8 @@ class TrackingConfig:
     )
 
     def __post_init__(self) -> None:
-        follows = self.infer_every is not None or self.smooth or self.zones is not None
-        if self.track is None and follows:
+        needs_tracks = self.infer_every is not None or self.smooth or self.zones is not None
+        if self.track is None and needs_tracks:
             object.__setattr__(self, "track", TRACKER)
 
 
@@ -355,10 +355,10 @@ class InputConfig:
     )
     grey_range: str = option(
         "auto",
-        "Grey samples of more than 8 bits, as of thermal cameras, that are drawn black and white: "
-        "29300-31500; full: all that they can hold; auto: those in use if they are a small part.",
+        "Range of grey samples of more than 8 bits, as from thermal cameras, that is drawn from "
+        "black to white: 29300-31500; full: the whole range; auto: the range in use, if narrow.",
         "LOW-HIGH",
-        short="Samples of deep grey that are black and white",
+        short="Range of deep grey drawn from black to white",
     )
 
 
@@ -527,17 +527,14 @@ class Config:
         """Return one option, whatever its group. Raises KeyError for an unknown name."""
         return getattr(getattr(self, _group_of(name)), name)
 
-    def has(self, name: str) -> bool:
-        return any(leaf.name == name for _, leaf in options())
-
     def with_options(self, given: Mapping[str, Any]) -> Config:
         """Return a copy with these options replaced. Raises KeyError for an unknown name."""
         groups: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
             groups.setdefault(_group_of(name), {})[name] = value
         changed = {
-            group: dataclasses.replace(getattr(self, group), **mine)
-            for group, mine in groups.items()
+            group: dataclasses.replace(getattr(self, group), **values)
+            for group, values in groups.items()
         }
         return dataclasses.replace(self, **changed)
 
@@ -565,7 +562,7 @@ TITLES = {
 }
 CAMERA_GROUPS = ("live", "record", "events")  # groups of commands that read cameras
 
-# Defaults of ``eval``, the customary ones for average precision.
+# Defaults of ``eval``, as usual for average precision.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
 
 
@@ -582,12 +579,12 @@ def flag_of(leaf: dataclasses.Field[Any]) -> str:
 
 
 def help_of(leaf: dataclasses.Field[Any]) -> str:
-    """Return the help text of an option, with its choices where the text has a place for them."""
+    """Return the help text of an option, with its choices in place of ``{choices}``."""
     return _with_choices(leaf, leaf.metadata["help"])
 
 
 def short_of(leaf: dataclasses.Field[Any]) -> str:
-    """Return the text of an option in one line: at most 50 characters."""
+    """Return the short help text of an option, at most 50 characters."""
     first = leaf.metadata["help"].split(". ")[0].split(";")[0].removesuffix(".")
     return _with_choices(leaf, leaf.metadata.get("short", first))
 

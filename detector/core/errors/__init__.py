@@ -42,7 +42,7 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 STOPPED_CODES = (EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED)
 
-LOGGED = "traceback: "  # starts an exception's note that names the file with its traceback
+LOGGED = "traceback: "  # prefix of an exception's note that names the file with its traceback
 
 
 class DetectVideoError(Exception):
@@ -62,7 +62,7 @@ class DetectVideoError(Exception):
     exit_code = EXIT_INTERNAL
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(_one_line(redact(str(message))))
+        super().__init__(_join_lines(redact(str(message))))
 
 
 class UsageError(DetectVideoError):
@@ -95,15 +95,15 @@ def error_of_code(exit_code: int) -> type[DetectVideoError]:
     return next((kind for kind in kinds if kind.exit_code == exit_code), DetectVideoError)
 
 
-def _one_line(message: str) -> str:
+def _join_lines(message: str) -> str:
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
     if message.isprintable():
         return message
-    return "".join(map(_printable, re.sub(r"\s*[\r\n]\s*", " ", message)))
+    return "".join(map(_escape, re.sub(r"\s*[\r\n]\s*", " ", message)))
 
 
-def _printable(character: str) -> str:
+def _escape(character: str) -> str:
     if character.isprintable():
         return character
     return character.encode("unicode_escape").decode("ascii")

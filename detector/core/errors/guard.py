@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from detector.core.errors import DetectVideoError, UsageError
@@ -17,66 +18,35 @@ Identity = tuple[int, int]  # device, inode
 Paths = Callable[[], Iterable[str | Path]]
 
 
-class Guard:
-    """Protected files by identity, and names in folders that a run is going to write."""
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """Protected files and names. ``unlisted``: functions that list files when a writer asks."""
 
-    def __init__(self, outer: Guard | None = None) -> None:
-        """Inherit from ``outer``: a run inside a command guards the command's files too."""
-        # Resolved when a writer first meets an existing file, which is rare.
-        self._waiting: list[tuple[str, Paths]] = [] if outer is None else list(outer._waiting)
-        self._files: dict[Identity, tuple[str, str]] = {} if outer is None else dict(outer._files)
-        self._names: dict[tuple[Identity, str], str] = {} if outer is None else dict(outer._names)
+    unlisted: list[tuple[str, Paths]] = field(default_factory=list)
+    files: dict[Identity, tuple[str, str]] = field(default_factory=dict)
+    names: dict[tuple[Identity, str], str] = field(default_factory=dict)
 
-    def keep(self, what: str, paths: Paths) -> None:
-        self._waiting.append((what, paths))
-
-    def reserve(self, what: str, folder: Path, names: Iterable[str]) -> None:
-        if (place := _identity(folder)) is not None:
-            self._names.update({(place, name): what for name in names})
-
-    def refuse(self, target: str | Path, cure: str) -> None:
-        real = Path(os.path.realpath(target))
-        place = _identity(real.parent)
-        if place is not None and (what := self._names.get((place, real.name))) is not None:
-            raise UsageError(f"{target}: belongs to {what} and would be overwritten; {cure}")
-        if (identity := _identity(real)) is None:
-            return
-        self._look()
-        if (known := self._files.get(identity)) is not None:
-            what, path = known
-            also = "" if path == str(target) else f" ({path})"
-            raise UsageError(f"{target}: is {what} itself{also} and would be overwritten; {cure}")
-
-    def refuse_folder(self, folder: Path) -> None:
-        real = os.path.realpath(folder)
-        if not os.path.isdir(real):
-            return
-        self._look()
-        for what, path in self._files.values():
-            if os.path.dirname(os.path.realpath(path)) == real:
-                raise UsageError(
-                    f"{folder}: contains {path}, which is {what}; choose another with -o"
-                )
-
-    def _look(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for what, paths in waiting:
+    def list_files(self) -> dict[Identity, tuple[str, str]]:
+        while self.unlisted:
+            what, paths = self.unlisted.pop(0)
             try:
                 listed = list(paths())
-            except DetectVideoError:  # its reader reports what is wrong
+            except DetectVideoError:  # the reader of these files reports the error
                 continue
             for path in listed:
-                if (identity := _identity(path)) is not None and not os.path.isdir(path):
-                    self._files.setdefault(identity, (what, str(path)))
+                if (identity := _identify(path)) is not None and not os.path.isdir(path):
+                    self.files.setdefault(identity, (what, str(path)))
+        return self.files
 
 
-_current: ContextVar[Guard | None] = ContextVar("guard", default=None)
+_current: ContextVar[_Guard | None] = ContextVar("guard", default=None)
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Guard files during the block: its kept files, and those of an outer block."""
-    token = _current.set(Guard(_current.get()))
+    """Guard files during the block. What an outer block guards stays guarded."""
+    outer = _current.get() or _Guard()
+    token = _current.set(_Guard([*outer.unlisted], {**outer.files}, {**outer.names}))
     try:
         yield
     finally:
@@ -85,38 +55,51 @@ def guarded() -> Iterator[None]:
 
 def keep(what: str, *paths: str | Path | None) -> None:
     """Let nothing overwrite these files, which the command reads. ``what``: "the model". None and
-    missing files are skipped. Outside ``guarded`` it does nothing."""
-    if (guard := _current.get()) is not None:
-        guard.keep(what, lambda: [path for path in paths if path is not None])
+    missing files are skipped. Does nothing outside ``guarded``."""
+    keep_listed(what, lambda: [path for path in paths if path is not None])
 
 
 def keep_listed(what: str, paths: Paths) -> None:
     """Keep files that take a while to list: ``paths`` is called when a writer asks."""
     if (guard := _current.get()) is not None:
-        guard.keep(what, paths)
+        guard.unlisted.append((what, paths))
 
 
 def reserve(what: str, folder: Path, names: Iterable[str]) -> None:
     """Reserve names in ``folder`` for ``what``, whether the files exist yet or not."""
-    if (guard := _current.get()) is not None:
-        guard.reserve(what, folder, names)
+    guard, place = _current.get(), _identify(folder)
+    if guard is not None and place is not None:
+        guard.names.update({(place, name): what for name in names})
 
 
 def refuse_kept(target: str | Path, cure: str = "choose another with -o") -> None:
     """Raise UsageError if writing ``target`` would overwrite a kept file, by any link or name."""
-    if (guard := _current.get()) is not None:
-        guard.refuse(target, cure)
+    if (guard := _current.get()) is None:
+        return
+    real = Path(os.path.realpath(target))
+    place = _identify(real.parent)
+    if place is not None and (what := guard.names.get((place, real.name))) is not None:
+        raise UsageError(f"{target}: belongs to {what} and would be overwritten; {cure}")
+    identity = _identify(real)
+    if identity is not None and (known := guard.list_files().get(identity)) is not None:
+        what, path = known
+        also = "" if path == str(target) else f" ({path})"
+        raise UsageError(f"{target}: is {what} itself{also} and would be overwritten; {cure}")
 
 
 def refuse_folder_of_kept(folder: Path) -> None:
-    if (guard := _current.get()) is not None:
-        guard.refuse_folder(folder)
+    real, guard = os.path.realpath(folder), _current.get()
+    if guard is None or not os.path.isdir(real):
+        return
+    for what, path in guard.list_files().values():
+        if os.path.dirname(os.path.realpath(path)) == real:
+            raise UsageError(f"{folder}: contains {path}, which is {what}; choose another with -o")
 
 
-def _identity(path: str | Path) -> Identity | None:
+def _identify(path: str | Path) -> Identity | None:
     """Identify a file or folder, following links; None for anything else, or if absent."""
     try:
-        about = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return about.st_dev, about.st_ino
+    return status.st_dev, status.st_ino

@@ -1,8 +1,8 @@
-"""Keep reading the same file, whatever happens to its name meanwhile.
+"""Keep reading the same file during a run, even if another file takes its name.
 
-A video is opened several times during a run: by decoders, for its sound, for its digest. If another
-file moved to its name, a run would mix the two. So it is opened once (``hold``), and every other
-opening goes through that descriptor (``name_to_open``).
+A run opens a video several times: for its pictures, its sound and its digest. If another file took
+its name, the run would mix the two. So the file is opened once (``hold``), and libraries open it
+again through that descriptor (``name_to_open``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from detector.core.errors import DetectVideoError, OutputError
 from detector.core.errors.writing import temporary_folder
 
 READ_BYTES = 1 << 20
-OBJECT_BYTES = 1 << 16  # requested from a store at once; its blocks are larger
-DESCRIPTORS = Path("/proc/self/fd")  # if the system has it: each entry links to an open file
+OBJECT_BYTES = 1 << 16  # PyAV's buffer for an object in a store, which reads larger blocks
+DESCRIPTORS = Path("/proc/self/fd")  # each entry links to an open file; absent on some systems
 LARGEST_HASHED = 2 << 30  # bytes; takes about two seconds to read
 
 
@@ -33,10 +33,10 @@ class HeldFile:
         self.path = path
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.before = os.fstat(self.descriptor)
-        self.fingerprint, self.suffix = _fingerprint(self.descriptor), suffix
+        self.fingerprint, self.suffix = fingerprint(self.descriptor), suffix
         self.name = os.path.abspath(path)
         if link_folder is not None and DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
-            # Keep the suffix: FFmpeg guesses the format of raw streams by it.
+            # Keep the suffix, from which FFmpeg guesses the format of raw streams.
             suffix = Path(path).suffix if suffix is None else suffix
             link = str(link_folder / f"in{suffix if suffix.isascii() else ''}")
             with suppress(OSError):
@@ -44,7 +44,7 @@ class HeldFile:
                 self.name = link
 
     def _may_be_a_playlist(self) -> bool:
-        """Return whether it may name files relative to its folder: then it needs its own name."""
+        """Return whether the file may name others relative to itself, so that its path matters."""
         start = os.pread(self.descriptor, 64, 0)
         return not start or start.decode("ascii", "replace").replace("\n", "").isprintable()
 
@@ -63,30 +63,30 @@ class HeldFile:
 
     def changes(self) -> list[str]:
         """Describe what happened to the file since it was opened, in sentences for the user."""
-        now, said = os.fstat(self.descriptor), []
+        now, changes = os.fstat(self.descriptor), []
         if now.st_size != self.before.st_size:
-            did = "grew" if now.st_size > self.before.st_size else "shrank"
-            said.append(
-                f"{self.path} {did} from {self.before.st_size} to {now.st_size} bytes during the "
+            verb = "grew" if now.st_size > self.before.st_size else "shrank"
+            changes.append(
+                f"{self.path} {verb} from {self.before.st_size} to {now.st_size} bytes during the "
                 "run; its sha256 is that of its content at the end"
             )
         elif now.st_mtime_ns != self.before.st_mtime_ns:
-            said.append(
+            changes.append(
                 f"{self.path} was written to during the run; its sha256 is that of its content at "
                 "the end"
             )
         with suppress(OSError):
             if not os.path.samestat(os.stat(self.path), now):
-                said.append(
+                changes.append(
                     f"{self.path} was replaced during the run; frames and sha256 are from the file "
                     "at the start"
                 )
-        return said
+        return changes
 
 
 class _Holders:
-    """The holders of one path. Another thread may be about to open a name that one of them got, so
-    all files are closed when the last holder leaves."""
+    """The ``hold`` blocks of one path. Another thread may be about to open the name of one of their
+    files, so all files are closed together when the last block ends."""
 
     def __init__(self) -> None:
         self.files: list[HeldFile] = []
@@ -94,10 +94,10 @@ class _Holders:
 
     def add(self, path: str, suffix: str | None) -> HeldFile | None:
         for held in self.files:
-            if _fingerprint(path) == held.fingerprint and held.suffix == suffix:
+            if fingerprint(path) == held.fingerprint and held.suffix == suffix:
                 return held
         folder = None
-        with suppress(OutputError):  # without a link, its own name is opened
+        with suppress(OutputError):  # without a link, libraries open the path itself
             folder = self.open.enter_context(temporary_folder())
         try:
             held = HeldFile(path, folder, suffix)
@@ -114,8 +114,8 @@ _entering = threading.Lock()
 
 @contextmanager
 def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
-    """Keep ``path`` open during the block. Yield None if it cannot be opened: its reader reports
-    why. ``suffix``: of the name for libraries; None: the file's own."""
+    """Keep ``path`` open during the block. Yield None if it cannot be opened; its reader reports
+    why. ``suffix``: suffix of the name that libraries open; None: the file's own."""
     if not os.path.isfile(path):
         yield None
         return
@@ -139,12 +139,13 @@ def name_to_open(path: str) -> str:
     which cannot be taken for a protocol ("clip:1.mp4" could)."""
     if (holders := _held.get(path)) is None or not holders.files:
         return os.path.abspath(path)
-    held = holders.files[-1]  # its link may have been removed with TMPDIR
-    return held.name if os.path.lexists(held.name) else f"{DESCRIPTORS}/{held.descriptor}"
+    held = holders.files[-1]
+    has_link = os.path.lexists(held.name)  # False if the user removed TMPDIR
+    return held.name if has_link else f"{DESCRIPTORS}/{held.descriptor}"
 
 
 class OpenObject(Protocol):
-    """An object in a store, opened for reading; ``name``: its address."""
+    """An object in a store, open for reading. ``name``: its address."""
 
     name: str
 
@@ -154,45 +155,45 @@ class OpenObject(Protocol):
     def read(self, length: int = -1) -> bytes: ...
 
     def pread(self, length: int, start: int) -> bytes:
-        """Read like os.pread, with the arguments in this order."""
+        """Read ``length`` bytes at offset ``start``."""
 
 
-_named: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
+_openers: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
 
 
 @contextmanager
-def hold_as(address: str, what: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
-    """Yield a name; opening it during the block opens what ``what`` returns for it, or PyAV with
-    these arguments. The name is the address without its query, numbered if it is taken."""
-    suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams by it
+def hold_as(address: str, opener: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
+    """Yield a name to open during the block: the address, numbered if it is taken. ``opener``:
+    function from the name to its object, or the arguments with which PyAV opens it."""
+    suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams from it
     names = chain([address], (f"{address}#{number}{suffix}" for number in count(2)))
-    name = next(name for name in names if _named.setdefault(name, what) is what)
+    name = next(name for name in names if _openers.setdefault(name, opener) is opener)
     try:
         yield name
     finally:
-        del _named[name]
+        del _openers[name]
 
 
 def open_object(name: str) -> OpenObject | None:
-    """Open the held object of this name; None if the name is a file's."""
-    what = _named.get(name)
-    return what(name) if callable(what) else None
+    """Open the object that ``hold_as`` gave this name; None if the name is a file's."""
+    opener = _openers.get(name)
+    return opener(name) if callable(opener) else None
 
 
 def how_to_open(path: str) -> dict[str, Any]:
-    """Return the arguments for PyAV to open ``path``: a file's name, or a held object, from which
-    FFmpeg may open no other address (HLS, concat)."""
-    if isinstance(arguments := _named.get(path), dict):
+    """Return the arguments with which PyAV opens ``path``: a file's name, or an object, whose
+    content must not make FFmpeg open other addresses (HLS, concat)."""
+    if isinstance(arguments := _openers.get(path), dict):
         return dict(arguments)
-    found = open_object(path)
-    if found is None:
+    file = open_object(path)
+    if file is None:
         return {"file": name_to_open(path)}
-    return {"file": found, "options": {"protocol_whitelist": "none"}, "buffer_size": OBJECT_BYTES}
+    return {"file": file, "options": {"protocol_whitelist": "none"}, "buffer_size": OBJECT_BYTES}
 
 
 def bad_tags() -> dict[str, str]:
-    """Return the argument for PyAV to replace invalid UTF-8 in tags. Since PyAV 19 there is none:
-    such bytes become surrogates, which ``printable`` and text encoders handle."""
+    """Return the argument that makes PyAV replace invalid UTF-8 in tags. PyAV 19 needs none: it
+    makes surrogates of such bytes, which ``printable`` and text encoders handle."""
     import av
 
     return {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
@@ -203,28 +204,29 @@ _watched: ContextVar[dict[str, tuple[int, ...] | None] | None] = ContextVar("wat
 
 @contextmanager
 def unchanged(paths: Iterable[str | Path | None], error: type[DetectVideoError]) -> Iterator[None]:
-    """Raise ``error`` at the end of the block if one of the files was replaced or written to: what
-    was read may mix both. ``watch`` adds files during the block."""
+    """Raise ``error`` at the end of the block if one of the files was replaced or written to, since
+    the block may have read both contents. ``watch`` adds files during the block."""
     token = _watched.set({})
     try:
         watch(*paths)
         yield
-        for path, was in (_watched.get() or {}).items():
-            if _fingerprint(path) != was:
+        for path, before in (_watched.get() or {}).items():
+            if fingerprint(path) != before:
                 raise error(f"{path}: changed while it was read; run the command again")
     finally:
         _watched.reset(token)
 
 
 def watch(*paths: str | Path | None) -> None:
-    """Add files about to be read to the block of ``unchanged``; does nothing outside one."""
+    """Add files to the enclosing ``unchanged`` block, before they are read. No effect outside."""
     if (watched := _watched.get()) is not None:
         for path in paths:
             if path is not None:
-                watched.setdefault(str(path), _fingerprint(path))
+                watched.setdefault(str(path), fingerprint(path))
 
 
-def _fingerprint(path: str | Path | int) -> tuple[int, ...] | None:
+def fingerprint(path: str | Path | int) -> tuple[int, ...] | None:
+    """Return a value that changes with the file; None if there is no such file."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):

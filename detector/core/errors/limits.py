@@ -1,8 +1,8 @@
 """Limits against damaged and hostile model files, and the variable that raises them all.
 
-Each is at least ten times what the largest real file needs (docs/models.md has the table).
-DETECT_VIDEO_MODEL_LIMITS=10 makes all of them ten times as high, for a larger file that the user
-trusts. Limits of the format itself, or of the machine's memory, remain.
+Each limit is at least ten times what the largest real file needs (docs/models.md has the table).
+DETECT_VIDEO_MODEL_LIMITS=10 makes all limits ten times as high, for a larger file that the user
+trusts. It does not change limits of the file format, or of the machine's memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
 
 VARIABLE = "DETECT_VIDEO_MODEL_LIMITS"
-MOST = 1_000_000
+MAX_FACTOR = 1_000_000
 
 
 def raised(limit: int) -> int:
-    """Return the limit in force. Raises UsageError if the variable is not a factor."""
+    """Return the limit times the variable's factor. Raises UsageError if it is not a factor."""
     return limit * _factor()
 
 
@@ -29,6 +29,8 @@ def _factor() -> int:
     text = os.environ.get(VARIABLE)
     if not text:
         return 1
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST):
-        raise UsageError(f"{VARIABLE}={quote(text)}: must be a factor from 1 to {MOST:,}")
+    if not (
+        text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MAX_FACTOR
+    ):
+        raise UsageError(f"{VARIABLE}={quote(text)}: must be a factor from 1 to {MAX_FACTOR:,}")
     return int(text)

@@ -1,6 +1,6 @@
-"""The resources that this process may use: cores, their instructions, and memory. Requests that can
-never fit are refused in advance: Linux promises more memory than it has and later kills the
-process, so no MemoryError would come."""
+"""The resources that this process may use: cores, their instructions, and memory. We refuse
+requests that can never fit, because Linux overcommits memory and later kills the process, where
+Python would have raised MemoryError."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ CORES_VARIABLE = "DETECT_VIDEO_CORES"
 
 def usable_cores() -> int:
     """Return how many cores this process may use, perhaps fewer than the computer has."""
-    there = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
     share = os.environ.get(CORES_VARIABLE, "")
-    return min(there, max(1, int(share))) if share.isdecimal() else there
+    return min(cores, max(1, int(share))) if share.isdecimal() else cores
 
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the CPU's abilities: flags on x86, features on ARM; empty except on Linux."""
+    """Return the CPU's flags (x86) or features (ARM); empty except on Linux."""
     try:
         lines = (PROC / "cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
-    named = (line for line in lines if line.startswith(("flags", "Features")))
-    return frozenset(flag for line in named for flag in line.partition(":")[2].split())
+    listings = (line for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(flag for line in listings for flag in line.partition(":")[2].split())
 
 
 def adds_int8_in_16_bits() -> bool:
@@ -49,15 +49,15 @@ def adds_int8_in_16_bits() -> bool:
 
 @cache
 def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
-    """Return the memory of the computer, or of the container if less; not what is free, so that a
-    run that fits today is not refused tomorrow because of another program."""
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Return the memory of the computer, or of the container if less. Memory in use counts too, so
+    that a run that fits today is not refused tomorrow because of another program."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = container_limit(proc, root)
-    return min(there, limit) if limit else there
+    return min(memory, limit) if limit else memory
 
 
 def resident_bytes(proc: Path = PROC) -> int | None:
-    """Return the physical memory that this process holds now; None if unknown."""
+    """Return the resident memory of this process; None if unknown."""
     try:
         return int((proc / "self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -66,23 +66,23 @@ def resident_bytes(proc: Path = PROC) -> int | None:
 
 def peak_memory_mb(proc: Path = PROC) -> float | None:
     """Return the peak resident memory of this process, 10^6 bytes; None except on Linux.
-    ``ru_maxrss`` would start at the size of the parent process."""
+    (``ru_maxrss`` starts at the size of the parent process.)"""
     try:
-        found = (proc / "self/status").read_text().partition("VmHWM:")[2]
-        return int(found.split()[0]) * 1024 / 1e6
+        peak = (proc / "self/status").read_text().partition("VmHWM:")[2]
+        return int(peak.split()[0]) * 1024 / 1e6
     except (OSError, IndexError):
         return None
 
 
 def too_much(needed: int) -> str | None:
     """Return a message if ``needed`` bytes exceed the memory or ``ulimit -v``; None if they fit."""
-    there, whose = machine_bytes(), "this machine has"
+    available, owner = machine_bytes(), "this machine has"
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if space != resource.RLIM_INFINITY and space < there:
-        there, whose = space, "ulimit -v leaves"
-    if needed <= there:
+    if space != resource.RLIM_INFINITY and space < available:
+        available, owner = space, "ulimit -v leaves"
+    if needed <= available:
         return None
-    return f"{needed / GB:,.1f} GB, and {whose} {there / GB:,.1f} GB"
+    return f"{needed / GB:,.1f} GB, and {owner} {available / GB:,.1f} GB"
 
 
 def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
@@ -91,27 +91,27 @@ def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
         lines = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
     except OSError:
         return None
-    found: list[int] = []
+    limits: list[int] = []
     for _, controllers, path in lines:
         if "memory" in controllers.split(","):
-            found += _limits_up(root / "memory", path, "memory.limit_in_bytes")
+            limits += _read_limits(root / "memory", path, "memory.limit_in_bytes")
         elif not controllers:
-            found += _limits_up(root, path, "memory.max")
-    return min(found, default=None)
+            limits += _read_limits(root, path, "memory.max")
+    return min(limits, default=None)
 
 
-def _limits_up(root: Path, path: str, name: str) -> list[int]:
-    """Return the limits of the process's group and its parents; a container's may be the root."""
-    place = root / path.lstrip("/")
-    found = []
-    for folder in {root, place, *place.parents}:
+def _read_limits(root: Path, path: str, name: str) -> list[int]:
+    """Return the limits of a cgroup and its parents. In a container, the root may be the group."""
+    group = root / path.lstrip("/")
+    limits = []
+    for folder in {root, group, *group.parents}:
         if folder.is_relative_to(root):
             try:
-                found.append(int((folder / name).read_text()))
+                limits.append(int((folder / name).read_text()))
             except (OSError, ValueError):  # no such file; "max"
                 continue
-    return found
+    return limits
 
 
 class NotHereError(Exception):
-    """A pass cannot run with this computer, engine or permission; the text is the reason."""
+    """This computer, engine or permission does not allow a measurement; the text says why."""

@@ -1,7 +1,7 @@
 """Parse untrusted JSON or YAML with limits on depth, size and numbers.
 
-A few hundred bytes of YAML can expand to a billion names (aliases of aliases), a row of brackets
-exhausts Python's stack, and a number of 6,000 digits cannot be printed. Errors are one line with
+A few hundred bytes of YAML can expand to a billion names (aliases of aliases), many open brackets
+exhaust Python's stack, and a number of 6,000 digits cannot be printed. Errors are one line with
 file and line number. Values are None, booleans, 64-bit integers, floats, text, lists, mappings.
 """
 
@@ -30,16 +30,16 @@ _short.maxstring, _short.maxlong, _short.maxother = 60, 40, 60
 
 
 def quote(value: object) -> str:
-    """Return a value of a file for a message, shortened if it is long."""
+    """Quote a value from a file in a message; long values are shortened."""
     return _short.repr(value)
 
 
 class _NotAllowedError(ValueError):
-    """JSON that we refuse although the format allows it. ``found``: the text in question."""
+    """Raised for JSON that we refuse although Python's parser accepts it."""
 
-    def __init__(self, reason: str, found: str = "") -> None:
+    def __init__(self, reason: str, refused_text: str = "") -> None:
         super().__init__(reason)
-        self.reason, self.found = reason, found
+        self.reason, self.refused_text = reason, refused_text
 
 
 def parse_json(
@@ -49,13 +49,13 @@ def parse_json(
     *,
     cure: str = "",
     first_line: int = 1,
-    halves: bool = False,
+    surrogates: bool = False,
 ) -> Any:
     """Return the content of a JSON text.
 
-    ``origin``: the file; ``first_line``: where in it. ``halves``: allow lone surrogates, as our own
-    documents have for file names that are not UTF-8. Raises ``error`` with file and line. NaN and
-    Infinity are refused; a float beyond the range of doubles is infinite, which callers check.
+    ``origin``: the file; ``first_line``: the text's first line in it. ``surrogates``: allow lone
+    surrogates, which our documents use for file names that are not UTF-8. Raises ``error`` with
+    file and line. NaN and Infinity are refused, but a float too large for a double is infinite.
     """
     end = f"; {cure}" if cure else ""
     try:
@@ -66,41 +66,41 @@ def parse_json(
     if (size := too_much(_json_bytes(plain))) is not None:
         raise error(f"{origin}: its content would need {size}; split the file{end}")
     try:
-        content = json.loads(plain, parse_int=_whole_number, parse_constant=_no_number)
-        _check_depth(content, texts=not halves and SURROGATE.search(plain) is not None)
+        content = json.loads(plain, parse_int=_parse_integer, parse_constant=_refuse_constant)
+        _check_depth(content, texts=not surrogates and SURROGATE.search(plain) is not None)
     except json.JSONDecodeError as exc:
-        where, reason = exc.lineno, exc.msg
+        line, reason = exc.lineno, exc.msg
     except RecursionError:
-        where, reason = None, TOO_DEEP
+        line, reason = None, TOO_DEEP
     except _NotAllowedError as exc:
-        where, reason = _line_of(plain, exc.found), exc.reason
+        line, reason = _find_line(plain, exc.refused_text), exc.reason
     else:
         return content
-    if where is None and "\n" not in plain.strip():
-        where = 1
-    line = "" if where is None else f":{where + first_line - 1}"
-    raise error(f"{origin}{line}: not valid JSON ({reason}){end}")
+    if line is None and "\n" not in plain.strip():
+        line = 1
+    place = "" if line is None else f":{line + first_line - 1}"
+    raise error(f"{origin}{place}: not valid JSON ({reason}){end}")
 
 
 def _json_bytes(text: str) -> int:
-    """Estimate the least memory of the content, from the number of brackets and commas."""
+    """Estimate the minimum memory of the content from the number of brackets and commas."""
     lists, mappings, items = (text.count(sign) for sign in "[{,")
     return lists * LIST_BYTES + mappings * MAPPING_BYTES + items * ITEM_BYTES
 
 
-def _whole_number(text: str) -> int:
+def _parse_integer(text: str) -> int:
     number = int(text) if len(text) <= len(str(-LARGEST)) else LARGEST + 1
     if not -LARGEST <= number <= LARGEST:
         raise _NotAllowedError(f"a whole number of {len(text)} digits is too large", text)
     return number
 
 
-def _no_number(text: str) -> float:
+def _refuse_constant(text: str) -> float:
     raise _NotAllowedError(f"{text} is not a JSON number", text)
 
 
-def _line_of(text: str, found: str) -> int | None:
-    at = text.find(found) if found else -1
+def _find_line(text: str, refused_text: str) -> int | None:
+    at = text.find(refused_text) if refused_text else -1
     return None if at < 0 else text.count("\n", 0, at) + 1
 
 
@@ -121,7 +121,7 @@ def _check_depth(content: Any, texts: bool) -> None:
 
 
 def is_text(text: str) -> bool:
-    """Return whether the text can be encoded: JSON's escapes allow lone surrogates."""
+    """Return whether the text can be encoded. Lone surrogates, which JSON can escape, cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

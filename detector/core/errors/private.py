@@ -1,4 +1,4 @@
-"""Files of this account alone: created private, not trusted if another account could write them."""
+"""Create and read files that only this account can write, and find out which others can."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
-ACL = "system.posix_acl_access"  # extended attribute of a file with rights for single accounts
+ACL = "system.posix_acl_access"  # extended attribute with the rights of individual accounts
 
 
 def user_cache() -> Path:
@@ -23,7 +23,7 @@ def user_cache() -> Path:
 
 
 def has_no_home(folder: Path) -> bool:
-    """Return whether it is below an unknown home: its ``~`` must not become a folder here."""
+    """Return whether ``user_cache`` found no home: a folder named ``~`` must not be created."""
     return folder.parts[:1] == ("~",)
 
 
@@ -39,7 +39,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def read_own(path: Path, limit: int) -> bytes:
-    """Return the content of a plain file. Raises OSError, also for a link; never waits."""
+    """Return a regular file's content, at most ``limit`` bytes. Never blocks. Raises OSError."""
     with os.fdopen(open_own(path), "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -48,7 +48,7 @@ def read_own(path: Path, limit: int) -> bytes:
 
 
 def open_own(path: Path) -> int:
-    """Open a plain file that is not a link; return its descriptor. Raises OSError."""
+    """Open a regular file that is not a link; return its descriptor. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -57,33 +57,33 @@ def open_own(path: Path) -> int:
 
 
 def who_else_may_write(path: Path) -> str | None:
-    """Describe the other account that could change a file or folder; None if there is none, or if
-    it is absent. Follows links. Root does not count: it could also change the program."""
+    """Describe the other account that could change a file or folder; None if there is none, or no
+    such path. Follows links. Root is ignored, since it could also change the program."""
     try:
-        about = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    mode = f"mode {stat.S_IMODE(about.st_mode):04o}"
-    if about.st_uid not in (0, os.geteuid()):
-        return f"it belongs to {_account(about.st_uid)}"
-    if about.st_mode & stat.S_IWOTH:
+    mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"it belongs to {_account_name(status.st_uid)}"
+    if status.st_mode & stat.S_IWOTH:
         return f"everyone may write there ({mode})"
-    if about.st_mode & stat.S_IWGRP and not _is_of_one(about.st_gid, path):
+    if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid, path):
         return f"its group may write there ({mode})"
     return None
 
 
 def is_roots(path: Path) -> bool:
-    """Return whether root owns it and no other account may change it."""
+    """Return whether root owns ``path`` and no other account may change it."""
     try:
         return path.lstat().st_uid == 0 and who_else_may_write(path) is None
     except OSError:
         return False
 
 
-def _is_of_one(gid: int, path: Path) -> bool:
-    """Return whether a group contains only this account or root. Many systems give every account a
-    group of its own name and a umask of 002: only its account may write with such a group."""
+def _is_private_group(gid: int, path: Path) -> bool:
+    """Return whether a group contains only this account or root. On many systems every account has
+    a group with its name and a umask of 002, so that its files are writable by that group."""
     with suppress(OSError):
         if ACL in os.listxattr(path):
             return False
@@ -94,7 +94,7 @@ def _is_of_one(gid: int, path: Path) -> bool:
     return group.gr_name in (name, "root") and set(group.gr_mem) <= {name, "root"}
 
 
-def _account(uid: int) -> str:
+def _account_name(uid: int) -> str:
     try:
         return f"the account {pwd.getpwuid(uid).pw_name}"
     except KeyError:

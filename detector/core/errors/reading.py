@@ -1,7 +1,7 @@
-"""Read a text file that the user names, with limits on its size and on the wait for it.
+"""Read a text file that the user names, with limits on its size and on the time it takes.
 
-A name can refer to anything: a file of 40 GB, ``/dev/zero``, a pipe without a writer. A pipe that
-ends works like a file (``--names <(sort a.txt)``); signals interrupt the wait for it.
+The name can refer to anything: a file of 40 GB, ``/dev/zero``, a pipe without a writer. A pipe that
+ends works like a file (``--names <(sort a.txt)``). Signals interrupt reading.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SILENCE_S = 30.0  # how long a pipe may stay silent; covers the slowest start of
 BLOCK_BYTES = 1 << 20
 TEXT_BYTES = 1 << 20  # enough for hand-written files: a configuration, a list of names
 
-# Contents of pipes by device and inode: a pipe can be read once, and names may be needed twice.
+# Contents of pipes by device and inode, because a pipe can be read only once.
 _pipes: dict[tuple[int, int], bytes] = {}
 
 
@@ -51,9 +51,8 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a file, or of a pipe or device that ends, of at most ``limit`` bytes.
 
-    ``what``: what it should be, with its article ("a list of names"). Raises ``error`` with one
-    line that names the file: it cannot be read (``cure``: what the user can do), is too large, or
-    is a silent pipe.
+    ``what``: the expected content, with its article ("a list of names"). Raises ``error`` if the
+    file cannot be read (``cure``: what the user can do), is too large, or is a silent pipe.
     """
     try:
         # Without O_NONBLOCK, opening a pipe without a writer would already block.
@@ -71,13 +70,13 @@ def read_bytes(
         reason = getattr(exc, "strerror", None) or str(exc)
         raise error(f"{path}: cannot be read: {reason}; {cure}") from exc
     if data is None:
-        raise error(f"{path}: larger than {_size(limit)}, so it is not {what}; check the path")
+        raise error(f"{path}: larger than {_format(limit)}, so it is not {what}; check the path")
     return data
 
 
 def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) -> None:
-    """Raise ``error`` if ``path`` is a pipe, a device or a folder: for files read in pieces, or by
-    a library. An absent file passes: its reader reports it."""
+    """Raise ``error`` if ``path`` is a pipe, a device or a folder. Call it for files that are read
+    in pieces or by a library. If there is no such path, reading it reports the error."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -88,11 +87,11 @@ def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) ->
 
 
 def _read(file: int, limit: int) -> bytes | None:
-    """Read it; None above ``limit`` bytes. Raises OSError, TimeoutError for a silent pipe."""
-    about = os.fstat(file)
-    if about.st_size > limit:
+    """Return all data; None above ``limit`` bytes. Raises OSError, or TimeoutError for a pipe."""
+    status = os.fstat(file)
+    if status.st_size > limit:
         return None
-    pipe = (about.st_dev, about.st_ino) if stat.S_ISFIFO(about.st_mode) else None
+    pipe = (status.st_dev, status.st_ino) if stat.S_ISFIFO(status.st_mode) else None
     if pipe in _pipes:
         return _pipes[pipe]
     ready = select.poll()
@@ -100,7 +99,7 @@ def _read(file: int, limit: int) -> bytes | None:
     blocks: list[bytes] = []
     length = 0
     while True:
-        # POLLHUP alone means that the last writer is gone: the next read finds the end.
+        # POLLHUP without POLLIN means that the last writer closed the pipe: the next read is empty.
         if not ready.poll(SILENCE_S * 1000):
             raise TimeoutError
         try:
@@ -119,7 +118,7 @@ def _read(file: int, limit: int) -> bytes | None:
     return data
 
 
-def _size(limit: int) -> str:
+def _format(limit: int) -> str:
     for shift, unit in ((30, "GB"), (20, "MB"), (10, "KB")):
         if limit >= 1 << shift:
             return f"{limit >> shift} {unit}"

@@ -1,10 +1,10 @@
-"""What must not be shown: user info in addresses, values in their queries, keys, passwords.
+"""Hide secrets: logins in addresses, values in their queries, keys, passwords.
 
-A secret is registered where it enters the program. Everything that leaves it (messages, logs,
-documents, pages) goes through ``redact``, which replaces every secret with ``***``, in each form
-that it may take: percent-encoded and decoded, quoted, base64 with its user.
+A secret is registered where it enters the program. Everything that leaves the program (messages,
+logs, documents, pages) goes through ``redact``, which replaces every secret with ``***``, in each
+form that it may take: percent-encoded and decoded, quoted, base64 with its user.
 
-A password that is an ordinary word ("street") hides that word everywhere.
+If a password is an ordinary word ("street"), that word is hidden everywhere.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from collections.abc import Iterable
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 HIDDEN = "***"
-SHORTEST = 4  # characters: a shorter secret would hide innocent text
-# A shorter secret only counts as a whole word: "main" is not in "domain".
-WORD = 8
-TELLING = 6  # a shorter query value is hidden in its address only: "main", "true"
-SECRET_PATHS = ("webhook",)  # options whose address is secret from its first slash on
+# Lengths in characters. A secret shorter than MIN_LENGTH would hide innocent text. One shorter than
+# MIN_ANYWHERE is hidden only as a whole word, so "main" does not hide a part of "domain". A query's
+# value shorter than MIN_VALUE ("main", "true") is hidden only in its address.
+MIN_LENGTH, MIN_VALUE, MIN_ANYWHERE = 4, 6, 8
+SECRET_PATHS = ("webhook",)  # options whose address has a secret path
 _lock = threading.Lock()
 _secrets: set[str] = set()
 _pattern: re.Pattern[str] | None = None
 
 _ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _IN_TEXT = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
-# Values in paths: /user=admin&password=x, /cam;token=x. Names that mark a secret anywhere.
+# Values in paths: /user=admin&password=x, /cam;token=x. In queries, these names mark secrets too.
 _IN_PATH = re.compile(
     r"(?P<name>user(?:name)?|login|pass(?:word|wd)?|pwd|token|key|secret|auth|sig(?:nature)?)"
     r"=(?P<value>[^&;/?#]+?)(?=$|[&;/?#]|_(?:channel|stream|password|pass|user)=)",
     re.IGNORECASE,
 )
-# the last part of their path is a key
+# Schemes of addresses whose path ends in a key.
 _KEYED = ("rtmp", "rtmps", "rtmpt", "rtmpts", "rtmpe", "rtmpte")
 
 
 def keep_secret(text: str) -> None:
-    """Make ``redact`` hide this text from now on, in every form that it may take."""
+    """Make ``redact`` hide this text from now on."""
     global _pattern
     with _lock:
         before = len(_secrets)
-        _secrets.update(form for form in _forms(text) if len(form) >= SHORTEST)
+        _secrets.update(form for form in _forms(text) if len(form) >= MIN_LENGTH)
         if len(_secrets) > before:
             longest_first = sorted(_secrets, key=len, reverse=True)
             _pattern = re.compile("|".join(map(_alternative, longest_first)))
@@ -61,7 +61,7 @@ def _forms(text: str) -> Iterable[str]:
 
 def _alternative(secret: str) -> str:
     pattern = re.escape(secret)
-    return pattern if len(secret) >= WORD else rf"(?<![0-9A-Za-z]){pattern}(?![0-9A-Za-z])"
+    return pattern if len(secret) >= MIN_ANYWHERE else rf"(?<![0-9A-Za-z]){pattern}(?![0-9A-Za-z])"
 
 
 def redact(text: str) -> str:
@@ -74,8 +74,8 @@ def has_secrets() -> bool:
 
 
 class Address:
-    """A stream's address. As text it is ``shown``; only the code that opens it reads ``whole``.
-    ``hide_path``: the path is a secret too, as in a webhook's address."""
+    """A stream's address. ``str`` returns ``shown``, without secrets; only the code that opens the
+    stream reads ``whole``. ``hide_path``: the path is a secret too, as in a webhook's address."""
 
     __slots__ = ("shown", "whole")
 
@@ -107,7 +107,7 @@ def keep_command_line(words: Iterable[str]) -> None:
 
 
 def _show(whole: str, hide_path: bool) -> str:
-    """Return the address without its secrets, and register them."""
+    """Register the secrets of an address, and return it without them."""
     match = _ADDRESS.match(whole)
     if match is None:
         return whole
@@ -137,7 +137,7 @@ def _show(whole: str, hide_path: bool) -> str:
 
 
 def _end_of_host(rest: str) -> int:
-    """Return where the host ends if everything before the path's last @ is a login."""
+    """Return where the host ends in ``login@host/path``, if the login may contain a slash."""
     path = re.split(r"[?#]", rest)[0]
     at = path.rfind("@")
     if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host, port, path
@@ -161,7 +161,7 @@ def _show_path(path: str, keyed: bool, hidden: bool) -> str:
     if hidden and len(path) > 1:
         keep_secret(path)
         for part in path.split("/"):
-            if len(part) >= TELLING:
+            if len(part) >= MIN_VALUE:
                 keep_secret(part)
         return f"/{HIDDEN}"
     folder, slash, key = path.rpartition("/")
@@ -179,19 +179,19 @@ def _show_path(path: str, keyed: bool, hidden: bool) -> str:
 def _show_value(part: str) -> str:
     name, equals, value = part.partition("=")
     if not equals:
-        if len(name) >= TELLING:
+        if len(name) >= MIN_VALUE:
             keep_secret(name)  # ?TOKEN
         return HIDDEN if name else ""
     if not value:
         return f"{name}="
     keep_secret(part)
-    if len(value) >= TELLING or _IN_PATH.match(part):
+    if len(value) >= MIN_VALUE or _IN_PATH.match(part):
         keep_secret(value)
     return f"{name}={HIDDEN}"
 
 
 def host_of(address: Address) -> str:
-    """Return the host, to name a camera by; empty if there is none."""
+    """Return the address's host, after which a camera is named; "" if it has none."""
     try:
         return urlsplit(address.whole).hostname or ""
     except ValueError:

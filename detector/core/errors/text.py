@@ -1,10 +1,8 @@
 """Make untrusted text printable: names of files, classes and layers, metadata, messages.
 
 Control characters steer a terminal, a bidi override disguises a name, and a spreadsheet reads text
-that starts with ``=`` as a formula. JSON documents keep such text, with their own escapes. Secrets
-are never shown (secrets.py).
-
-Also here: numbers in sentences (``counted``).
+that starts with ``=`` as a formula. JSON documents keep such text, with JSON's escapes. Secrets are
+never shown (secrets.py).
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b
 
 VERBS = {"is": "are", "was": "were", "has": "have"}  # singular -> plural
 
-# Prefixes that spreadsheets read as a formula. A leading quote makes it text. Text that starts with
-# such quotes gets one more, so that one can be removed.
+# Prefixes that spreadsheets read as a formula, which a quote in front turns into text. Text that
+# already has such quotes gets another, so that ``from_cell`` can always remove one.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
@@ -39,34 +37,34 @@ def _plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
 
 
-# An item of a list: in double quotes, or up to the next comma; a backslash escapes both.
+# An item of a list: in double quotes, or up to the next comma. A backslash escapes either sign.
 _ITEM = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"\s*|((?:[^,\\]|\\.|\\$)*))(?:,|$)""", re.DOTALL)
-_LETTER = re.compile(r'\\([,"])')
+_ESCAPED = re.compile(r'\\([,"])')
 
 
 def split_list(text: str) -> list[str]:
     r"""Split ``person, "couch, sofa",bus`` or ``person,couch\, sofa,bus`` into three names."""
     items, at = [], 0
     while at < len(text):
-        found = _ITEM.match(text, at)
-        assert found is not None
-        quoted, plain = found.groups()
-        items.append(_LETTER.sub(r"\1", plain.strip() if quoted is None else quoted))
-        at = found.end()
+        match = _ITEM.match(text, at)
+        assert match is not None
+        quoted, plain = match.groups()
+        items.append(_ESCAPED.sub(r"\1", plain.strip() if quoted is None else quoted))
+        at = match.end()
     return [item for item in items if item]
 
 
 def join_list(items: Iterable[str]) -> str:
-    return ",".join(map(_listed, items))
+    return ",".join(map(_quote_item, items))
 
 
-def _listed(item: str) -> str:
+def _quote_item(item: str) -> str:
     escaped = item.replace('"', '\\"')
     return f'"{escaped}"' if "," in item or item.startswith('"') else item
 
 
 def printable(text: str) -> str:
-    r"""Return the text on one line, with escapes such as ``\x1b`` for what steers a terminal."""
+    r"""Return the text on one line, with control characters escaped (``\x1b``)."""
     return _UNSAFE.sub(_escape, redact(text))
 
 
@@ -75,8 +73,8 @@ def printable_page(text: str) -> str:
     return _UNSAFE_IN_PAGE.sub(_escape, redact(text))
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found.group().encode("unicode_escape").decode("ascii")
+def _escape(match: re.Match[str]) -> str:
+    return match.group().encode("unicode_escape").decode("ascii")
 
 
 def as_cell(text: str) -> str:

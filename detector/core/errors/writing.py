@@ -1,7 +1,7 @@
-"""Write files that are whole, or absent, under their names. Failures raise OutputError.
+"""Write files so that a name never has an incomplete file. Failures raise OutputError.
 
 That also holds after a power loss: the content is on the disk before the file gets its name, and
-the name is on the disk before it is reported (``put_in_place``).
+the name is on the disk before the file is reported (``put_in_place``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detector.core.errors.private import FILE_MODE, make_private_folder
 HIDDEN = ".detect-video-"  # followed by hexadecimal digits and the suffix
 PRIVATE = f"{HIDDEN}private-"
 MARK = "user.detect-video"  # prefix of our extended attributes
-# Errors of file systems that have no locks, or cannot sync a folder.
+# Errors of file systems that have no locks, and of those that cannot sync a folder.
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -36,11 +36,11 @@ def whole_file(
     """Yield a temporary path next to ``target``; it becomes ``target`` if the block succeeds, and
     is removed otherwise.
 
-    A killed process leaves at most a hidden file. Links are followed, so they remain links; what is
-    written to /dev/null is discarded. The umask decides who may read the file; with ``private``,
-    only this account. Raises OutputError for every OSError (``cure``: what the user can do), and
-    UsageError if the command reads ``target``, unless it is ``ours``: a name that the user did not
-    choose, and whose owner has checked it.
+    A killed process leaves at most a hidden file. Links are followed, so they remain links; output
+    to /dev/null is discarded. The umask decides who may read the file; with ``private``, only this
+    account may. Raises OutputError for every OSError (``cure``: what the user can do), and
+    UsageError if the command reads ``target``. ``ours`` skips that check: the user did not choose
+    the name, and the caller has checked it.
     """
     if not ours:
         refuse_kept(target, cure)
@@ -49,7 +49,7 @@ def whole_file(
             yield folder / target.name
         return
     real = Path(os.path.realpath(target))
-    # The name exists before the file: a signal may end the run at any moment between.
+    # Choose the name before the file exists, so that ``finally`` can always remove the file.
     temporary = _hidden_name(real, PRIVATE if private else HIDDEN)
     try:
         _refuse_special(real)
@@ -66,11 +66,11 @@ def whole_file(
 
 @contextmanager
 def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
-    """Make a ``passing_folder`` among temporary files. Raises OutputError if that fails."""
+    """Make a ``short_lived_folder`` in the system's temporary folder. Raises OutputError."""
     with ExitStack() as stack:
         try:
             name = f"{prefix}{secrets.token_hex(8)}"
-            folder = stack.enter_context(passing_folder(Path(tempfile.gettempdir(), name)))
+            folder = stack.enter_context(short_lived_folder(Path(tempfile.gettempdir(), name)))
         except OSError as error:
             raise OutputError(
                 f"no folder for temporary files can be made ({error}); set TMPDIR"
@@ -79,10 +79,12 @@ def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
 
 
 @contextmanager
-def passing_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder, and remove it with its content when the block ends, even if a signal arrives
-    during the removal (tempfile's would remain). It remains if removal is not permitted: tempfile
-    recurses without end then (Python 3.11). Raises OSError."""
+def short_lived_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder for the block, and remove it with its content afterwards. Raises OSError.
+
+    Unlike tempfile's, it is removed even if a signal arrives during the removal, and it remains if
+    removal is not permitted (tempfile of Python 3.11 then recurses without end).
+    """
     try:
         folder.mkdir(mode=0o700)
         yield folder
@@ -102,8 +104,8 @@ def write_whole(
     ours: bool = False,
     private: bool = False,
 ) -> None:
-    """Write a file whole or not at all, and make its folder if needed; ``private``: both for this
-    account alone. Raises what ``whole_file`` raises."""
+    """Write a file with ``whole_file``, and make its folder if needed. ``private``: only this
+    account may read both."""
     try:
         if private:
             make_private_folder(target.parent)
@@ -116,8 +118,8 @@ def write_whole(
 
 
 def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None:
-    """Give a finished file its final name, in an order that survives a power loss: content, name,
-    folder. ``file``: a descriptor of ``temporary``, if the caller has one."""
+    """Give a finished file its final name. To survive a power loss, it syncs the content before and
+    the folder afterwards. ``file``: a descriptor of ``temporary``, if the caller has one."""
     if file is None:
         with temporary.open("rb+") as opened:
             os.fsync(opened.fileno())
@@ -128,14 +130,14 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
-    """Return whether this process may use ``path`` this way; by default, create files in that
-    folder. Checks the effective account: access(2) of the real one ignores capabilities that a
-    container or service granted."""
+    """Return whether this process has these permissions (``os.access``) for ``path``; by default,
+    those to create files in a folder. Only a check of the effective account considers capabilities
+    that a container or service granted."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def set_aside(path: Path) -> None:
-    """Rename a file that is in the way to ``NAME.replaced``: it may be the user's."""
+    """Rename a file to ``NAME.replaced`` to make room, because it may be the user's."""
     number = 1
     while os.path.lexists(path):
         aside = path.with_name(f"{path.name}.replaced{'' if number == 1 else f'-{number}'}")
@@ -148,7 +150,7 @@ def sync_folder(folder: Path) -> None:
     """Sync ``folder``, so that a rename in it survives a crash."""
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # a folder that may be written but not listed: the rename is done
+    except PermissionError:  # the folder may be written but not opened, so it cannot be synced
         return
     try:
         os.fsync(file)
@@ -160,14 +162,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_hidden_files(folder: Path) -> None:
-    """Remove leftovers of killed processes in our folder. No other process may be writing there."""
+    """Remove files that killed processes left. No other process may be writing in ``folder``."""
     for path in folder.glob(HIDDEN + "[0-9a-f]" * 8 + "*"):
         path.unlink(missing_ok=True)
 
 
 def take_lock(file: int) -> bool:
-    """Lock an open file until it is closed or the process ends; False if another process holds the
-    lock. True if the file system has no locks."""
+    """Lock an open file until it is closed or the process ends. Return False if another process
+    holds the lock; True if the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -179,12 +181,12 @@ def take_lock(file: int) -> bool:
 
 
 def is_null_device(path: str | Path) -> bool:
-    """Return whether ``path`` is /dev/null under any name: output there is meant to vanish."""
+    """Return whether ``path`` is /dev/null under any name."""
     try:
-        about, null = os.stat(path), os.stat(os.devnull)
+        status, null = os.stat(path), os.stat(os.devnull)
     except (OSError, ValueError):
         return False
-    return stat.S_ISCHR(about.st_mode) and about.st_rdev == null.st_rdev
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == null.st_rdev
 
 
 def _refuse_special(target: Path) -> None:
@@ -198,14 +200,14 @@ def _refuse_special(target: Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
 
 
-def _hidden_name(target: Path, begins: str) -> Path:
-    """Return a unique name next to ``target``: ``.detect-video-1a2b3c4d5e6f7a8b.npz``. numpy needs
-    the suffix unchanged."""
-    return target.with_name(f"{begins}{secrets.token_hex(8)}{target.suffix}")
+def _hidden_name(target: Path, prefix: str) -> Path:
+    """Return a unique name next to ``target``: ``.detect-video-1a2b3c4d5e6f7a8b.npz``. It has the
+    same suffix, because numpy would append a missing one."""
+    return target.with_name(f"{prefix}{secrets.token_hex(8)}{target.suffix}")
 
 
 def is_output(path: str) -> bool:
-    """Return whether a run wrote or is writing this path, as far as the file system records it."""
+    """Return whether a run wrote or is writing this path; False if no attribute records it."""
     try:
         return any(name.startswith(MARK) for name in os.listxattr(path))
     except OSError:
@@ -213,8 +215,8 @@ def is_output(path: str) -> bool:
 
 
 def utf8(text: str) -> bytes:
-    r"""Encode a text file of ours. A file name of undecodable bytes holds lone surrogates, which
-    UTF-8 cannot encode: they become ``\udc80``, as in JSON."""
+    r"""Encode text for a file. Lone surrogates, which stand for undecodable bytes in file names,
+    cannot be encoded in UTF-8 and become ``\udc80``, as in JSON."""
     return text.encode("utf-8", "backslashreplace")
 
 

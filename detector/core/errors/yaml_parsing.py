@@ -1,7 +1,7 @@
-"""Read YAML with PyYAML, and stop before the content grows beyond its limits.
+"""Read YAML with PyYAML, with limits on the content.
 
-A date stays text. We refuse repeated keys, since one of the two would be lost, and tags outside
-JSON's types (``!!python/...``, ``!!binary``).
+Dates stay text. We refuse repeated keys, since one of the two would be lost, and tags other than
+those of JSON's types (``!!python/...``, ``!!binary``).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.parsing import LARGEST, MAX_DEPTH, TOO_DEEP, is_text, quote
 
-MAX_NODES = 100_000  # values of a file; those in aliases count each time
+MAX_NODES = 100_000  # values in a file; those of an anchor count again for each alias
 MAX_DIGITS = 400  # characters of a number
-PREFIX = "tag:yaml.org,2002:"
-KEPT_LENGTH = 1 << 16  # longest text whose content is cached, characters
-KEPT_TEXTS = 64
+TAG_PREFIX = "tag:yaml.org,2002:"
+CACHED_LENGTH = 1 << 16  # longest text whose content is cached, characters
+CACHED_TEXTS = 64
 
 
 def parse_yaml(
@@ -34,7 +34,7 @@ def parse_yaml(
         raise error(f"{origin}: not valid YAML: it is not text in UTF-8") from exc
     try:
         plain = plain.removeprefix("\ufeff")
-        return deepcopy(_load_kept(plain)) if len(plain) <= KEPT_LENGTH else _load(plain)
+        return deepcopy(_load_cached(plain)) if len(plain) <= CACHED_LENGTH else _load(plain)
     except yaml.reader.ReaderError as exc:  # a NUL byte or an escape character
         line = plain.count("\n", 0, exc.position) + 1
         number = exc.character if isinstance(exc.character, int) else ord(exc.character)
@@ -54,13 +54,13 @@ def _load(text: str) -> Any:
     return yaml.load(text, Loader=BoundedLoader)
 
 
-# A run reads the packaged files several times, and a program many runs: parsing the default
-# configuration takes 15 ms, a copy a hundredth of that.
-_load_kept = lru_cache(KEPT_TEXTS)(_load)
+# A run reads the packaged files several times. Parsing the default configuration takes 15 ms, and
+# copying it a hundredth of that.
+_load_cached = lru_cache(CACHED_TEXTS)(_load)
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """A loader that counts the values it composes, and stops above the limit."""
+    """A loader that counts values as it composes them, and raises an error above the limit."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -75,32 +75,31 @@ class BoundedLoader(yaml.SafeLoader):
             if id(node) not in self._extent:
                 raise ComposerError(None, None, f"*{event.anchor} contains itself", mark)
             count, depth = self._extent[id(node)]
-            self._grow(count, self._depth + depth, mark)
+            self._count_values(count, self._depth + depth, mark)
             return node
         outer, self._deepest = self._deepest, self._depth
         self._depth += 1
-        self._grow(1, self._depth, mark)
+        self._count_values(1, self._depth, mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         self._extent[id(node)] = (self._count - before, self._deepest - self._depth)
         self._deepest = max(outer, self._deepest)
         return node
 
-    def _grow(self, count: int, depth: int, mark: Any) -> None:
+    def _count_values(self, count: int, depth: int, mark: Any) -> None:
         self._count += count
         self._deepest = max(self._deepest, depth)
         if self._count > MAX_NODES:
             reason = f"more than {MAX_NODES} values, counting aliases each time"
             raise ComposerError(None, None, reason, mark)
         if self._deepest > MAX_DEPTH:
-            reason = TOO_DEEP
-            raise ComposerError(None, None, reason, mark)
+            raise ComposerError(None, None, TOO_DEEP, mark)
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == f"{PREFIX}merge":
+            if not isinstance(key, yaml.ScalarNode) or key.tag == f"{TAG_PREFIX}merge":
                 continue
             word = (key.tag, key.value)
             if word in lines:
@@ -113,9 +112,9 @@ class BoundedLoader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as exc:
-            kind = str(node.tag).removeprefix(PREFIX)[:40]
-            said = quote(node.value) if isinstance(node, yaml.ScalarNode) else "this"
-            reason = f"{said} is not a valid {kind}"
+            kind = str(node.tag).removeprefix(TAG_PREFIX)[:40]
+            value = quote(node.value) if isinstance(node, yaml.ScalarNode) else "this"
+            reason = f"{value} is not a valid {kind}"
             raise ConstructorError(None, None, reason, node.start_mark) from exc
 
     def construct_text(self, node: Any) -> str:
@@ -124,7 +123,7 @@ class BoundedLoader(yaml.SafeLoader):
             raise ValueError
         return text
 
-    def construct_whole(self, node: Any) -> int:
+    def construct_integer(self, node: Any) -> int:
         if len(self.construct_scalar(node)) > MAX_DIGITS:
             raise ValueError
         number: int = self.construct_yaml_int(node)
@@ -139,17 +138,17 @@ class BoundedLoader(yaml.SafeLoader):
 
 
 BoundedLoader.yaml_constructors = {
-    f"{PREFIX}null": SafeConstructor.construct_yaml_null,
-    f"{PREFIX}bool": SafeConstructor.construct_yaml_bool,
-    f"{PREFIX}int": BoundedLoader.construct_whole,
-    f"{PREFIX}float": BoundedLoader.construct_float,
-    f"{PREFIX}str": BoundedLoader.construct_text,
-    f"{PREFIX}seq": SafeConstructor.construct_yaml_seq,
-    f"{PREFIX}map": SafeConstructor.construct_yaml_map,
+    f"{TAG_PREFIX}null": SafeConstructor.construct_yaml_null,
+    f"{TAG_PREFIX}bool": SafeConstructor.construct_yaml_bool,
+    f"{TAG_PREFIX}int": BoundedLoader.construct_integer,
+    f"{TAG_PREFIX}float": BoundedLoader.construct_float,
+    f"{TAG_PREFIX}str": BoundedLoader.construct_text,
+    f"{TAG_PREFIX}seq": SafeConstructor.construct_yaml_seq,
+    f"{TAG_PREFIX}map": SafeConstructor.construct_yaml_map,
     None: SafeConstructor.construct_undefined,
 }
-# A date stays text: PyYAML would make an object of it, or fail for a day 99.
+# Dates stay text: PyYAML would convert them to objects, or fail for a day 99.
 BoundedLoader.yaml_implicit_resolvers = {
-    first: [(tag, word) for tag, word in words if tag != f"{PREFIX}timestamp"]
+    first: [(tag, word) for tag, word in words if tag != f"{TAG_PREFIX}timestamp"]
     for first, words in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }

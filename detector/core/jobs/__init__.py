@@ -1,1 +1,1 @@
-"""What commands do beyond a run, one module or folder for each of them."""
+"""The jobs of commands that are more than a run, one module or folder each."""

@@ -1,10 +1,9 @@
-"""Builds engines ahead of a run, or writes its graph to an ONNX file."""
+"""Build an engine's files ahead of a run, or write its graph to an ONNX file."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from detector.core.run.canvas import open_network
 from detector.core.run.inputs import keep_inputs
 from detector.core.run.prepare import PreparedNetwork, convert_network, prepare_network
 
-RANGE = ("min_batch", "max_batch")  # options of an engine whose files take a range of batches
+RANGE = ("min_batch", "max_batch")  # options of engines whose files accept a range of batches
 
 
 def parse_batches(text: str) -> tuple[int, int]:
-    """``8`` or ``1..8``. Raises UsageError."""
+    """Parse ``8`` or ``1..8``. Raises UsageError."""
     low, dots, high = text.partition("..")
     parts = [low.strip(), (high if dots else low).strip()]
     if not all(part.isdecimal() and int(part) > 0 for part in parts) or int(parts[0]) > int(
@@ -36,7 +35,7 @@ def parse_batches(text: str) -> tuple[int, int]:
 
 
 def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
-    """Build what an engine needs to run a model, unless it is there. Returns JSON values."""
+    """Build the files that an engine needs for a model, unless they exist. Return JSON values."""
     config = _with_engine(config, batches)
     engine = config.runtime.engine
     engines.load_library(engine, to_build=True)
@@ -44,7 +43,7 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     network = _open_with_graph(config)
     ready = prepare_network(network, engine, config, lambda concurrency: concurrency + 1, progress)
     seconds = time.perf_counter() - start
-    facts = _facts(network, ready)
+    facts = _describe_build(network, ready)
     if reason := engines.why_absent(engine):
         facts["notes"].append(f"this machine cannot run it: {reason}")
     return {
@@ -57,26 +56,29 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
 
 
 def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
-    """Write the ONNX graph that the engine would get. Raises ModelError if ONNX refuses it."""
+    """Write the ONNX graph that the engine would run. Raises ModelError if ONNX rejects it."""
     config = _with_engine(config, (config.runtime.batch, config.runtime.batch))
     runtime = config.runtime
     start = time.perf_counter()
     keep_inputs(config)
     if output is not None:
-        refuse_kept(output)  # before anything is read
-    wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
-    if wanted != runtime.precision:
-        why = f"engine {runtime.engine} runs it from the {wanted} graph; omit it, or --to onnx"
-        raise UsageError(f"--precision {runtime.precision}: {why}")
+        refuse_kept(output)  # before the model is read, which takes a while
+    graph_precision = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
+    if graph_precision != runtime.precision:
+        raise UsageError(
+            f"--precision {runtime.precision}: engine {runtime.engine} runs it from the "
+            f"{graph_precision} graph; omit it, or --to onnx"
+        )
     network = _open_with_graph(config)
-    graph, notes = convert_network(network, wanted, config)
+    folder = store.choose_folder(runtime.engines_dir)
+    graph, notes = convert_network(network, graph_precision, config, folder)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     refuse_kept(target)
     store.refuse_beyond_one_message(
         graph, "the export would have to be one file", "run it directly; it needs no built file"
     )
     write_description(graph)
-    _check(graph)
+    _check_graph(graph)
     with whole_file(target, "choose another with -o") as temporary:
         temporary.write_bytes(graph.graph.SerializeToString(deterministic=True))
     return {
@@ -85,7 +87,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
         "batch": str(runtime.batch),
         "path": str(target),
         "built": True,
-        **_about(network, graph),
+        **_describe_network(network, graph),
         "notes": [*network.warnings, *notes],
         "seconds": time.perf_counter() - start,
     }
@@ -96,14 +98,14 @@ def _open_with_graph(config: Config) -> Network:
     if network.plan is not None:
         only = engines.only_engine(network.plan)
         raise ModelError(
-            f"{network.plan}: already built for engine {only}, and it holds no graph to build "
-            "another file from; give the model that it was built from"
+            f"{network.plan}: already built for engine {only}, and contains no graph from which "
+            "another file could be built; give the model that it was built from"
         )
     return network
 
 
 def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
-    """The configuration without any ``auto``; a range of batches becomes options of the engine."""
+    """Replace ``auto`` in the configuration; make a range of batches options of the engine."""
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine = (
@@ -117,38 +119,34 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
             name for name in engines.names() if set(RANGE) <= engines.find(name).own_options.keys()
         ]
         if engine not in able:
-            there = " or ".join(able) or "trt"
+            capable = " or ".join(able) or "trt"
             raise UsageError(
-                f"--batch {_range_text(batches)}: a range needs engine {there}; {engine} builds "
+                f"--batch {_range_text(batches)}: a range needs engine {capable}; {engine} builds "
                 "one batch per file"
             )
         own = (
             *(own or ()),
             *(f"{name}={batch}" for name, batch in zip(RANGE, batches, strict=True)),
         )
-    return replace(
-        config,
-        runtime=replace(
-            runtime, engine=engine, precision=precision, batch=batches[1], engine_options=own
-        ),
-    )
+    options = {"engine": engine, "precision": precision, "batch": batches[1]}
+    return config.with_options({**options, "engine_options": own})
 
 
-def _facts(network: Network, ready: PreparedNetwork) -> dict[str, Any]:
-    made = ready.built or ready.exported
-    facts: Mapping[str, Any] = store.read_manifest(made.path)
+def _describe_build(network: Network, ready: PreparedNetwork) -> dict[str, Any]:
+    artefact = ready.built or ready.exported
+    manifest: Mapping[str, Any] = store.read_manifest(artefact.path)
     return {
-        "path": made.path,
-        "built": made.built,
-        "build_s": facts.get("build_s"),
-        "bytes": facts.get("file_bytes"),
-        "facts": facts.get("facts", {}),
-        **_about(network, ready.network),
+        "path": artefact.path,
+        "built": artefact.built,
+        "build_s": manifest.get("build_s"),
+        "bytes": manifest.get("file_bytes"),
+        "facts": manifest.get("facts", {}),
+        **_describe_network(network, ready.network),
         "notes": [*network.warnings, *ready.notes],
     }
 
 
-def _about(network: Network, variant: Network) -> dict[str, Any]:
+def _describe_network(network: Network, variant: Network) -> dict[str, Any]:
     return {
         "model": network.name,
         "model_sha256": network.sha256,
@@ -162,7 +160,7 @@ def _range_text(batches: tuple[int, int]) -> str:
     return str(batches[0]) if batches[0] == batches[1] else f"{batches[0]}..{batches[1]}"
 
 
-def _check(network: Network) -> None:
+def _check_graph(network: Network) -> None:
     import onnx
 
     try:

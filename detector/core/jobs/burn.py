@@ -1,5 +1,5 @@
-"""Boxes that an overlay carries, drawn into its pictures by our own ``annotate``, so that the
-result does not depend on a player. Frames without a row are left out."""
+"""Draw the boxes of an overlay into its pictures by our own ``annotate``, so that the result does
+not depend on a player. Frames without a row are omitted."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from detector.core.types import Frame
 
 ENDING = "-burnt"
-SAME_MS = 1  # a picture may be so far from its row: both were rounded
+TOLERANCE_MS = 1  # between the times of a row and its picture, since both were rounded
 
 
 @dataclass(frozen=True, slots=True)
 class BurnResult:
-    """``missing``: rows without a picture. ``damaged``: a part of the overlay or video was lost."""
+    """``missing``: rows without a picture. ``damaged``: whether a part of the overlay was lost."""
 
     path: Path
     frames: int
@@ -46,11 +46,11 @@ class BurnResult:
 
 
 def burn(spec: str, config: Config, taken: set[Path]) -> BurnResult:
-    """Write X-burnt.mp4 of the overlay X.mkv, or what -o names.
+    """Write X-burnt.mp4 of the overlay X.mkv, or the file of -o.
 
-    Of ``config`` the groups output, drawing and input count; a drawing option that is not given is
-    as in the run. ``taken``: outputs written before. Raises SourceError, UsageError and
-    OutputError.
+    Of ``config``, only output, drawing and input are used. Drawing options that are not given have
+    the run's values. ``taken``: outputs that this command has written. Raises SourceError,
+    UsageError and OutputError.
     """
     from detector.core.sinks.overlay.carried import Overlay
 
@@ -59,33 +59,33 @@ def burn(spec: str, config: Config, taken: set[Path]) -> BurnResult:
     sources.check(spec)
     keep("the overlay", spec)
     with hold(spec), closing(Overlay(spec)) as overlay:
-        style = _style(config, overlay.description)
-        target = _target(spec, config, taken)
+        style = _choose_style(config, overlay.description)
+        target = _choose_target(spec, config, taken)
         taken.add(target)
-        return _draw_all(spec, config, overlay, style, target)
+        return _draw_frames(spec, config, overlay, style, target)
 
 
-def _style(config: Config, about: OverlayHeader) -> Style:
+def _choose_style(config: Config, header: OverlayHeader) -> Style:
     """Return the run's drawing style, overridden by the options given now."""
     from detector.core.stages.annotate import Style
 
-    drawing, then = config.drawing, about.drawing
-    line = drawing.line_width if drawing.line_width is not None else then.get("line_width")
-    scale = drawing.font_scale if drawing.font_scale != 1.0 else then.get("font_scale", 1.0)
-    blurred = class_ids("--blur", drawing.blur, about.names)
+    drawing, used = config.drawing, header.drawing
+    line = drawing.line_width if drawing.line_width is not None else used.get("line_width")
+    scale = drawing.font_scale if drawing.font_scale != 1.0 else used.get("font_scale", 1.0)
+    blurred = class_ids("--blur", drawing.blur, header.names)
     return Style(
         line_width=line if isinstance(line, int) and 1 <= line <= 256 else None,
         font_scale=float(scale) if isinstance(scale, int | float) and 0.1 <= scale <= 20 else 1.0,
-        labels=not drawing.hide_labels and then.get("labels") is not False,
-        scores=not drawing.hide_scores and then.get("scores") is not False,
+        labels=not drawing.hide_labels and used.get("labels") is not False,
+        scores=not drawing.hide_scores and used.get("scores") is not False,
         blurred=frozenset(blurred or ()),
-        remark=about.remark,
+        remark=header.remark,
         font=open_font(drawing.font),
     )
 
 
-def _target(spec: str, config: Config, taken: set[Path]) -> Path:
-    """-o as a file or folder; else a name that is free, or was written by the same settings."""
+def _choose_target(spec: str, config: Config, taken: set[Path]) -> Path:
+    """Return the file of -o, or a name in its folder that is free or has the same settings."""
     output = config.output.output
     if output is not None and _is_file_name(output):
         refuse_kept(output)
@@ -98,34 +98,32 @@ def _target(spec: str, config: Config, taken: set[Path]) -> Path:
             f"{folder}: cannot create the output folder: {error.strerror}; choose another with -o"
         ) from error
     stem = f"{Path(spec).stem}{ENDING}"
-    named = choose_names(
-        lambda added: {"video": folder / f"{stem}{added}.mp4"}, taken, _settings(spec, config)
-    )
-    refuse_kept(named["video"])
-    return named["video"]
+    target = choose_names(
+        lambda added: {"video": folder / f"{stem}{added}.mp4"}, taken, _hash_settings(spec, config)
+    )["video"]
+    refuse_kept(target)
+    return target
 
 
 def _is_file_name(output: str) -> bool:
     return not output.endswith(os.sep) and bool(Path(output).suffix) and not Path(output).is_dir()
 
 
-def _settings(spec: str, config: Config) -> str:
-    about = os.stat(spec)
+def _hash_settings(spec: str, config: Config) -> str:
+    status = os.stat(spec)
     document = [
         "burn",
         os.path.realpath(spec),
-        about.st_size,
-        about.st_mtime_ns,
+        status.st_size,
+        status.st_mtime_ns,
         asdict(config.drawing),
-        _encoding(config),
+        _encoding_options(config),
     ]
     return hashlib.sha256(json.dumps(document, default=str).encode()).hexdigest()[:32]
 
 
-def _encoding(config: Config) -> dict[str, Any]:
-    output = config.output
-    names = ("quality", "preset", "crf", "encoder")
-    return {name: getattr(output, name) for name in names}
+def _encoding_options(config: Config) -> dict[str, Any]:
+    return {name: config.value(name) for name in ("quality", "preset", "crf", "encoder")}
 
 
 def check_output(specs: Sequence[str], config: Config) -> None:
@@ -133,7 +131,7 @@ def check_output(specs: Sequence[str], config: Config) -> None:
     from detector.core.sinks.video import FORMATS, VideoSink
 
     output = config.output.output
-    options = _encoding(config)
+    options = _encoding_options(config)
     if output == "-" or (output is not None and is_null_device(output)):
         raise UsageError(f"--output {output}: burn only writes a video; name a file")
     if output is None or not _is_file_name(output):
@@ -147,31 +145,31 @@ def check_output(specs: Sequence[str], config: Config) -> None:
     VideoSink.check_options(Path(output).suffix, options)
 
 
-def _draw_all(
+def _draw_frames(
     spec: str, config: Config, overlay: Overlay, style: Style, target: Path
 ) -> BurnResult:
     from detector.core.sinks.video import VideoSink
     from detector.core.sources._planes import Easel
     from detector.core.stages.annotate import annotate
 
-    about, frames, missing = overlay.description, 0, 0
+    header, frames, missing = overlay.description, 0, 0
     source = sources.open(spec, decoder=config.input.decoder, pixels="yuv420p")
     easel = Easel()
-    sink = VideoSink(target, **_encoding(config))
+    sink = VideoSink(target, **_encoding_options(config))
     with source:
-        # Stamps and rate are the source's, as in a run.
-        base = Fraction(*about.time_base)
-        info = replace(source.info, time_base=base, fps=Fraction(*about.fps))
+        # Timestamps and frame rate are those of the run's source.
+        base = Fraction(*header.time_base)
+        info = replace(source.info, time_base=base, fps=Fraction(*header.fps))
         try:
             sink.open(info)
-            pairs = _matched(iter(source), overlay.rows(), about.shift, base)
+            pairs = _match_rows(iter(source), overlay.rows(), header.shift, base)
             for frame, row in pairs:
                 if frame is None:
                     missing += 1
                     continue
                 easel.put(frame)
                 annotate(frame.picture, row.detections, style)
-                frame.index, frame.pts = row.index, row.pts - about.shift
+                frame.index, frame.pts = row.index, row.pts - header.shift
                 frame.time_s = float(frame.pts * base)
                 sink.write(frame, row.detections)
                 frames += 1
@@ -190,28 +188,28 @@ def _draw_all(
     if overlay.damaged:
         notes.append(f"{counted(overlay.damaged, 'row')} of the overlay could not be read")
     if target != Path(config.output.output or ""):
-        mark_settings(target, _settings(spec, config))
+        mark_settings(target, _hash_settings(spec, config))
     return BurnResult(target, frames, missing, damaged, tuple(notes))
 
 
-def _matched(
+def _match_rows(
     frames: Iterator[Frame], rows: Iterator[OverlayRow], shift: int, base: Fraction
 ) -> Iterator[tuple[Frame | None, OverlayRow]]:
-    """Each row with its picture, by time, or None; pictures without a row are skipped."""
+    """Yield each row with the picture of its time, or None. Pictures without a row are skipped."""
     from detector.core.sinks.overlay.packets import to_ms
 
-    frame, ms = _next(frames)
+    frame, ms = _read_next(frames)
     for row in rows:
-        wanted = to_ms(max(0, row.pts - shift), base)
-        while frame is not None and ms < wanted - SAME_MS:
-            frame, ms = _next(frames)
-        if frame is None or ms > wanted + SAME_MS:
+        row_ms = to_ms(max(0, row.pts - shift), base)
+        while frame is not None and ms < row_ms - TOLERANCE_MS:
+            frame, ms = _read_next(frames)
+        if frame is None or ms > row_ms + TOLERANCE_MS:
             yield None, row
             continue
         yield frame, row
-        frame, ms = _next(frames)
+        frame, ms = _read_next(frames)
 
 
-def _next(frames: Iterator[Frame]) -> tuple[Any, int]:
+def _read_next(frames: Iterator[Frame]) -> tuple[Any, int]:
     frame = next(frames, None)
     return frame, 0 if frame is None else round(frame.time_s * 1000)

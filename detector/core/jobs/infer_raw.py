@@ -1,9 +1,8 @@
-"""Decoded outputs for given arrays, as a comparison with another implementation needs them."""
+"""Compute the decoded outputs for given arrays, for comparison with another implementation."""
 
 from __future__ import annotations
 
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ CURE = "choose another with --output"
 
 
 def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int, ...]]:
-    """Run the pictures of ``given`` through the model of ``config``, and write ``output``.
+    """Run the model on the pictures in ``given``, and write its decoded outputs to ``output``.
 
     ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W], each run at its own size.
-    ``output``: .npz with, for ``input`` and ``input_NAME``, ``output`` and ``output_NAME`` float32
-    [N, rows, 5 + classes]: cx, cy, w, h in network pixels, objectness, class probabilities not
-    multiplied. Returns their shapes. Raises DetectVideoError.
+    ``output``: .npz of float32 [N, rows, 5 + classes], ``output_NAME`` for ``input_NAME``: cx, cy,
+    w, h in network pixels, objectness, and class probabilities not multiplied by it. Returns their
+    shapes. Raises DetectVideoError.
     """
     keep("the input", given)
     keep_inputs(config)
@@ -35,15 +34,16 @@ def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int,
     pictures = read_pictures(given)
     results: dict[str, NDArray[np.float32]] = {}
     for name, array in pictures.items():
-        runtime = replace(config.runtime, size=f"{array.shape[2]}x{array.shape[1]}")
-        results[_output_name(name)] = _decode(replace(config, runtime=runtime), array)
-    _write(output, results)
+        sized = config.with_options({"size": f"{array.shape[2]}x{array.shape[1]}"})
+        suffix = name.removeprefix("input") if name.startswith("input") else f"_{name}"
+        results[f"output{suffix}"] = _decode(sized, array)
+    _write_arrays(output, results)
     return {name: array.shape for name, array in results.items()}
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
-    """The u8 pictures of an .npz by name, [N, H, W, 3]; others are ignored. Raises UsageError."""
-    found: dict[str, NDArray[np.uint8]] = {}
+    """Return the u8 pictures [N, H, W, 3] of an .npz; ignore other arrays. Raises UsageError."""
+    pictures: dict[str, NDArray[np.uint8]] = {}
     try:
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
@@ -53,17 +53,17 @@ def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
                     and array.ndim == 4
                     and array.nbytes <= MAX_PICTURES_BYTES
                 ):
-                    found[name] = _channels_last(path, name, array)
+                    pictures[name] = _move_channels_last(path, name, array)
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as exc:
         raise UsageError(f"{path}: not an .npz of arrays: {' '.join(str(exc).split())}") from exc
-    if not found:
+    if not pictures:
         raise UsageError(
             f"{path}: contains no pictures; give uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]"
         )
-    return found
+    return pictures
 
 
-def _channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _move_channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if array.shape[3] == 3 and len(array):
         return array
     if array.shape[1] == 3 and len(array):
@@ -73,27 +73,23 @@ def _channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[n
     )
 
 
-def _output_name(name: str) -> str:
-    return f"output{name.removeprefix('input')}" if name.startswith("input") else f"output_{name}"
-
-
 def _decode(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-    machine = load_model(config)
-    batch = machine.network.batch
+    loaded = load_model(config)
+    batch = loaded.network.batch
     rows: list[Any] = []
-    with machine.engine as engine:
+    with loaded.engine as engine:
         request = engine.requests[0]
         for start in range(0, len(pictures), batch):
             part = pictures[start : start + batch]
             request.slot[: len(part)] = part
             outputs = request.infer(len(part))
             rows += [
-                machine.network.dense([o[at : at + 1] for o in outputs]) for at in range(len(part))
+                loaded.network.dense([o[at : at + 1] for o in outputs]) for at in range(len(part))
             ]
     return np.concatenate(rows).astype(np.float32, copy=False)
 
 
-def _write(target: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
-    # An open file: to a name that does not end in .npz numpy would add that.
+def _write_arrays(target: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
+    # Given a name that does not end in .npz, numpy would append that, so we pass an open file.
     with whole_file(target, CURE) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The facts for ``detect-video models``: a list of the known models, and everything about one."""
+"""Collect the facts that ``detect-video models`` shows: the known models, or one model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def listing() -> list[dict[str, Any]]:
 
 
 def facts(request: ModelRequest) -> dict[str, Any]:
-    """Everything about one model, counted on its graph. Absent weights are random; if the absent
-    file holds the layers too, only the description's figures are given. Raises ModelError."""
+    """Return everything about one model, counted on its graph. If its weights are missing, random
+    ones are used; if the layers are missing too, only the description's figures are returned.
+    Raises ModelError."""
     entry = known_model(request.model) if request.model in known() else None
     try:
         return _count(_open(request), entry)
@@ -31,7 +32,7 @@ def facts(request: ModelRequest) -> dict[str, Any]:
         if entry is None or request.weights is not None or request.random_seed is not None:
             raise
         if entry.path.is_file() and entry.path.suffix != ".cfg":
-            raise  # the file is there, and damaged
+            raise  # the file exists, but is damaged
     if entry.path.suffix != ".cfg" and entry.layers is None:
         return _describe(entry) | {"needs": _needs(entry) and entry.how_to_get()}
     return _count(_open(replace(request, random_seed=0)), entry)
@@ -59,18 +60,18 @@ def write_description(request: ModelRequest, output: str | None) -> str:
 def family_listing() -> list[dict[str, Any]]:
     return [
         {
-            "name": one.family,
-            "about": one.about,
-            "licence": one.licence,
-            "source": one.source,
-            "nms": one.outputs.nms if one.outputs else "as exported",
+            "name": family.family,
+            "about": family.about,
+            "licence": family.licence,
+            "source": family.source,
+            "nms": family.outputs.nms if family.outputs else "as exported",
         }
-        for one in families().values()
+        for family in families().values()
     ]
 
 
 def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
-    """The facts of an opened network. A file that one engine built has no graph to be counted."""
+    """Return the facts of an opened network. A file built by an engine has no graph to count."""
     counted = network.plan is None
     return {
         "name": entry.name if entry else network.name,
@@ -100,7 +101,6 @@ def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
 
 
 def _describe(entry: KnownModel) -> dict[str, Any]:
-    """Return the facts of a known model as its description states them."""
     figures = entry.figures
     macs = figures.get("macs")
     return {

@@ -1,2 +1,2 @@
-"""One run. Options become objects (plan.py), the loop runs, and outputs and session are written
+"""One run: options become a plan (plan.py), the loop runs, and outputs and session are written
 (detect.py). choose.py and prepare.py decide which engine runs which graph."""

@@ -1,13 +1,13 @@
-"""The canvas: the size of the network's input, and the network that has it.
+"""Decide the canvas, which is the size of the network's input, and open the network with it.
 
     --size 640x384   width and height as given
-    --size 640       the longest side; the other one holds the first picture
+    --size 640       the longest side; the other side fits the first picture
     --rect           like --size 640, but for each picture: ``open_rect`` and shapes.py
-    no --size        the model's own. If the model declares ``canvases`` (cfg/models), its input
-                     takes the shape of the source, at about the area of its own
+    no --size        the model's own size. If the model declares ``canvases`` (cfg/models), its
+                     input takes the shape of the source, with about the same area
 
-``find_canvas`` decides. ``open_network``, the cameras and the batches call it with the picture that
-counts (``SourceReading.picture_size``), or with None to keep the model's own input.
+``open_network``, cameras and batches call ``find_canvas`` with the size of the deciding picture
+(``SourceReading.picture_size``), or with None to keep the model's own input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Size = tuple[int, int]
 
 LARGEST_SIDE = 8192  # largest side of a network's input, pixels
 STRIDE = 32  # of every network that declares canvases; a test checks their files
-SMALLER = 0.9  # of the area: a larger canvas is not worth advising
+WORTH_ADVISING = 0.9  # a smaller canvas must have less than this share of the area
 
 
 def follows_source(config: Config) -> bool:
@@ -36,18 +36,18 @@ def follows_source(config: Config) -> bool:
 
 
 def find_canvas(config: Config, picture: Size | None) -> Size | None:
-    """Return (height, width) for ``picture`` (width, height, upright); None: the model's."""
+    """Return (height, width) for ``picture`` (width, height, upright); None: the model's own."""
     if picture is None or not follows_source(config):
         return None
     declared = declared_canvases(config)
     from detector.core.stages.preprocess import input_of_shape
 
-    found = input_of_shape(declared[0], STRIDE, *picture)
-    return None if found == declared[0] else found
+    canvas = input_of_shape(declared[0], STRIDE, *picture)
+    return None if canvas == declared[0] else canvas
 
 
 def own_canvas(network: Network, config: Config) -> Size:
-    """Return (height, width) at which a model was timed and calibrated."""
+    """Return (height, width) at which a model is timed and calibrated."""
     declared = declared_canvases(config)
     return declared[0] if declared else (network.input.height, network.input.width)
 
@@ -56,7 +56,9 @@ def smaller_canvas(network: Network, config: Config) -> Size | None:
     """Return (height, width) of the next smaller input that the model was trained for, if any."""
     height, width = network.input.height, network.input.width
     below = [
-        size for size in declared_canvases(config) if size[0] * size[1] < SMALLER * height * width
+        size
+        for size in declared_canvases(config)
+        if size[0] * size[1] < WORTH_ADVISING * height * width
     ]
     if not below:
         return None
@@ -96,28 +98,28 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
 
     if config.runtime.rect:
         return open_rect(config, picture)
-    request, asked = model_request(config), config.runtime.size
-    if (canvas := find_canvas(config, picture)) is not None:
+    request, given = model_request(config), config.runtime.size
+    if picture is not None and (canvas := find_canvas(config, picture)) is not None:
         network = models.open_network(replace(request, size=canvas), engines.front_ends())
-        network.warnings.append(_why(network, config, picture))
+        network.warnings.append(_explain_canvas(network, config, picture))
         return network
     network = models.open_network(request, engines.front_ends())
-    if picture is None or asked is None or not asked.isdecimal():
+    if picture is None or given is None or not given.isdecimal():
         return network
     if network.input.geometry != "centre":
         return network
-    size = smallest_input(int(asked), network.input.stride, *picture)
+    size = smallest_input(int(given), network.input.stride, *picture)
     if size == (network.input.height, network.input.width):
         return network
     try:
         return models.open_network(replace(request, size=size), engines.front_ends())
     except ModelError as exc:
-        network.warnings.append(f"--size {asked}: keeping the input at {asked}x{asked}: {exc}")
+        network.warnings.append(f"--size {given}: keeping the input at {given}x{given}: {exc}")
         return network
 
 
 def open_rect(config: Config, picture: Size | None) -> Network:
-    """Return the network of --rect, with an input for ``picture`` (width, height), if any."""
+    """Return the network of --rect, with an input for ``picture`` (width, height) if given."""
     from detector.core import engines, models
 
     runtime = config.runtime
@@ -140,7 +142,7 @@ def open_rect(config: Config, picture: Size | None) -> Network:
         )
     own = rules.height, rules.width
     shape = own if picture is None else shape_of(longest_side(network, config), network, picture)
-    # This picture may need no other shape, but the next may, so we try one.
+    # Even if this picture needs no other shape, a later one may, so we try one.
     tried = shape if shape != own else (rules.height + rules.stride, rules.width)
     try:
         other = models.open_network(replace(request, size=tried), engines.front_ends())
@@ -155,8 +157,7 @@ def refuse_rect(config: Config) -> None:
         raise UsageError("--rect: this command measures one input shape; use --size WxH instead")
 
 
-def _why(network: Network, config: Config, picture: Size | None) -> str:
-    assert picture is not None
+def _explain_canvas(network: Network, config: Config, picture: Size) -> str:
     own_height, own_width = declared_canvases(config)[0]
     return Background(
         f"{network.name} runs at {network.input.width}x{network.input.height}, which fits "

@@ -1,5 +1,5 @@
-"""A child process and the pipe to it: a worker of ``batch``, a variant of ``compare``. It ends with
-its parent; its output goes to a file."""
+"""Run a child process with a pipe to it: a worker of ``batch``, a variant of ``compare``. It ends
+with its parent, and its output goes to a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,57 +17,58 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from detector.core.run.signals import ROOT, leave_unwanted
+from detector.core.run.signals import child_command, end_abandoned_worker
 from detector.core.session import codec
 
-GRACE_S = 5.0  # time to exit on its own before it is killed
-MOST_BYTES = 64 << 20  # of a message
-LAST_WORDS = 300  # characters of its output that a message quotes
+GRACE_S = 5.0  # time that a child has to exit before it is killed
+MAX_BYTES = 64 << 20  # of a message
+LAST_OUTPUT = 300  # characters of a child's output that an error quotes
 
 Message = TypeVar("Message")
 
 
 class Child:
-    """A child process. ``command``: made from its end of the pipe. ``said``: file of its output."""
+    """A child process. ``command``: function from the descriptor of its end of the pipe to its
+    command. ``output``: file for its output. ``more``: options of Popen."""
 
-    def __init__(self, command: Callable[[int], list[str]], said: Path, **more: Any) -> None:
-        self._said = said
-        self.pipe, theirs = Pipe()
-        with theirs, open(said, "ab") as file:
+    def __init__(self, command: Callable[[int], list[str]], output: Path, **more: Any) -> None:
+        self._output = output
+        self.pipe, child_end = Pipe()
+        with child_end, open(output, "ab") as file:
             self.process = subprocess.Popen(
-                command(theirs.fileno()),
+                command(child_end.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 start_new_session=True,  # otherwise a Ctrl-C in the terminal would reach it too
                 **more,
             )
 
-    def read_said(self) -> str:
+    def read_output(self) -> str:
         try:
-            return self._said.read_text(encoding="utf-8", errors="replace")
+            return self._output.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def describe_death(self, name: str, doing: str) -> str:
         """Return ``its worker was ended by signal 11 (SIGSEGV) while it loaded; the last ...``."""
         code = self.process.wait()
-        how = f"was ended by {_name(-code)}" if code < 0 else f"ended with status {code}"
+        how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
         text = f"{name} {how} {doing}"
         if code == -signal.SIGKILL:
             text += "; the system may have killed it because memory ran out"
-        if words := " ".join(self.read_said().split()):
-            text += f"; its last output: {words[-LAST_WORDS:]}"
+        if words := " ".join(self.read_output().split()):
+            text += f"; its last output: {words[-LAST_OUTPUT:]}"
         return text
 
     def signal(self, number: int) -> None:
-        """Send a signal to its process group, while any process in it lives."""
+        """Send a signal to the child's process group, if any process in it is alive."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
 
-def _name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return f"signal {number} ({signal.Signals(number).name})"
     except ValueError:
@@ -76,38 +76,31 @@ def _name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """End processes in order; kill those that do not exit within ``alone_s``."""
-    _wait(children, alone_s)
+    """Wait up to ``alone_s`` for processes to exit, then send SIGTERM, and later SIGKILL."""
+    _wait_for(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)
-    _wait(children, GRACE_S)
+    _wait_for(children, GRACE_S)
     for child in children:
         child.signal(signal.SIGKILL)
         child.process.wait()
         child.pipe.close()
 
 
-def _wait(children: Sequence[Child], seconds: float) -> None:
+def _wait_for(children: Sequence[Child], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for child in children:
         with suppress(subprocess.TimeoutExpired):
             child.process.wait(max(0.0, deadline - time.monotonic()))
 
 
-def python(main: str, pipe: int, shared: Path | None, first: str = "") -> list[str]:
-    """Return a command that runs a module, ``main``, with its end of the pipe; it ends with this
-    process, and then removes ``shared``. ``first``: code to run before any import."""
-    code = (
-        f"import os, sys; sys.path.insert(0, {ROOT!r}); {first}"
-        "from detector.core.run.signals import end_with_parent; "
-        f"end_with_parent({os.getpid()}, {None if shared is None else str(shared)!r}); "
-        f"from {main} import main; main({pipe})"
-    )
-    # -P: a folder called detector in the current directory must not replace this package.
-    return [sys.executable, "-P", "-c", code]
+def python_command(main: str, pipe: int, shared: Path | None, first: str = "") -> list[str]:
+    """Return a ``child_command`` that calls a module's ``main`` with its end of the pipe."""
+    folder = None if shared is None else str(shared)
+    return child_command(f"from {main} import main; main({pipe})", folder, first)
 
 
-# ---- Messages between the processes, as JSON: one of them may have read untrusted files
+# ---- Messages between the processes, in JSON, because the child may have read untrusted files
 
 
 def send(pipe: Connection, message: Any) -> None:
@@ -117,14 +110,14 @@ def send(pipe: Connection, message: Any) -> None:
 
 def receive(pipe: Connection, kind: type[Message]) -> Message:
     """Receive a document. Raises EOFError or OSError if the other process is gone."""
-    return codec.from_json(pipe.recv_bytes(MOST_BYTES), kind, "a message of another process")
+    return codec.from_json(pipe.recv_bytes(MAX_BYTES), kind, "a message of another process")
 
 
 # ---- In the child process
 
 
 def open_pipe(number: int) -> Connection:
-    """Open the child's end, not inherited. ``number`` stays open until the process ends."""
+    """Open the child's end of the pipe, which its own children do not inherit."""
     os.set_inheritable(number, False)
     return Connection(os.dup(number))
 
@@ -132,17 +125,17 @@ def open_pipe(number: int) -> Connection:
 def listen(
     parent: Connection, kind: type[Message], is_last: Callable[[Message], bool]
 ) -> Callable[[], Message]:
-    """Return a function for the next message. The process exits if the pipe closes early."""
+    """Return a function that waits for a message. The process exits if the pipe closes early."""
     messages: SimpleQueue[Message] = SimpleQueue()
 
-    def hear() -> None:
+    def read_messages() -> None:
         with suppress(EOFError, OSError):
             while True:
                 message = receive(parent, kind)
                 messages.put(message)
                 if is_last(message):
                     return
-        leave_unwanted()
+        end_abandoned_worker()
 
-    threading.Thread(target=hear, daemon=True).start()
+    threading.Thread(target=read_messages, daemon=True).start()
     return messages.get

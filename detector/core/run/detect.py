@@ -25,7 +25,7 @@ from detector.core.run.limits import blas_threads, check_files, check_memory, ch
 from detector.core.run.loading import LoadedModel, PhaseTimer
 from detector.core.run.looping import RunClock
 from detector.core.run.outputs import OutputPlan, mark_settings, session_name, settings_of
-from detector.core.run.plan import Asked, RunPlan
+from detector.core.run.plan import PlanDraft, RunPlan
 from detector.core.run.records import write_records
 from detector.core.run.signals import Stop, stop_on_signals
 from detector.core.sources._contents import PICTURE, kind_of
@@ -76,7 +76,7 @@ class RunResult:
     session: Path | None
     errors: list[DetectVideoError]
     unread: bool = False  # the reader of -o - has closed it
-    told: bool = False  # each camera's last state line already reported what is wrong with it
+    errors_shown: bool = False  # whether the errors of cameras have been printed already
 
     @property
     def exit_code(self) -> int:
@@ -85,15 +85,15 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    loaded: Callable[[LoadedModel], None] | None = None  # called once warm; may replace the head
-    source: Callable[[str], Source] | None = None  # opens a spec in its own way
-    # called with each frame, after the sinks
+    loaded: Callable[[LoadedModel], None] | None = None  # called with the warm model
+    source: Callable[[str], Source] | None = None  # opens a source
+    # Called with each frame, after the sinks.
     detected: Callable[[Frame, Detections], None] | None = None
-    frame_times: bool = False  # whether those frames carry times, if the loop measures
-    watcher: Watcher | None = None  # receives each frame after ``detected``, drawn if it needs that
+    frame_times: bool = False  # whether ``detected`` gets frames with the times of their stages
+    watcher: Watcher | None = None  # receives each frame after ``detected``
     measured: bool = True  # whether auto uses what ``compare --use`` saved
-    timed: bool = False  # whether it uses the default model's timing on this machine
-    tuned: bool = True  # whether it uses what ``tune --use`` saved
+    timed: bool = False  # whether auto uses the model's timing on this machine
+    tuned: bool = True  # whether auto uses what ``tune --use`` saved
 
 
 def detect(
@@ -111,12 +111,12 @@ def detect(
 
     ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. If its reader
     closes it and no other files are written, the run ends after the frames already read.
-    ``building`` receives every step of a file that the engine must build first.
+    ``building`` is called at every step of building the engine's file.
 
-    Raises DetectVideoError for what ends everything before the first frame: options, model, engine,
-    session folder. Errors of one source are in ``RunResult.errors`` and in the summary; the other
-    sources go on, unless the engine failed. From the first source on, a signal lets frames already
-    read finish, and the summary records it.
+    Raises DetectVideoError for errors before the first source: in options, model, engine, session
+    folder. Errors of one source are in ``RunResult.errors`` and in the summary; the run continues
+    with the other sources, unless the engine failed. After a signal, the run finishes the frames
+    already read, and the summary records it.
     """
     timer = timer or PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
@@ -127,7 +127,12 @@ def detect(
                 hooks.loaded(plan.loaded)
             name = session_name(specs[0], config.runtime.engine)
             session = _open_session(plan, outputs, name)
-            stream = None if rows_to is None else _open_stream(rows_to, outputs, stop)
+            stream = None
+            if rows_to is not None and outputs.streamed is not None:
+                from detector.core.sinks._stream import RowStream
+
+                closed = (lambda: None) if outputs.beside_stream else stop.set
+                stream = RowStream(rows_to, closed)
             folder = session.folder
             job = _RunJob(plan, outputs, session, folder, timer, stop, live, hooks, stream=stream)
             with closing_session(session):
@@ -136,7 +141,18 @@ def detect(
                     runs = _run_sources(job, specs)
                 with timer.phase("close"):
                     plan.loaded.close(runs)
-                return _write_session(job, session, runs, command, watch)
+                written = write_records(
+                    session,
+                    runs,
+                    plan,
+                    command,
+                    seconds=timer.seconds,
+                    stop_code=stop.exit_code,
+                    finish=watch.finish,
+                )
+        failed = [run.error for run in runs if run.error is not None]
+        unread = stream is not None and not stream.is_read
+        return RunResult(written.summary, written.folder, [*failed, *written.errors], unread)
 
 
 def _resolve(
@@ -148,40 +164,45 @@ def _resolve(
     rows_to: int | None,
 ) -> tuple[RunPlan, OutputPlan]:
     """Make the plan, and refuse impossible runs: cheap checks come before a model is loaded."""
-    asked, ours = Asked.of(config), hooks.source is None
+    draft, default_sources = PlanDraft.of(config), hooks.source is None
     check_memory(config.runtime.engine)
-    if ours:
+    if default_sources:
         _refuse_missing(specs)
     keep_inputs(config, specs)
     engine, streams = config.runtime.engine, rows_to is not None
-    brought = asked.writing["brought"]
-    outputs = OutputPlan(config.output, specs, engine=engine, streams=streams, brought=brought)
+    added = draft.writing["added_sinks"]
+    outputs = OutputPlan(config.output, specs, engine=engine, streams=streams, added_sinks=added)
     if outputs.streamed == "video" and rows_to is not None and os.isatty(rows_to):
         raise UsageError(
             "--output -: a terminal cannot show a video; add | ffplay - or > out.mkv to the command"
         )
-    if ours:
-        outputs.check_sources(asked.drawing.blur)
-    # OpenCV has its own OpenBLAS; the loop has at least a reader and a worker.
-    check_threads(blas_threads() + (0 if asked.loop.sync else 2))
-    if ours:
+    if default_sources:
+        outputs.check_sources(draft.drawing.blur)
+    # OpenCV's own OpenBLAS starts threads at import; the loop has at least a reader and a worker.
+    check_threads(blas_threads() + (0 if draft.loop.sync else 2))
+    if default_sources:
         outputs.check_permission()
     with timer.phase("import"):
-        _import_ahead(specs, outputs, "sync" if asked.loop.sync else "overlapped")
-    load = asked.load
-    if asked.tiling.auto:
+        _import_ahead(specs, outputs, "sync" if draft.loop.sync else "overlapped")
+
+    def refuse_being_written(network: Network, _: Config) -> None:
+        with suppress(OSError):  # the current folder was deleted, which writing to it reports
+            outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
+
+    load = draft.load
+    if draft.tiling.auto:
         from detector.core.run.first_look import load_after_look
 
-        load = partial(load_after_look, asked, opens=hooks.source, looks_at=specs)
+        load = partial(load_after_look, draft, opens=hooks.source, looks_at=specs)
     plan = load(
         timer,
-        # Labelled pictures are scored: only an explicit size counts for them.
-        specs=specs if ours or asked.reading.longest else (),
+        # Sources that a command opens itself decide the input only if its longest side is given.
+        specs=specs if default_sources or draft.reading.longest else (),
         progress=building,
         measured=hooks.measured,
         timed=hooks.timed,
-        kind=partial(asked.reading.kind_of, specs[0]) if hooks.tuned and ours else None,
-        chosen=partial(_refuse_being_written, outputs, specs, config),
+        kind=partial(draft.reading.kind_of, specs[0]) if hooks.tuned and default_sources else None,
+        chosen=refuse_being_written,
     )
     check_files(3)  # a source, the rows, and a file opened while both are open
     return plan, outputs
@@ -192,7 +213,7 @@ def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
 
     session = Session.create(plan.writing["run_dir"], name, or_temporary=outputs.may_write())
     try:
-        outputs.check()  # again: the session's files are not outputs
+        outputs.check()  # again, because an output must not replace a file of the session
     except BaseException:
         session.discard()
         raise
@@ -203,7 +224,7 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
     """Import what sources, stages, loop and outputs need, so that no run's seconds include it."""
     modules = {
         f"detector.core.loop.{loop}",
-        "detector.core.sinks.jsonl",  # of every session
+        "detector.core.sinks.jsonl",  # used by every session
         "detector.core.stages.annotate",
         "detector.core.stages.nms",
     }
@@ -215,24 +236,8 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
         importlib.import_module(module)
 
 
-def _open_stream(descriptor: int, outputs: OutputPlan, stop: Stop) -> RowStream | None:
-    if outputs.streamed is None:
-        return None
-    from detector.core.sinks._stream import RowStream
-
-    return RowStream(descriptor, (lambda: None) if outputs.beside_stream else stop.set)
-
-
-def _refuse_being_written(
-    outputs: OutputPlan, specs: Sequence[str], config: Config, network: Network, _: Config
-) -> None:
-    """Raise OutputError if another run is writing the same outputs, before the engine starts."""
-    with suppress(OSError):  # the current folder was deleted: writing there reports it
-        outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
-
-
 def _refuse_missing(specs: Sequence[str]) -> None:
-    """Raise SourceError if no source exists, UsageError if one can never be read. Opens none."""
+    """Raise SourceError if no source exists, UsageError if one can never be read."""
     if list(specs).count(STANDARD_INPUT) > 1:
         raise UsageError("-: standard input can be read only once; give - once")
     missing = []
@@ -259,7 +264,7 @@ def run_opened(
     ``plain``: file names without source and engine. ``detected`` receives each frame. ``session``
     receives the rows of frames; the caller releases it."""
     output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
-    outputs = OutputPlan(output, [spec], plain=plain, brought=plan.writing["brought"])
+    outputs = OutputPlan(output, [spec], plain=plain, added_sinks=plan.writing["added_sinks"])
     if detected is not None:
         hooks = replace(hooks, detected=detected)
     job = _RunJob(plan, outputs, session, folder, PhaseTimer(), Stop(), None, hooks, False)
@@ -268,7 +273,7 @@ def run_opened(
 
 @contextmanager
 def closing_session(session: Session) -> Iterator[None]:
-    """Release the session's folder at the end. A bug's traceback is saved in it."""
+    """Release the session's folder after the block. Save a bug's traceback in it."""
     try:
         yield
     except DetectVideoError:
@@ -301,15 +306,14 @@ def _run_sources(job: _RunJob, specs: Sequence[str]) -> list[SourceRun]:
     runs: list[SourceRun] = []
     for number, spec in enumerate(specs):
         timeline = job.plan.loop.timeline(job.plan.loaded.natives, folder=job.folder)
-        run = SourceRun(_text_of(spec), timeline)  # documents hold plain text
+        run = SourceRun(_plain_text(spec), timeline)
         run.notes += filter(None, [sources.note_of(spec)])
         runs.append(run)
-        with _held(job, spec) as held:
+        with _hold_source(job, spec) as held:
             try:
                 _run_source(job, run, spec, number)
             except DetectVideoError as error:
                 run.error = error
-            # the same seconds that end-to-end FPS is computed from
             job.timer.seconds["run"] += run.run_s
             if held is not None and run.info is not None and job.hashes:
                 with job.timer.phase("close"):
@@ -320,8 +324,8 @@ def _run_sources(job: _RunJob, specs: Sequence[str]) -> list[SourceRun]:
     return runs
 
 
-def _text_of(spec: str) -> str:
-    """Return the source for documents: plain text, addresses without secrets."""
+def _plain_text(spec: str) -> str:
+    """Return the source as plain text for documents, without the secrets of addresses."""
     if not is_web(spec):
         return str(spec)
     from detector.core.sources._web import WebPlace
@@ -330,16 +334,17 @@ def _text_of(spec: str) -> str:
 
 
 @contextmanager
-def _held(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput | None]:
-    """Yield an object that knows the source's digest once it is read; None if there is none."""
+def _hold_source(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput | None]:
+    """Hold the source open. Yield an object that can compute its digest, if there is one."""
     if spec != STANDARD_INPUT:
         with ExitStack() as stack:
             if is_web(spec):
                 from detector.core.sources import _web
 
                 stack.enter_context(_web.cut_when(job.stop.is_set))
-            once = not job.hashes and kind_of(spec) == PICTURE  # it is decoded at once
-            yield None if once else stack.enter_context(hold(spec))
+            # A picture is opened only once, so it need not be held unless its digest is wanted.
+            is_held = job.hashes or kind_of(spec) != PICTURE
+            yield stack.enter_context(hold(spec)) if is_held else None
         return
     from detector.core.sources._standard_input import standard_input
 
@@ -350,14 +355,15 @@ def _held(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput | None]:
 def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
     from detector.core.timeline import READ, WRITE
 
-    plan, clock = job.plan, RunClock()
+    plan, clock, settings = job.plan, RunClock(), ""
     try:
         with run.timeline.book_threads(READ):
             opened = (job.hooks.source or partial(_open_source, job))(spec)
         with opened as source:
             run.info = source.info
             run.pixels = f"{source.pixels}: {why}" if (why := source.no_planes) else source.pixels
-            settings = _settings(job, spec)
+            if job.hashes:  # otherwise no later run asks whether it may replace the outputs
+                settings = settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]
             if job.session is not None:
@@ -368,14 +374,15 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
             try:
                 misses_rows = "jsonl" not in paths or plan.writing["only_detections"]
                 if job.session is not None and misses_rows:
-                    own = plan.open_rows(_own_rows(job.session, number), source.info)
+                    names = f"source-{number}.jsonl", f"source-{number}.partial.jsonl"
+                    own = plan.open_rows(job.session.claim(*names), source.info)
                     sinks.insert(0, own)
                 if job.stream is not None and job.outputs.streamed is not None:
                     streamed = plan.open_stream(job.stream, job.outputs.streamed, source.info)
                     sinks.insert(0, streamed)
                 _drive_loop(job, run, source, sinks, own, number)
             except BaseException:
-                for sink in sinks:  # a failure before the first frame leaves no partial file
+                for sink in sinks:  # no partial file remains if the run fails before a frame
                     sink.abort()
                 raise
         if replaced and settings:
@@ -398,7 +405,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
 
 
 def _open_source(job: _RunJob, spec: str) -> Source:
-    """Open the source. An environment variable turns planes off, to measure what they gain."""
+    """Open the source. DETECT_VIDEO_PIXELS=bgr turns planes off, to measure how much they gain."""
     pixels = os.environ.get("DETECT_VIDEO_PIXELS") or job.outputs.pixels(spec)
 
     @cache
@@ -410,20 +417,6 @@ def _open_source(job: _RunJob, spec: str) -> Source:
         return 1 if (part := reduction()) is None else part(width, height)
 
     return job.plan.reading.open(spec, pixels, reduce=reduce)
-
-
-def _settings(job: _RunJob, spec: str) -> str:
-    """Return what a later run compares before it replaces these outputs; "" in our own folder."""
-    if not job.hashes:
-        return ""
-    plan = job.plan
-    return settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
-
-
-def _own_rows(session: Session, number: int) -> Path:
-    """Return where the session's rows of a source are written if the user asked for none."""
-    name = f"source-{number}"
-    return session.claim(f"{name}.jsonl", f"{name}.partial.jsonl")
 
 
 def _drive_loop(
@@ -452,7 +445,7 @@ def _drive_loop(
         if not progress.written and not job.stop.is_set():
             raise SourceError(f"{run.spec}: no frame could be read")
         for sink in sinks:
-            _end(job, run, sink, own, number, written=progress.written > 0)
+            _close_sink(job, run, sink, own, number, written=progress.written > 0)
     except BaseException:
         run.partial = [str(path) for sink in sinks if (path := sink.abort()) is not None]
         raise
@@ -462,12 +455,12 @@ def _drive_loop(
         run.counts, run.decoder = source.counts, source.decoder
         run.notes += source.notes
         run.notes += plan.drawing.label_notes(plan.network.names, sinks, run.by_class)
-        run.notes += _notes_of_spared(plan, run, sinks)
+        run.notes += _describe_skipped(plan, run, sinks)
         if plan.loaded.shapes is not None and source.info.kind == "video":
             run.notes.append(f"{run.spec}: --rect: the input has the shape of the video already")
 
 
-def _end(
+def _close_sink(
     job: _RunJob, run: SourceRun, sink: Sink, own: Sink | None, number: int, *, written: bool
 ) -> None:
     """Close a sink, or abort it if the run was interrupted before the first frame."""
@@ -480,40 +473,18 @@ def _end(
     run.notes += sink.notes
 
 
-def _notes_of_spared(plan: RunPlan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
+def _describe_skipped(plan: RunPlan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
     """Return notes about frames without inference, and outputs that cannot mark them."""
     kinds = {sink.name for sink in sinks}
-    found = []
+    skipped = []
     if run.reused and (still := plan.reading.still) is not None:
         what = f"--skip-still {still[0]}", run.reused, "repeat the last detections"
-        found.append((what, kinds - {"jsonl", "csv"}))
+        skipped.append((what, kinds - {"jsonl", "csv"}))
     if run.coasted and (spared := plan.spared) is not None:
         what = spared.option, run.coasted, "have boxes moved by tracks"
-        found.append((what, kinds & {"mot", "yolo"}))
+        skipped.append((what, kinds & {"mot", "yolo"}))
     return [
         f"{option}: {count} of {run.written} frames ({count / run.written:.0%}) were not inferred "
-        f"and {become}" + (f"; {', '.join(sorted(silent))} cannot mark them" if silent else "")
-        for (option, count, become), silent in found
+        f"and {result}" + (f"; {', '.join(sorted(unmarked))} cannot mark them" if unmarked else "")
+        for (option, count, result), unmarked in skipped
     ]
-
-
-def _write_session(
-    job: _RunJob,
-    session: Session,
-    runs: list[SourceRun],
-    command: Sequence[str],
-    watch: DisturbanceMonitor,
-) -> RunResult:
-    """Write summary and session files. If no source could be opened, the session is removed."""
-    written = write_records(
-        session,
-        runs,
-        job.plan,
-        command,
-        seconds=job.timer.seconds,
-        stop_code=job.stop.exit_code,
-        finish=watch.finish,
-    )
-    failed = [run.error for run in runs if run.error is not None]
-    unread = job.stream is not None and not job.stream.is_read
-    return RunResult(written.summary, written.folder, [*failed, *written.errors], unread)

@@ -19,50 +19,46 @@ CGROUPS = "/sys/fs/cgroup"
 
 class DisturbanceMonitor:
     def __init__(self) -> None:
-        self._hot, self._throttled_us = _hot(), _throttled_us()
+        self._hot, self._throttled_us = _count_heat_throttling(), _read_throttled_us()
 
     def finish(self, summary: Summary) -> Summary:
-        found = self.end()
-        return summary if found is None else replace(summary, disturbed=found)
+        disturbances = self.end()
+        return summary if disturbances is None else replace(summary, disturbed=disturbances)
 
     def end(self) -> Disturbances | None:
         """Return the disturbances since the start; None if there were none."""
         from detector.core.session.document import Disturbances
 
-        governor = _text(GOVERNOR).strip()
-        found = Disturbances(
-            swapped_mb=_swapped_kb() * 1024 / 1e6,
-            throttled_s=max(0, _throttled_us() - self._throttled_us) / 1e6,
-            hot=max(0, _hot() - self._hot),
+        governor = _read(GOVERNOR).strip()
+        disturbances = Disturbances(
+            swapped_mb=_find_number(_read(STATUS), "VmSwap:") * 1024 / 1e6,
+            throttled_s=max(0, _read_throttled_us() - self._throttled_us) / 1e6,
+            hot=max(0, _count_heat_throttling() - self._hot),
             governor=governor if governor == "powersave" else None,
         )
-        return found if found != Disturbances() else None
+        return disturbances if disturbances != Disturbances() else None
 
 
-def _text(path: str) -> str:
+def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def _hot() -> int:
+def _count_heat_throttling() -> int:
     """Return how often cores were throttled for heat since the machine started."""
-    counts = (_text(path).strip() for path in glob(HOT))
+    counts = (_read(path).strip() for path in glob(HOT))
     return sum(int(count) for count in counts if count.isdigit())
 
 
-def _swapped_kb() -> int:
-    return _number(_text(STATUS), "VmSwap:")
+def _read_throttled_us() -> int:
+    """Return the microseconds in which this process's cgroup (v2) had exhausted its CPU quota."""
+    group = next((line[3:] for line in _read(CGROUP).splitlines() if line.startswith("0::")), "/")
+    return _find_number(_read(f"{CGROUPS}{group.rstrip('/')}/cpu.stat"), "throttled_usec")
 
 
-def _throttled_us() -> int:
-    """Return the microseconds in which this process's group had exhausted its quota (cgroup v2)."""
-    group = next((line[3:] for line in _text(CGROUP).splitlines() if line.startswith("0::")), "/")
-    return _number(_text(f"{CGROUPS}{group.rstrip('/')}/cpu.stat"), "throttled_usec")
-
-
-def _number(text: str, name: str) -> int:
+def _find_number(text: str, name: str) -> int:
     for line in text.splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdigit():

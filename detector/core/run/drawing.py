@@ -1,4 +1,4 @@
-"""What a run draws: the style of boxes and labels, what is pixelated, and who needs the picture.
+"""Decide what a run draws: the style of boxes and labels, what is pixelated, for which outputs.
 
 ``Drawing.of`` reads the options and opens the font, so errors appear before a model loads.
 """
@@ -31,7 +31,7 @@ MEANINGLESS = "random weights: boxes are meaningless"
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """How a run draws. ``blur``: the classes of --blur as given; ``blurred``: their ids;
-    ``remark``: a text for every picture. The last two are set by ``with_network``."""
+    ``remark``: a text for every picture. ``with_network`` sets ``blurred`` and ``remark``."""
 
     line_width: int | None
     font_scale: float
@@ -45,7 +45,7 @@ class Drawing:
 
     @classmethod
     def of(cls, config: Config) -> Drawing:
-        """Raise UsageError for an unreadable font, and for trails without tracks."""
+        """Read the options. Raises UsageError for an unreadable font, or trails without tracks."""
         given, tracking = config.drawing, config.tracking
         if tracking.trails is not None and tracking.track is None:
             raise UsageError("--trails needs --track")
@@ -59,21 +59,22 @@ class Drawing:
             smooth=tracking.smooth,
         )
 
-    def with_network(self, network: Network, seen: tuple[int, ...] | None) -> Drawing:
-        """Add the classes. ``seen``: ids, None: all. Raises UsageError if --blur misses boxes."""
+    def with_network(self, network: Network, selected: tuple[int, ...] | None) -> Drawing:
+        """Resolve the classes of --blur. ``selected``: ids of --classes; None: all. Raises
+        UsageError if a class would not be pixelated."""
         names = network.names
-        wanted = class_ids("--blur", self.blur or None, names) or ()
-        if wanted and network.random_seed is not None:
+        blurred = class_ids("--blur", self.blur or None, names) or ()
+        if blurred and network.random_seed is not None:
             raise UsageError("--blur: random weights detect nothing, so nothing would be pixelated")
-        unseen = [names[i] for i in wanted if seen is not None and i not in seen]
-        if unseen:
-            both = join_list([*(names[i] for i in seen or ()), *unseen])
+        missing = [names[i] for i in blurred if selected is not None and i not in selected]
+        if missing:
+            all_names = join_list([*(names[i] for i in selected or ()), *missing])
             raise UsageError(
-                f"--blur {join_list(unseen)}: --classes omits it, so it would not be "
-                f"found; use --classes '{both}'"
+                f"--blur {join_list(missing)}: --classes omits it, so it would not be "
+                f"found; use --classes '{all_names}'"
             )
         remark = MEANINGLESS if network.random_seed is not None else ""
-        return replace(self, blurred=frozenset(wanted), remark=remark)
+        return replace(self, blurred=frozenset(blurred), remark=remark)
 
     @property
     def style(self) -> Style:
@@ -90,7 +91,7 @@ class Drawing:
         )
 
     def threads(self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None) -> int:
-        """Return how many threads may draw ahead: none if a viewer or decision needs each frame."""
+        """Return how many threads may draw ahead; 0 if a viewer or sink needs frames in order."""
         in_order = watched is not None or any(sink.pictures == "plain" for sink in sinks)
         return 0 if in_order else drawing_threads()
 
@@ -100,15 +101,15 @@ class Drawing:
         """Return the function that changes a picture before it is written; None if none is needed.
 
         Sinks of plain pictures get them pixelated, before boxes are drawn. If a sink needs BGR,
-        boxes are drawn into that. Planes that would stay unchanged are not copied. ``watched`` is
-        called before each frame and returns whether there is a viewer. ``threads``: number of
-        concurrent callers.
+        boxes are drawn into BGR. Planes that need no change are not copied. ``watched`` is called
+        before each frame and returns whether there is a viewer. ``threads``: number of concurrent
+        callers.
         """
         from detector.core.sinks.base import DRAWN
 
         drawn = any(sink.pictures in DRAWN for sink in sinks)
-        seeing = [sink for sink in sinks if sink.pictures == "plain"]
-        if not drawn and not seeing and watched is None:
+        plain_sinks = [sink for sink in sinks if sink.pictures == "plain"]
+        if not drawn and not plain_sinks and watched is None:
             return None
         from detector.core.sources._planes import Easel
         from detector.core.stages.annotate import annotate, pixelate
@@ -117,36 +118,36 @@ class Drawing:
         style = self.style
         unblurred = replace(style, blurred=frozenset())
         bgr = any(sink.pictures == "bgr" for sink in sinks)
-        easel, stays = Easel(bgr=bgr, threads=threads), not (bgr or style.remark)
+        easel, keeps_planes = Easel(bgr=bgr, threads=threads), not (bgr or style.remark)
 
         def show_and_draw(frame: Frame, detections: Detections) -> None:
-            looked_at = watched is not None and watched()  # evaluate for every frame
-            bare = not len(detections.shown) and detections.scene is None
-            if stays and bare and isinstance(frame.picture, Planes):
+            is_watched = watched is not None and watched()  # call it for every frame
+            is_empty = not len(detections.shown) and detections.scene is None
+            if keeps_planes and is_empty and isinstance(frame.picture, Planes):
                 return
-            if drawn or looked_at or (seeing and style.blurred):
+            if drawn or is_watched or (plain_sinks and style.blurred):
                 easel.put(frame)
-            elif not seeing:
+            elif not plain_sinks:
                 return
             pixelate(frame.picture, detections, style.blurred)
-            if seeing and len(detections):
-                picture = frame.picture  # not ``image``, which would be cached without the boxes
+            if plain_sinks and len(detections):
+                picture = frame.picture  # ``frame.image`` would cache the picture without boxes
                 plain = picture.to_bgr() if isinstance(picture, Planes) else picture
-                for sink in seeing:
+                for sink in plain_sinks:
                     sink.see(plain, detections)
-            if drawn or looked_at:
+            if drawn or is_watched:
                 annotate(frame.picture, detections, unblurred)
 
         return show_and_draw
 
     def label_notes(
-        self, names: Sequence[str], sinks: Sequence[Sink], found: Iterable[int]
+        self, names: Sequence[str], sinks: Sequence[Sink], class_ids: Iterable[int]
     ) -> list[str]:
-        """Return notes on drawn labels of ``found`` classes, and on boxes for --smooth."""
+        """Return notes on class names that labels cannot show, and on --smooth without effect."""
         from detector.core.sinks.base import DRAWN
 
         if self.smooth and not any(s.pictures in DRAWN or "style" in s.options for s in sinks):
             return ["--smooth has no effect: no output shows boxes, and rows stay as detected"]
         if not self.labels or not any(sink.pictures in DRAWN for sink in sinks):
             return []
-        return note_names(names, found, self.font)
+        return note_names(names, class_ids, self.font)

@@ -1,4 +1,4 @@
-"""Facts about the computer and the libraries of a run, for its session."""
+"""Collect facts about the computer and the libraries of a run, for its session."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LIBRARIES = (
 
 
 def environment() -> dict[str, Any]:
-    """Return CPU model, flags and cores, versions, and GPU driver; None for what is unknown."""
+    """Return CPU model, flags and cores, versions, and GPU driver; unknown values are None."""
     return {
         "detect_video": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": describe_cpu(),
-        "libraries": {name: found for name in _list_libraries() if (found := version_of(name))},
+        "libraries": {name: text for name in _list_libraries() if (text := version_of(name))},
         "gpu_driver": gpu_driver(),
     }
 
@@ -38,14 +38,17 @@ def environment() -> dict[str, Any]:
 def describe_cpu() -> dict[str, Any]:
     """Return ``model``, ``flags`` as Linux lists them, and ``cores`` that this process may use."""
     return {
-        "model": _cpu("model name"),
-        "flags": (_cpu("flags") or "").split(),
+        "model": _read_cpuinfo("model name"),
+        "flags": (_read_cpuinfo("flags") or "").split(),
         "cores": usable_cores(),
     }
 
 
 def gpu_driver() -> str | None:
-    return _first_line("/proc/driver/nvidia/version")
+    try:
+        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return None
 
 
 def process_age_s() -> float | None:
@@ -59,7 +62,7 @@ def process_age_s() -> float | None:
         return None
 
 
-def _cpu(key: str) -> str | None:
+def _read_cpuinfo(key: str) -> str | None:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(key):
@@ -80,11 +83,4 @@ def version_of(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _first_line(path: str) -> str | None:
-    try:
-        return Path(path).read_text().splitlines()[0]
-    except (OSError, IndexError):
         return None

@@ -1,5 +1,5 @@
-"""The layers that an engine ran, their precision, and their cost in the graph. An engine on a CPU
-reports the same for the same file, which takes a quarter second, so we store it."""
+"""Find the layers that an engine ran, their precision, and their cost in the graph. On a CPU this
+takes a quarter of a second and gives the same result for the same file, so we store it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from detector.core.session.outcome import ExecutedLayer
 
 SUFFIX = ".layers.json"
-KEPT = 16  # engines, precisions and versions per file
-# in version 1 the work of a quantised output was listed at the DequantizeLinear after it
-SCHEMA = 2
+KEPT = 16  # results per file: of several engines, precisions and versions
+SCHEMA = 2  # in version 1, the DequantizeLinear after a quantised output had its cost
 
 
 def find_layers(
@@ -35,16 +34,17 @@ def find_layers(
     own: Mapping[str, str],
     ran: Network | None = None,
 ) -> tuple[ExecutedLayer, ...]:
-    """Return ``executed_layers``, or its stored result. ``path``: of the exported graph."""
+    """Return the stored or new result of ``executed_layers``. ``path``: of the exported graph."""
     if path is None or engine.device != "cpu":
         return executed_layers(network, engine, ran)
-    file, key = Path(path).with_suffix(SUFFIX), _key(engine, own)
-    if (known := _read(file).get(key)) is not None and (layers := _layers(known)) is not None:
+    file, key = Path(path).with_suffix(SUFFIX), _hash_settings(engine, own)
+    if (entry := _read_stored(file).get(key)) is not None and (
+        layers := _parse_layers(entry)
+    ) is not None:
         return layers
     layers = executed_layers(network, engine, ran)
-    # Stored results only make later runs faster; nothing else depends on them.
-    with suppress(OutputError):
-        _keep(file, key, layers)
+    with suppress(OutputError):  # stored results only make later runs faster
+        _store(file, key, layers)
     return layers
 
 
@@ -52,7 +52,7 @@ def executed_layers(
     network: Network, engine: Engine, ran: Network | None = None
 ) -> tuple[ExecutedLayer, ...]:
     """Return each layer with the cost of the nodes that it represents. ``network``: before
-    conversion; ``ran``: the converted one. Added layers are omitted."""
+    conversion; ``ran``: after it. Layers that the conversion added are omitted."""
     from detector.core.models.graph.build import node_costs
     from detector.core.models.graph.qdq import original_names
     from detector.core.session.outcome import ExecutedLayer
@@ -63,14 +63,14 @@ def executed_layers(
     layers = []
     for layer in reported:
         names = [renamed.get(name, name) for name in layer.nodes or (layer.name,)]
-        known = [costs[name] for name in names if name in costs]
-        if known:
-            macs, elements = sum(cost.macs for cost in known), sum(cost.elements for cost in known)
+        entry = [costs[name] for name in names if name in costs]
+        if entry:
+            macs, elements = sum(cost.macs for cost in entry), sum(cost.elements for cost in entry)
             layers.append(ExecutedLayer(layer.name, layer.precision, macs, elements))
     return tuple(layers)
 
 
-def _key(engine: Engine, own: Mapping[str, str]) -> str:
+def _hash_settings(engine: Engine, own: Mapping[str, str]) -> str:
     parts = [
         engine.name,
         library_version(engine.name),
@@ -82,33 +82,33 @@ def _key(engine: Engine, own: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_stored(file: Path) -> dict[str, Any]:
     try:
-        kept = store.read_kept(file.parent, file.name)
-        document = from_json(kept or b"{}", dict[str, Any], file.name)
+        content = store.read_kept(file.parent, file.name)
+        document = from_json(content or b"{}", dict[str, Any], file.name)
     except UsageError:
         return {}
-    found = document.get("executed")
-    return found if document.get("schema") == SCHEMA and isinstance(found, dict) else {}
+    entries = document.get("executed")
+    return entries if document.get("schema") == SCHEMA and isinstance(entries, dict) else {}
 
 
-def _layers(known: object) -> tuple[ExecutedLayer, ...] | None:
+def _parse_layers(entry: object) -> tuple[ExecutedLayer, ...] | None:
     from detector.core.session.outcome import ExecutedLayer
 
     try:
         return tuple(
             ExecutedLayer(str(name), str(precision), int(macs), int(elements))
-            for name, precision, macs, elements in known  # type: ignore[attr-defined]
+            for name, precision, macs, elements in entry  # type: ignore[attr-defined]
         )
     except (TypeError, ValueError):
         return None
 
 
-def _keep(file: Path, key: str, layers: tuple[ExecutedLayer, ...]) -> None:
-    rows = [[one.name, one.precision, one.macs, one.elements] for one in layers]
+def _store(file: Path, key: str, layers: tuple[ExecutedLayer, ...]) -> None:
+    rows = [[layer.name, layer.precision, layer.macs, layer.elements] for layer in layers]
 
     def add(before: bytes | None) -> bytes:
-        entries = dict(list(_read(file).items())[1 - KEPT :]) if before else {}
+        entries = dict(list(_read_stored(file).items())[1 - KEPT :]) if before else {}
         return to_json({"schema": SCHEMA, "executed": {**entries, key: rows}}).encode()
 
     store.rewrite(file.parent, file.name, add)

@@ -1,5 +1,4 @@
-"""The files that a run reads, as far as known before it opens the first one. They are protected
-from being overwritten (``errors.guard``)."""
+"""List the files that a run will read, and protect them from being overwritten."""
 
 from __future__ import annotations
 
@@ -20,10 +19,11 @@ from detector.core.sources._forms import is_live, is_web
 
 
 def gather_sources(specs: Sequence[str]) -> list[str]:
-    """List sources like ``sources.gather``, without videos that runs wrote. Raises SourceError."""
+    """List sources as ``sources.gather`` does, without videos that a run wrote. Raises
+    SourceError."""
     gathered = sources.gather(specs, is_output)
     for spec in gathered if len(gathered) > 1 else ():
-        if is_live(spec) or is_web(spec):  # opening these checks them
+        if is_live(spec) or is_web(spec):  # checked when it is opened
             continue
         try:
             sources.find_claiming(spec)
@@ -41,37 +41,36 @@ def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
     from detector.core import models
     from detector.core.run.canvas import model_request
 
-    asked = config.calibration.calibrate
-    calibrate = None if asked == PACKAGED else asked
-    refuse_cameras([*specs, *filter(None, [calibrate])])
-    for spec in specs:
-        keep_listed("the source", partial(sources.files_of, spec))
-    if calibrate is not None:
-        listed = partial(sources.files_of, calibrate)
-        keep_listed("the calibration", listed)
+    calibrate = config.calibration.calibrate
+    named = [(spec, "the source") for spec in specs]
+    if calibrate is not None and calibrate != PACKAGED:
+        named.append((calibrate, "the calibration"))
+    refuse_cameras([spec for spec, _ in named])
+    for spec, what in named:
+        keep_listed(what, partial(sources.files_of, spec))
     with suppress(DetectVideoError):  # opening the model reports the error
         models.keep_files(model_request(config))
 
 
 def refuse_cameras(specs: Sequence[str]) -> None:
-    """Raise UsageError for a camera in a command whose sources must end, or be read again."""
+    """Raise UsageError if a source is a camera. Call it if sources must end or be read again."""
     for spec in specs:
         if is_camera(spec):
             raise UsageError(
-                f"{Address(spec)}: a camera, but this needs a file; record one first: "
+                f"{Address(spec)}: a camera, but this needs a file; record it first: "
                 "detect-video CAMERA --record copy"
             )
 
 
 def is_camera(spec: str) -> bool:
-    """Return whether it is a webcam, a stream, or a list of cameras. Raises UsageError."""
+    """Return whether a source is a webcam, a stream, or a list of cameras. Raises UsageError."""
     if is_web(spec):
         from detector.core.sources._answers import is_file
 
         return not is_file(spec)
     if is_live(spec):
         return True
-    if not spec.lower().endswith((".yaml", ".yml")):  # reading the file imports more
+    if not spec.lower().endswith((".yaml", ".yml")):  # others need not be opened
         return False
     try:
         return sources.find_claiming(spec).arrives

@@ -1,5 +1,5 @@
-"""Limits of the system: memory, cores, threads, open files, file sizes, deleted folders. Imports
-nothing heavy: there may be no memory for more."""
+"""Check the system's limits: memory, cores, threads, open files, file sizes, deleted folders. This
+module imports nothing heavy, because memory may be short."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ LEAST = {
     "torch": Least(980, 170),
 }
 LEAST_FILES = 5  # besides the standard streams; no run worked with 4
-FEW_CORES = 2  # larger machines were not measured: OpenCV keeps its threads there
-# at most; drawing 19 boxes takes 1 ms and holds Python's lock for nearly all of it
+FEW_CORES = 2  # with more cores, which were not measured, OpenCV keeps its threads
+# Maximum. Drawing 19 boxes takes 1 ms, and holds Python's lock nearly all the time.
 DRAWING_THREADS = 2
 OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it on import
-# the first one that is set wins
+# Variables for OpenBLAS's threads; the first one that is set wins.
 BLAS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 BLAS_THREADS = 64  # maximum of the OpenBLAS in wheels
 NO_MEMORY = (
@@ -56,7 +56,7 @@ NO_MEMORY = (
 
 
 def blame_limit(error: BaseException) -> DetectVideoError | None:
-    """Return an error that explains what to do if a limit caused ``error``; None otherwise."""
+    """Return an error that says what to do, if a limit caused ``error``; otherwise None."""
     code = error.errno if isinstance(error, OSError) else None
     where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
     text = str(error)
@@ -65,7 +65,9 @@ def blame_limit(error: BaseException) -> DetectVideoError | None:
         return any(word in text for word in words)
 
     if isinstance(error, MemoryError) or code == errno.ENOMEM or says(*NO_MEMORY):
-        return EngineError(f"out of memory{_memory_limits()}; try a smaller --batch or --size")
+        return EngineError(
+            f"out of memory{_describe_memory_limit()}; try a smaller --batch or --size"
+        )
     if code in (errno.EMFILE, errno.ENFILE) or says(*NO_FILE):
         return _no_files()
     if code == errno.EAGAIN or says(*NO_THREAD):
@@ -89,7 +91,7 @@ def blame_limit(error: BaseException) -> DetectVideoError | None:
 
 
 def folder_is_gone() -> bool:
-    """Return whether the current folder was deleted: then every relative path is meaningless."""
+    """Return whether the current folder was deleted, so that no relative path can be used."""
     try:
         os.getcwd()
     except OSError:
@@ -97,13 +99,13 @@ def folder_is_gone() -> bool:
     return False
 
 
-def check_threads(wanted: int) -> None:
-    """Raise EngineError if ``wanted`` more threads cannot run at once. It starts them, so that
-    every limit counts. OpenBLAS would react with SIGINT."""
+def check_threads(count: int) -> None:
+    """Raise EngineError if this process cannot start ``count`` more threads, which we try, because
+    there are many limits. If OpenBLAS cannot start its threads, it raises SIGINT."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:
-        for _ in range(wanted):
+        for _ in range(count):
             thread = threading.Thread(target=gate.wait, daemon=True)
             thread.start()
             started.append(thread)
@@ -116,7 +118,7 @@ def check_threads(wanted: int) -> None:
 
 
 def check_memory(engine: str) -> None:
-    """Raise EngineError if a limit leaves less memory than this engine's smallest run took."""
+    """Raise EngineError if a limit allows less memory than this engine's smallest run took."""
     least = LEAST.get(engine, LEAST["null"])
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < least.address_mb * 1e6:
@@ -134,7 +136,7 @@ def check_memory(engine: str) -> None:
 
 
 def container_memory(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
-    """Return the bytes that the process's cgroup allows, and all swap; None without a limit."""
+    """Return the bytes that the process's cgroup allows, plus all swap; None without a limit."""
     if (limit := container_limit(proc, root)) is None:
         return None
     try:
@@ -146,15 +148,15 @@ def container_memory(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 
 
 def keep_blas_alone() -> None:
-    """Tell OpenBLAS, before numpy loads it, to start no threads, which only spin: on two cores,
-    three frames took 0.88 s of CPU with them and 0.63 s without."""
+    """Make OpenBLAS start no threads, which would only spin. Call it before numpy loads OpenBLAS.
+    On two cores, three frames took 0.88 s of CPU with these threads and 0.63 s without."""
     if not any(name in os.environ for name in BLAS_SETTINGS):
         os.environ[BLAS_SETTINGS[0]] = "1"
 
 
 def trim_heap() -> None:
     """Return freed memory to the system: 8 MB after the default model was loaded."""
-    # Not before closed standard streams are replaced: libffi 3.5 keeps a file open.
+    # Imported late, because libffi 3.5 keeps a file open, which could become a standard stream.
     import ctypes
 
     with suppress(AttributeError):
@@ -176,26 +178,26 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
     OPENCV_FOR_THREADS_NUM takes precedence."""
     import cv2
 
-    before = cv2.getNumThreads()
+    separator = cv2.getNumThreads()
     if overlapped and usable_cores() <= FEW_CORES and OPENCV_THREADS not in os.environ:
         cv2.setNumThreads(1)
     try:
         yield
     finally:
-        cv2.setNumThreads(before)
+        cv2.setNumThreads(separator)
 
 
 def drawing_threads() -> int:
-    """Return how many threads draw ahead of the writer; 0: it draws itself. Reader, workers and
-    encoder fill two cores, and another thread would only compete with them."""
+    """Return how many threads draw ahead of the writer; 0: the writer draws. On two cores, which
+    reader, workers and encoder fill, another thread would only compete with them."""
     return max(0, min(DRAWING_THREADS, usable_cores() - FEW_CORES))
 
 
-def check_files(wanted: int) -> None:
-    """Raise EngineError if so many more files cannot be open at once."""
+def check_files(count: int) -> None:
+    """Raise EngineError if this process cannot open ``count`` more files."""
     opened: list[int] = []
     try:
-        while len(opened) < wanted:
+        while len(opened) < count:
             opened.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -207,7 +209,7 @@ def check_files(wanted: int) -> None:
 
 def _no_files() -> EngineError:
     return EngineError(
-        f"too many open files: ulimit -n is {_limit(resource.RLIMIT_NOFILE)}; raise it: "
+        f"too many open files: ulimit -n is {_read_limit(resource.RLIMIT_NOFILE)}; raise it: "
         "ulimit -n 1024"
     )
 
@@ -215,15 +217,16 @@ def _no_files() -> EngineError:
 def _no_threads() -> EngineError:
     return EngineError(
         "cannot start another thread: this account or its container has reached its limit "
-        f"(ulimit -u is {_limit(resource.RLIMIT_NPROC)}{_memory_limits(', ')}); raise the limit"
+        f"(ulimit -u is {_read_limit(resource.RLIMIT_NPROC)}{_describe_memory_limit(', ')}); raise "
+        "the limit"
     )
 
 
-def _memory_limits(before: str = ": ") -> str:
+def _describe_memory_limit(separator: str = ": ") -> str:
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return "" if soft == resource.RLIM_INFINITY else f"{before}ulimit -v is {soft >> 10}"
+    return "" if soft == resource.RLIM_INFINITY else f"{separator}ulimit -v is {soft >> 10}"
 
 
-def _limit(which: int) -> str:
+def _read_limit(which: int) -> str:
     soft = resource.getrlimit(which)[0]
     return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)

@@ -1,12 +1,12 @@
-"""The network and engine of a run, loaded once for all sources: chosen, opened, built if needed,
-and warmed up. Libraries are imported late, so that a run can time its imports separately."""
+"""Load the network and engine of a run, once for all sources: choose, open, build if needed, and
+warm up. Libraries are imported late, so that a run can time its imports separately."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LoadedModel:
-    """A network on a warm engine, shared by all sources of a run."""
+    """A network on a warm engine, used for all sources of a run."""
 
     network: Network
     engine: Engine
     engine_reason: str | None  # why this engine; None if the user named it
     notes: list[str]
-    build_s: float = 0.0  # building in this run; part of the load
-    artefact_s: float = 0.0  # time to build, in this run or an earlier one
-    options: EngineOptions | None = None  # what the engine was opened with
-    # As the engine ran them: call ``read_layers`` first. Empty if the engine does not report them.
+    build_s: float = 0.0  # time spent on building in this run, part of "load"
+    artefact_s: float = 0.0  # time spent on building, in this run or an earlier one
+    options: EngineOptions | None = None  # options with which the engine was opened
+    # Set by ``read_layers``; empty if the engine does not report its layers.
     layers: tuple[ExecutedLayer, ...] = ()
-    original: Network | None = None  # before any conversion: layers' costs refer to its nodes
+    original: Network | None = None  # before any conversion; the costs of layers refer to its nodes
     natives: Natives | None = None  # observes the engine's threads
     tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` saved
     # The configuration as ``auto`` resolved it (engine, precision, calibration), with ``tuned``.
     config: Config | None = None
     shapes: Shapes | None = None  # with --rect: the inputs of other shapes
-    # What ``change_network`` applied to the network; it applies to the other shapes too.
+    # The function given to ``change_network``, which networks of other shapes need too.
     change: Callable[[Network], Network] = lambda network: network
     closed: bool = False
 
@@ -62,7 +62,7 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. A device's first error is the one reported."""
+        """Close the engine after its last source. An earlier error of the run stays its error."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
@@ -82,7 +82,7 @@ class LoadedModel:
                 runs[-1].error = runs[-1].error or late
 
     def read_layers(self) -> None:
-        """Ask the open engine how it runs each layer; it may not tell."""
+        """Read from the open engine how it ran each layer, if it reports that."""
         if self.layers or self.original is None:
             return
         from detector.core.run.executed import find_layers
@@ -132,25 +132,27 @@ def load_model(
     ``spare_requests``: requests beyond those that a loop needs. ``one_at_a_time``: the caller waits
     for each result, so one request should have all threads. ``picture``: width and height of the
     first source, to which the input is fitted (``canvas.open_network``); None keeps the model's own
-    input. ``progress`` receives every step of a build, and ends it by returning False.
-    ``measured``, ``timed``, ``kind`` and ``ahead``: what ``auto`` may use (``choose``). ``opened``
-    receives the network, and ``chosen`` the network and the configuration without any ``auto``,
-    before the slow part; both may refuse. ``natives`` observes the threads of the run. Raises
-    UsageError, ModelError, EngineError.
+    input. ``progress`` is called at every step of a build, and stops it by returning False.
+    ``measured``, ``timed``, ``kind`` and ``ahead``: see ``choose``. ``opened`` is called with the
+    network, and ``chosen`` with the network and the configuration without ``auto``, before the slow
+    part; both may raise an error. ``natives`` observes the threads of the run. Raises UsageError,
+    ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
     with timer.phase("import"):
         from detector.core import engines
         from detector.core.run.choose import choose
-        from detector.core.run.prepare import prepare_network, silent
+        from detector.core.run.prepare import ignore_progress, prepare_network
         from detector.core.timeline import INFER, Natives
 
-        config, reason = _with_engine_of_the_file(config)
-        asked = config.runtime.engine
-        own = engines.only_engine(config.network.model) == asked and engines.is_installed(asked)
-        # a file of the engine's own format has a front end that states its needs
-        if asked != "auto" and not own:
-            engines.check_installed(asked)
+        config, reason = _set_only_engine(config)
+        requested = config.runtime.engine
+        own = engines.only_engine(config.network.model) == requested and engines.is_installed(
+            requested
+        )
+        # The front end of an engine's own file format reports a missing library itself.
+        if requested != "auto" and not own:
+            engines.check_installed(requested)
     with timer.phase("load"):
         network = open_network(config, picture)
         opened(network)
@@ -161,10 +163,10 @@ def load_model(
             timed=timed,
             kind=kind,
             ahead=ahead,
-            progress=progress or silent,
+            progress=progress or ignore_progress,
         )
         config = choice.config
-        if "batch" in choice.tuned:  # it is part of the graph
+        if "batch" in choice.tuned:  # the graph depends on the batch
             network = open_network(config, picture)
     timer.seconds["load"] -= choice.timed_s  # not part of this run's figures
     name = config.runtime.engine
@@ -173,41 +175,40 @@ def load_model(
     with timer.phase("import"):
         engines.load_library(name)
     with timer.phase("load"):
-        # The same number of spare requests for both loops. --sync runs one request at a time and
-        # gives it all threads.
+        # The same with --sync, where one request gets all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
-        ready = prepare_network(
+        prepared = prepare_network(
             network,
             name,
             config,
             lambda concurrency: concurrency + spare,
-            progress or silent,
+            progress or ignore_progress,
             one_at_a_time,
         )
         natives = natives or Natives()
         with natives.book_threads(INFER):
-            engine = engines.open(name, ready.network, ready.options)
+            engine = engines.open(name, prepared.network, prepared.options)
         trim_heap()
     with timer.phase("warmup"), natives.book_threads(INFER):
-        # On a CPU requests share what the first inference sets up, so it is enough to warm as many
-        # as run at once: each costs a frame's time. On a GPU each has its own context.
-        alike = engine.device == "cpu"
-        warm = engine.requests[: engine.concurrency] if alike else engine.requests
+        # On a CPU, requests share what the first inferences set up, so we warm only as many as run
+        # at once, since each takes a frame's time. On a GPU, each request has its own context.
+        is_shared = engine.device == "cpu"
+        warm = engine.requests[: engine.concurrency] if is_shared else engine.requests
         first, *_ = [request.infer(network.batch) for request in warm]
     loaded = LoadedModel(
-        ready.network,
+        prepared.network,
         engine,
         reason or choice.reason,
         [
             *choice.notes,
             *network.warnings,
-            *ready.notes,
+            *prepared.notes,
             *engine.notes,
-            *_nan_warning(network, first),
+            *_warn_of_nan(network, first),
         ],
-        ready.build_s,
-        ready.artefact_s,
-        ready.options,
+        prepared.build_s,
+        prepared.artefact_s,
+        prepared.options,
         natives=natives,
         tuned=choice.tuned,
         original=network,
@@ -229,12 +230,11 @@ def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> E
     """Return a run's choice for ``auto``: engine, precision and calibration."""
     from detector.core.run.choose import choose
 
-    config, _ = _with_engine_of_the_file(config)
+    config, _ = _set_only_engine(config)
     return choose(open_network(config, picture), config, timed=True)
 
 
-def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
-    """Return a warning if the network's numbers overflow, or are NaN: it detects nothing."""
+def _warn_of_nan(network: Network, outputs: Outputs) -> list[str]:
     import numpy as np
 
     if not any(np.isnan(output).any() for output in outputs):
@@ -245,17 +245,18 @@ def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
     ]
 
 
-def _with_engine_of_the_file(config: Config) -> tuple[Config, str | None]:
-    """Set ``--engine auto`` to the only engine for this file (a TensorRT plan); return why."""
+def _set_only_engine(config: Config) -> tuple[Config, str | None]:
+    """Replace ``--engine auto`` if only one engine runs this file (a TensorRT plan). Also return
+    the reason."""
     from detector.core import engines
 
-    asked, model = config.runtime.engine, config.network.model
+    requested, model = config.runtime.engine, config.network.model
     only = engines.only_engine(model)
-    if only is None or asked == only:
+    if only is None or requested == only:
         return config, None
-    if asked == "auto":
-        runtime = replace(config.runtime, engine=only)
-        return replace(config, runtime=runtime), f"engine {only}: the only one that runs {model}"
-    if asked in engines.names():
-        raise EngineError(engines.plan_refusal(asked, model))
+    if requested == "auto":
+        reason = f"engine {only}: the only one that runs {model}"
+        return config.with_options({"engine": only}), reason
+    if requested in engines.names():
+        raise EngineError(engines.plan_refusal(requested, model))
     return config, None  # unknown engine: loading it reports the error

@@ -1,11 +1,11 @@
-"""One run of the loop: what measures it, what limits it, and whether it is threaded."""
+"""Run the loop for one source: its timeline, its limits, threaded or not."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from detector.core.timeline import Natives, OffTimeline, Timeline
     from detector.core.types import Detections, Frame
 
-    Seen = Callable[[Frame, Detections], None]
+    OnFrame = Callable[[Frame, Detections], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,19 @@ class Loop:
 
     @classmethod
     def of(cls, config: Config) -> Loop:
-        given = config.loop
-        return cls(given.sync, given.queue_batches, given.nvtx, given.instruments)
+        return cls(**asdict(config.loop))
 
-    def timeline(self, natives: Natives | None, **kept: Any) -> Timeline | OffTimeline:
-        """Return the timeline of one run of the loop. ``kept``: ``Timeline``'s options on rows."""
+    def timeline(self, natives: Natives | None, **more: Any) -> Timeline | OffTimeline:
+        """Return a timeline for one run of the loop. ``more``: further options of ``Timeline``."""
         from detector.core.timeline import OffTimeline, Timeline
 
         if not self.instruments:
             return OffTimeline()
         process_clock = time.process_time_ns if self.sync else None
-        return Timeline(process_clock=process_clock, nvtx=self.nvtx, natives=natives, **kept)
+        return Timeline(process_clock=process_clock, nvtx=self.nvtx, natives=natives, **more)
 
     def bounds(self, parts: Parts) -> LoopSizes:
-        """Return what limits the loop and explains its waits: requests, pictures, queue places."""
+        """Return the sizes that limit the loop, which explain its waits."""
         from detector.core.loop.parts import image_count, results_ahead
 
         return {
@@ -69,32 +68,30 @@ class Loop:
     def marked(
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
     ) -> Generator[tuple[Frame, Detections], None, None]:
-        """Yield ``frames`` inside a profiler's mark for the run, which explains the waits."""
+        """Yield ``frames`` within a profiler's range that is labelled with ``bounds``."""
         label = "loop " + " ".join(f"{key}={value:d}" for key, value in self.bounds(parts).items())
         with timeline.run(label), closing(self.frames(parts, timeline, progress)) as frames:
             yield from frames
 
     def lost_ranges(self) -> list[str]:
-        """Return a line if an attached profiler would record nothing of this run."""
+        """Return a warning if a profiler is attached but would record nothing of this run."""
         from detector.core.timeline.nvtx_ranges import attach, warning_of
 
         if not (self.nvtx and self.instruments):
             return []
         return [line] if (line := warning_of(attach())) else []
 
-    @contextmanager
-    def library_threads(self) -> Iterator[None]:
-        with opencv_threads(overlapped=not self.sync):
-            yield
+    def library_threads(self) -> AbstractContextManager[None]:
+        return opencv_threads(overlapped=not self.sync)
 
     def drive(
         self,
         parts: Parts,
         run: SourceRun,
         progress: Progress,
-        seen: Seen = lambda frame, detections: None,
+        on_frame: OnFrame = lambda frame, detections: None,
     ) -> None:
-        """Run one source through the loop and count into ``run``, even if a stage raises."""
+        """Run one source through the loop. Store its counts in ``run``, even if a stage raises."""
         run.loop = self.bounds(parts)
         try:
             with closing(self.marked(parts, run.timeline, progress)) as frames:
@@ -103,7 +100,7 @@ class Loop:
                     run.by_class.update(class_ids)
                     run.empty += not class_ids
                     run.cut += detections.cut
-                    seen(frame, detections)
+                    on_frame(frame, detections)
                     if progress.written == 1:
                         run.timeline.mark()
                 run.timeline.mark()
@@ -113,20 +110,20 @@ class Loop:
             run.coasted = progress.coasted
             for stage in parts.between.values():
                 run.notes += stage.close()
-                for name, found in stage.findings().items():
-                    getattr(run, name).extend(found)
+                for name, findings in stage.findings().items():
+                    getattr(run, name).extend(findings)
 
 
 @dataclass(frozen=True, slots=True)
 class RunClock:
-    """The start of a source's run, as clock and CPU seconds."""
+    """Measures a source's run in seconds of the clock and of CPU time."""
 
     started: float = field(default_factory=time.perf_counter)
     cpu: float = field(default_factory=time.process_time)
     main_cpu: float = field(default_factory=time.thread_time)
 
     def note(self, run: SourceRun) -> None:
-        """Store the time until now. Call it in the thread that made the clock."""
+        """Store the times since the start. Call it in the thread that created the clock."""
         run.run_s = time.perf_counter() - self.started
         run.process_cpu_s = time.process_time() - self.cpu
         run.main_thread_cpu_s = time.thread_time() - self.main_cpu

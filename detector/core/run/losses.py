@@ -1,10 +1,10 @@
-"""The detections that an engine and a precision lose: known, or measured on frames."""
+"""Find which detections an engine loses in a precision: known, or measured on frames."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -22,26 +22,11 @@ if TYPE_CHECKING:
 
 LIMIT_S = 3.0  # longest timing
 SHARE = 0.05  # share of a run of known length that a timing may take
-LEAST_S = 0.3  # time that one engine needs; a shorter timing opens none
-CORE_FLOPS = 1e11  # of fp32 per second and core, roughly the maximum
-OBJECTS = 10  # objects that the threshold must leave in the frames
-THRESHOLDS = (0.25, 0.1, 0.05)  # of scores
-NOISE = 0.1  # noise over signal of a raw output, squared: more is not rounding
-
-
-class Losses(Protocol):
-    """What precisions lose. ``precisions``: those worth opening, or (engine, precision)."""
-
-    are_known: ClassVar[bool]
-
-    @property
-    def precisions(self) -> Collection[object]: ...
-
-    def limit_s(self, frame_s: float) -> float:
-        """Return the timing's limit in seconds if fp32 takes ``frame_s`` per frame."""
-
-    def agreement(self, engine: Engine, name: str, precision: str) -> float | None:
-        """Return the agreement with fp32, which must come first; None if not comparable."""
+MIN_S = 0.3  # a shorter timing could not even open one engine
+CORE_FLOPS = 1e11  # roughly the most fp32 operations of a core per second
+MIN_OBJECTS = 10  # detections that the frames must have above the threshold
+THRESHOLDS = (0.25, 0.1, 0.05)  # for scores; tried in turn
+MAX_NOISE = 0.1  # squared noise of a raw output over its squared signal; rounding causes less
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +42,18 @@ class KnownLosses:
         from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW
 
         known = {kind: result.agreement for kind, result in calibration.result.items()}
-        found: dict[str | tuple[str, str], float] = {"fp32": 1.0}
+        by_precision: dict[str | tuple[str, str], float] = {"fp32": 1.0}
         if cpu_flags() & BF16:  # otherwise OpenVINO runs fp32 whatever was requested
-            found["bf16"] = known.get("bf16", 0.0)
+            by_precision["bf16"] = known.get("bf16", 0.0)
         if cpu_flags() & EXACT_INT8:
-            found["int8"] = min(known["int8-u8"], known["int8-s8"])
-            by_openvino = known.get(FRONT, found["int8"])
+            by_precision["int8"] = min(known["int8-u8"], known["int8-s8"])
+            by_openvino = known.get(FRONT, by_precision["int8"])
             if cpu_flags() & BF16:
                 by_openvino = min(by_openvino, known.get(FLOAT_IN_BF16, by_openvino))
-            found["openvino", "int8"] = by_openvino
+            by_precision["openvino", "int8"] = by_openvino
         elif adds_int8_in_16_bits() and NARROW in known:
-            found["int8"] = known[NARROW]
-        return KnownLosses(found)
+            by_precision["int8"] = known[NARROW]
+        return KnownLosses(by_precision)
 
     @property
     def precisions(self) -> Collection[object]:
@@ -83,7 +68,7 @@ class KnownLosses:
 
 @dataclass(slots=True)
 class MeasuredLosses:
-    """Losses measured on frames of the sources, at a lower threshold for few ``OBJECTS``."""
+    """Losses measured on frames of the sources; the fewer objects, the lower the threshold."""
 
     are_known: ClassVar[bool] = False
     network: Network
@@ -97,36 +82,39 @@ class MeasuredLosses:
 
     @staticmethod
     def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> MeasuredLosses | None:
-        """Measure on a sample; None for addresses, and for a run too short to repay a timing."""
+        """Return losses to measure; None without files, or if the run is too short to repay it."""
         cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
         precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
-        found = MeasuredLosses(network, ahead, ahead.count_frames(), precisions)
-        if found.frames == 0:
+        losses = MeasuredLosses(network, ahead, ahead.count_frames(), precisions)
+        if losses.frames == 0:
             return None
         frame_s = 0.0 if on_gpu else 2 * network.macs / (CORE_FLOPS * cores)
-        return found if found.limit_s(frame_s) >= LEAST_S or not frame_s else None
+        return losses if losses.limit_s(frame_s) >= MIN_S or not frame_s else None
 
     def limit_s(self, frame_s: float) -> float:
+        """Return how long a timing may take, in seconds, if fp32 takes ``frame_s`` per frame."""
         return LIMIT_S if self.frames is None else min(LIMIT_S, SHARE * self.frames * frame_s)
 
     def agreement(self, engine: Engine, name: str, precision: str) -> float | None:
+        """Return the agreement with fp32; None if unknown. The first call must be for fp32."""
         from detector.core.analysis.agreement import agreement
         from detector.core.run.quantize import search
 
         if self._slots is None:
-            taken = self.ahead.sample()
-            if taken is None or precision != "fp32":
+            sample = self.ahead.sample()
+            if sample is None or precision != "fp32":
                 return None
-            self._slots = _slots_of(taken.pictures, self.network.input)
+            self._slots = _letterbox_all(sample.pictures, self.network.input)
             self._outputs = self._infer(engine)
             for self._conf in THRESHOLDS:
                 self._expected = search.detections(self.network, self._outputs, self._conf)
-                if sum(map(len, self._expected)) >= OBJECTS:
+                if sum(map(len, self._expected)) >= MIN_OBJECTS:
                     return 1.0
             return None
         outputs = self._infer(engine)
-        if not all(noise <= NOISE for noise in search.noise_over_signal(self._outputs, outputs)):
-            return 0.0  # also catches NaN
+        noises = search.noise_over_signal(self._outputs, outputs)
+        if not all(noise <= MAX_NOISE for noise in noises):  # NaN is not, either
+            return 0.0
         return agreement(self._expected, search.detections(self.network, outputs, self._conf)).share
 
     def _infer(self, engine: Engine) -> list[Outputs]:
@@ -140,7 +128,7 @@ class MeasuredLosses:
             request, outputs = requests[first], []
             for slot in slots[first :: len(requests)]:
                 request.slot[0] = slot
-                outputs.append([one[:1].copy() for one in request.infer(1)])
+                outputs.append([output[:1].copy() for output in request.infer(1)])
             return outputs
 
         with ThreadPoolExecutor(len(requests)) as pool:
@@ -148,7 +136,7 @@ class MeasuredLosses:
         return [each[at % len(requests)][at // len(requests)] for at in range(len(slots))]
 
 
-def _slots_of(pictures: Sequence[Picture], rules: InputRules) -> NDArray[np.uint8]:
+def _letterbox_all(pictures: Sequence[Picture], rules: InputRules) -> NDArray[np.uint8]:
     from detector.core.stages.preprocess import letterbox
 
     slots = np.empty((len(pictures), rules.height, rules.width, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""engines/measured.json: measurements on this machine. The only code that reads and writes it.
+"""Read and write engines/measured.json, which contains measurements on this machine.
 
 ``compare --use``, ``tune --use`` and the self-timing each ``make`` one record and ``keep`` it, the
 newest last. A record counts only if model, input, machine and settings are the current ones, and a
@@ -41,23 +41,25 @@ if TYPE_CHECKING:
 
 FILE = "measured.json"
 KEPT = 200  # records
-ENOUGH_ROUNDS = 3  # below it, intervals lie apart by chance
-TIMED = ("ort", "openvino")  # without torch, which is slower everywhere, and seconds to import
-ON_GPU = ("ort", "torch")  # without those that would build a plan for minutes
+ENOUGH_ROUNDS = 3  # with fewer, two intervals may differ by chance
+TIMED = ("ort", "openvino")  # not torch, which is slower everywhere and takes seconds to import
+ON_GPU = ("ort", "torch")  # not engines that would build a plan for minutes
 SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns the timing off
-SAFE = 0.98  # agreement with fp32 that a timing on frames of the run must find for that
-WORTH = 1.2  # times as fast: what a timing that nobody asked for must find to change anything
+# A self-timing changes a choice only if agreement with fp32, if measured on the run's frames, is at
+# least MIN_AGREEMENT, and if inference gets at least MIN_SPEEDUP times as fast.
+MIN_AGREEMENT = 0.98
+MIN_SPEEDUP = 1.2
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A timing. ``note``: a line for the user if it was just made; None if it was saved."""
+    """A self-timing. ``note``: a line for the user if it is new; None if it was saved."""
 
     measurement: Measurement
     note: str | None = None
 
 
-# ---- the writer
+# ---- Writing
 
 
 def make(
@@ -67,18 +69,18 @@ def make(
     *,
     calibration: MeasuredCalibration | None = None,
     comparable: bool | None = True,
-    **about: Any,
+    **more: Any,
 ) -> Measurement:
-    """Return a record for this machine and these settings. ``about``: more of its fields."""
+    """Return a record for this machine and these settings. ``more``: its other fields."""
     return Measurement(
         kind=kind,
         date=date.today().isoformat(),
         machine=this_machine(),
-        settings=_settings_of(config, kind),
-        calibration=calibration or _calibration_of(config),
+        settings=_runtime_settings(config, kind),
+        calibration=calibration or _calibration_settings(config),
         comparable=comparable,
         rows=tuple(rows),
-        **about,
+        **more,
     )
 
 
@@ -99,10 +101,10 @@ def keep(record: Measurement, config: Config) -> Path:
     folder = store.choose_folder(config.runtime.engines_dir)
 
     def add(before: bytes | None) -> bytes:
-        entries = _entries(before)
+        entries = _parse_entries(before)
         if entries is None:
             set_aside(folder / FILE)
-        return _document([*(entries or []), to_builtins(record)][-KEPT:])
+        return _to_document([*(entries or []), to_builtins(record)][-KEPT:])
 
     return store.rewrite(folder, FILE, add)
 
@@ -111,19 +113,17 @@ def forget(config: Config, kind: Kind) -> list[Measurement]:
     """Remove and return this machine's readable records of a kind. Raises OutputError."""
     machine = this_machine()
 
-    def is_dropped(record: Measurement | None) -> bool:
+    def is_forgotten(record: Measurement | None) -> bool:
         return record is not None and record.kind == kind and record.machine == machine
 
-    dropped = [record for record in read(config) if is_dropped(record)]
-    if dropped:
-        store.rewrite(
-            store.choose_folder(config.runtime.engines_dir),
-            FILE,
-            lambda before: _document(
-                [one for one in _entries(before) or () if not is_dropped(_record_of(one))]
-            ),
-        )
-    return dropped
+    def remove(before: bytes | None) -> bytes:
+        entries = _parse_entries(before) or ()
+        return _to_document([entry for entry in entries if not is_forgotten(_parse_record(entry))])
+
+    forgotten = [record for record in read(config) if is_forgotten(record)]
+    if forgotten:
+        store.rewrite(store.choose_folder(config.runtime.engines_dir), FILE, remove)
+    return forgotten
 
 
 # ---- Reading
@@ -134,8 +134,8 @@ def path(config: Config) -> Path:
 
 
 def read(config: Config) -> list[Measurement]:
-    entries = _entries(_content(config)) or ()
-    return [record for one in entries if (record := _record_of(one)) is not None]
+    entries = _parse_entries(_read_content(config)) or ()
+    return [record for entry in entries if (record := _parse_record(entry)) is not None]
 
 
 def find(
@@ -153,17 +153,17 @@ def find(
 
 
 def counts(record: Measurement, config: Config) -> bool:
-    """Return whether it was measured well, on this machine, with the current settings."""
+    """Return whether a record is valid: comparable, from this machine, with these settings."""
     return (
         record.comparable is True
         and record.rounds >= ENOUGH_ROUNDS
         and record.machine == this_machine()
-        and record.settings == _settings_of(config, record.kind)
+        and record.settings == _runtime_settings(config, record.kind)
     )
 
 
 def may_time(config: Config, network: Network) -> bool:
-    """Whether a run of these settings is one that timing could speed up."""
+    """Return whether timing engines could speed up a run with these settings."""
     runtime = config.runtime
     if not runtime.self_timing or os.environ.get(SWITCH) == "0" or network.random_seed is not None:
         return False
@@ -182,7 +182,8 @@ def may_time(config: Config, network: Network) -> bool:
 
 
 def can_run(row: MeasuredRow, record: Measurement) -> bool:
-    """Return whether the engine still runs it in that version; int8 needs its calibration."""
+    """Return whether a row's engine is installed in the measured version, and for int8 whether its
+    calibration exists."""
     name, calibrate = row.engine, record.calibration.calibrate
     return (
         name in engines.names()
@@ -198,19 +199,19 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
 
 
 def why_not_read(config: Config) -> list[str]:
-    """Return why an existing file is ignored: another account or another version wrote it."""
+    """Return why the file is ignored, if it is: another account or another version wrote it."""
     reason = store.why_not_kept(store.choose_folder(config.runtime.engines_dir), FILE)
-    content = _content(config)
-    if reason is None and content is not None and _entries(content) is None:
+    content = _read_content(config)
+    if reason is None and content is not None and _parse_entries(content) is None:
         reason = f"{path(config)}: ignored; written by another version of detect-video"
     return [] if reason is None else [f"{reason}; delete it, or run compare --use again"]
 
 
-def _content(config: Config) -> bytes | None:
+def _read_content(config: Config) -> bytes | None:
     return store.read_kept(store.choose_folder(config.runtime.engines_dir), FILE)
 
 
-def _entries(content: bytes | None) -> list[Any] | None:
+def _parse_entries(content: bytes | None) -> list[Any] | None:
     """Return the entries of the file; None if it is absent, or of another version."""
     try:
         document = from_json(content or b"{}", dict[str, Any], FILE)
@@ -220,14 +221,14 @@ def _entries(content: bytes | None) -> list[Any] | None:
     return entries if isinstance(entries, list) and document.get("schema") == SCHEMA else None
 
 
-def _record_of(entry: Any) -> Measurement | None:
+def _parse_record(entry: Any) -> Measurement | None:
     try:
         return from_builtins(entry, Measurement, FILE)
     except UsageError:
         return None
 
 
-def _document(entries: list[Any]) -> bytes:
+def _to_document(entries: list[Any]) -> bytes:
     return to_json({"schema": SCHEMA, "measurements": entries}).encode()
 
 
@@ -250,23 +251,23 @@ def this_machine() -> MeasuredMachine:
     return MeasuredMachine(cpu["model"], flags, cpu["cores"], gpu_driver())
 
 
-def _settings_of(config: Config, kind: Kind) -> dict[str, Any]:
-    """Return settings that change the speed of all rows; of a timing also its choices."""
+def _runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
+    """Return settings that change the speed of all rows, and for a timing the usable engines."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
-    found: dict[str, Any] = {name: getattr(runtime, name) for name in names}
-    found["own"] = list(runtime.engine_options or ())
+    settings: dict[str, Any] = {name: getattr(runtime, name) for name in names}
+    settings["own"] = list(runtime.engine_options or ())
     if kind == "self-timing":
-        usable = engines.usable(*TIMED)
-        found["libraries"] = [library_version(one) for one in TIMED if usable.get(one, "") is None]
-    return found
+        usable = [name for name, reason in engines.usable(*TIMED).items() if reason is None]
+        settings["libraries"] = [library_version(name) for name in TIMED if name in usable]
+    return settings
 
 
-def _calibration_of(config: Config) -> MeasuredCalibration:
-    found = config.calibration
-    calibrate = found.calibrate
+def _calibration_settings(config: Config) -> MeasuredCalibration:
+    given = config.calibration
+    calibrate = given.calibrate
     if calibrate not in (None, PACKAGED):
         calibrate = str(Path(str(calibrate)).resolve())
     return MeasuredCalibration(
-        calibrate, found.calibrate_method, found.calibrate_frames, found.budget
+        calibrate, given.calibrate_method, given.calibrate_frames, given.budget
     )

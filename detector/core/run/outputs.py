@@ -1,5 +1,5 @@
-"""Where a source's results go: names and folders, decided before anything is written. The sinks
-declare which outputs exist (``sinks.base.Sink``)."""
+"""Decide where results go: names and folders, before anything is written. The sinks declare which
+outputs exist (``sinks.base.Sink``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from detector.core.types import SourceInfo
 
 SETTINGS = f"{MARK}.settings"  # extended attribute of an output
 LONGEST_STEM = 200  # bytes of a source's name in its session's name
-MOST_NAMES = 10_000  # X, X-2, X-3...
+MAX_NAMES = 10_000  # X, X-2, X-3...
 
 
 def stem_of(spec: str) -> str:
@@ -41,7 +41,7 @@ def stem_of(spec: str) -> str:
 
         if any(sign in spec for sign in "*?[") or is_numbered(spec):
             path = path.parent
-    if os.path.isdir(path):  # Path.is_dir raises where a name is too long
+    if os.path.isdir(path):  # Path.is_dir raises an error if a name is too long
         return path.resolve().name or "root"
     return path.stem or "input"
 
@@ -59,15 +59,15 @@ def session_name(spec: str, engine: str) -> str:
     stem = stem_of(spec)
     while len(os.fsencode(stem)) > LONGEST_STEM:
         stem = stem[:-1]
-    return f"{stem}{of_engine(engine)}"
+    return f"{stem}{engine_suffix(engine)}"
 
 
-def of_engine(engine: str) -> str:
+def engine_suffix(engine: str) -> str:
     return "" if engine == "auto" else f"-{engine}"
 
 
 def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha256: str) -> str:
-    """Return a digest of source, model and options that decide what the outputs hold."""
+    """Return a digest of source, model and the options that decide what the outputs contain."""
     deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
     runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
     if options["runtime"]["rect"]:
@@ -76,12 +76,9 @@ def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha25
         name: options["output"][name]
         for name in ("quality", "preset", "crf", "only_detections", "lead")
     }
-    if options["output"]["encoder"]:
-        written["encoder"] = options["output"]["encoder"]
-    if options["output"]["save_conf"]:
-        written["save_conf"] = True
-    if options["output"]["save_times"]:
-        written["save_times"] = True
+    for name in ("encoder", "save_conf", "save_times"):
+        if options["output"][name]:
+            written[name] = options["output"][name]
     if options["tracking"]["track"]:
         written["tracking"] = options["tracking"]
     source = spec if is_live(spec) else os.path.realpath(spec)
@@ -104,14 +101,14 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str) -> bool:
-    """Return whether a path is free, was written with these settings, or cannot tell."""
+    """Return whether a path is free or has these settings. True if they cannot be recorded."""
     if not os.path.lexists(path):
         return True
     try:
         return os.getxattr(path, SETTINGS).decode(errors="replace") == settings
     except OSError as error:
         return error.errno != errno.ENODATA
-    except AttributeError:  # not every system has it
+    except AttributeError:  # a system without attributes of files
         return True
 
 
@@ -123,7 +120,7 @@ def choose_names(
 ) -> dict[str, Path]:
     """Return the first of ``name("")``, ``name("-2")``... in which no path is ``taken`` and a run
     with these ``settings`` ("": any run) may replace every path. Raises OutputError."""
-    for number in range(1, MOST_NAMES):
+    for number in range(1, MAX_NAMES):
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
         if not any(path in taken for path in paths.values()) and (
@@ -135,7 +132,7 @@ def choose_names(
 
 
 class OutputPlan:
-    """Assigns the paths of each source's outputs, each only once. Refuses an impossible -o."""
+    """Assigns each output of each source its own path. Refuses an impossible -o."""
 
     def __init__(
         self,
@@ -145,25 +142,24 @@ class OutputPlan:
         engine: str = "auto",
         streams: bool = False,
         plain: bool = False,
-        brought: Sequence[str] = (),
+        added_sinks: Sequence[str] = (),
     ) -> None:
         """``engine``: the requested one, used in names. ``streams``: whether -o - is possible.
-        ``plain``: names like video.mp4, one folder per source. ``brought``: added by stages."""
-        self._of_engine = of_engine(engine)
+        ``plain``: names like video.mp4, one folder per source. ``added_sinks``: those of stages."""
+        self._engine_suffix = engine_suffix(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
         # The sink that writes to standard output (-o -), if any.
         self.streamed: str | None = None
         if config.output == "-":
-            alone = config.save == ("video",)
             rows = "csv" if "csv" in (config.save or ()) else "jsonl"
-            self.streamed = "video" if alone else rows
-        self._plain, self._brought = plain, brought
+            self.streamed = "video" if config.save == ("video",) else rows
+        self._plain, self._added_sinks = plain, added_sinks
         self._streams = streams
         self._specs = specs
         self._taken: set[Path] = set()
-        # As with ffmpeg: everything runs, and the output is discarded.
-        self._nowhere = config.output is not None and is_null_device(config.output)
+        # With -o /dev/null everything runs, but the output is discarded, as in ffmpeg.
+        self._discards = config.output is not None and is_null_device(config.output)
         self._file = self._target_file()
         # The sink that writes the file of -o; None if -o is not a file.
         self._file_sink = (
@@ -185,7 +181,7 @@ class OutputPlan:
         if (
             output is None
             or output == "-"
-            or self._nowhere
+            or self._discards
             or output.endswith(os.sep)
             or Path(output).is_dir()
             or not Path(output).suffix
@@ -224,8 +220,8 @@ class OutputPlan:
                 )
         if given.save_times:
             able = [sink.name for sink in sinks.find_all() if "save_times" in sink.options]
-            asked_for = {*(save or ()), self._file_sink.name if self._file_sink else ""}
-            if not {*able} & asked_for and (save is not None or self._file_sink is not None):
+            requested = {*(save or ()), self._file_sink.name if self._file_sink else ""}
+            if not {*able} & requested and (save is not None or self._file_sink is not None):
                 raise UsageError(
                     f"--save-times needs --save {' or '.join(able)}; use both or neither"
                 )
@@ -240,8 +236,8 @@ class OutputPlan:
             raise UsageError(
                 "--output -: rows go to standard output as either jsonl or csv; omit one in --save"
             )
-        asked = sinks.in_order(save)
-        unwanted = [sink.name for sink in asked if sink.pictures in DRAWN or sink.untouched]
+        saved = sinks.in_order(save)
+        unwanted = [sink.name for sink in saved if sink.pictures in DRAWN or sink.untouched]
         if given.no_video and unwanted:
             raise UsageError(
                 f"--save {','.join(unwanted)} and --no-video contradict each other; omit one"
@@ -264,7 +260,7 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs that no source fits, and the source's own pixels with ``blur``."""
+        """Refuse outputs that no source can have, and copies of the source with ``blur``."""
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(
@@ -305,7 +301,7 @@ class OutputPlan:
     def may_write(self) -> bool:
         save, streamed = self._save, self.streamed
         rows_alone = streamed is not None and not {*(save or ())} - {streamed}
-        if self._nowhere or rows_alone or save == ():
+        if self._discards or rows_alone or save == ():
             return True
         return has_permission(self._nearest_folder())
 
@@ -353,8 +349,8 @@ class OutputPlan:
             )
 
     def check(self) -> None:
-        """Refuse an impossible -o; called again when the session's folder is known."""
-        if self._output in (None, "-") or self._nowhere:
+        """Refuse an impossible -o. Call it again when the session's folder is known."""
+        if self._output in (None, "-") or self._discards:
             return
         assert self._output is not None
         output = Path(self._output)
@@ -385,15 +381,15 @@ class OutputPlan:
         """Return output name -> final path, in the order in which sinks are opened.
 
         A default name is used if it is free, or if a run with the same ``settings`` wrote it ("":
-        any). Raises UsageError for a file that the command reads, or that belongs to its session.
+        any run). Raises UsageError for a file that the command reads, or a file of its session.
         """
-        if self._nowhere:
+        if self._discards:
             self._choose_sinks(info.kind, info.path)
             return {}
         paths = self._name_paths(spec, info.kind, info.path, settings)
         place, _ = self._place(spec)
         folders = {path.parent for path in paths.values()}
-        # The folder of -o FILE exists: ``check`` made sure.
+        # ``check`` has found the folder of -o FILE.
         self._make_folders(folders | {self._folder()} if self._file is None else folders - {place})
         self._taken.update(paths.values())
         for path in paths.values():
@@ -402,7 +398,7 @@ class OutputPlan:
 
     def refuse_being_written(self, settings: str) -> None:
         """Raise OutputError if another run is writing the outputs of the only source."""
-        if len(self._specs) != 1 or self._nowhere:
+        if len(self._specs) != 1 or self._discards:
             return
         (spec,) = self._specs
         with suppress(SourceError, UsageError):
@@ -413,7 +409,7 @@ class OutputPlan:
     def _name_paths(
         self, spec: str, kind: str, path_of_source: str, settings: str
     ) -> dict[str, Path]:
-        """Return ``paths`` without making or reserving anything."""
+        """Return the result of ``paths``, without making folders or marking names as taken."""
         chosen = self._choose_sinks(kind, path_of_source)
         folder, stem = self._place(spec)
         given = None if self._file is None else self._file_sink
@@ -422,8 +418,9 @@ class OutputPlan:
         def name_one(sink: type[Sink], added: str) -> Path:
             if self._file is not None and sink is given:
                 return self._file
-            if len(parts) > 1 and sink in parts:
-                return folder / self._dataset_name(stem, added) / sink.dataset
+            if len(parts) > 1 and sink in parts:  # they share one folder, as a dataset
+                name = "dataset" if self._plain else f"{stem}-dataset{added}"
+                return folder / name / sink.dataset
             return folder / self._default_name(spec, stem, sink, added)
 
         def named(added: str) -> dict[str, Path]:
@@ -447,7 +444,7 @@ class OutputPlan:
         return [module for sink in self._list_sinks(kind, spec) for module in sink.imports]
 
     def _list_sinks(self, kind: str, path: str) -> list[type[Sink]]:
-        with suppress(UsageError):  # reported when its outputs are named
+        with suppress(UsageError):  # ``paths`` reports it
             return self._choose_sinks(kind, path)
         return []
 
@@ -455,16 +452,16 @@ class OutputPlan:
         """Return the sinks of --save, else the defaults of this kind, in opening order."""
         drawn = not self._no_video
         if self._save is None:
-            wanted = {sink.name for sink in self._default_sinks(kind)}
+            names = {sink.name for sink in self._default_sinks(kind)}
         else:
-            wanted = set(self._save) - {self.streamed}
-        extra = set() if self.streamed else set(self._brought)
-        chosen = sinks.in_order(wanted | extra)
+            names = set(self._save) - {self.streamed}
+        extra = set() if self.streamed else set(self._added_sinks)
+        chosen = sinks.in_order(names | extra)
         streamed = () if self.streamed is None else (sinks.find(self.streamed),)
         for sink in (*chosen, *streamed):
             if kind not in sink.kinds:
-                others = [one.name for one in chosen if kind in one.kinds]
-                instead = [one.name for one in sinks.defaults(kind) if one.pictures in DRAWN]
+                others = [other.name for other in chosen if kind in other.kinds]
+                instead = [other.name for other in sinks.defaults(kind) if other.pictures in DRAWN]
                 raise UsageError(
                     f"--save {sink.name} needs a {' or '.join(sink.kinds)}, but {path} is "
                     f"{kind}; use --save {','.join(dict.fromkeys([*instead, *others]))}"
@@ -500,21 +497,17 @@ class OutputPlan:
     def _place(self, spec: str) -> tuple[Path, str]:
         if self._file is not None:
             return self._file.parent, self._file.stem
-        return self._folder(), f"{stem_of(spec)}{self._of_engine}"
-
-    def _dataset_name(self, stem: str, added: str) -> str:
-        """Return the folder of outputs that form one dataset: IN-dataset, IN-dataset-2..."""
-        return "dataset" if self._plain else f"{stem}-dataset{added}"
+        return self._folder(), f"{stem_of(spec)}{self._engine_suffix}"
 
     def _default_name(self, spec: str, stem: str, sink: type[Sink], added: str) -> str:
         """Return IN-detected.mp4, IN-detected-2.mp4..."""
         if self._plain:
-            return _plain_name(sink, _suffix_for(sink, spec))
+            return _name_plainly(sink, _choose_suffix(sink, spec))
         ending = sink.ending if self._file is None else ""
-        return f"{stem}{ending}{added}{_suffix_for(sink, spec)}"
+        return f"{stem}{ending}{added}{_choose_suffix(sink, spec)}"
 
 
-def _plain_name(sink: type[Sink], suffix: str) -> str:
+def _name_plainly(sink: type[Sink], suffix: str) -> str:
     """Return detections.jsonl, video.mp4, overlay.mkv; folders: labels, crops."""
     if not suffix.startswith("."):
         return suffix.removeprefix("-") or sink.name
@@ -522,8 +515,8 @@ def _plain_name(sink: type[Sink], suffix: str) -> str:
     return f"{'detections' if of_rows else sink.name}{suffix}"
 
 
-def _suffix_for(sink: type[Sink], spec: str) -> str:
-    """Return a default name's suffix: one picture makes a file in its format, not a folder."""
+def _choose_suffix(sink: type[Sink], spec: str) -> str:
+    """Return a default name's suffix; for a single picture, that of a file in its format."""
     if not sink.one_picture or not (os.path.isfile(spec) or is_web(spec)):
         return sink.suffixes[0]
     if sources.pictures_of(spec) is None:

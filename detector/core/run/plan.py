@@ -1,10 +1,10 @@
-"""One run, resolved: everything that its options decide, decided once before the first frame.
+"""Resolve a run: everything that depends on options is decided once, before the first frame.
 
-    Asked.of     options alone   -> reading (sources), drawing, loop, settings of outputs
-    Asked.load   and a network   -> RunPlan: network and engine with their reasons, what is kept
-                                    of detections, and all of the above
+    PlanDraft.of    from options     -> reading (sources), drawing, loop, settings of outputs
+    PlanDraft.load  and a network    -> RunPlan: network and engine with their reasons, which
+                                     detections are kept, and all of the above
 
-Each file makes its own part from its own options, and refuses errors in them. Code with a
+Each file makes its part of the plan from its own options, and reports errors in them. Code with a
 ``RunPlan`` reads no options: ``detect`` (detect.py) for the command, the live wing for cameras,
 ``Detector`` (api/) for Python, and code that measures runs.
 """
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the options decide without a network. ``wanted``: the stages between nms and annotate;
+class PlanDraft:
+    """The parts of a plan that need no network. ``extra_stages``: those between nms and annotate;
     ``writing``: settings of sinks."""
 
     config: Config
@@ -54,11 +54,11 @@ class Asked:
     drawing: Drawing
     loop: Loop
     tiling: Tiling
-    wanted: tuple[ChosenStage, ...]
+    extra_stages: tuple[ChosenStage, ...]
     writing: Mapping[str, Any]
 
     @classmethod
-    def of(cls, config: Config) -> Asked:
+    def of(cls, config: Config) -> PlanDraft:
         from detector.core import __version__
         from detector.core.stages import between
 
@@ -66,28 +66,28 @@ class Asked:
             raise UsageError("--track: no tracker here; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
             raise UsageError("--save-times and --no-instruments contradict each other; omit one")
-        model_file, wanted = Path(config.network.model).name, between.choose(config.as_dict())
-        brought = tuple(name for stage in wanted for name in stage.kind.brings)
-        _refuse_unfilled(config, brought)
+        model_file, extra_stages = Path(config.network.model).name, between.choose(config.as_dict())
+        added = tuple(name for stage in extra_stages for name in stage.kind.brings)
+        _refuse_empty_outputs(config, added)
         reading = SourceReading.of(config)
         writing = {
             **asdict(config.output),
             "program": f"detect-video {__version__}",
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
-            "brought": brought,
-            "coasts": _spared_by(wanted) is not None,
+            "added_sinks": added,
+            "coasts": _find_spared(extra_stages) is not None,
             "at_once": reading.choice.at_once,
             "one_class": len(config.selection.classes or ()) == 1,
         }
         parts = Drawing.of(config), Loop.of(config), Tiling.of(config)
-        return cls(config, model_file, reading, *parts, wanted, writing)
+        return cls(config, model_file, reading, *parts, extra_stages, writing)
 
     def with_network(self, network: Network) -> tuple[Selection, Drawing]:
         """Resolve options that depend on the network's classes. Raises UsageError."""
         selection = Selection.of(self.config, network.names)
-        for one in self.wanted:
-            one.kind.check(one.settings, network.names)
+        for stage in self.extra_stages:
+            stage.kind.check(stage.settings, network.names)
         return selection, self.drawing.with_network(network, selection.classes)
 
     def load(
@@ -104,15 +104,15 @@ class Asked:
         ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         self.tiling.refuse_auto()
 
-        shown = None  # cameras are not opened here: their size would be a guess
+        size = None  # size of the source's pictures; unknown for cameras
         if picture is None:
-            picture = shown = self.reading.picture_size(specs)
+            picture = size = self.reading.picture_size(specs)
         if self.tiling.grid is not None and specs:
-            shown = shown or self.reading.first_size(specs)
+            size = size or self.reading.first_size(specs)
 
         def opened(network: Network) -> None:
-            self.with_network(network)  # raises for a class that the network lacks
-            self.tiling.check(shown, network)
+            self.with_network(network)  # raises UsageError for an unknown class
+            self.tiling.check(size, network)
 
         def refuse(network: Network, settled: Config) -> None:
             if self.drawing.blur and settled.runtime.engine == "null":
@@ -124,19 +124,21 @@ class Asked:
         loaded = load_model(
             self.config,
             timer,
-            picture=self.tiling.seen(picture),
+            picture=self.tiling.tile_size(picture),
             ahead=(self.reading, specs) if specs else None,
             opened=opened,
             chosen=refuse,
             **words,
         )
-        kept = _of_the_run(loaded.tuned)
-        asked = Asked.of(self.config.with_options(kept)) if kept else self
-        asked = replace(asked, tiling=self.tiling)  # cameras have their own decision
-        loaded.notes += asked.loop.lost_ranges()
-        return asked.on(loaded)
+        # The engine has its options already, and the session records those that the user gave.
+        runtime = {field.name for field in fields(RuntimeConfig)}
+        tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
+        draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
+        draft = replace(draft, tiling=self.tiling)  # cameras changed it after ``of``
+        loaded.notes += draft.loop.lost_ranges()
+        return draft.complete(loaded)
 
-    def on(self, loaded: LoadedModel) -> RunPlan:
+    def complete(self, loaded: LoadedModel) -> RunPlan:
         self.tiling.refuse_auto()
         selection, drawing = self.with_network(loaded.network)
         return RunPlan(
@@ -145,7 +147,7 @@ class Asked:
             drawing,
             self.loop,
             self.tiling,
-            self.wanted,
+            self.extra_stages,
             self.config.output,
             self.writing,
             self.model_file,
@@ -155,29 +157,22 @@ class Asked:
         )
 
 
-def _refuse_unfilled(config: Config, brought: Sequence[str]) -> None:
-    """Raise UsageError for an output that would stay empty in this run."""
+def _refuse_empty_outputs(config: Config, added: Sequence[str]) -> None:
     from detector.core import sinks
 
     for name in config.output.save or ():
         needs = sinks.find(name).needs
-        if needs and name not in brought:
+        if needs and name not in added:
             raise UsageError(f"--save {name} needs {needs}")
 
 
-def _spared_by(wanted: Sequence[ChosenStage]) -> Spared | None:
-    found = (one.kind.spares(one.settings) for one in wanted)
-    return next(filter(None, found), None)
+def _find_spared(extra_stages: Sequence[ChosenStage]) -> Spared | None:
+    spared = (stage.kind.spares(stage.settings) for stage in extra_stages)
+    return next(filter(None, spared), None)
 
 
 def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> RunPlan:
-    return Asked.of(config).load(timer, **words)
-
-
-def _of_the_run(tuned: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop the engine's options, which it already has: the session records the requested ones."""
-    runtime = {one.name for one in fields(RuntimeConfig)}
-    return {name: value for name, value in tuned.items() if name not in runtime}
+    return PlanDraft.of(config).load(timer, **words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +186,7 @@ class RunPlan:
     drawing: Drawing
     loop: Loop
     tiling: Tiling
-    wanted: tuple[ChosenStage, ...]
+    extra_stages: tuple[ChosenStage, ...]
     output: OutputConfig
     writing: Mapping[str, Any]
     model_file: str
@@ -205,8 +200,8 @@ class RunPlan:
 
     @property
     def spared(self) -> Spared | None:
-        """Which frames the network does not see; None where it sees each."""
-        return _spared_by(self.wanted)
+        """Which frames skip inference; None if none do."""
+        return _find_spared(self.extra_stages)
 
     def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> RunPlan:
         """Return a copy with another threshold and classes; None keeps them. Raises UsageError."""
@@ -216,8 +211,8 @@ class RunPlan:
     # Parts that the loop calls.
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
-        """Return the network's head with --conf. ``lowest_conf``: lower scores that a stage after
-        it wants; that stage removes boxes below --conf."""
+        """Return the network's head with --conf, or with ``lowest_conf`` if that is lower: then a
+        later stage needs these scores, and removes the boxes below --conf."""
         head, conf = network.head, min(self.selection.conf, lowest_conf)
         if network.watched:
             from detector.core.stages.doubt import check_results
@@ -262,7 +257,7 @@ class RunPlan:
     def reduction(self) -> Callable[[int, int], int] | None:
         """Return a function from a picture's size to the fraction at which it may be decoded if no
         output shows it; None if every pixel is needed."""
-        if self.reading.full_decode or self.wanted:
+        if self.reading.full_decode or self.extra_stages:
             return None
         return self.tiling.reduction(self.network, turns=self.loaded.shapes is not None)
 
@@ -273,7 +268,9 @@ class RunPlan:
 
     def between(self, info: SourceInfo) -> dict[str, Stage]:
         names, conf = self.network.names, self.selection.conf
-        return {one.name: one.kind(one.settings, info, names, conf) for one in self.wanted}
+        return {
+            stage.name: stage.kind(stage.settings, info, names, conf) for stage in self.extra_stages
+        }
 
     def parts(
         self, source: Source, sinks: Sequence[Sink] = (), watched: Callable[[], bool] | None = None
@@ -283,13 +280,15 @@ class RunPlan:
         from detector.core.loop.parts import Parts
 
         self.tiling.check_source(source.info, self.network)
-        lowest = min((one.kind.lowest_conf(one.settings) for one in self.wanted), default=1.0)
+        lowest = min(
+            (stage.kind.lowest_conf(stage.settings) for stage in self.extra_stages), default=1.0
+        )
         preprocess, head, nms = self.stages(lowest)
         shapes, between = self.shapes(lowest), self.between(source.info)
         drawers = 0 if self.loop.sync else self.drawing.threads(sinks, watched)
         annotate = self.drawing.annotation(sinks, watched, drawers)
         requests = self.requests if shapes is None else shapes.requests
-        schedule = next((one.schedule for one in between.values() if one.schedule), None)
+        schedule = next((stage.schedule for stage in between.values() if stage.schedule), None)
         if schedule is not None:  # a frame must not wait for another in the same batch
             schedule.ahead = max(schedule.ahead, len(requests[0].slot))
         return Parts(
@@ -356,7 +355,6 @@ def open_sinks(
 
     options = {**writing, "remark": drawing.remark}
     kinds = [sinks.find(name) for name in paths]
-    # whether or not it was checked earlier
     if drawing.blurred and any(kind.untouched for kind in kinds):
         raise UsageError("--blur: an output shows the source's own pictures, unblurred")
     if any("style" in kind.options for kind in kinds):

@@ -26,8 +26,8 @@ class PreparedNetwork:
     """A network ready for ``engines.open``.
 
     ``build_s``: seconds that this run spent on converting the graph and building missing files;
-    ``artefact_s``: including the build time of files from earlier runs. ``exported``: the graph's
-    file. ``built``: the engine's own file, if it uses one.
+    ``artefact_s``: the same, plus the build time of files from earlier runs. ``exported``: the
+    graph's file. ``built``: the engine's own file, if it uses one.
     """
 
     network: Network
@@ -39,7 +39,7 @@ class PreparedNetwork:
     built: store.Artefact | None = None
 
 
-def silent(doing: str, done: int, of: int) -> bool:
+def ignore_progress(doing: str, done: int, of: int) -> bool:
     return True
 
 
@@ -48,75 +48,68 @@ def prepare_network(
     engine: str,
     config: Config,
     requests: Callable[[int], int],
-    progress: BuildProgress = silent,
+    progress: BuildProgress = ignore_progress,
     one_at_a_time: bool = False,
 ) -> PreparedNetwork:
-    """Do everything that comes before ``engines.open``.
+    """Prepare a network for ``engines.open``.
 
-    ``requests``: concurrency -> how many requests the caller wants. ``one_at_a_time``: a request
-    gets all threads unless the user sets otherwise. Raises UsageError and EngineError for an
-    unavailable precision or device, and OutputError.
+    ``requests``: function from the concurrency to the number of requests. ``one_at_a_time``: a
+    request gets all threads unless the user sets their number. Raises UsageError and EngineError
+    for an unavailable precision or device, and OutputError.
     """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
-    if network.plan is not None:  # built elsewhere, and runs unchanged
-        alone = one_at_a_time or config.loop.sync
-        plan = store.Artefact(str(network.plan), False, ())
-        return PreparedNetwork(
-            network, _options(engine, config, precision, requests, alone), (), plan
-        )
     options = _options(engine, config, precision, requests, one_at_a_time or config.loop.sync)
+    if network.plan is not None:  # a file that another program built
+        return PreparedNetwork(network, options, (), store.Artefact(str(network.plan), False, ()))
     _refuse_what_cannot_fit(network, engine, options)
-    wanted = engines.graph_wanted(engine, precision, runtime.device)
+    graph_precision = engines.graph_wanted(engine, precision, runtime.device)
     own, folder = runtime.engines_dir, store.choose_folder(runtime.engines_dir)
-    elsewhere = store.why_elsewhere(own)
-    said = () if elsewhere is None else (elsewhere,)
-    prepare_in = partial(_prepare_in, network, engine, wanted, config, options, progress)
+    notes = tuple(filter(None, [store.why_elsewhere(own)]))
+    prepare_in = partial(_prepare_in, network, engine, graph_precision, config, options, progress)
     try:
-        ready = prepare_in(folder)
-        return replace(ready, notes=(*said, *ready.notes))
+        prepared = prepare_in(folder)
+        return replace(prepared, notes=(*notes, *prepared.notes))
     except OutputError:
         if own is not None or store.is_writable(folder):
             raise
-    # Built files make later runs start sooner; nothing else depends on them.
-    ready = prepare_in(store.temporary_folder())
+    # Built files only make later runs start sooner, so a temporary folder is enough for this run.
+    prepared = prepare_in(store.temporary_folder())
     note = (
         f"{folder} is not writable, so this run builds in a temporary folder; choose another "
         "with --engines-dir DIR"
     )
-    return replace(ready, notes=(*said, *ready.notes, note))
+    return replace(prepared, notes=(*notes, *prepared.notes, note))
 
 
 def _prepare_in(
     network: Network,
     engine: str,
-    wanted: str,
+    graph_precision: str,
     config: Config,
     options: EngineOptions,
     progress: BuildProgress,
     folder: Path,
 ) -> PreparedNetwork:
     start = time.perf_counter()
-    variant, notes = _variant(network, wanted, config, folder, progress)
-    made_s = time.perf_counter() - start if variant is not network else 0.0
+    variant, notes = convert_network(network, graph_precision, config, folder, progress)
+    converted_s = time.perf_counter() - start if variant is not network else 0.0
     exported = store.export(variant, folder)
+    prepared = PreparedNetwork(
+        variant, options, (*notes, *exported.notes), exported, converted_s, converted_s
+    )
     built = _build_artefact(variant, engine, options, folder, progress)
     if built is None:
-        return PreparedNetwork(
-            variant, options, (*notes, *exported.notes), exported, made_s, made_s
-        )
+        return prepared
     manifest = store.read_manifest(built.path)
-    took_s = float(manifest.get("build_s", 0.0))
-    said = (*notes, *exported.notes, *built.notes, *manifest.get("notes", ()))
-    options = replace(options, artefact=built.path)
-    return PreparedNetwork(
-        variant,
-        options,
-        said,
-        exported,
-        made_s + (took_s if built.built else 0.0),
-        made_s + took_s,
-        built,
+    build_s = float(manifest.get("build_s", 0.0))
+    return replace(
+        prepared,
+        options=replace(options, artefact=built.path),
+        notes=(*prepared.notes, *built.notes, *manifest.get("notes", ())),
+        build_s=converted_s + (build_s if built.built else 0.0),
+        artefact_s=converted_s + build_s,
+        built=built,
     )
 
 
@@ -150,31 +143,29 @@ def _peak_bytes(network: Network) -> int:
     return peak_bytes(network.graph)
 
 
-def convert_network(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
-    return _variant(
-        network, wanted, config, store.choose_folder(config.runtime.engines_dir), silent
-    )
-
-
-def _variant(
-    network: Network, wanted: str, config: Config, folder: Path, progress: BuildProgress
+def convert_network(
+    network: Network,
+    graph_precision: str,
+    config: Config,
+    folder: Path,
+    progress: BuildProgress = ignore_progress,
 ) -> tuple[Network, list[str]]:
-    if wanted == network.precision:
+    if graph_precision == network.precision:
         return network, []
-    if wanted in ("fp16", "bf16"):
+    if graph_precision in ("fp16", "bf16"):
         from detector.core.models.graph.halves import convert_to_halves
 
-        return convert_to_halves(network, wanted), []
+        return convert_to_halves(network, graph_precision), []
     from detector.core.run.quantize import quantize_network
 
-    return quantize_network(network, wanted, config, folder, progress)
+    return quantize_network(network, graph_precision, config, folder, progress)
 
 
 def _options(
     engine: str, config: Config, precision: str, requests: Callable[[int], int], one_at_a_time: bool
 ) -> EngineOptions:
     runtime = config.runtime
-    asked = EngineOptions(
+    options = EngineOptions(
         batch=runtime.batch,
         threads=runtime.threads,
         concurrency=runtime.concurrency,
@@ -183,20 +174,16 @@ def _options(
         device_memory=runtime.device_memory,
         own=own_options(config),
     )
-    concurrency = asked.concurrency or (
-        1 if one_at_a_time else engines.find(engine).best_concurrency(asked)
+    concurrency = options.concurrency or (
+        1 if one_at_a_time else engines.find(engine).best_concurrency(options)
     )
-    return replace(asked, concurrency=concurrency, requests=requests(concurrency))
+    return replace(options, concurrency=concurrency, requests=requests(concurrency))
 
 
 def own_options(config: Config) -> dict[str, str]:
-    return dict(_pair(text) for text in config.runtime.engine_options or ())
-
-
-def _pair(text: str) -> tuple[str, str]:
-    """Parse NAME=VALUE; NAME alone means NAME=1."""
-    name, _, value = text.partition("=")
-    return name.strip(), value.strip() or "1"
+    """Parse --engine-options; NAME alone means NAME=1."""
+    pairs = (text.partition("=") for text in config.runtime.engine_options or ())
+    return {name.strip(): value.strip() or "1" for name, _, value in pairs}
 
 
 def _build_artefact(
@@ -206,8 +193,8 @@ def _build_artefact(
     if builder is None or not builder.is_wanted(options):
         return None
     key = {"engine": engine, "precision": options.precision, **builder.key(network, options)}
-    standing = store.find_built(folder, builder.suffix, lambda made: builder.covers(made, key))
-    return standing or store.build_once(
+    existing = store.find_built(folder, builder.suffix, lambda made: builder.covers(made, key))
+    return existing or store.build_once(
         folder,
         f"{store.stem(network)}-{engine}-{options.precision}",
         builder.suffix,

@@ -1,4 +1,4 @@
-"""How a run reads its sources: decoder, stride, time window, track, rate, stillness."""
+"""Read the sources of a run: decoder, stride, time window, track, rate, stillness."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from detector.core.stages.still import Stillness
     from detector.core.types import SourceInfo
 
-# Seconds alone, or [HH:]MM:SS, where minutes after hours and seconds after minutes are below 60.
+# Seconds, or [HH:]MM:SS with seconds below 60, and with minutes below 60 if hours are given.
 TIME = re.compile(
     r"(?:(?:([0-9]{1,4}):(?=[0-5]?[0-9]:))?([0-9]{1,4}):(?=[0-5]?[0-9](?:\.|$)))?"
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 )
-# Bytes per pixel of a frame while it is decoded; 7 were measured for a GIF, which keeps its canvas.
+# Bytes per pixel of a frame while it is decoded. A GIF, whose decoder keeps a canvas, took 7.
 DECODER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SourceReading:
     """Reading options. ``start_s`` and ``duration_s``: exact seconds, None if not given. ``still``:
-    text and share of --skip-still. ``batch``: least number of frames in flight. ``shaped``: whether
-    the network's input takes the shape of a video; ``longest``: whether only its longest side is
-    given. ``live``: options of live sources."""
+    text and share of --skip-still. ``batch``: minimum number of frames in flight. ``shaped``:
+    whether the network's input takes the shape of a video; ``longest``: whether only the longest
+    side of the input is given. ``live``: options of live sources."""
 
     decoder: str
     stride: int
@@ -59,7 +59,12 @@ class SourceReading:
         if config.runtime.rect and given.skip_still is not None:
             raise UsageError("--rect is for pictures, --skip-still for videos; omit one")
         rate = None if given.rate is None else parse_rate(given.rate)
-        start_s, duration_s = time_window(given.start, given.duration)
+        start_s = None if given.start is None else _parse_seconds("--start", given.start)
+        duration_s = (
+            None if given.duration is None else _parse_seconds("--duration", given.duration)
+        )
+        if duration_s == 0:
+            raise UsageError(f"--duration {given.duration}: must be more than 0 seconds")
         still = None
         if given.skip_still is not None:
             from detector.core.stages.still import parse_share
@@ -98,7 +103,7 @@ class SourceReading:
         as_camera: bool = False,
         reduce: Callable[[int, int], int] | None = None,
     ) -> Source:
-        """Open one SOURCE. ``pixels``: "yuv420p" requests planes. ``as_camera``: an address is a
+        """Open one source. ``pixels``: "yuv420p" requests planes. ``as_camera``: an address is a
         camera's, whatever its server sends. Raises SourceError and UsageError."""
         from detector.core import sources
 
@@ -125,7 +130,7 @@ class SourceReading:
         return source
 
     def frames_ahead(self, info: SourceInfo) -> int | None:
-        """Estimate how many frames are read of a source; None if unknown."""
+        """Estimate how many frames will be read from a source; None if unknown."""
         left = info.frames_declared
         if left is not None and self.start_s is not None:
             left -= math.ceil(self.start_s * info.fps)
@@ -138,7 +143,7 @@ class SourceReading:
         return min(limits, default=None)
 
     def stillness(self, info: SourceInfo) -> Stillness | None:
-        """Return the --skip-still detector; None without it, and for pictures, not a sequence."""
+        """Return the detector of --skip-still; None without it, and for pictures."""
         if self.still is None or info.kind == "pictures":
             return None
         from detector.core.stages.still import Stillness
@@ -148,7 +153,7 @@ class SourceReading:
     # Facts about a source before it is run.
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
-        """Return (width, height) of the first source that opens, if the input follows it."""
+        """Return (width, height) of the first source that opens, if the input depends on it."""
         from detector.core.sources import find_claiming
 
         if not (self.shaped or self.longest):
@@ -168,13 +173,13 @@ class SourceReading:
 
     def _first_info(self, specs: Sequence[str]) -> SourceInfo | None:
         for spec in specs:
-            # What is wrong with a source is reported when it is run; planes need no conversion.
+            # Errors are reported when the source is run. Planes need no conversion.
             with suppress(DetectVideoError), self.whole.open(spec, "yuv420p") as source:
                 return source.info
         return None
 
     def kind_of(self, spec: str) -> str | None:
-        """Return what decides how fast a source is read: "1280x720 h264", "pictures"; or None."""
+        """Return "1280x720 h264", "pictures" or another kind of source; None if unknown."""
         if spec == STANDARD_INPUT:
             return None
         with suppress(DetectVideoError), self.whole.open(spec) as source:
@@ -185,23 +190,13 @@ class SourceReading:
 
 
 def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
-    """Raise SourceError if the frames in flight can never fit into memory."""
     size, pixels = f"{info.width}x{info.height}", info.width * info.height
     if (needed := too_much(pixels * (3 * (batch + 1) + DECODER_BYTES))) is not None:
         cure = "use a smaller --batch" if batch > 1 else "use a smaller picture"
         raise SourceError(f"{info.path}: {batch + 1} frames of {size} need {needed}; {cure}")
 
 
-def time_window(start: str | None, duration: str | None) -> tuple[Fraction | None, Fraction | None]:
-    """Parse --start and --duration as exact seconds; None if not given. Raises UsageError."""
-    start_s = None if start is None else _seconds("--start", start)
-    duration_s = None if duration is None else _seconds("--duration", duration)
-    if duration_s == 0:
-        raise UsageError(f"--duration {duration}: must be more than 0 seconds")
-    return start_s, duration_s
-
-
-def _seconds(flag: str, text: str) -> Fraction:
+def _parse_seconds(flag: str, text: str) -> Fraction:
     if (parts := TIME.fullmatch(text)) is None:
         raise UsageError(f"{flag} {text}: not a time; use seconds (10, 0.5) or 01:10, 1:00:10.5")
     hours, minutes, seconds = (Fraction(part or 0) for part in parts.group(1, 2, 3))

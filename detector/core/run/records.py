@@ -1,4 +1,4 @@
-"""The records of a run: summary.json, session.json, spans.npz."""
+"""Write the records of a run: summary.json, session.json, spans.npz."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,14 @@ from detector.core.run.environment import environment
 
 if TYPE_CHECKING:
     from detector.core.run.plan import RunPlan
-    from detector.core.session.document import SessionDocument, Summary
+    from detector.core.session.document import Summary
     from detector.core.session.outcome import RunSettings, SourceRun
     from detector.core.session.store import Session
 
 
 @dataclass(slots=True)
-class Written:
-    """Records of a run. ``folder``: None if no source opened. ``errors``: unwritten files."""
+class WrittenRecords:
+    """``folder``: the session's; None if no source opened. ``errors``: for unwritten files."""
 
     summary: Summary
     folder: Path | None
@@ -39,87 +38,72 @@ def write_records(
     seconds: dict[str, float],
     stop_code: int | None,
     finish: Callable[[Summary], Summary] = lambda summary: summary,
-) -> Written:
+) -> WrittenRecords:
     """Write summary and session files; remove the session if no source opened.
 
     ``seconds``: of each phase. ``stop_code``: if interrupted. ``finish`` adds to the summary.
     """
-    from detector.core.analysis.summary import summarize
+    from detector.core.analysis.summary import session_document, summarize
     from detector.core.session.codec import from_builtins
-    from detector.core.session.document import Environment
+    from detector.core.session.document import Clocks, Environment, SpanCounts
     from detector.core.session.outcome import exit_of
 
     unwritten: list[DetectVideoError] = []
-    opened = any(run.info is not None for run in runs)
+    opened, spans = any(run.info is not None for run in runs), SpanCounts()
     if opened:
         session.begin()
     start = time.perf_counter()
-    complete = None
     if opened:
-        complete = _write_spans(session, runs, plan, command, unwritten)
+        with _collect_output_errors(unwritten):
+            spans = session.write_spans([run.timeline for run in runs])
+    # Spans use the first clock, traces of other programs the second.
+    clocks = Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns())
     seconds["close"] += time.perf_counter() - start
-    facts = _run_facts(plan, session.notes)
-    summary = finish(summarize(facts, runs, seconds, stop_code))
-    if complete is None:
+    summary = finish(summarize(_run_settings(plan, session.notes), runs, seconds, stop_code))
+    if not opened:
         session.discard()
-        return Written(summary, None, [])
+        return WrittenRecords(summary, None, [])
     summary = replace(summary, session=str(session.folder))
-    with _output_errors_into(unwritten):
+    with _collect_output_errors(unwritten):
         session.finish_rows()
-    document = complete(
-        summary, environment=from_builtins(environment(), Environment, "the environment")
-    )
-    for name, content in (("summary.json", summary), ("session.json", document)):
-        with _output_errors_into(unwritten):
-            session.write_json(name, content)
-    if unwritten:
-        summary = replace(summary, exit=exit_of(runs, stop_code, unwritten))
-    return Written(summary, session.folder, unwritten)
-
-
-def _write_spans(
-    session: Session,
-    runs: list[SourceRun],
-    plan: RunPlan,
-    command: Sequence[str],
-    unwritten: list[DetectVideoError],
-) -> Callable[..., SessionDocument]:
-    from detector.core.analysis.summary import session_document
-    from detector.core.session.document import Clocks, SpanCounts
-
-    spans = SpanCounts()
-    with _output_errors_into(unwritten):
-        spans = session.write_spans([run.timeline for run in runs])
-    return partial(
-        session_document,
+    document = session_document(
+        summary,
         config=plan.as_asked.as_dict(),
+        environment=from_builtins(environment(), Environment, "the environment"),
         command=list(command),
         spans=spans,
-        # Both clocks at one moment: spans use the first, traces of other programs the second.
-        clocks=Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns()),
+        clocks=clocks,
         loop=[run.loop for run in runs],
         clip_sha256={run.spec: run.sha256 for run in runs},
         model_sha256=plan.network.sha256,
         scenes=[scene for run in runs for scene in run.scenes],
     )
+    for name, content in (("summary.json", summary), ("session.json", document)):
+        with _collect_output_errors(unwritten):
+            session.write_json(name, content)
+    if unwritten:
+        summary = replace(summary, exit=exit_of(runs, stop_code, unwritten))
+    return WrittenRecords(summary, session.folder, unwritten)
 
 
 @contextmanager
-def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
-    """Collect OutputErrors: an unwritable session must not hide what the run found."""
+def _collect_output_errors(errors: list[DetectVideoError]) -> Iterator[None]:
+    """Collect OutputErrors, so that an unwritable session does not hide the run's results."""
     try:
         yield
     except OutputError as error:
         errors.append(error)
 
 
-def _run_facts(plan: RunPlan, more_notes: Sequence[str]) -> RunSettings:
+def _run_settings(plan: RunPlan, more_notes: Sequence[str]) -> RunSettings:
     from detector.core.analysis.verdict import given_encoding
     from detector.core.session.outcome import RunSettings
 
     loaded, network, engine = plan.loaded, plan.network, plan.loaded.engine
     shapes = None if loaded.shapes is None else loaded.shapes.figures()
-    said = [] if loaded.shapes is None or shapes is None else [loaded.shapes.describe(shapes)]
+    shape_notes = (
+        [] if loaded.shapes is None or shapes is None else [loaded.shapes.describe(shapes)]
+    )
     return RunSettings(
         model=network.name,
         family=network.family,
@@ -136,11 +120,11 @@ def _run_facts(plan: RunPlan, more_notes: Sequence[str]) -> RunSettings:
         concurrency=engine.concurrency,
         cores=usable_cores(),
         sync=plan.loop.sync,
-        notes=[*loaded.notes, *said, *more_notes],
+        notes=[*loaded.notes, *shape_notes, *more_notes],
         input_shapes=shapes,
         encoding=given_encoding(plan.writing),
         layers=loaded.layers,
         smaller_input=plan.smaller_input,
-        between={one.name: (one.kind.what, one.kind.advice) for one in plan.wanted},
+        between={stage.name: (stage.kind.what, stage.kind.advice) for stage in plan.extra_stages},
         tiles=plan.tiling.inputs,
     )

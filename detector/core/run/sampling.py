@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from detector.core.errors import DetectVideoError
@@ -14,7 +15,7 @@ from detector.core.sources._forms import STANDARD_INPUT
 if TYPE_CHECKING:
     from detector.core.run.reading import SourceReading
     from detector.core.sources.base import Source
-    from detector.core.types import Frame, Picture, SourceInfo
+    from detector.core.types import Picture, SourceInfo
 
 FRAMES = 12
 PLACES = (0.1, 0.5, 0.9)  # positions of the frames in a video
@@ -39,17 +40,17 @@ def sample(
             with (opens or reading.open)(spec) as source:
                 info = source.info
                 seeks = opens is None and info.kind == "video" and bool(info.duration_s)
-                taken = [] if seeks else _first(source, FRAMES)
+                pictures = [] if seeks else _read_first(source, FRAMES)
             if seeks:
-                taken = _from_places(reading, spec, info)
-            if taken:
-                return SourceSample(taken, info)
+                pictures = _read_places(reading, spec, info)
+            if pictures:
+                return SourceSample(pictures, info)
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A sample of what a run is going to read, and its estimated length. Opens no addresses."""
+    """The sources that a run will read. Addresses are not opened to sample or count them."""
 
     reading: SourceReading
     specs: Sequence[str]
@@ -62,7 +63,7 @@ class Ahead:
         return sample(self.reading, self._files)
 
     def count_frames(self) -> int | None:
-        """Estimate the frames as if all sources were like the first file that opens; or None."""
+        """Estimate the frames, as if all sources were like the first file; None if unknown."""
         for spec in self._files:
             with suppress(DetectVideoError), self.reading.open(spec) as source:
                 frames = self.reading.frames_ahead(source.info)
@@ -70,29 +71,19 @@ class Ahead:
         return 0
 
 
-def _from_places(reading: SourceReading, spec: str, info: SourceInfo) -> list[Picture]:
+def _read_places(reading: SourceReading, spec: str, info: SourceInfo) -> list[Picture]:
     begin = float(reading.start_s or 0)
     length = float(reading.duration_s or (info.duration_s or 0.0) - begin)
-    taken: list[Picture] = []
+    pictures: list[Picture] = []
     for share in (*PLACES, 0):
-        if taken and not share:
-            break  # the stated duration is too long: use the beginning
-        at = replace(reading, start_s=_exact(begin + share * length), duration_s=None)
+        if pictures and not share:
+            break  # the start is only used if the stated duration is too long
+        start_s = Fraction(round((begin + share * length) * 1000), 1000)
+        at = replace(reading, start_s=start_s, duration_s=None)
         with suppress(DetectVideoError), at.open(spec) as source:
-            taken += _first(source, FRAMES // len(PLACES))
-    return taken
+            pictures += _read_first(source, FRAMES // len(PLACES))
+    return pictures
 
 
-def _exact(seconds: float) -> Fraction:
-    return Fraction(round(seconds * 1000), 1000)
-
-
-def _first(source: Source, count: int) -> list[Picture]:
-    return [frame.image.copy() for frame in _read(source, count)]
-
-
-def _read(source: Source, count: int) -> Iterator[Frame]:
-    for _ in range(count):
-        if (frame := source.read()) is None:
-            return
-        yield frame
+def _read_first(source: Source, count: int) -> list[Picture]:
+    return [frame.image.copy() for frame in islice(iter(source.read, None), count)]

@@ -1,4 +1,4 @@
-"""The detections that a run keeps: thresholds, and classes by name or id."""
+"""Select the detections that a run keeps: thresholds, and classes by name or id."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.text import join_list
 
+# Class of COCO -> class of the default model.
 KIND_OF = {"car": "vehicle", "truck": "vehicle", "bus": "vehicle", "van": "vehicle"}
 
 
@@ -49,29 +50,31 @@ class Selection:
             changed = replace(changed, conf=conf)
         if classes is not None:
             listed = classes if isinstance(classes, Iterable) else [classes]
-            wanted = [classes] if isinstance(classes, str) else [str(one) for one in listed]
-            changed = replace(changed, classes=class_ids("classes", wanted, names))
+            given = [classes] if isinstance(classes, str) else [str(item) for item in listed]
+            changed = replace(changed, classes=class_ids("classes", given, names))
         return changed
 
 
 def class_ids(
-    flag: str, wanted: Sequence[str] | None, names: Sequence[str]
+    flag: str, given: Sequence[str] | None, names: Sequence[str]
 ) -> tuple[int, ...] | None:
     """Return the ids of classes by name or id. ``flag``: for messages. Raises UsageError."""
-    if wanted is None:
+    if given is None:
         return None
     ids = []
-    for item in wanted:
+    for item in given:
         if item in names:
             ids.append(names.index(item))
         elif item.isdecimal() and int(item) < len(names):
             ids.append(int(item))
         else:
             kinds = (item, KIND_OF.get(item, ""))
-            near = [name for one in kinds for name in difflib.get_close_matches(one, names, 3, 0.5)]
-            near = [name for name in names if _begins(name, item)][:3] or near
+            near = [
+                name for kind in kinds for name in difflib.get_close_matches(kind, names, 3, 0.5)
+            ]
+            near = [name for name in names if _is_part_of(name, item)][:3] or near
             hint = (
-                f"did you mean {' or '.join(map(_typed, near))}?"
+                f"did you mean {' or '.join(map(_quote_for_shell, near))}?"
                 if near
                 else f"the model has {len(names)}: {', '.join(names[:10])}"
             )
@@ -80,12 +83,12 @@ def class_ids(
     return tuple(ids)
 
 
-def _begins(name: str, item: str) -> bool:
-    """Return whether a name seems cut at its comma."""
+def _is_part_of(name: str, item: str) -> bool:
+    """Return whether ``item`` is a part of a name that contains commas."""
     return item in [part.strip() for part in name.split(",")[:-1]]
 
 
-def _typed(name: str) -> str:
-    """Return a name as typed in a list: commas need quotes, which the shell needs quoted."""
+def _quote_for_shell(name: str) -> str:
+    """Return a name as the user must type it in a list, with quotes for commas and the shell."""
     text = join_list([name])
     return text if text == name else f"'{text}'"

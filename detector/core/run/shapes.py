@@ -1,7 +1,7 @@
-"""--rect: an input of its own shape for each picture, as in YOLOv5's detect.
+"""--rect: give each picture an input of its own shape, as YOLOv5's detect does.
 
-Each shape is the model loaded once more, at most 39 times with a longest side of 640 and a stride
-of 32. At most ``MOST_OPEN`` are open at once; the least recently used one is closed.
+The model is loaded once for each shape, at most 39 times with a longest side of 640 and a stride of
+32. At most ``MAX_OPEN`` are open at once; the least recently used one is closed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     Outputs = list[NDArray[np.float32]]
     Head = Callable[[Outputs], Candidates]
 
-MOST_OPEN = 16
+MAX_OPEN = 16
 
 
 class ShapedModel(Protocol):
@@ -42,16 +41,16 @@ class ShapedModel(Protocol):
     engine: Engine
 
 
-def _most_that_fit(network: Network) -> int:
-    """Return ``MOST_OPEN``, or fewer for a large model: engines keep the weights twice."""
-    most = MOST_OPEN
+def _count_that_fit(network: Network) -> int:
+    """Return ``MAX_OPEN``, or less for a large model, whose weights an engine stores twice."""
+    most = MAX_OPEN
     while most > 1 and too_much(2 * 4 * network.parameters * most) is not None:
         most -= 1
     return most
 
 
 class ShapedRequest(RawRequest):
-    """A request of the model that its picture needs. ``shape``: of that model."""
+    """A request that can switch between models. ``shape``: the current model's."""
 
     def __init__(self, number: int, shape: Size, request: RawRequest) -> None:
         self.number = number
@@ -67,34 +66,25 @@ class ShapedRequest(RawRequest):
         return outputs
 
 
-@dataclass(slots=True)
-class ShapeCounts:
-    """Counters. ``seen``: of all pictures. ``made``: models beyond the first, in ``made_s``."""
-
-    seen: set[Size] = field(default_factory=set)
-    made: int = 0
-    made_s: float = 0.0
-    pictures: int = 0
-    pixels: int = 0
-
-
 class Shapes:
-    """The open models by height and width of the input. ``longest``: their longest side, pixels."""
+    """The open models by height and width of the input. ``longest``: its longest side, pixels."""
 
     def __init__(
         self, first: ShapedModel, config: Config, load: Callable[[Config], ShapedModel]
     ) -> None:
         """Take over ``first``, which its owner closes. ``load`` opens the others."""
         self.longest = longest_side(first.network, config)
-        self.counts = ShapeCounts()
+        # Shapes, number and pixels of all pictures; the models loaded after the first.
+        self._shapes: set[Size] = set()
+        self._pictures, self._pixels, self._made, self._made_s = 0, 0, 0, 0.0
         self._network, self._config, self._load = first.network, config, load
         own = first.network.input.height, first.network.input.width
         self._open = {own: first}  # least recently used first
         self._own, self._closed = own, False
         self._lock = threading.RLock()
-        self.requests = [ShapedRequest(i, own, one) for i, one in enumerate(first.engine.requests)]
+        self.requests = [ShapedRequest(i, own, raw) for i, raw in enumerate(first.engine.requests)]
         # The first stays open, each request holds one, and the next picture may need another.
-        self._most = max(_most_that_fit(first.network), len(self.requests) + 2)
+        self._most = max(_count_that_fit(first.network), len(self.requests) + 2)
 
     def of_run(self, head: Callable[[Network], Head]) -> ShapesOfRun:
         return ShapesOfRun(self, head)
@@ -114,59 +104,56 @@ class Shapes:
                 raise EngineError("--rect: the model was closed")
             start = time.perf_counter()
             while len(self._open) >= self._most:
-                self._drop_one()
-            size = f"{shape[1]}x{shape[0]}"
-            runtime = replace(self._config.runtime, size=size, rect=False)
-            self._open[shape] = self._load(replace(self._config, runtime=runtime))
-            self.counts.made += 1
-            self.counts.made_s += time.perf_counter() - start
+                self._close_oldest()
+            options = {"size": f"{shape[1]}x{shape[0]}", "rect": False}
+            self._open[shape] = self._load(self._config.with_options(options))
+            self._made += 1
+            self._made_s += time.perf_counter() - start
 
-    def _drop_one(self) -> None:
-        """Close the least recently used model that no request holds."""
+    def _close_oldest(self) -> None:
         held = {self._own, *(request.shape for request in self.requests)}
         oldest = next(shape for shape in self._open if shape not in held)
         self._open.pop(oldest).engine.close()
 
     def give(self, request: ShapedRequest, shape: Size) -> Network:
         with self._lock:
-            self.prepare(shape)  # it may have been closed since
+            self.prepare(shape)  # again, since another thread may have closed it
             loaded = self._open[shape] = self._open.pop(shape)
             request.take(shape, loaded.engine.requests[request.number])
-            self.counts.seen.add(shape)
-            self.counts.pictures += 1
-            self.counts.pixels += shape[0] * shape[1]
+            self._shapes.add(shape)
+            self._pictures += 1
+            self._pixels += shape[0] * shape[1]
             return loaded.network
 
     def figures(self) -> InputShapes | None:
         """Return the summary's figures; None before the first picture."""
         from detector.core.session.document import InputShapes
 
-        counts = self.counts
-        if not counts.pictures:
+        if not self._pictures:
             return None
         return InputShapes(
-            shapes=len(counts.seen),
-            made=counts.made,
-            made_s=counts.made_s,
-            mean_pixels=counts.pixels / counts.pictures,
+            shapes=len(self._shapes),
+            made=self._made,
+            made_s=self._made_s,
+            mean_pixels=self._pixels / self._pictures,
             square_pixels=self.longest**2,
         )
 
     def describe(self, figures: InputShapes) -> str:
         """Return ``--rect: 3 shapes of the input, 0.4 s to prepare 2 of them; 31% fewer ...``."""
         fewer = 1 - figures.mean_pixels / figures.square_pixels
-        took = f"{figures.made_s:.1f} s to prepare {figures.made} during the run;  "
+        took = f"{figures.made_s:.1f} s to prepare {figures.made} during the run; "
         return (
             f"--rect: {counted(figures.shapes, 'shape')} of the input; "
-            f"{took if figures.made else ''}{fewer:.0%} fewer "
-            f"pixels than {self.longest}x{self.longest}"
+            f"{took if figures.made else ''}{fewer:.0%} fewer pixels than "
+            f"{self.longest}x{self.longest}"
         )
 
     def close(self) -> None:
         """Close all but the first. May be called twice."""
         with self._lock:
             self._closed = True
-            for shape in [one for one in self._open if one != self._own]:
+            for shape in [shape for shape in self._open if shape != self._own]:
                 self._open.pop(shape).engine.close()
 
 

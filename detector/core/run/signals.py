@@ -1,18 +1,19 @@
-"""What SIGHUP, SIGINT and SIGTERM do, at every moment of a command.
+"""Handle SIGHUP, SIGINT and SIGTERM. Their effect depends on the phase of a command:
 
     from the first line of main        leave_on_signals   the process ends at once: nothing is open
-    while a command works              raise_on_signals   ``Stopped`` unwinds it: what it wrote is
-                                                          removed, the processes it started end
+    while a command works              raise_on_signals   ``Stopped`` ends it: its output is removed
+                                                          and its child processes end
     while frames run                   stop_on_signals    frames already read are finished
     once the exit code is decided      ignore_signals     the code stays
 
-SIGUSR1 makes a live run read its cameras.yaml again (reload_on_signal). Before and after that, such
-as while a model is loaded, it does nothing.
+SIGUSR1 makes a live run read its cameras.yaml again (reload_on_signal) while frames run. At other
+times, such as while a model is loaded, it does nothing.
 
-A second signal goes one step further: it raises while frames run, and leaves at once while a
-command unwinds. A signal that was ignored when the program began (nohup, a background job of sh)
-stays ignored. No exception is raised while Python imports an extension module: the signal waits
-until the import is done. This module imports nothing heavy, because it comes first.
+A second signal goes one step further: it raises ``Stopped`` while frames run, and ends the process
+at once while a command cleans up. A signal that was ignored when the program began (nohup, a
+background job of sh) stays ignored. No exception is raised while Python imports an extension
+module: the signal is sent again after the import. This module imports nothing heavy, so that it can
+be imported first.
 """
 
 from __future__ import annotations
@@ -36,33 +37,33 @@ from detector.core.errors import (
 
 TYPE_CHECKING = False  # importing typing would take a quarter of the time until signals are handled
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import FrameType
     from typing import Any, NoReturn
 
     Handler = Callable[[int, FrameType | None], None]
-    ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
-# SIGTERM last: if it is handled, all are.
+# SIGTERM is last, so that all signals are handled once it is.
 _CODES = {
     signal.SIGHUP: EXIT_HUNG_UP,
     signal.SIGINT: EXIT_INTERRUPTED,
     signal.SIGTERM: EXIT_TERMINATED,
 }
 _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINATED: "terminated"}
-# `timeout` signals its child and then the child's group; a shell repeats the terminal's SIGHUP.
-REPEAT_S = 0.2  # signals this close together are one
+# Signals this close together count once: `timeout` signals its child and then the child's group,
+# and a shell repeats the terminal's SIGHUP.
+REPEAT_S = 0.2
 AGAIN_S = 0.01  # delay before a signal received during an extension's import is sent again
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-PARENTS_LAST_THREAD_S = 0.5
-PARENTS_LAST_PIPE_S = 0.2  # how long a killed parent may outlive its pipes
-PATIENCE_S = 10.0  # for a library call to return whose result is no longer needed
-# the folder that holds detector/
+THREAD_GRACE_S = 0.5  # how long a killed parent may outlive the thread that started us
+PIPE_GRACE_S = 0.2  # how long a killed parent may outlive its pipes
+TERM_GRACE_S = 10.0  # for a library call to return, after which SIGTERM is handled
+# The folder that contains detector/.
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 
 
 class Stopped(BaseException):
-    """A signal ends the command; not an Exception. ``writing``: outputs were open, and remain under
-    their partial names. ``says``: what became of the command's work."""
+    """Raised to end a command after a signal. ``writing``: outputs were open, and remain under
+    their partial names. ``says``: a sentence on what remains of the command's work."""
 
     def __init__(self, exit_code: int, *, writing: bool = False) -> None:
         super().__init__(exit_code)
@@ -77,7 +78,7 @@ class Stop(threading.Event):
 
 
 class _SignalHistory:
-    """The signals that this command received. ``code``: of the one that was raised."""
+    """The signals that this command received. ``code``: exit code of the ``Stopped`` raised."""
 
     code: int | None = None
     last = float("-inf")
@@ -87,38 +88,38 @@ class _SignalHistory:
         return self.last - before < REPEAT_S
 
 
-_seen = _SignalHistory()
+_history = _SignalHistory()
 
 
 def leave_on_signals() -> None:
-    """Let signals end the process from here on: one line, its exit code, no traceback."""
+    """From here on, let signals end the process with a line on stderr and their exit code."""
     _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
     if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
-        # Not SIG_IGN, which programs that we start would inherit.
+        # SIG_IGN would be inherited by programs that we start.
         signal.signal(signal.SIGUSR1, lambda *_: None)
-    sys.excepthook = _leave_where_stopped(sys.excepthook)
-    sys.unraisablehook = _leave_where_unraisable(sys.unraisablehook)
+    sys.excepthook = _wrap_hook(sys.excepthook, lambda kind, error, traceback: error)
+    sys.unraisablehook = _wrap_hook(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
 
 
 @contextmanager
 def raise_on_signals() -> Iterator[None]:
     """Let a signal raise ``Stopped`` in the block."""
-    global _seen
-    _seen = _SignalHistory()
-    with _handled_by(_raise):
+    global _history
+    _history = _SignalHistory()
+    with _handled_by(_raise_stopped):
         yield
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Let a signal set the Stop during the block; the next one raises ``Stopped``."""
+    """Let a signal set the yielded event in the block; the next signal raises ``Stopped``."""
     raise_swallowed()
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.exit_code is not None:
-            _raise(number, frame, writing=True)
-        elif not _seen.is_repeat():
+            _raise_stopped(number, frame, writing=True)
+        elif not _history.is_repeat():
             stop.exit_code = _CODES[signal.Signals(number)]
             stop.set()
 
@@ -128,41 +129,41 @@ def stop_on_signals() -> Iterator[Stop]:
 
 @contextmanager
 def reload_on_signal() -> Iterator[threading.Event]:
-    """Let SIGUSR1 set the event during the block. It would end the process otherwise."""
-    wanted = threading.Event()
+    """Let SIGUSR1 set the yielded event in the block."""
+    event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield wanted
+        yield event
         return
-    before = signal.signal(signal.SIGUSR1, lambda *_: wanted.set())
+    before = signal.signal(signal.SIGUSR1, lambda *_: event.set())
     try:
-        yield wanted
+        yield event
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
 def ignore_signals() -> None:
-    """Ignore signals from here on: everything is written, and the interpreter is about to end."""
+    """Ignore signals from here on. Call it when everything is written."""
     _install(signal.SIG_IGN)
 
 
 def raise_if_stopped(exit_code: int) -> None:
-    """Raise ``Stopped`` if a signal ended a run, so that nothing else starts after it."""
+    """Raise ``Stopped`` if a signal ended a run, so that the command starts nothing else."""
     if exit_code in STOPPED_CODES:
         raise Stopped(exit_code)
 
 
 def raise_swallowed() -> None:
-    """Raise ``Stopped`` again if it was raised before: some library caught it and went on."""
-    if _seen.code is not None:
-        raise Stopped(_seen.code)
+    """Raise ``Stopped`` again if a library caught it."""
+    if _history.code is not None:
+        raise Stopped(_history.code)
 
 
 def end_with_parent(parent: int, folder: str | None = None) -> None:
     """Make this process end when ``parent`` ends: on Linux the kernel sends it SIGTERM. ``folder``:
     the parent's temporary files, removed if the parent was killed."""
-    signal.signal(signal.SIGTERM, _exit)
-    atexit.register(remove_where_orphaned)
-    _own.parent, _own.folder = parent, folder
+    signal.signal(signal.SIGTERM, _exit_on_sigterm)
+    atexit.register(remove_folder_of_dead_parent)
+    _child.parent, _child.folder = parent, folder
     if not sys.platform.startswith("linux"):
         return
     import ctypes
@@ -172,79 +173,82 @@ def end_with_parent(parent: int, folder: str | None = None) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Own:
+class _ChildState:
+    """This process, if it is a child that called ``end_with_parent``."""
+
     parent = 0
     folder: str | None = None
     terminated = False
 
 
-_own = _Own()
+_child = _ChildState()
 
 
-def leave_unwanted() -> NoReturn:
-    """End a worker whose pipe was closed, from another thread, at once."""
-    _wait_for_orphaning(PARENTS_LAST_PIPE_S)
+def end_abandoned_worker() -> NoReturn:
+    """End this worker, whose pipe was closed. Call it from another thread than the main thread."""
+    _wait_for_parents_end(PIPE_GRACE_S)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(PATIENCE_S)
-    remove_where_orphaned()
+    time.sleep(TERM_GRACE_S)
+    remove_folder_of_dead_parent()
     os._exit(EXIT_INTERNAL)
 
 
-def _wait_for_orphaning(patience_s: float) -> None:
-    """Wait for the parent's end: a killed one closes its pipes shortly before it."""
-    deadline = time.monotonic() + patience_s
-    while os.getppid() == _own.parent and time.monotonic() < deadline:
+def _wait_for_parents_end(timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while os.getppid() == _child.parent and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
-def remove_where_orphaned() -> None:
-    """Remove the folder of ``end_with_parent`` if orphaned, at the interpreter's end."""
-    if _own.folder is None:
+def remove_folder_of_dead_parent() -> None:
+    """Remove the folder of ``end_with_parent`` if the parent has ended."""
+    if _child.folder is None:
         return
-    if _own.terminated:
-        # The kernel's signal comes when the thread that started us ends. Other threads of a killed
-        # parent may live a moment longer.
-        _wait_for_orphaning(PARENTS_LAST_THREAD_S)
-    if os.getppid() == _own.parent:
+    if _child.terminated:
+        # The kernel sends SIGTERM when the parent's thread that started us ends. If the parent was
+        # killed, its other threads may end a moment later.
+        _wait_for_parents_end(THREAD_GRACE_S)
+    if os.getppid() == _child.parent:
         return
     import shutil
 
-    shutil.rmtree(_own.folder, ignore_errors=True)
+    shutil.rmtree(_child.folder, ignore_errors=True)
 
 
-def command_that_ends_with_us() -> list[str]:
-    """Return a prefix for another program's command, so that it gets SIGTERM when we end."""
+def child_command(code: str, folder: str | None = None, first: str = "") -> list[str]:
+    """Return a command that runs Python code and ends with this process. ``folder``: see
+    ``end_with_parent``. ``first``: code to run before any import of ours."""
     code = (
-        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); "
-        f"from detector.core.run.signals import end_with_parent; end_with_parent({os.getpid()}); "
-        "os.execvp(sys.argv[1], sys.argv[1:])"
+        f"import os, sys; sys.path.insert(0, {ROOT!r}); {first}"
+        "from detector.core.run.signals import end_with_parent; "
+        f"end_with_parent({os.getpid()}, {folder!r}); {code}"
     )
+    # -P: a folder called detector in the current directory must not replace this package.
     return [sys.executable, "-P", "-c", code]
 
 
-def _exit(number: int, frame: FrameType | None) -> None:
+def _exit_on_sigterm(number: int, frame: FrameType | None) -> None:
     if _is_in_extension(frame):
         _send_again(number)
         return
     signal.signal(number, signal.SIG_IGN)  # the next signal must not interrupt the cleanup
-    _own.terminated = True
+    _child.terminated = True
     raise SystemExit(EXIT_TERMINATED)
 
 
-def _raise(number: int, frame: FrameType | None, *, writing: bool = False) -> None:
+def _raise_stopped(number: int, frame: FrameType | None, *, writing: bool = False) -> None:
     if _is_in_extension(frame):
         _send_again(number)
         return
-    if _seen.is_repeat():
+    if _history.is_repeat():
         return
-    if _seen.code is not None:
-        _leave(_seen.code)
-    _seen.code = _CODES[signal.Signals(number)]
-    raise Stopped(_seen.code, writing=writing)
+    if _history.code is not None:
+        _leave(_history.code)
+    _history.code = _CODES[signal.Signals(number)]
+    raise Stopped(_history.code, writing=writing)
 
 
 def _is_in_extension(frame: FrameType | None) -> bool:
-    """Return whether an extension module is being imported: an exception aborts (onnx 1.23)."""
+    """Return whether an extension module is being imported, which no exception may interrupt."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap_external>":
             loader = frame.f_locals.get("self")
@@ -255,7 +259,6 @@ def _is_in_extension(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Send this process the same signal after ``AGAIN_S``, so that its handler decides again."""
     again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
     again.daemon = True
     try:
@@ -271,11 +274,11 @@ def _leave(exit_code: int) -> NoReturn:
 
 
 def _install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
-    """Return the previous handlers. Python allows none outside the main thread."""
+    """Install a handler, if this is the main thread. Return the previous handlers."""
     if threading.current_thread() is not threading.main_thread():
         return {}
-    heard = [number for number in _CODES if signal.getsignal(number) != signal.SIG_IGN]
-    return {number: signal.signal(number, handler) for number in heard}
+    handled = [number for number in _CODES if signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in handled}
 
 
 @contextmanager
@@ -288,21 +291,13 @@ def _handled_by(handler: Handler) -> Iterator[None]:
             signal.signal(number, earlier)
 
 
-def _leave_where_stopped(hook: ExceptHook) -> ExceptHook:
-    def report(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
+def _wrap_hook(hook: Callable[..., Any], error_of: Callable[..., object]) -> Callable[..., None]:
+    """Return a hook that ends the process for ``Stopped``, and calls ``hook`` for other errors."""
+
+    def report(*arguments: Any) -> None:
+        error = error_of(*arguments)
         if isinstance(error, Stopped):
             _leave(error.exit_code)
-        hook(kind, error, traceback)
-
-    return report
-
-
-def _leave_where_unraisable(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
-    def report(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, Stopped):
-            _leave(unraisable.exc_value.exit_code)
-        hook(unraisable)
+        hook(*arguments)
 
     return report

@@ -1,4 +1,4 @@
-"""--tiles: into how many inputs of the network to cut each frame, decided before the first."""
+"""--tiles: decide, before the first frame, into how many inputs each frame is cut."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from detector.core.types import SourceInfo
 
 GRID = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
-MOST = 64  # tiles: a frame with more would take a minute, surely by mistake
+MAX_TILES = 64  # a frame with more would take a minute, surely by mistake
 SPARE = 1.5  # docs/performance.md shows what a smaller value loses
-ENLARGED = 1.1  # largest enlargement of a tile: beyond it shows nothing more
+MAX_ENLARGEMENT = 1.1  # of a tile; larger ones show no more detail
 NONE, AUTO = "none", "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """A division into tiles. ``grid``: columns and rows; None: one input. ``auto``: not decided yet
-    (first_look.py). ``most``: inputs that a frame may have (cameras); 0: all have as many."""
+    (first_look.py). ``most``: most inputs of a frame, if cameras differ; 0: they do not."""
 
     grid: tuple[int, int] | None = None
     auto: bool = False
@@ -40,22 +40,24 @@ class Tiling:
         return tiling
 
     def reduction(self, network: Network, turns: bool) -> Callable[[int, int], int]:
-        """Return width, height of a picture -> fraction at which it may be decoded: the smallest of
-        1/8, 1/4, 1/2 that keeps ``SPARE`` times the pixels seen; with tiles 1/2 (even pixels)."""
+        """Return a function from a picture's width and height to the divisor of both at which it
+        may be decoded: the largest of 8, 4, 2 that leaves ``SPARE`` times the size that the network
+        sees, else 1. With tiles, which start at even pixels, at most 2."""
         from detector.core.stages.preprocess import place
         from detector.core.stages.tiles import tile_size
 
         rules, grid = network.input, self.grid
         size = (max(rules.width, rules.height),) * 2 if turns else (rules.width, rules.height)
 
-        def part(width: int, height: int) -> int:
+        def divisor(width: int, height: int) -> int:
             if grid is not None:
                 width, height = tile_size(width, height, *grid)
             shown = place(width, height, *size, rules.geometry)
             shrinks = min(width / shown[2], height / shown[3]) / SPARE
-            return next((one for one in (8, 4, 2) if one <= shrinks and (one == 2 or not grid)), 1)
+            fits = (number for number in ((2,) if grid else (8, 4, 2)) if number <= shrinks)
+            return next(fits, 1)
 
-        return part
+        return divisor
 
     @classmethod
     def parse(cls, text: str | None) -> Tiling:
@@ -64,20 +66,20 @@ class Tiling:
             return cls()
         if text == AUTO:
             return cls(auto=True)
-        found = GRID.fullmatch(text.lower())
-        if found is None:
+        match = GRID.fullmatch(text.lower())
+        if match is None:
             raise UsageError(f"--tiles {text}: not a number of tiles; use 2x2, 3x2 or auto")
-        columns, rows = int(found.group(1)), int(found.group(2))
+        columns, rows = int(match.group(1)), int(match.group(2))
         if columns * rows == 1:
             raise UsageError(f"--tiles {text}: that is the whole picture; omit it, or use 2x2")
-        if columns * rows > MOST:
+        if columns * rows > MAX_TILES:
             raise UsageError(
-                f"--tiles {text}: {columns * rows} tiles are too many; use at most {MOST}"
+                f"--tiles {text}: {columns * rows} tiles are too many; use at most {MAX_TILES}"
             )
         return cls((columns, rows))
 
     def refuse_auto(self) -> None:
-        """Raise UsageError in commands that do not inspect the source first."""
+        """Raise UsageError for ``auto``. Call it in commands that do not inspect the source."""
         if self.auto and not self.most:
             raise UsageError(
                 "--tiles auto: the source is not inspected before this run; give a grid: 2x2 "
@@ -86,16 +88,16 @@ class Tiling:
 
     @property
     def text(self) -> str:
-        """The option's text."""
+        """The value of --tiles."""
         return AUTO if self.auto else NONE if self.grid is None else "{}x{}".format(*self.grid)
 
     @property
     def inputs(self) -> int:
-        """Inputs per frame: its tiles and the whole picture."""
+        """Number of inputs per frame: its tiles and the whole picture."""
         return 1 if self.grid is None else 1 + self.grid[0] * self.grid[1]
 
-    def seen(self, picture: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the width and height that the network's input should fit: those of a tile."""
+    def tile_size(self, picture: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return the width and height of a tile of ``picture``, or of the picture if not cut."""
         if picture is None or self.grid is None:
             return picture
         from detector.core.stages.tiles import tile_size
@@ -103,17 +105,17 @@ class Tiling:
         return tile_size(*picture, *self.grid)
 
     def is_too_fine(self, picture: tuple[int, int], network: Network) -> bool:
-        """Return whether a tile of such a picture has fewer pixels than the network's input."""
-        width, height = self.seen(picture) or picture
+        """Return whether a tile of such a picture is smaller than the network's input."""
+        width, height = self.tile_size(picture) or picture
         rules = network.input
-        return min(rules.width / width, rules.height / height) > ENLARGED
+        return min(rules.width / width, rules.height / height) > MAX_ENLARGEMENT
 
     def check(self, picture: tuple[int, int] | None, network: Network) -> None:
-        """Raise UsageError if tiles of such a picture would only be enlarged."""
+        """Raise UsageError if tiles of such a picture would have to be enlarged."""
         if self.grid is None or picture is None or not self.is_too_fine(picture, network):
             return
         (columns, rows), rules = self.grid, network.input
-        width, height = self.seen(picture) or picture
+        width, height = self.tile_size(picture) or picture
         raise UsageError(
             f"--tiles {columns}x{rows}: tiles of {width}x{height} pixels are smaller than the "
             f"network's input of {rules.width}x{rules.height}; use fewer, or "
@@ -121,7 +123,7 @@ class Tiling:
         )
 
     def check_source(self, info: SourceInfo, network: Network) -> None:
-        """Call ``check`` for an open source except cameras. For pictures, the first one counts."""
+        """Call ``check`` with the size of a source's first picture, unless it is a camera."""
         if info.kind != "live":
             self.check((info.width, info.height), network)
 
@@ -133,8 +135,8 @@ class Tiling:
         from detector.core.loop.tiled import MixedRequest, TiledRequest
 
         if self.most:
-            return [MixedRequest(one, self.most) for one in requests]
-        return [TiledRequest(one, self.inputs) for one in requests]
+            return [MixedRequest(request, self.most) for request in requests]
+        return [TiledRequest(request, self.inputs) for request in requests]
 
     def stages(self, preprocess: Any, head: Any, nms: Any, **joining: Any) -> tuple[Any, Any, Any]:
         """Wrap preprocess, head and nms for frames. ``joining``: for ``join_tiles``."""

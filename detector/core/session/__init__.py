@@ -1,1 +1,1 @@
-"""Reading and writing all that a run leaves on disk."""
+"""Read and write all files that a run leaves on disk."""

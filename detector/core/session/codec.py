@@ -20,7 +20,7 @@ Document = TypeVar("Document")
 # Limits of a document. A run of many hours writes some megabytes, nested five deep; its largest
 # number is a time in nanoseconds.
 MOST_BYTES = 64 << 20
-DEEPEST = 50
+MAX_DEPTH = 50
 LARGEST = 2**63
 
 
@@ -28,11 +28,11 @@ def to_builtins(document: Any) -> Any:
     """Return the document as dicts, lists, text and numbers, without UNSET fields."""
     import msgspec
 
-    return msgspec.to_builtins(document, enc_hook=_plain)
+    return msgspec.to_builtins(document, enc_hook=_to_str)
 
 
-def _plain(value: Any) -> Any:
-    """Turn a subclass of str (``types.Background``) into str. Raises TypeError otherwise."""
+def _to_str(value: Any) -> Any:
+    """Convert a subclass of str (``types.Background``) to str. Raises TypeError otherwise."""
     if isinstance(value, str):
         return str(value)
     raise TypeError(f"{type(value).__name__} cannot be in a document")
@@ -42,31 +42,33 @@ def to_json(document: Any) -> str:
     """Encode as ASCII, indented by one. Infinities and NaN become null; secrets are hidden."""
     content = to_builtins(document)
     if has_secrets():
-        content = _redacted(content)
+        content = _redact_content(content)
     try:
         text = json.dumps(content, indent=1, ensure_ascii=True, allow_nan=False)
     except ValueError:
-        text = json.dumps(_finite(content), indent=1, ensure_ascii=True, allow_nan=False)
+        text = json.dumps(
+            _replace_infinities(content), indent=1, ensure_ascii=True, allow_nan=False
+        )
     return text.replace("\x7f", "\\u007f") + "\n"
 
 
-def _redacted(content: Any) -> Any:
+def _redact_content(content: Any) -> Any:
     """Redact values, and keys of mappings too: some tables are keyed by source."""
     if isinstance(content, dict):
         return {
-            key if str(key).isidentifier() else redact(str(key)): _redacted(value)
+            key if str(key).isidentifier() else redact(str(key)): _redact_content(value)
             for key, value in content.items()
         }
     if isinstance(content, list | tuple):
-        return [_redacted(value) for value in content]
+        return [_redact_content(value) for value in content]
     return redact(content) if isinstance(content, str) else content
 
 
-def _finite(content: Any) -> Any:
+def _replace_infinities(content: Any) -> Any:
     if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
+        return {key: _replace_infinities(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
+        return [_replace_infinities(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
@@ -76,7 +78,7 @@ def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Doc
 
     try:
         return msgspec.convert(content, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # a key that is not UTF-8
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: a key is not UTF-8
         raise UsageError(f"{origin}: damaged, or written by another version: {error}") from error
 
 
@@ -86,7 +88,7 @@ def from_json(text: str | bytes, kind: type[Document], origin: str | Path) -> Do
 
 
 def decode(text: bytes, kind: type[Document], origin: str | Path) -> Document:
-    """Parse like ``from_json``, ten times faster: for many small, mostly valid documents."""
+    """Parse like ``from_json``, but ten times as fast if the document is valid."""
     import msgspec
 
     try:
@@ -96,14 +98,14 @@ def decode(text: bytes, kind: type[Document], origin: str | Path) -> Document:
 
 
 def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Read a file of a session. Raises UsageError if it is not one, or too large."""
+    """Read a file of a session. Raises UsageError for other kinds of files, and large ones."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for its writer
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer
             raise UsageError(f"{path}: damaged: not a regular file")
-        if found.st_size > most_bytes:
+        if status.st_size > most_bytes:
             raise UsageError(
-                f"{path}: damaged: it has {found.st_size} bytes, but a run writes at most "
+                f"{path}: damaged: it has {status.st_size} bytes, but a run writes at most "
                 f"{most_bytes}"
             )
         with path.open("rb") as file:
@@ -114,31 +116,33 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 def parse_json(text: str | bytes, origin: str | Path) -> Any:
     """Parse ``text``. Raises UsageError that names ``origin`` and the key of a bad value."""
-    content = parsing.parse_json(text, origin, cure="it is damaged", halves=True)
-    for key, wrong in _impossible(content):
-        raise UsageError(f"{origin}: damaged: {key} {wrong}")
+    content = parsing.parse_json(text, origin, cure="it is damaged", surrogates=True)
+    for key, reason in _find_impossible(content):
+        raise UsageError(f"{origin}: damaged: {key} {reason}")
     return content
 
 
-def _impossible(content: Any) -> Iterator[tuple[str, str]]:
-    """Yield (key, error) of values that we never write. Not recursive: it may be deep."""
-    places = [("$", 0, content)]
-    while places:
-        key, depth, group = places.pop()
-        if not isinstance(group, dict | list):
+def _find_impossible(content: Any) -> Iterator[tuple[str, str]]:
+    """Yield (key, error) of values that no run writes. Deep content would exhaust recursion."""
+    pending = [("$", 0, content)]
+    while pending:
+        key, depth, container = pending.pop()
+        if not isinstance(container, dict | list):
             continue
-        if depth == DEEPEST:
-            yield key[:80], f"is nested more than {DEEPEST} deep"
+        if depth == MAX_DEPTH:
+            yield key[:80], f"is nested more than {MAX_DEPTH} deep"
             return
-        for name, value in group.items() if isinstance(group, dict) else enumerate(group):
+        for name, value in (
+            container.items() if isinstance(container, dict) else enumerate(container)
+        ):
             if isinstance(value, dict | list):
-                places.append((_key(key, name), depth + 1, value))
+                pending.append((_join_key(key, name), depth + 1, value))
             elif isinstance(value, int | float) and not -LARGEST < value < LARGEST:
-                yield _key(key, name), "is not a number that a run writes"
+                yield _join_key(key, name), "is not a number that a run writes"
 
 
-def _key(above: str, name: str | int) -> str:
-    """Return ``$.loop[0].batch``, as msgspec names it, cut to fit into a line."""
+def _join_key(above: str, name: str | int) -> str:
+    """Return a key as msgspec spells it, ``$.loop[0].batch``; long names are cut."""
     return f"{above}[{name}]" if isinstance(name, int) else f"{above}.{name[:80]}"
 
 
@@ -155,22 +159,22 @@ def check_schema(content: Any, origin: str | Path) -> None:
 def json_schema(
     kind: type[Any], subtypes: Mapping[type[Any], Sequence[type[Any]]] | None = None
 ) -> dict[str, Any]:
-    """Return the schema. ``subtypes``: base class -> classes that may appear in its place."""
+    """Return a type's JSON Schema. ``subtypes``: base class -> classes that may replace it."""
     import msgspec
 
     subtypes = subtypes or {}
-    kinds = [kind, *(each for group in subtypes.values() for each in group)]
+    kinds = [kind, *(each for container in subtypes.values() for each in container)]
     refs, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     dedent_descriptions(definitions)
-    for base, group in subtypes.items():
+    for base, container in subtypes.items():
         if base.__name__ in definitions:
-            choices = [refs[kinds.index(each)] for each in group]
+            choices = [refs[kinds.index(each)] for each in container]
             definitions[base.__name__] = {"title": base.__name__, "anyOf": choices}
     return {**refs[0], "$defs": definitions}
 
 
 def dedent_descriptions(schemas: dict[str, Any]) -> None:
-    """Remove docstrings' indentation from descriptions, in place: Python up to 3.12 keeps it."""
+    """Remove the indentation that Python up to 3.12 keeps in docstrings, in place."""
     for schema in schemas.values():
         if "description" in schema:
             schema["description"] = inspect.cleandoc(schema["description"])

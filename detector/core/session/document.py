@@ -1,8 +1,8 @@
 """The types of a run's documents: the summary and the session.
 
-``Summary`` is what ``--json`` prints and what summary.json holds. ``SessionDocument`` is
-session.json: the summary with all that is needed to repeat the run and to read its spans. The
-fields stand in the order in which they are written. docs/schema holds both types as JSON Schema.
+``Summary`` is printed by ``--json`` and stored in summary.json. ``SessionDocument`` is
+session.json: the summary with all that is needed to repeat the run and to read its spans. Fields
+are written in the order given here. docs/schema contains both types as JSON Schema.
 
 A field of type ``UnsetType`` is absent from the JSON if it is UNSET. A field with another default
 was added after the first version: older sessions lack it.
@@ -10,14 +10,14 @@ was added after the first version: older sessions lack it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from msgspec import UNSET, Meta, UnsetType
 
 from detector.core.session.codec import SCHEMA
 
-# Numbers with their limits. Anything outside them was not written by a run, and reading reports it.
+# Numbers with the limits that are checked when a document is read.
 Count = Annotated[int, Meta(ge=0)]
 Size = Annotated[int, Meta(ge=1)]
 Duration = Annotated[float, Meta(ge=0)]  # seconds or milliseconds, as the field's name says
@@ -73,8 +73,8 @@ class FrameCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Frames per second; None if no frame was written. ``device``: by the device's own time; None
-    if it reports none."""
+    """Frames per second; None if no frame was written. ``device``: from the time that the device
+    reports; None if it reports none."""
 
     end_to_end: Annotated[Amount | None, statistic("end-to-end FPS", "1/s")]
     inference: Annotated[Amount | None, statistic("inference FPS", "1/s")]
@@ -133,10 +133,10 @@ class DecodingFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadFigures:
-    """One thread's time in the loop: busy + waits + other = wall, each split if the system reports
-    it. ``unplaced_s``: difference between the kernel's counts for the thread's whole life and the
-    sums of the splits. ``foreign_share``: share of its waits for a core, 0 to 1, that
-    other programs caused; our own threads caused the rest."""
+    """One thread's time in the loop: busy + waits + other = wall. The splits are None if the system
+    does not report them. ``unplaced_s``: difference between the kernel's counts for the thread's
+    whole life and the sums of the splits. ``foreign_share``: share of its waits for a core, 0 to 1,
+    that other programs caused; our own threads caused the rest."""
 
     busy_s: Duration
     wait_input_s: Duration
@@ -155,8 +155,8 @@ class ThreadFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryStage:
-    """The threads that libraries run for one stage. ``busiest_s``: CPU of the one that used most;
-    ``ready_s``: how long that one waited for a core."""
+    """The threads that libraries run for one stage. ``busiest_s``: CPU of the busiest thread;
+    ``ready_s``: how long that thread waited for a core."""
 
     threads: Count
     calls: Count
@@ -168,7 +168,7 @@ class LibraryStage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryThreads:
     """CPU seconds of libraries' own threads in the steady state: from the first frame written to
-    the end of the loop. ``others_s``: of other processes; None if unknown."""
+    the end of the loop. ``others_s``: CPU seconds of other processes; None if unknown."""
 
     wall_s: Duration
     process_s: Duration
@@ -185,7 +185,7 @@ class CpuTime:
     process_s: Annotated[Duration, statistic("CPU time", "s")]
     our_threads_s: Annotated[Duration, statistic("CPU time of detect-video's threads", "s")]
     library_threads_s: Annotated[Duration, statistic("CPU time of library threads", "s")]
-    # In the plain loop a stage's CPU time is the process's, library threads included.
+    # With --sync, a stage's CPU time is the whole process's, including library threads.
     stages_include_libraries: bool
     libraries: LibraryThreads | None = None
 
@@ -194,8 +194,8 @@ class CpuTime:
 class Verdict:
     """What limits the run. ``bottleneck``: the stage to change first; None if there is nothing to
     judge. ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%), for
-    stages with a known gain; None if nothing else takes time. ``cpu_share``: share of all cores'
-    time that this process used. ``smaller_input``: height and width of an advised network input, if
+    stages with a known gain; None if no other stage takes time. ``cpu_share``: share of all cores'
+    time that this process used. ``smaller_input``: height and width of a smaller network input, if
     inference limits the run and the model was trained for it; else absent. ``advice``: options that
     reduce the bottleneck's work, or "". ``others_cores``: cores that other programs used; None if
     unknown."""
@@ -245,7 +245,8 @@ class DwellFigures:
 class ZoneTotals:
     """The counts of a line or zone (--zones). ``counts``: class -> in and out of a line; entered,
     left, appeared and ended of a zone, where entered + appeared = left + ended. ``most``: class ->
-    most objects in a zone at once. ``camera``: "" for a file. ``sides``: a line's in and out."""
+    most objects in a zone at once. ``camera``: "" for a file. ``sides``: names of a line's in and
+    out."""
 
     name: str
     kind: str  # "line" or "zone"
@@ -301,7 +302,7 @@ class SourceSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgeFigures:
-    """Ages of pictures, milliseconds after their arrival. None: too few pictures."""
+    """Percentiles of pictures' ages, in ms after their arrival; None if there are too few."""
 
     p50: Duration | None
     p90: Duration | None
@@ -314,13 +315,14 @@ class StreamSummary:
     """One camera of a live run. ``received`` = ``processed`` + all of ``dropped``.
     ``dropped_share``: share of the frames that the camera's ``rate`` let through.
 
-    ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: seconds
-    in which it was live, the base of its rates. ``age_ms``: of results. ``parts_ms``: decoding,
-    waiting and inference, which add up to that age, and writing. ``output_age_ms``: when each
-    output received it. ``camera_age_ms``: of results by the camera's own clock; None if it sends
-    none. ``output_counts``: kind -> pictures or rows written, lost to a full disk, bytes; for a
-    recording also pictures or packets dropped because encoding or the disk was too slow, samples
-    that MP4 refused, items that failed, and finished files with their ``bytes``.
+    ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: time for
+    which the camera was live, the base of its rates. ``age_ms``: a picture's age when its result is
+    ready. ``parts_ms``: decoding, waiting and inference, which add up to that age, and writing.
+    ``output_age_ms``: the age when an output received it. ``camera_age_ms``: like
+    ``age_ms``, by the camera's own clock; None if it sends none. ``output_counts``: kind ->
+    pictures or rows written, lost to a full disk, bytes; for a recording also pictures or packets
+    dropped because encoding or the disk was too slow, samples that MP4 refused, items that failed,
+    and finished files with their ``bytes``.
     """
 
     name: str
@@ -360,8 +362,8 @@ class MemoryMinute(NamedTuple):
 class LiveMemory:
     """Resident memory of a live run on one day, in 10^6 bytes.
 
-    ``slope_mb_per_hour``: its growth by a straight line through the minutes after the run's first
-    ten, with the 95% interval ``slope_low`` to ``slope_high``; None, with a ``slope_reason``.
+    ``slope_mb_per_hour``: its growth, fitted to the minutes after the run's first ten, with the 95%
+    interval ``slope_low`` to ``slope_high``; None for the reason in ``slope_reason``.
     """
 
     start_mb: Annotated[Amount, statistic("memory at the start", "MB")]
@@ -381,7 +383,7 @@ class Disturbances:
     throttled for heat. ``governor``: the CPU frequency governor, if it saves power."""
 
     swapped_mb: Annotated[Amount, statistic("memory in swap", "MB")] = 0.0
-    throttled_s: Annotated[Duration, statistic("time without the CPU by its quota", "s")] = 0.0
+    throttled_s: Annotated[Duration, statistic("time throttled by the CPU quota", "s")] = 0.0
     hot: Annotated[Count, statistic("times that cores were slowed down by heat", "1")] = 0
     governor: str | None = None
 
@@ -401,7 +403,7 @@ class InputShapes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A run. ``batch``: rows of one inference, which are frames, or their tiles. With one source,
+    """A run. ``batch``: rows of one inference; a row is a frame or a tile. With one source,
     ``video``, ``outputs`` and ``partial_outputs`` are its own; with several, these are absent, the
     figures are totals, and ``sources`` lists the sources."""
 
@@ -447,7 +449,7 @@ class Summary:
     ] = UNSET
     decoding: DecodingFigures | UnsetType = UNSET
     memory: LiveMemory | UnsetType | None = UNSET  # None if unknown
-    disturbed: Disturbances | UnsetType = UNSET  # absent without any
+    disturbed: Disturbances | UnsetType = UNSET  # absent if there were none
     input_shapes: InputShapes | UnsetType = UNSET  # with --rect
     zones: list[ZoneTotals] | UnsetType = UNSET  # with --zones
 
@@ -456,27 +458,13 @@ class Summary:
         """Every source, even if there is only one."""
         if self.sources is not UNSET:
             return self.sources
-        assert self.video is not UNSET
-        assert self.outputs is not UNSET
-        assert self.partial_outputs is not UNSET
-        return [
-            SourceSummary(
-                video=self.video,
-                frames=self.frames,
-                fps=self.fps,
-                verdict=self.verdict,
-                outputs=self.outputs,
-                partial_outputs=self.partial_outputs,
-                detections=self.detections,
-                exit=self.exit,
-                zones=self.zones,
-            )
-        ]
+        own = {each.name: getattr(self, each.name) for each in fields(SourceSummary)}
+        return [SourceSummary(**own)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """The CPU. ``cores``: those that this process may use."""
+    """The CPU. ``cores``: number of cores that this process may use."""
 
     model: str | None = None
     flags: list[str] = field(default_factory=list)
@@ -505,7 +493,7 @@ class SpanCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """Two clocks read at one moment, in nanoseconds: of spans, and of other programs' traces."""
+    """The clock of spans and the clock of other programs' traces, read at one moment, in ns."""
 
     perf_counter_ns: Count
     unix_ns: Count
@@ -533,7 +521,7 @@ class SessionDocument(Summary):
     command: list[str] = field(default_factory=list)
     spans: SpanCounts = field(default_factory=SpanCounts)
     clocks: Clocks
-    loop: list[LoopSizes]  # of each source
+    loop: list[LoopSizes]  # one for each source
     clip_sha256: dict[str, str | None] = field(default_factory=dict)  # source -> hex digest
     model_sha256: str | None = None
-    scenes: list[SceneHistory] | UnsetType = UNSET  # with --zones, of all sources
+    scenes: list[SceneHistory] | UnsetType = UNSET  # with --zones, for all sources

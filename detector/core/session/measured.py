@@ -24,19 +24,15 @@ class Interval:
 
     @classmethod
     def over(cls, values: Sequence[float]) -> Interval:
-        # takes longer to import than this file, which every run reads
-        from statistics import median
+        from statistics import median  # slow to import, and every run imports this file
 
         return cls(median(values), min(values), max(values))
 
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """A way to run the model, and its figures.
-
-    ``engine``, ``precision``: what ran; ``library``: the engine's, name and version. ``options``:
-    its settings, by the names of the configuration. ``agreement``: matched.
-    """
+    """The figures of one set of options. ``library``: name and version of the engine's library.
+    ``options``: by their names in the configuration. ``agreement``: with fp32, 0 to 1."""
 
     engine: str
     precision: str
@@ -48,7 +44,7 @@ class MeasuredRow:
 
 @dataclass(frozen=True)
 class MeasuredMachine:
-    """The machine of a measurement. ``flags``: a digest of the CPU's."""
+    """The machine of a measurement. ``flags``: digest of the CPU's flags."""
 
     cpu: str | None
     flags: str
@@ -58,7 +54,7 @@ class MeasuredMachine:
 
 @dataclass(frozen=True)
 class MeasuredCalibration:
-    """The settings under which int8 was calibrated, and the least agreement that was accepted."""
+    """How int8 was calibrated. ``budget``: the lowest agreement with fp32 that was accepted."""
 
     calibrate: str | None
     calibrate_method: str
@@ -70,9 +66,9 @@ class MeasuredCalibration:
 class Measurement:
     """One comparison, one search of ``tune``, or the timing at the first run of the default model.
 
-    ``settings``: settings of the runtime that change the speed of all rows. A search has two rows:
-    the run with the settings found, and the run with the defaults; ``input_kind`` is the input that
-    it searched for, None for other measurements.
+    ``settings``: runtime settings that change the speed of all rows. A search has two rows: the run
+    with the settings found, and the run with the defaults. ``input_kind``: the kind of source that
+    it searched for; None for other measurements.
     """
 
     kind: Kind

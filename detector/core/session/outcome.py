@@ -1,4 +1,4 @@
-"""The results of a run, source by source: the facts behind its summary and session."""
+"""The results of each source of a run, from which summary and session are computed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SourceRun:
-    """The result of one source. ``cut``: detections dropped by --max-det; ``partial``: files of a
-    failed run. ``live_s``: seconds in which a camera was live, the base of a live run's rates."""
+    """The result of one source. ``cut``: number of detections dropped by --max-det; ``partial``:
+    files that a failed run left. ``live_s``: seconds in which a camera was live, on which its rates
+    are based."""
 
     spec: str
     timeline: Timeline | OffTimeline
@@ -86,22 +87,21 @@ def exit_of(
 
 
 def _describe_damage(run: SourceRun) -> str:
-    """Describe which part of a damaged source was lost."""
-    counts, what = run.counts, []
+    counts, losses = run.counts, []
     if counts.bad:
         pictures = run.info is not None and run.info.kind == "pictures"
         noun = "bad picture" if pictures else "bad packet"
-        what.append(f"{counted(counts.bad, noun, 'was')} skipped")
+        losses.append(f"{counted(counts.bad, noun, 'was')} skipped")
     if counts.corrupt:
-        what.append(f"{counted(counts.corrupt, 'frame')} decoded with damage")
+        losses.append(f"{counted(counts.corrupt, 'frame')} decoded with damage")
     if counts.ended_early:
-        what.append("the file ended early, or its container is damaged")
-    return f"finished, but {' and '.join(what)}"
+        losses.append("the file ended early, or its container is damaged")
+    return f"finished, but {' and '.join(losses)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutedLayer:
-    """A layer as it ran. ``macs`` and ``elements`` (numbers read and written): of a batch."""
+    """A layer as it ran. ``macs`` and ``elements`` (numbers read and written): per batch."""
 
     name: str
     precision: str  # fp32, tf32, bf16, fp16, int8, or another type's name

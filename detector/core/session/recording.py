@@ -61,8 +61,8 @@ class SplitSum:
 
 @dataclass(slots=True)
 class StageSum:
-    """A stage's sums, nanoseconds. ``told``: whether the kernel reports waits for a core; if not,
-    ignore ``split``. ``library_ns``: of the engine's threads, as booked; None if not booked."""
+    """A stage's sums, in nanoseconds. ``split`` is valid only if ``has_split``: some kernels report
+    no waits for a core. ``library_ns``: CPU of the engine's threads; None if not booked."""
 
     threads: list[str] = field(default_factory=list)
     calls: int = 0
@@ -70,7 +70,7 @@ class StageSum:
     cpu_ns: int = 0
     durations: Histogram = field(default_factory=Histogram)
     split: SplitSum = field(default_factory=SplitSum)
-    told: bool = False
+    has_split: bool = False
     library_ns: int | None = None
 
     def figures(self, burnt: Burnt | None = None, name: str = "") -> StageFigures:
@@ -89,7 +89,7 @@ class StageSum:
             p90_ms=_ms(self.durations.percentile(90)),
             p99_ms=_ms(self.durations.percentile(99)),
             max_ms=_ms(self.durations.maximum) if self.calls else None,
-            split=self.split.figures() if self.told else None,
+            split=self.split.figures() if self.has_split else None,
             library_cpu_s=None if library_ns is None else library_ns / 1e9,
             library_ready_s=None if libraries is None else libraries.ready_ns * calls / 1e9,
         )
@@ -97,7 +97,7 @@ class StageSum:
 
 @dataclass(slots=True)
 class ThreadSum:
-    """A thread's sums: wall = busy + waits + other. ``splits``: of work, waits, and other."""
+    """A thread's sums: wall = busy + waits + other. ``splits``: kind of span -> its split."""
 
     busy_ns: int = 0
     wait_input_ns: int = 0
@@ -130,7 +130,7 @@ class ThreadSum:
             raise AssertionError(f"a thread's split is {parts} ns of {self.wall_ns} ns")
 
     def figures(self, burnt: Burnt | None = None) -> ThreadFigures:
-        """Return the thread's figures. ``burnt``: who used the cores meanwhile."""
+        """Return the thread's figures. ``burnt``: CPU time of other threads and programs."""
         waits = SplitSum()
         for kind in (WAIT_INPUT, WAIT_OUTPUT):
             waits.merge(self.splits[kind])
@@ -193,7 +193,7 @@ def record(timeline: Timeline | OffTimeline, *, durations: bool = True) -> Timel
             if kind == WORK:
                 thread.busy_ns += span.self_ns
                 stage = recording.stages.setdefault(what, StageSum())
-                stage.told = track.ready_ns is not None
+                stage.has_split = track.ready_ns is not None
                 _add(stage, name, span)
                 if durations:
                     stage.durations.merge(span.durations())
@@ -237,7 +237,7 @@ def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
             into.cpu_ns += stage.cpu_ns
             into.durations.merge(stage.durations)
             into.split.merge(stage.split)
-            into.told |= stage.told
+            into.has_split |= stage.has_split
             if stage.library_ns is not None:
                 into.library_ns = (into.library_ns or 0) + stage.library_ns
         for name, thread in recording.threads.items():
@@ -246,16 +246,16 @@ def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
     return total
 
 
-def _add_burnt(one: Burnt, other: Burnt) -> Burnt:
-    """Add two sources that ran one after the other: the sums, and the larger number of threads."""
+def _add_burnt(first: Burnt, second: Burnt) -> Burnt:
+    """Add up two sources that ran in turn. Of the numbers of threads, return the larger."""
     others = (
         None
-        if one.others_ns is None or other.others_ns is None
-        else one.others_ns + other.others_ns
+        if first.others_ns is None or second.others_ns is None
+        else first.others_ns + second.others_ns
     )
     stages = {}
-    for name in (*one.stages, *other.stages):
-        a, b = (burnt.stages.get(name, StageThreads()) for burnt in (one, other))
+    for name in (*first.stages, *second.stages):
+        a, b = (burnt.stages.get(name, StageThreads()) for burnt in (first, second))
         stages[name] = StageThreads(
             a.calls + b.calls,
             max(a.threads, b.threads),
@@ -264,16 +264,16 @@ def _add_burnt(one: Burnt, other: Burnt) -> Burnt:
             a.ready_ns + b.ready_ns,
         )
     return Burnt(
-        one.wall_ns + other.wall_ns,
-        one.process_ns + other.process_ns,
-        one.unknown_ns + other.unknown_ns,
+        first.wall_ns + second.wall_ns,
+        first.process_ns + second.process_ns,
+        first.unknown_ns + second.unknown_ns,
         others,
         stages,
     )
 
 
 def library_threads(burnt: Burnt | None) -> LibraryThreads | None:
-    """Return CPU seconds of libraries' threads in the steady state, by their stage."""
+    """Return the CPU seconds of libraries' threads in the steady state, by stage."""
     if burnt is None:
         return None
     return LibraryThreads(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.timeline import KINDS, OTHER, OffTimeline, Timeline
-from detector.core.timeline.rows import NOT_KNOWN, Column
+from detector.core.timeline.rows import NOT_KNOWN, Column, Ring, SpanRows
 from detector.core.timeline.spans import Span, ThreadTrack
 
 
@@ -20,41 +20,38 @@ def span_columns(
 ) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
     """Return the columns of spans.npz with their names, the number of spans, and the number kept.
 
-    Each column is made on request, so that only one is in memory at a time. thread, stage and kind
-    are indexes into the columns of their names; then follow source, index, start_ns and end_ns. Of
-    these nanoseconds, off_cpu_ns is the time off a core, ready_ns the part of that spent waiting
-    for one, and library_ns what the engine's own threads used for the call. All exclude nested
-    spans; NOT_KNOWN if the system does not report them. Gaps between top-level spans are rows of
-    kind "other", so that unclaimed time is visible.
+    Each column is computed when it is read, so only one is in memory at a time. thread, stage and
+    kind are indexes into the columns of their names; source, index, start_ns and end_ns follow.
+    off_cpu_ns is the time off a core, ready_ns the part of it spent waiting for a core, library_ns
+    the CPU time of the engine's own threads for the call. These three exclude nested spans, and
+    are NOT_KNOWN if the system does not report them. Gaps between top-level spans are rows of kind
+    "other", so that unclaimed time is visible.
     """
     names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
     blocks: list[_SpanBlock] = []
     seen = kept = 0
     for source, timeline in enumerate(timelines):
         for track in [] if isinstance(timeline, OffTimeline) else timeline.tracks.values():
-            thread = _code(names["thread"], track.name)
-            own = [
+            thread = _encode_name(names["thread"], track.name)
+            track_blocks = [
                 _SpanBlock(
-                    (thread, _code(names["stage"], stage), KINDS.index(kind), source),
+                    (thread, _encode_name(names["stage"], stage), KINDS.index(kind), source),
                     span.rows,
-                    _silent(track, span),
+                    _list_missing(track, span),
                 )
                 for (stage, kind), span in track.spans.items()
             ]
             calls = sum(span.calls for span in track.spans.values())
-            rows = sum(len(block.rows) for block in own)
+            rows = sum(len(block.rows) for block in track_blocks)
             seen, kept = seen + calls, kept + rows
-            gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), own, rows == calls)
-            blocks += [*own, _SpanBlock((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps))]
-    return chain(_merged(blocks), _texts(names)), seen, kept
-
-
-class _ColumnReader(Protocol):
-    """Rows that are read one column at a time."""
-
-    def __len__(self) -> int: ...
-
-    def column(self, name: Column) -> NDArray[np.int64]: ...
+            gaps = _find_gaps(
+                np.frombuffer(track.lives, np.int64).reshape(-1, 2), track_blocks, rows == calls
+            )
+            blocks += [
+                *track_blocks,
+                _SpanBlock((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps)),
+            ]
+    return chain(_merge_blocks(blocks), _name_columns(names)), seen, kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +59,27 @@ class _SpanBlock:
     """The rows of a span, or of a track's gaps. ``codes``: their thread, stage, kind and source."""
 
     codes: tuple[int, int, int, int]
-    rows: _ColumnReader
-    silent: frozenset[Column] = frozenset()  # columns without data
+    rows: SpanRows | Ring | _Gaps
+    missing: frozenset[Column] = frozenset()  # columns without data
 
     def column(self, name: Column) -> NDArray[np.int64]:
-        if name in self.silent:
+        if name in self.missing:
             return np.full(len(self.rows), NOT_KNOWN)
         return self.rows.column(name)
 
 
-def _silent(track: ThreadTrack, span: Span) -> frozenset[Column]:
+def _list_missing(track: ThreadTrack, span: Span) -> frozenset[Column]:
     columns: dict[Column, bool] = {
         "off_cpu": track.ready_ns is None,
         "ready": track.ready_ns is None,
         "library": not span.is_booked,
     }
-    return frozenset(name for name, silent in columns.items() if silent)
+    return frozenset(name for name, missing in columns.items() if missing)
 
 
 @dataclass(frozen=True, slots=True)
 class _Gaps:
-    """The gaps of a track. ``ends``: [G, 2] int64, start and end of each; no frame numbers."""
+    """The gaps of a track. ``ends``: [G, 2] int64, start and end of each gap."""
 
     ends: NDArray[np.int64]
 
@@ -95,16 +92,16 @@ class _Gaps:
         return np.full(len(self), NOT_KNOWN)
 
 
-def _merged(blocks: list[_SpanBlock]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield all rows as columns sorted by start, in stored types: there may be millions."""
+def _merge_blocks(blocks: list[_SpanBlock]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the columns of all blocks, sorted by start, in the types that are stored."""
     sizes = [len(block.rows) for block in blocks]
-    starts = _column(np.int64, sizes, _parts(blocks, "start"))
+    starts = _join_column(np.int64, sizes, _read_column(blocks, "start"))
     order = np.argsort(starts, kind="stable").astype(np.uint32)
     del starts
     for at, (name, dtype) in enumerate(_CODES):
-        yield name, _column(dtype, sizes, [block.codes[at] for block in blocks])[order]
-    for name, dtype, own in _STORED:
-        yield name, _column(dtype, sizes, _parts(blocks, own))[order]
+        yield name, _join_column(dtype, sizes, [block.codes[at] for block in blocks])[order]
+    for name, dtype, column in _STORED:
+        yield name, _join_column(dtype, sizes, _read_column(blocks, column))[order]
 
 
 _CODES: tuple[tuple[str, type], ...] = (
@@ -123,11 +120,11 @@ _STORED: tuple[tuple[str, type, Column], ...] = (
 )
 
 
-def _parts(blocks: Sequence[_SpanBlock], name: Column) -> Iterator[NDArray[np.int64]]:
+def _read_column(blocks: Sequence[_SpanBlock], name: Column) -> Iterator[NDArray[np.int64]]:
     return (block.column(name) for block in blocks)
 
 
-def _column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDArray[Any]:
+def _join_column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDArray[Any]:
     """Concatenate the parts; each is an array, or one number for all of its rows."""
     column: NDArray[Any] = np.empty(sum(sizes), dtype)
     at = 0
@@ -137,23 +134,25 @@ def _column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDArray[
     return column
 
 
-def _texts(names: dict[str, list[str]]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _name_columns(names: dict[str, list[str]]) -> Iterator[tuple[str, NDArray[Any]]]:
     return ((f"{name}_names", np.array(values or [""])) for name, values in names.items())
 
 
-def _code(names: list[str], name: str) -> int:
+def _encode_name(names: list[str], name: str) -> int:
     if name not in names:
         names.append(name)
     return names.index(name)
 
 
-def _gaps(lives: NDArray[np.int64], blocks: Sequence[_SpanBlock], whole: bool) -> NDArray[np.int64]:
+def _find_gaps(
+    lives: NDArray[np.int64], blocks: Sequence[_SpanBlock], complete: bool
+) -> NDArray[np.int64]:
     """Return [G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers;
-    none after dropped spans (not ``whole``)."""
-    if not len(lives) or not whole:
+    none unless ``complete``, because a dropped span is not a gap."""
+    if not len(lives) or not complete:
         return np.zeros((0, 2), np.int64)
-    starts = np.concatenate([*_parts(blocks, "start"), lives[-1:, 1]])
-    ends = np.concatenate([*_parts(blocks, "end"), lives[-1:, 1]])
+    starts = np.concatenate([*_read_column(blocks, "start"), lives[-1:, 1]])
+    ends = np.concatenate([*_read_column(blocks, "end"), lives[-1:, 1]])
     order = np.argsort(starts, kind="stable")
     after = starts[order]
     before = np.concatenate([lives[:1, 0], np.maximum.accumulate(ends[order])[:-1]])

@@ -1,7 +1,7 @@
 """The folder of a run: session.json, summary.json, spans.npz, detections.jsonl.
 
-A hidden list in it, ``.detect-video-session``, names every file before it is written. Reusing a
-folder only removes the earlier run's files. The list is locked: two runs never share a folder.
+A hidden file in it, ``.detect-video-session``, lists every file before it is written. Reusing a
+folder only removes the earlier run's files. The list is locked, so two runs never share a folder.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from detector.core.timeline import OffTimeline, Timeline
 if TYPE_CHECKING:
     from detector.core.session.document import SpanCounts
 
-# a line "pid N TOKEN" for each process that wrote, and one for each file
+# The list has a line "pid N TOKEN" for each process that wrote, and a line for each file.
 LIST = ".detect-video-session"
 PID = "pid "
 TOKEN = secrets.token_hex(4)  # tells apart processes with the same number in two containers
 PASSES = "passes"  # folder of the records of `profile`'s passes, NAME.json
 ROWS = "detections.jsonl"
 COPIED_BYTES = 1 << 20  # per read
-ROWS_SO_FAR = "detections.partial.jsonl"  # the name until the run has ended
+ROWS_SO_FAR = "detections.partial.jsonl"  # the name of the rows until the run has ended
 LOG = "error.log"
 FILES = (
     "session.json",
@@ -74,9 +74,9 @@ class Session:
 
     def __init__(self, folder: Path, made: bool = True, lock: int = -1) -> None:
         self.folder = folder
-        self.notes: tuple[str, ...] = ()  # for the user: where the folder is, and why there
+        self.notes: tuple[str, ...] = ()  # for the user: why the folder is elsewhere
         self._made = made  # whether this run made the folder
-        self._made_above: list[Path] = []  # parents that this run made, outermost first
+        self._made_parents: list[Path] = []  # parents that this run made, innermost first
         self._lock = lock  # descriptor of the open list; -1 without a lock
         self._begun = False
 
@@ -85,8 +85,8 @@ class Session:
         """Use ``run_dir`` itself, or create runs/NAME (NAME-2, NAME-3, ... if it exists).
         ``or_temporary``: fall back to a temporary folder if ``runs`` cannot be written.
 
-        Nothing in the folder is changed before ``begin``. Raises OutputError for a folder that
-        belongs to others, UsageError if this command reads a file in it.
+        Nothing in the folder is changed before ``begin``. Raises OutputError if it has files that
+        are not ours, UsageError if this command reads a file in it.
         """
         if run_dir:
             return cls._create(Path(run_dir), new=False)
@@ -102,12 +102,12 @@ class Session:
             if not (or_temporary and isinstance(reason, OSError) and reason.errno in READ_ONLY):
                 raise
             try:
-                # It is kept: the user may want what the run left.
+                # Not removed at the end, because the user may want the session.
                 place = Path(tempfile.mkdtemp(prefix="detect-video-runs-"))
             except OSError:  # report the folder that the user knows
                 raise error from reason
         session = cls._create(place / name, new=True)
-        session._made_above = [place]
+        session._made_parents = [place]
         session.notes = (
             f"{parent} cannot be written ({reason.strerror}); this run's session is in "
             f"{session.folder}; choose another with --run-dir DIR",
@@ -117,14 +117,14 @@ class Session:
     @classmethod
     def _create(cls, folder: Path, new: bool) -> Session:
         try:
-            missing = [above for above in folder.parents if not above.exists()]  # outermost first
+            missing = [parent for parent in folder.parents if not parent.exists()]
             if not new:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 made = _make_folder(folder)
             else:
                 folder, made = _make_new_folder(folder), True
             session = cls._open(folder, made)
-            session._made_above = missing
+            session._made_parents = missing
         except OSError as error:
             reason = (
                 "a file has that name" if isinstance(error, FileExistsError) else error.strerror
@@ -133,7 +133,7 @@ class Session:
                 f"{folder}: cannot write to the session's folder: {reason}; {CURE}"
             ) from error
         try:
-            session._refuse_foreign()
+            session._refuse_foreign_files()
         except BaseException:
             session.discard()
             raise
@@ -146,12 +146,10 @@ class Session:
         while True:
             lock = _open_list(folder)
             if not take_lock(lock):
-                writer = _last_writer(lock)
                 for _ in range(20):  # its new owner may not have written its number yet
-                    if writer:
+                    if writer := _last_writer(lock):
                         break
                     time.sleep(0.01)
-                    writer = _last_writer(lock)
                 os.close(lock)
                 who = f"process {writer.split()[0]}" if writer else "another process"
                 raise OutputError(
@@ -161,12 +159,12 @@ class Session:
                 if os.path.samestat(os.stat(folder / LIST), os.fstat(lock)):
                     os.write(lock, f"{PID}{_process()}\n".encode())
                     return cls(folder, made, lock)
-            os.close(lock)  # its owner removed the folder while we waited
+            os.close(lock)  # another run has removed the list since we opened it
 
     @classmethod
     @contextlib.contextmanager
     def reopened(cls, folder: Path) -> Iterator[Session]:
-        """Lock the folder of an ended run of this process again. Raises OutputError."""
+        """Lock the folder of a finished run of this process again. Raises OutputError."""
         try:
             lock = _open_list(folder)
         except OSError as error:
@@ -183,9 +181,9 @@ class Session:
         finally:
             session.release()
 
-    def _refuse_foreign(self) -> None:
+    def _refuse_foreign_files(self) -> None:
         ours = _listed_names(self.folder)
-        for name in _names_of_a_session(self.folder):
+        for name in _list_session_names(self.folder):
             path = self.folder / name
             if name in ours:
                 refuse_kept(path, CURE)
@@ -204,12 +202,12 @@ class Session:
             folders = set()
             for name in _listed_names(self.folder):
                 path = self.folder / name
-                above = [parent for parent in path.parents if self.folder in parent.parents]
-                if any(parent.is_symlink() for parent in above):
-                    continue  # it leads out of the session
+                parents = [parent for parent in path.parents if self.folder in parent.parents]
+                if any(parent.is_symlink() for parent in parents):
+                    continue  # the path leads out of the session
                 if not path.is_dir() or path.is_symlink():
                     path.unlink(missing_ok=True)
-                folders.update(above)
+                folders.update(parents)
             for emptied in sorted(folders, reverse=True):
                 with contextlib.suppress(OSError):
                     emptied.rmdir()
@@ -222,7 +220,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """List files to be written; return the first one's path. Raises OutputError."""
+        """List files that will be written; return the first one's path. Raises OutputError."""
         try:
             known = _listed_names(self.folder)
             new = [name for name in names if name not in known]
@@ -258,14 +256,14 @@ class Session:
             self._lock = -1
 
     def discard(self) -> None:
-        """Remove the folder, and empty ones above it that were made for it."""
+        """Remove the folder, and its parents if they were made for it and are empty."""
         with contextlib.suppress(OSError):
             if self._made or not _listed_names(self.folder):
                 (self.folder / LIST).unlink(missing_ok=True)
             if self._made:
                 self.folder.rmdir()
-            for above in self._made_above:
-                above.rmdir()
+            for parent in self._made_parents:
+                parent.rmdir()
         self.release()
 
     def path(self, name: str) -> Path:
@@ -287,7 +285,7 @@ class Session:
         return self.path(name)
 
     def whole(self, name: str) -> AbstractContextManager[Path]:
-        """Yield a path to write to; the file gets its name when the block succeeds."""
+        """Yield a path to write to; the file gets its final name when the block succeeds."""
         return whole_file(self.claim(name), "the run's outputs are kept", ours=True)
 
     def log_error(self, text: str) -> Path | None:
@@ -303,16 +301,16 @@ class Session:
         """Append the finished JSONL of a source to the session's rows, whole or not at all."""
         target = self.claim(ROWS_SO_FAR)
         try:
-            # Unbuffered: otherwise rows that a full disk refused are retried on close, and their
+            # Unbuffered, because closing retries buffered rows that a full disk refused, and their
             # end might fit without their beginning.
             with open(target, "ab", buffering=0) as into, open(path, "rb") as rows:
-                whole = os.fstat(into.fileno()).st_size
+                size_before = os.fstat(into.fileno()).st_size
                 try:
                     while block := rows.read(COPIED_BYTES):
                         while block:
                             block = block[into.write(block) :]
                 except OSError:
-                    os.ftruncate(into.fileno(), whole)
+                    os.ftruncate(into.fileno(), size_before)
                     raise
         except OSError as error:
             raise OutputError(
@@ -320,11 +318,11 @@ class Session:
             ) from error
 
     def finish_rows(self) -> None:
-        """Rename the rows of all sources to their final name, unless there is none."""
+        """Give the rows of all sources their final name, if there are any."""
         rows = self.path(ROWS_SO_FAR)
         if not rows.exists():
             return
-        if not rows.stat().st_size:  # every frame has a row
+        if not rows.stat().st_size:
             rows.unlink()
             return
         target = self.claim(ROWS)
@@ -340,7 +338,7 @@ class Session:
         columns, seen, kept = span_columns(timelines)
         with (
             self.whole("spans.npz") as temporary,
-            # Like numpy's savez_compressed, which needs all columns at once.
+            # np.savez_compressed writes the same, but needs all columns in memory.
             zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
             for name, column in columns:
@@ -352,12 +350,13 @@ class Session:
 
 
 def keep_session(folder: Path) -> None:
-    """Protect the files of a saved session that this command reads from overwriting."""
-    keep("the session", *(folder / name for name in _session_files(folder)))
+    """Protect the files of a saved session from being overwritten, except those of reports."""
+    names = {*_listed_names(folder), *_list_session_names(folder)}.difference(PRODUCTS)
+    keep("the session", *(folder / name for name in names if not name.endswith(".csv")))
 
 
 def add_to_session(folder: Path, name: str, content: bytes) -> Path:
-    """Write a product of a saved session into it, if it has a list. Raises OutputError."""
+    """Write a file made from a saved session into its folder. Raises OutputError."""
     if _listed_names(folder):
         Session(folder).claim(name)
     write_whole(folder / name, content, ours=True)
@@ -365,7 +364,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def list_in_session(folder: Path, names: Iterable[str]) -> None:
-    """Add a library's files in a saved session to its list, so that they can be removed."""
+    """Add files that a library wrote in a saved session to its list, so they can be removed."""
     known = _listed_names(folder)
     with contextlib.suppress(OSError):
         Session(folder)._list([name for name in names if name not in known])
@@ -379,14 +378,8 @@ def remove_from_session(folder: Path, below: str) -> None:
                 (folder / name).unlink()
 
 
-def _session_files(folder: Path) -> set[str]:
-    """Return the names of a run's own files, without the products of reports."""
-    names = _listed_names(folder) | set(_names_of_a_session(folder))
-    return {name for name in names if name not in PRODUCTS and not name.endswith(".csv")}
-
-
-def _names_of_a_session(folder: Path) -> list[str]:
-    """Return a session's file names; those of passes and sources only if they exist."""
+def _list_session_names(folder: Path) -> list[str]:
+    """Return all file names of a session; those of passes and sources only if they exist."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")
@@ -401,7 +394,7 @@ def _open_list(folder: Path) -> int:
 
 
 def _listed_names(folder: Path) -> set[str]:
-    """Return the listed names, without those that lead out of the folder."""
+    """Return the names in the list, without those that lead out of the folder."""
     try:
         lines = os.fsdecode(read_file(folder / LIST)).split("\n")
     except UsageError:
@@ -438,14 +431,14 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """Make ``folder``, or NAME-2, NAME-3, ... It uses mkdir, so that two runs get two folders."""
+    """Make ``folder``, or NAME-2, NAME-3, ...; mkdir is atomic, so two runs get two folders."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:
             try:
                 candidate.parent.mkdir(parents=True, exist_ok=True)
                 candidate.mkdir()
-            except FileNotFoundError:  # a run that failed to start has just removed ``runs``
+            except FileNotFoundError:  # another run, which failed to start, has removed ``runs``
                 continue
             except FileExistsError:
                 if not candidate.parent.is_dir():

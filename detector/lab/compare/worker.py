@@ -18,7 +18,16 @@ import numpy as np
 
 from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
 from detector.core.errors.machine import peak_memory_mb, usable_cores
-from detector.core.run.child import GRACE_S, Child, end, listen, open_pipe, python, receive, send
+from detector.core.run.child import (
+    GRACE_S,
+    Child,
+    end,
+    listen,
+    open_pipe,
+    python_command,
+    receive,
+    send,
+)
 from detector.core.session import codec
 from detector.core.session.measured import Metric
 from detector.core.timeline import INFER
@@ -142,7 +151,7 @@ class Process:
         self, folder: Path, shared: Path | None = None, module: str = __name__, **more: Any
     ) -> None:
         self._child = Child(
-            lambda pipe: python(module, pipe, shared), folder / "stderr.txt", **more
+            lambda pipe: python_command(module, pipe, shared), folder / "stderr.txt", **more
         )
 
     def ask(self, command: Command, kind: type[Wanted]) -> tuple[Wanted | None, Reply]:
@@ -278,7 +287,7 @@ class _OpenVariant:
     def judge(self, mapping: MappedClasses) -> Judgement:
         """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels."""
         from detector.core.config.schema import EVAL_DEFAULTS
-        from detector.core.run.plan import Asked
+        from detector.core.run.plan import PlanDraft
         from detector.lab.datasets.classmap import ClassPairs
         from detector.lab.evaluate.study import map_head
 
@@ -287,7 +296,7 @@ class _OpenVariant:
         config = replace(self.config, selection=replace(self.config.selection, **options))
         machine = replace(self.machine)
         machine.change_network(partial(map_head, bound=bound))
-        plan = Asked.of(config).on(machine)
+        plan = PlanDraft.of(config).complete(machine)
         seen: list[SeenFrame] = []
         found: list[Detections] = []
         with self._open_source() as opened:

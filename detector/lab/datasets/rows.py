@@ -49,7 +49,7 @@ class JsonlDetections(DetectionFormat):
             if not text.strip():
                 continue
             content = parse_json(
-                text, path, SourceError, cure=CUT_OFF, first_line=line, halves=True
+                text, path, SourceError, cure=CUT_OFF, first_line=line, surrogates=True
             )
             where = f"{path}:{line}"
             try:

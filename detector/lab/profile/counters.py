@@ -12,7 +12,7 @@ from pathlib import Path
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
 from detector.core.errors.machine import NotHereError
 from detector.core.errors.writing import temporary_folder
-from detector.core.run.signals import command_that_ends_with_us
+from detector.core.run.signals import child_command
 from detector.lab.profile.base import Occasion, Pass, output_within
 from detector.lab.session.passes import CountersFacts, Execution
 from detector.lab.session.read import read_session
@@ -44,9 +44,10 @@ def count_events(occasion: Occasion) -> CountersFacts:
 
 def _count(perf: str, command: list[str], report: Path) -> dict[str, float]:
     options = ["stat", "-x", ";", "-o", str(report), "-e", ",".join(EVENTS), "--"]
+    prefix = child_command("os.execvp(sys.argv[1], sys.argv[1:])")
     try:
         done = subprocess.run(
-            [*command_that_ends_with_us(), perf, *options, *command],
+            [*prefix, perf, *options, *command],
             capture_output=True,
             text=True,
             check=False,

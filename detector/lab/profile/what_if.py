@@ -23,7 +23,7 @@ from detector.core.errors.machine import NotHereError
 from detector.core.errors.writing import temporary_folder
 from detector.core.loop.parts import Parts, Progress
 from detector.core.run.outputs import OutputPlan
-from detector.core.run.plan import Asked, RunPlan, resolve
+from detector.core.run.plan import PlanDraft, RunPlan, resolve
 from detector.core.session.document import SessionDocument
 from detector.core.timeline import OffTimeline
 from detector.lab.analysis.loop.what_if import (
@@ -207,7 +207,7 @@ def _plan_for(
         if one.config.loop.sync != occasion.config.loop.sync:
             execution = execution_of(plain.loaded)
             occasion.executions.append(replace(execution, sync=one.config.loop.sync))
-        return Asked.of(one.config).on(plain.loaded)
+        return PlanDraft.of(one.config).complete(plain.loaded)
     if frames < LARGER * batch:
         raise NotHereError("too few frames")
     return _open_plan(occasion, one.config, opened)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from detector.core.errors.text import counted
-from detector.core.run.choose import in_words
+from detector.core.run.choose import format_options
 from detector.core.session.measured import Interval
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
@@ -25,7 +25,7 @@ def print_tuning(console: SafeConsole, tuning: Tuning) -> None:
     longest: dict[str, Trial] = {}
     for one in sorted(tuning.trials, key=lambda one: one.frames):
         if one.error is None:
-            longest[in_words(one.settings)] = one
+            longest[format_options(one.settings)] = one
     ranked = sorted(longest.values(), key=lambda one: -(one.fps or 0.0))
     more = len(ranked) - SHOWN
     rest = f"{counted(more, 'slower one')} more with --json" if more > 0 else ""
@@ -65,7 +65,7 @@ def verdict(tuning: Tuning) -> list[str]:
         return [f"Keep the defaults ({plain}, {speed}): no other setting was {was}."]
     goal, what, share = tuning.target_fps, shorten(tuning.settings, tuning), ""
     if goal is None:
-        lines = [f"Fastest: {in_words(tuning.settings)}"]
+        lines = [f"Fastest: {format_options(tuning.settings)}"]
     elif tuning.reached:
         lines = [f"{goal:g} FPS: reached by {what}."]
     elif tuning.after is None and not tuning.settings:

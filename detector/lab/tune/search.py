@@ -31,7 +31,7 @@ from detector.core import engines
 from detector.core.analysis.agreement import agreement
 from detector.core.config.schema import Config
 from detector.core.errors import EngineError
-from detector.core.run.choose import in_words
+from detector.core.run.choose import format_options
 from detector.core.session.measured import Interval
 from detector.core.types import Detections
 from detector.lab.session.tuning import VIDEO, Settings, Trial, Tuning
@@ -140,7 +140,7 @@ class Search:
         """Run rounds of these in turns. ``hurries``: skips those that there is no time for."""
 
         def opens(at: int) -> bool:
-            self.watch(in_words(several[at]), self.clock() - self.start, self.seconds)
+            self.watch(format_options(several[at]), self.clock() - self.start, self.seconds)
             return not hurries or self.has_time()
 
         return self.turns(several, frames or self._frames, opens, stays)
@@ -427,7 +427,7 @@ class Search:
         tried = any(one.settings for one in self.trials)
         if not tried and self.target is None:
             yield f"{self.seconds:g} s left no time to try anything; give more --seconds"
-        failed = {in_words(one.settings): one.error for one in self.trials if one.error}
+        failed = {format_options(one.settings): one.error for one in self.trials if one.error}
         yield from (f"{settings}: skipped: {error}" for settings, error in failed.items())
         if not any(map(len, self._reference)) and self.target is None:
             yield (

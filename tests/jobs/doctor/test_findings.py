@@ -122,14 +122,23 @@ def engine(name="ort", usable=True, reason=None):
 
 
 def test_an_engine_that_computes_something_else_is_refused(monkeypatch):
-    assert attempt._try("ort")["fp32"] is None
-    assert attempt._try("null")["fp32"] is None  # it computes nothing, and says so
+    assert attempt._run_plus_one("ort")["fp32"] is None
+    assert attempt._run_plus_one("null")["fp32"] is None  # it computes nothing, and says so
     plus_one = attempt._plus_one()
     (bias,) = [one for one in plus_one.graph.graph.initializer if one.name == "bias"]
     bias.CopyFrom(numpy_helper.from_array(np.full(3, 2, np.float32), "bias"))
     monkeypatch.setattr(attempt, "_plus_one", lambda: plus_one)
     with pytest.raises(EngineError, match="9"):
-        attempt._try("ort")
+        attempt._run_plus_one("ort")
+
+
+def replace_children(monkeypatch, engine, job=None, encoders=None):
+    """Let ``try_in_child`` return these results without running anything."""
+    results = {
+        attempt.DEFAULT_JOB: job or {"error": None, "exit_code": 0},
+        attempt.TIME_ENCODERS: encoders or {"error": "none", "exit_code": 5},
+    }
+    monkeypatch.setattr(doctor, "try_in_child", lambda word: results.get(word, engine))
 
 
 @pytest.mark.slow
@@ -143,10 +152,8 @@ def test_the_default_job_is_really_run():
     [({"error": None, "exit_code": 0}, 0), ({"error": "the disk is full", "exit_code": 6}, 6)],
 )
 def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
-    monkeypatch.setattr(doctor, "try_engine", lambda name: FINE)
-    monkeypatch.setattr(doctor, "try_default_job", lambda: job)
     crash = "encoders: its process ended by signal 11 (SIGSEGV)"
-    monkeypatch.setattr(doctor, "time_encoders", lambda: {"error": crash, "exit_code": 5})
+    replace_children(monkeypatch, FINE, job, encoders={"error": crash, "exit_code": 5})
     findings = doctor.examine(Config())
     assert findings["exit"]["code"] == code
     # A driver that crashes does not stop the doctor.
@@ -159,11 +166,8 @@ def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
 
 @pytest.mark.slow
 def test_printed_findings_show_gpu_counters_and_forced_settings(monkeypatch):
-    monkeypatch.setattr(doctor, "try_default_job", lambda: {"error": None, "exit_code": 0})
     able = {"fp32": None, "bf16": None, "int8": "no int8 here"}
-    fine = {"error": None, "precisions": able, "seconds": 0.1}
-    monkeypatch.setattr(doctor, "try_engine", lambda name: fine)
-    monkeypatch.setattr(doctor, "time_encoders", lambda: {"error": "none", "exit_code": 5})
+    replace_children(monkeypatch, {"error": None, "precisions": able, "seconds": 0.1})
     findings = doctor.examine(Config())
     card = {"index": "0", "name": "NVIDIA H100", "compute_cap": "9.0", "driver_version": "570.1"}
     card |= {"memory.free": "80000 MiB", "memory.total": "81559 MiB"}
@@ -187,8 +191,7 @@ def test_printed_findings_show_gpu_counters_and_forced_settings(monkeypatch):
 
 @pytest.mark.slow
 def test_a_narrow_terminal_gets_lines_of_whole_words(monkeypatch):
-    monkeypatch.setattr(doctor, "try_default_job", lambda: {"error": None, "exit_code": 0})
-    monkeypatch.setattr(doctor, "try_engine", lambda name: FINE)
+    replace_children(monkeypatch, FINE)
     findings = doctor.examine(Config())
     findings["engines"] = [engine(), engine("trt", False, "tensorrt is not installed at all")]
     shown = {}
@@ -233,9 +236,8 @@ def test_a_current_folder_that_cannot_be_written(monkeypatch):
 
 
 def test_crashing_library_is_reported_as_exit_5(monkeypatch):
-    monkeypatch.setattr(
-        attempt.sys, "executable", "/bin/sh"
-    )  # sh -P -c ...: ends with an error, and says nothing
-    told = attempt.try_engine("ort")
-    assert told["exit_code"] == 5
-    assert told["error"].startswith("ort: its process ended")
+    # sh -P -c ... ends with an error, and prints no JSON.
+    monkeypatch.setattr(sys, "executable", "/bin/sh")
+    result = attempt.try_in_child("ort")
+    assert result["exit_code"] == 5
+    assert result["error"].startswith("ort: its process ended")

@@ -49,8 +49,8 @@ from detector.core.errors.private import (
 from detector.core.errors.writing import (
     PRIVATE,
     has_permission,
-    passing_folder,
     put_in_place,
+    short_lived_folder,
     whole_file,
     write_whole,
 )
@@ -353,7 +353,7 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
 def _build(
     target: Path, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]
 ) -> None:
-    with passing_folder(target.parent / f"{PRIVATE}{secrets.token_hex(8)}") as place:
+    with short_lived_folder(target.parent / f"{PRIVATE}{secrets.token_hex(8)}") as place:
         made, start = place / target.name, time.perf_counter()
         facts = dict(build(made) or {})
         seconds = time.perf_counter() - start

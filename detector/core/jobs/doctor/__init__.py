@@ -1,4 +1,4 @@
-"""What can run on this machine, and why something cannot: engines, hardware, codecs, counters."""
+"""Find out what runs on this machine, or why not: engines, hardware, codecs, counters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from detector.core import engines
 from detector.core.config.schema import Config
 from detector.core.engines._built import store
 from detector.core.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
-from detector.core.jobs.doctor.attempt import time_encoders, try_build, try_default_job, try_engine
+from detector.core.jobs.doctor.attempt import BUILD, DEFAULT_JOB, TIME_ENCODERS, try_in_child
 from detector.core.jobs.doctor.encoding import encoders, unusable
 from detector.core.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
 from detector.core.run.choose import list_in_force
 from detector.core.run.environment import environment, version_of
 from detector.core.run.measurements import why_not_read
 
-# Encoders and their purposes. The default job needs both.
+# Encoder -> purpose. The default job needs both.
 ENCODERS = {"libx264": "the annotated video", "aac": "its sound, if it cannot be copied"}
 DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mjpeg")
 CV2_PACKAGES = (
@@ -29,32 +29,37 @@ CV2_PACKAGES = (
 
 
 def codecs() -> dict[str, Any]:
-    """What cv2 and PyAV can decode and encode, and which packages of cv2 overwrite each other."""
+    """Return what cv2 and PyAV support, and which packages of cv2 overwrite each other."""
     installed = [name for name in CV2_PACKAGES if version_of(name)]
-    found: dict[str, Any] = {"cv2": _cv2(), "av": _av(), "cv2_packages": installed, "warnings": []}
+    report: dict[str, Any] = {
+        "cv2": _describe_cv2(),
+        "av": _describe_av(),
+        "cv2_packages": installed,
+        "warnings": [],
+    }
     if len(installed) > 1:
-        found["warnings"].append(
+        report["warnings"].append(
             f"{' and '.join(installed)} are both installed and overwrite each other's files: "
             f"pip uninstall -y {' '.join(installed)} && pip install opencv-python-headless"
         )
     for library in ("cv2", "av"):
-        if found[library]["error"]:
-            found["warnings"].append(found[library]["error"])
-    missing = [name for name, there in found["av"]["encoders"].items() if not there]
+        if report[library]["error"]:
+            report["warnings"].append(report[library]["error"])
+    missing = [name for name, available in report["av"]["encoders"].items() if not available]
     if missing:
-        found["warnings"].append(
+        report["warnings"].append(
             f"PyAV has no encoder {' and '.join(missing)}: pip install --force-reinstall av"
         )
-    return found
+    return report
 
 
-def _cv2() -> dict[str, Any]:
+def _describe_cv2() -> dict[str, Any]:
     try:
         import cv2
 
         backends = [
-            cv2.videoio_registry.getBackendName(one)
-            for one in cv2.videoio_registry.getStreamBackends()
+            cv2.videoio_registry.getBackendName(backend)
+            for backend in cv2.videoio_registry.getStreamBackends()
         ]
         return {
             "version": cv2.__version__,
@@ -71,7 +76,7 @@ def _cv2() -> dict[str, Any]:
         }
 
 
-def _av() -> dict[str, Any]:
+def _describe_av() -> dict[str, Any]:
     try:
         import av
     except Exception as error:
@@ -87,13 +92,13 @@ def _av() -> dict[str, Any]:
         "ffmpeg": {
             name: ".".join(map(str, number)) for name, number in av.library_versions.items()
         },
-        "encoders": {name: _there(name, "w") for name in ENCODERS},
-        "decoders": {name: _there(name, "r") for name in DECODERS},
+        "encoders": {name: _has_codec(name, "w") for name in ENCODERS},
+        "decoders": {name: _has_codec(name, "r") for name in DECODERS},
         "error": None,
     }
 
 
-def _there(name: str, mode: str) -> bool:
+def _has_codec(name: str, mode: str) -> bool:
     import av
 
     try:
@@ -104,44 +109,43 @@ def _there(name: str, mode: str) -> bool:
 
 
 SCHEMA = 1
-LITTLE_SPACE_BYTES = 500 << 20  # a TensorRT plan and its timing cache
+LOW_SPACE_BYTES = 500 << 20  # less is too little for a TensorRT plan and its timing cache
 
 
 def examine(config: Config, quick: bool = False) -> dict[str, Any]:
-    """All findings, as JSON values. ``quick``: run nothing; installed engines count as usable."""
-    found = [_engine(name, quick) for name in engines.names()]
+    """Return all findings as JSON values. ``quick``: run nothing; installed engines are usable."""
+    engine_facts = [_examine_engine(name, quick) for name in engines.names()]
     given = config.runtime.engines_dir
     folders = {
-        "engines": _folder(store.choose_folder(given), replaceable=given is None),
-        "current": _folder(Path(), replaceable=False),
+        "engines": _describe_folder(store.choose_folder(given), replaceable=given is None),
+        "current": _describe_folder(Path(), replaceable=False),
     }
-    seen = codecs()
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "environment": environment(),
-        "engines": found,
+        "engines": engine_facts,
         "cpu": cpu(),
         "threads": threads(),
         "gpu": nvidia(),
-        "media": seen,
-        "encoders": encoders(quick=True) if quick else _timed_encoders(),
+        "media": codecs(),
+        "encoders": encoders(quick=True) if quick else _time_encoders(),
         "nvtx": nvtx_tool(),
         "counters": readable_counters(),
         "folders": folders,
         "in_force": list_in_force(config),
     }
-    document["default"] = _default_job(found, folders, quick)
-    doubts = [store.why_elsewhere(given), *why_not_read(config)]
-    doubts.append(engines.suggest_library(config.runtime.device))
-    document["warnings"] = [*_warnings(document), *filter(None, doubts)]
-    code, reason = document["default"]["exit_code"], document["default"]["reason"]
-    document["exit"] = {"code": code, "reason": reason}
+    document["default"] = _check_default_job(engine_facts, folders, quick)
+    warnings = [store.why_elsewhere(given), *why_not_read(config)]
+    warnings.append(engines.suggest_library(config.runtime.device))
+    document["warnings"] = [*_warnings(document), *filter(None, warnings)]
+    default = document["default"]
+    document["exit"] = {"code": default["exit_code"], "reason": default["reason"]}
     return document
 
 
-def _engine(name: str, quick: bool) -> dict[str, Any]:
-    """``reason``: why the engine is not usable. ``precisions``: each with None, or why it cannot
-    run. ``builds``: whether its files can be built here although it cannot run."""
+def _examine_engine(name: str, quick: bool) -> dict[str, Any]:
+    """Return facts about an engine. ``reason``: why it is not usable. ``precisions``: precision ->
+    None, or why it cannot run. ``builds``: whether its files can be built here."""
     facts = {
         "name": name,
         "usable": False,
@@ -149,51 +153,56 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
         "precisions": {},
         "offers": [],
         "tried": False,
-        "builds": _builds(name, quick) if engines.find(name).builds_anywhere else None,
+        "builds": _examine_build(name, quick) if engines.find(name).builds_anywhere else None,
     }
     reason = engines.why_absent(name)
     if reason is not None or quick:
         return {**facts, "usable": reason is None, "reason": reason}
-    told = try_engine(name)
+    result = try_in_child(name)
     return {
         **facts,
-        "usable": told["error"] is None,
-        "reason": told["error"],
+        "usable": result["error"] is None,
+        "reason": result["error"],
         "tried": True,
-        "precisions": told.get("precisions", {}),
-        "offers": told.get("offers", []),
-        "seconds": told.get("seconds"),
+        "precisions": result.get("precisions", {}),
+        "offers": result.get("offers", []),
+        "seconds": result.get("seconds"),
     }
 
 
-def _builds(name: str, quick: bool) -> dict[str, Any]:
+def _examine_build(name: str, quick: bool) -> dict[str, Any]:
     reason = engines.why_not_buildable(name)
     if reason is None and not quick:
-        reason = try_build(name)["error"]
+        reason = try_in_child(f"{BUILD}{name}")["error"]
     return {"usable": reason is None, "reason": reason}
 
 
-def _timed_encoders() -> dict[str, Any]:
-    told = time_encoders()
-    timed: dict[str, Any] = told["encoders"] if told["error"] is None else unusable(told["error"])
-    return timed
+def _time_encoders() -> dict[str, Any]:
+    result = try_in_child(TIME_ENCODERS)
+    error: str | None = result["error"]
+    return unusable(error) if error is not None else result["encoders"]
 
 
-def _default_job(
-    found: list[dict[str, Any]], folders: dict[str, Any], quick: bool
+def _check_default_job(
+    engine_facts: list[dict[str, Any]], folders: dict[str, Any], quick: bool
 ) -> dict[str, Any]:
-    """Check that ``detect-video in.mp4`` runs, by a clip, or by what is installed (``quick``)."""
+    """Check ``detect-video in.mp4`` with a test clip, or, if ``quick``, by the findings."""
     try:
         engine, why = engines.choose_by_rank()
     except EngineError as error:
         return {"engine": None, "why": None, "exit_code": error.exit_code, "reason": str(error)}
     facts: dict[str, Any] = {"engine": engine, "why": why}
     if not quick:
-        told = try_default_job()
-        said = told["error"] or "a test clip ran through to an annotated video"
-        return {**facts, "exit_code": told.get("exit_code", EXIT_DONE), "reason": said}
+        result = try_in_child(DEFAULT_JOB)
+        reason = result["error"] or "a test clip ran through to an annotated video"
+        return {**facts, "exit_code": result.get("exit_code", EXIT_DONE), "reason": reason}
     broken = next(
-        (one["reason"] for one in found if one["name"] == engine and not one["usable"]), None
+        (
+            facts["reason"]
+            for facts in engine_facts
+            if facts["name"] == engine and not facts["usable"]
+        ),
+        None,
     )
     if broken is not None:
         return {**facts, "exit_code": EXIT_ENGINE, "reason": broken}
@@ -204,8 +213,8 @@ def _default_job(
     return {**facts, "exit_code": EXIT_DONE, "reason": "found no problem (not tried)"}
 
 
-def _folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Facts of a folder, or of the one above it. ``replaceable``: by a temporary one."""
+def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
+    """Describe a folder, or its nearest existing parent. ``replaceable``: by a temporary one."""
     place = path.resolve()
     while not place.exists():
         place = place.parent
@@ -218,8 +227,8 @@ def _folder(path: Path, replaceable: bool) -> dict[str, Any]:
 
 
 def _warnings(document: dict[str, Any]) -> list[str]:
-    """Return warnings about parts that run, but slowly or not as they seem."""
-    found = [
+    """Return warnings about things that work, but slowly or not as expected."""
+    warnings = [
         *document["media"]["warnings"],
         *document["threads"]["warnings"],
         *document["cpu"]["warnings"],
@@ -228,14 +237,16 @@ def _warnings(document: dict[str, Any]) -> list[str]:
         if not folder["writable"]:
             cure = "--engines-dir DIR" if name == "engines" else "-o DIR/ and --run-dir DIR"
             means = "every run rebuilds in a temporary one; " if folder["replaceable"] else ""
-            found.append(f"cannot write to the {name} folder {folder['path']}; {means}use {cure}")
-        elif folder["free_bytes"] < LITTLE_SPACE_BYTES:
-            found.append(
+            warnings.append(
+                f"cannot write to the {name} folder {folder['path']}; {means}use {cure}"
+            )
+        elif folder["free_bytes"] < LOW_SPACE_BYTES:
+            warnings.append(
                 f"the {name} folder {folder['path']} has {folder['free_bytes'] / 1e6:.0f} MB free"
             )
     nvtx = document["nvtx"]
     if nvtx["tool"] and not nvtx["attached"]:
-        found.append(
+        warnings.append(
             f"NVTX_INJECTION64_PATH={nvtx['tool']}: {nvtx['reason']}; the tool gets no ranges"
         )
-    return found
+    return warnings

@@ -1,5 +1,5 @@
-"""Runs an engine, the default job or the encoders in a process of its own, which a crash takes
-alone. The child runs ``python -c ... main()`` with one word; its last line is JSON."""
+"""Try an engine, the default job or the encoders in a child process, so that a crash does not end
+this one. The child runs ``main`` with one word, and prints its results as JSON on its last line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,123 +14,105 @@ from typing import TYPE_CHECKING, Any
 from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
 from detector.core.errors.writing import temporary_folder
 from detector.core.jobs.doctor.encoding import encoders as measure_encoders
+from detector.core.run.signals import child_command
 
 if TYPE_CHECKING:
     from detector.core.models.base import Network
 
-ROOT = Path(__file__).parents[4]
-PATIENCE_S = 180.0  # a first import of torch from a cold disk, or a first plan of TensorRT
+# Enough to import torch from a cold disk, or to build a first plan of TensorRT.
+TIMEOUT_S = 180.0
+# The words that ``main`` accepts, besides an engine's name.
 DEFAULT_JOB = "default job"
-BUILD = "build "  # in front of an engine's name
-ENCODERS = "encoders"
-LAST_WORDS = 300  # characters
-FRAMES = 3
-SIDE = 64  # pixels of the clip's frames
+BUILD = "build "  # followed by an engine's name: build its file of a small network
+TIME_ENCODERS = "encoders"
+LAST_OUTPUT = 300  # characters of the child's errors that a message quotes
+FRAMES = 3  # in the test clip
+SIDE = 64  # pixels of these frames
 
 
-def try_engine(engine: str) -> dict[str, Any]:
-    """``error``: None, or why the engine cannot run. ``precisions``: each with None, or why not."""
-    return _ask(engine)
-
-
-def try_build(engine: str) -> dict[str, Any]:
-    """``error``: None, or why the engine's file of a small network cannot be built here."""
-    return _ask(f"{BUILD}{engine}")
-
-
-def try_default_job() -> dict[str, Any]:
-    """``error`` and ``exit_code`` of ``detect-video CLIP`` with nothing but defaults."""
-    return _ask(DEFAULT_JOB)
-
-
-def time_encoders() -> dict[str, Any]:
-    """``error``, or ``encoders``: what ``encoding.encoders`` found."""
-    return _ask(ENCODERS)
-
-
-def _ask(word: str) -> dict[str, Any]:
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-        f"from detector.core.run.signals import end_with_parent; end_with_parent({os.getpid()}); "
-        "from detector.core.jobs.doctor.attempt import main; main(sys.argv[1])"
-    )
+def try_in_child(word: str) -> dict[str, Any]:
+    """Return what ``main`` printed: ``error``, None or what failed; for an engine ``precisions``
+    (each with None, or why it cannot run); for encoders ``encoders``."""
+    code = "from detector.core.jobs.doctor.attempt import main; main(sys.argv[1])"
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", code, word],
+            [*child_command(code), word],
             capture_output=True,
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"{word}: no response within {PATIENCE_S:.0f} s", "exit_code": EXIT_ENGINE}
+        return {"error": f"{word}: no response within {TIMEOUT_S:.0f} s", "exit_code": EXIT_ENGINE}
     lines = done.stdout.strip().splitlines()
     try:
-        told: dict[str, Any] = json.loads(lines[-1])
+        result: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
-        return {"error": _epitaph(word, done), "exit_code": EXIT_ENGINE}
-    if (
-        done.returncode < 0 and told["error"] is None
-    ):  # it answered, and crashed while it was closed
-        return {**told, "error": _epitaph(word, done), "exit_code": EXIT_ENGINE}
-    return told
+        return {"error": _describe_end(word, done), "exit_code": EXIT_ENGINE}
+    if done.returncode < 0 and result["error"] is None:  # crashed after it printed its results
+        return {**result, "error": _describe_end(word, done), "exit_code": EXIT_ENGINE}
+    return result
 
 
-def _epitaph(word: str, done: subprocess.CompletedProcess[str]) -> str:
+def _describe_end(word: str, done: subprocess.CompletedProcess[str]) -> str:
     code = done.returncode
     how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with status {code}"
-    words = " ".join(done.stderr.split())[-LAST_WORDS:]
-    return f"{word}: its process ended {how}" + (f"; its last output: {words}" if words else "")
+    last = " ".join(done.stderr.split())[-LAST_OUTPUT:]
+    return f"{word}: its process ended {how}" + (f"; its last output: {last}" if last else "")
 
 
 def main(word: str) -> None:
     start = time.perf_counter()
     try:
         if word == DEFAULT_JOB:
-            told = _run_default_job()
-        elif word == ENCODERS:
-            told = {"error": None, "encoders": measure_encoders(quick=False)}
+            result = _run_default_job()
+        elif word == TIME_ENCODERS:
+            result = {"error": None, "encoders": measure_encoders(quick=False)}
         elif word.startswith(BUILD):
-            told = {"error": None}
-            _try_build(word.removeprefix(BUILD))
+            result = {"error": None}
+            _build_plus_one(word.removeprefix(BUILD))
         else:
-            told = {"error": None, "precisions": _try(word), "offers": _list_offers(word)}
+            result = {
+                "error": None,
+                "precisions": _run_plus_one(word),
+                "offers": _list_offers(word),
+            }
     except DetectVideoError as error:
-        told = {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
+        result = {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        told = {"error": text, "exit_code": EXIT_INTERNAL}
-    print()  # a library may have left half a line
-    print(json.dumps({**told, "seconds": time.perf_counter() - start}), flush=True)
+        result = {"error": text, "exit_code": EXIT_INTERNAL}
+    print()  # a library may have printed an incomplete line
+    print(json.dumps({**result, "seconds": time.perf_counter() - start}), flush=True)
 
 
-def _try(name: str) -> dict[str, str | None]:
-    """Run x + 1 on the engine and check the answer. Raises EngineError for a wrong one."""
+def _run_plus_one(name: str) -> dict[str, str | None]:
+    """Run x + 1 on the engine. Return precision -> None, or why it cannot run."""
     from detector.core import engines
     from detector.core.engines.base import EngineOptions
     from detector.core.errors import EngineError
 
     engines.load_library(name)
-    able: dict[str, str | None] = {}
+    reasons: dict[str, str | None] = {}
     for precision in engines.find(name).precisions:
         try:
             engines.graph_wanted(name, precision)
-            able[precision] = None
+            reasons[precision] = None
         except DetectVideoError as error:
-            able[precision] = str(error)
+            reasons[precision] = str(error)
     with engines.open(name, _plus_one(), EngineOptions(requests=1)) as engine:
         request = engine.requests[0]
         request.slot[:] = 7
-        [found] = request.infer(1)
-        if engine.precision == "none":  # it computes nothing, by design
-            return able
-        if abs(float(found.min()) - 8) > 1e-3 or abs(float(found.max()) - 8) > 1e-3:
-            raise EngineError(f"engine {name}: 7 + 1 came out as {found.min()} to {found.max()}")
-    return able
+        [output] = request.infer(1)
+        if engine.precision == "none":  # the null engine computes nothing
+            return reasons
+        if abs(float(output.min()) - 8) > 1e-3 or abs(float(output.max()) - 8) > 1e-3:
+            raise EngineError(f"engine {name}: 7 + 1 came out as {output.min()} to {output.max()}")
+    return reasons
 
 
-def _try_build(name: str) -> None:
+def _build_plus_one(name: str) -> None:
     from detector.core import engines
     from detector.core.engines.base import EngineOptions
 
@@ -150,7 +131,7 @@ def _list_offers(name: str) -> list[dict[str, Any]]:
 
 
 def _plus_one() -> Network:
-    """A convolution that adds one to every value."""
+    """Return a network that adds one to every value."""
     import numpy as np
 
     from detector.core.models.base import InputRules, Network
@@ -162,9 +143,7 @@ def _plus_one() -> Network:
     weight = builder.constant("weight", np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1))
     bias = builder.constant("bias", np.ones(3, np.float32))
     output = builder.add("Conv", "0.conv", [nchw, weight, bias])
-    nothing = Candidates(
-        np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
-    )
+    none = Candidates(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
     return Network(
         name="plus_one",
         family="doctor",
@@ -172,14 +151,13 @@ def _plus_one() -> Network:
         input=InputRules(32, 32, "stretch"),
         batch=1,
         output_shapes=[(1, 3, 32, 32)],
-        head=lambda outputs, conf: nothing,
+        head=lambda outputs, conf: none,
         dense=lambda outputs: outputs[0],
         names=("nothing",),
     )
 
 
 def _run_default_job() -> dict[str, Any]:
-    """Write a clip and run the default job on it, in a folder that is removed afterwards."""
     from detector.core.config.levels import resolve_config
     from detector.core.run.detect import detect
 
@@ -198,7 +176,6 @@ def _run_default_job() -> dict[str, Any]:
 
 
 def _write_clip(path: Path) -> None:
-    """Write some frames of H.264 with the sink that every run uses."""
     from fractions import Fraction
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""Which encoders run here, and how fast each one is beside x264."""
+"""Find out which encoders run here, and how fast they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detector.core.config.schema import ENCODERS
 from detector.core.errors.writing import temporary_folder
 
 SIZE = 1280, 720
-FRAMES = 30  # a second: short, and beyond what an encoder holds back
+FRAMES = 30  # one second, and more frames than an encoder buffers
 RATE = Fraction(30)
 
 
@@ -22,23 +22,23 @@ def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dic
         from detector.core.sinks.video.encoders import cure_of, why_not
     except ImportError:  # no PyAV, which doctor reports elsewhere
         return {}
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in ENCODERS:
         reason = why_not(name)
         if reason is not None and (cure := cure_of(name, reason)) is not None:
             reason = f"{reason}; {cure}"
         fps = None if quick or reason is not None else measure(name, clock)
-        found[name] = {"usable": reason is None, "reason": reason, "fps": fps}
-    return found
+        results[name] = {"usable": reason is None, "reason": reason, "fps": fps}
+    return results
 
 
 def unusable(reason: str) -> dict[str, Any]:
-    """``encoders`` where its process ended without an answer."""
+    """Return the result of ``encoders`` if none can be used."""
     return {name: {"usable": False, "reason": reason, "fps": None} for name in ENCODERS}
 
 
 def measure(name: str, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Pictures a second, from the first picture to the finished file."""
+    """Return pictures per second, from the first picture to the finished file."""
     from detector.core.sinks.video import VideoSink
     from detector.core.types import Detections, Frame, SourceInfo
 
@@ -56,16 +56,15 @@ def measure(name: str, clock: Callable[[], float] = time.perf_counter) -> float:
 
 
 def _pictures() -> Iterator[Any]:
-    """A textured ground that moves slowly, with blocks that move faster: u8 BGR [720, 1280, 3]."""
+    """Yield u8 BGR [720, 1280, 3]: a texture that moves slowly, and blocks that move faster."""
     import cv2
     import numpy as np
 
     width, height = SIZE
-    draw = np.random.default_rng(1)
-    small = draw.integers(0, 256, (height // 8, width // 8 + 16, 3), np.uint8)
-    ground = cv2.resize(small, (width + 128, height), interpolation=cv2.INTER_CUBIC)
+    noise = np.random.default_rng(1).integers(0, 256, (height // 8, width // 8 + 16, 3), np.uint8)
+    texture = cv2.resize(noise, (width + 128, height), interpolation=cv2.INTER_CUBIC)
     for number in range(FRAMES):
-        image = np.ascontiguousarray(ground[:, 2 * number : 2 * number + width])
+        image = np.ascontiguousarray(texture[:, 2 * number : 2 * number + width])
         for block in range(8):
             x = (block * 160 + 9 * number) % (width - 60)
             cv2.rectangle(

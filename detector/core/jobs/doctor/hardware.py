@@ -1,4 +1,4 @@
-"""The CPU, the GPUs and the counters of this machine, and what they mean for a run."""
+"""Describe the CPU, the GPUs and the counters of this machine, and what they mean for a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.core.errors.machine import usable_cores
-from detector.core.run.environment import environment
+from detector.core.run.environment import describe_cpu, gpu_driver
 
 RAPL = Path("/sys/class/powercap")
 
@@ -19,10 +19,10 @@ def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
     time spent waiting for a core. ``perf_event_paranoid``: above 2, only root can use perf."""
     return {
         "rapl": {
-            zone.name: _readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))
+            zone.name: _is_readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))
         },
-        "schedstat": _readable(Path("/proc/self/schedstat")),
-        "perf_event_paranoid": _number(Path("/proc/sys/kernel/perf_event_paranoid")),
+        "schedstat": _is_readable(Path("/proc/self/schedstat")),
+        "perf_event_paranoid": _read_number(Path("/proc/sys/kernel/perf_event_paranoid")),
     }
 
 
@@ -48,7 +48,7 @@ def nvtx_tool() -> dict[str, Any]:
     }
 
 
-def _readable(path: Path) -> bool:
+def _is_readable(path: Path) -> bool:
     try:
         path.read_text()
     except OSError:
@@ -56,7 +56,7 @@ def _readable(path: Path) -> bool:
     return True
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -68,12 +68,11 @@ TIMEOUT_S = 20.0
 
 
 def nvidia() -> dict[str, Any]:
-    """Return nvidia-smi's facts on driver and GPUs; ``reason``: why no GPU is usable, or None."""
-    module = _first_line(Path("/proc/driver/nvidia/version"))
-    found, reason = _list_gpus()
+    """Return facts about driver and GPUs. ``reason``: why no GPU is usable, or None."""
+    gpus, reason = _list_gpus()
     return {
-        "kernel_module": module,
-        "gpus": found,
+        "kernel_module": gpu_driver(),
+        "gpus": gpus,
         "reason": reason,
         "energy_readable": energy_readable(),
     }
@@ -94,15 +93,15 @@ def _list_gpus() -> tuple[list[dict[str, str]], str | None]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"nvidia-smi does not respond: {' '.join(str(error).split())}"
     if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())
-        return [], f"nvidia-smi ended with status {done.returncode}: {said[:200]}"
+        output = " ".join((done.stdout + done.stderr).split())
+        return [], f"nvidia-smi ended with status {done.returncode}: {output[:200]}"
     rows = [
         [cell.strip() for cell in line.split(",")]
         for line in done.stdout.splitlines()
         if line.strip()
     ]
-    found = [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
-    return found, None if found else "nvidia-smi lists no GPU"
+    gpus = [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
+    return gpus, None if gpus else "nvidia-smi lists no GPU"
 
 
 def energy_readable() -> bool | None:
@@ -121,14 +120,7 @@ def energy_readable() -> bool | None:
     return True
 
 
-def _first_line(path: Path) -> str | None:
-    try:
-        return path.read_text().splitlines()[0]
-    except (OSError, IndexError):
-        return None
-
-
-# Feature -> (the flags of x86 and of ARM that stand for it, what it does for a network)
+# Feature -> (its flags on x86 and ARM, what it does for a network)
 FEATURES = {
     "AVX2": (("avx2",), "fp32 eight at a time"),
     "AVX-512": (("avx512f",), "fp32 sixteen at a time"),
@@ -158,20 +150,25 @@ THREAD_SETTINGS = (
 
 
 def cpu() -> dict[str, Any]:
-    found = environment()["cpu"]
-    flags = set(found["flags"])
+    processor = describe_cpu()
+    flags = set(processor["flags"])
     features = {name: bool(flags & set(marks)) for name, (marks, _) in FEATURES.items()}
-    usable, quota = usable_cores(), cgroup_quota()
+    usable, quota, warnings = usable_cores(), cgroup_quota(), []
+    if quota is not None and quota < usable:
+        warnings.append(
+            f"the container has a CPU quota of {quota:g} of its {usable} cores and is throttled "
+            f"beyond that; use --threads {max(1, int(quota))}"
+        )
     return {
-        "model": found["model"],
+        "model": processor["model"],
         "cores": os.cpu_count(),
         "usable_cores": usable,
         "quota_cores": quota,
         "memory_bytes": memory_bytes(),
         "features": features,
-        "meaning": {name: FEATURES[name][1] for name, there in features.items() if there},
+        "meaning": {name: FEATURES[name][1] for name, present in features.items() if present},
         "precision": precision_advice(features),
-        "warnings": _quota_warning(usable, quota),
+        "warnings": warnings,
     }
 
 
@@ -198,21 +195,21 @@ def precision_advice(features: dict[str, bool]) -> dict[str, str]:
 
 
 def threads() -> dict[str, Any]:
-    """Environment variables that steer thread pools, and what is wrong with their values."""
+    """Return the environment variables that control thread pools, and warnings about them."""
     given = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
-    found = []
+    warnings = []
     if given.get("OMP_WAIT_POLICY", "").lower() == "active":
-        found.append(
+        warnings.append(
             "OMP_WAIT_POLICY=active: idle torch threads keep cores busy; unset it, or set it "
             "to passive"
         )
     number = given.get("OMP_NUM_THREADS", "").split(",")[0]
     if number.isdecimal() and int(number) > usable_cores():
-        found.append(
+        warnings.append(
             f"OMP_NUM_THREADS={number} is more than the {usable_cores()} cores that this process "
             "may use, so threads will wait for each other; lower it or unset it"
         )
-    return {"settings": given, "warnings": found}
+    return {"settings": given, "warnings": warnings}
 
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -232,22 +229,13 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def memory_bytes() -> dict[str, int | None]:
-    found: dict[str, int | None] = {"total": None, "available": None}
+    memory: dict[str, int | None] = {"total": None, "available": None}
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             name, _, value = line.partition(":")
             if name in ("MemTotal", "MemAvailable"):
-                found["total" if name == "MemTotal" else "available"] = int(value.split()[0]) * 1024
+                key = "total" if name == "MemTotal" else "available"
+                memory[key] = int(value.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return found
-
-
-def _quota_warning(usable: int, quota: float | None) -> list[str]:
-    if quota is None or quota >= usable:
-        return []
-    enough = max(1, int(quota))
-    return [
-        f"the container has a CPU quota of {quota:g} of its {usable} cores and is throttled "
-        f"beyond that; use --threads {enough}"
-    ]
+    return memory

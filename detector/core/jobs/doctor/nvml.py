@@ -1,4 +1,4 @@
-"""A GPU, as NVML (the package nvidia-ml-py) tells about it."""
+"""Read a GPU's energy and memory with NVML (the package nvidia-ml-py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from detector.core.errors.machine import NotHereError
 
 
 class GpuBytes(NamedTuple):
-    """``process``: of this one alone, None in a container with its own process numbers."""
+    """``process``: used by this process; None in a container with its own process numbers."""
 
     process: int | None
     used: int
@@ -17,7 +17,7 @@ class GpuBytes(NamedTuple):
 
 
 class NvmlGpu:
-    """A handle of NVML. Its methods raise NVML's own errors where a card does not tell."""
+    """A GPU, opened in NVML. Methods raise NVML's errors if the GPU does not report a value."""
 
     def __init__(self, device: str = "cpu") -> None:
         """``device``: "cuda:1", else the first GPU. Raises NotHereError."""
@@ -32,7 +32,7 @@ class NvmlGpu:
                 self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(place)
             else:
                 self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        except Exception as error:  # each of them is ordinary, and NVML has errors of its own
+        except Exception as error:  # no package, no driver or no such GPU; NVML has its own errors
             reason = " ".join(str(error).split()) or type(error).__name__
             raise NotHereError(f"NVML: {reason}") from error
         self._nvml: Any = pynvml
@@ -42,13 +42,13 @@ class NvmlGpu:
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
     def memory(self) -> GpuBytes:
-        whole = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
-        return GpuBytes(self._of_this_process(), int(whole.used), int(whole.total))
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        return GpuBytes(self._read_own_bytes(), int(memory.used), int(memory.total))
 
-    def _of_this_process(self) -> int | None:
+    def _read_own_bytes(self) -> int | None:
         try:
             running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        except Exception:  # NVML's own error: the card, or the system, does not tell
+        except Exception:  # NVML's own error: the GPU or the system does not report it
             return None
-        mine = [one.usedGpuMemory for one in running if one.pid == os.getpid()]
-        return int(mine[0]) if mine and mine[0] is not None else None
+        own = [process.usedGpuMemory for process in running if process.pid == os.getpid()]
+        return int(own[0]) if own and own[0] is not None else None

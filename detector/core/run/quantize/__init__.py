@@ -3,19 +3,19 @@
 This room reads frames and runs engines. The graph itself, with its Q and DQ nodes, is written by
 ``detector.core.models.graph.qdq``, from ranges that ``detector.core.models.graph.ranges`` measures.
 
-calibrate.py  finds a calibration: one file for a model and an input size
-making.py     makes one, with the next two
-frames.py     a source -> frames spread over it, half of them held out
-search.py     how well a quantised graph agrees with fp32, and what must stay float for that
+calibrate.py  finds the calibration of a model and an input size
+making.py     makes a calibration, with frames.py and search.py
+frames.py     samples the frames of a source, and holds half of them out
+search.py     measures agreement with fp32, and finds which layers must stay float
 
-If the int8 graph was built before, a run only reads the calibration: it needs neither the fp32
-graph nor the code that converts it (``_built_before``).
+If the int8 graph was built before, a run only reads the calibration. It needs neither the fp32
+graph nor the code that converts it (``_find_built``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from detector.core.config.schema import PACKAGED, Config
@@ -23,11 +23,9 @@ from detector.core.engines._built import store
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import ModelError, UsageError
 from detector.core.models.base import Network
-from detector.core.models.graph.int8 import FRONT, KINDS, WEIGHT_TOP, weight_top
+from detector.core.models.graph.int8 import FRONT, WEIGHT_TOP, weight_top
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, Calibration, find_calibration
 from detector.core.types import Background
-
-__all__ = ["KINDS", "get_calibration", "quantize_network"]
 
 ONE_SCALE = (
     "int8: calibrated without OpenVINO, so depthwise convolutions have one scale per tensor, and "
@@ -48,9 +46,9 @@ def quantize_network(
 ) -> tuple[Network, list[str]]:
     """Return the network in int8, and lines for the user.
 
-    ``kind``: of ``KINDS``; one calibration serves all kinds and every batch. It is made if
+    ``kind``: one of ``int8.KINDS``; one calibration serves all kinds and batches. It is made if
     ``--calibrate`` names a source; otherwise the one saved in ``folder`` is used. int8-u8-front
-    becomes int8-u8 if the calibration has no such result.
+    becomes int8-u8 if the calibration has no result for it.
 
     Raises UsageError if there is no calibration or no layer can be int8, SourceError for a source
     without frames, ModelError for a graph that is not fp32 or above 2 GiB, OutputError for the
@@ -60,8 +58,8 @@ def quantize_network(
         raise ModelError(
             f"{network.name}: the graph is {network.precision}; only fp32 can be quantised to int8"
         )
-    if (known := _built_before(network, kind, config, folder)) is not None:
-        return known
+    if (built := _find_built(network, kind, config, folder)) is not None:
+        return built
     from detector.core.models.graph.qdq import quantised_graph, why_not_int8
 
     store.refuse_beyond_one_message(
@@ -72,12 +70,12 @@ def quantize_network(
     if why := why_not_int8(network.graph):
         raise UsageError(f"--precision int8: {network.name}: {why}")
     calibration, notes = get_calibration(network, config, folder, progress)
-    variant, more = _describe(network, kind, calibration)
+    variant, more = _describe_variant(network, kind, calibration)
     kind = variant.precision
-    kept = set(calibration.result[calibration.key_here(kind)].kept)
+    float_nodes = set(calibration.result[calibration.key_here(kind)].kept)
     if not _find_graph(variant, folder):
         variant.graph = lambda: quantised_graph(
-            network.graph, calibration.ranges, kept, kind, weight_top(kind)
+            network.graph, calibration.ranges, float_nodes, kind, weight_top(kind)
         )
         # The file records its sizes for the next run, which then builds no fp32 graph.
         notes = [*notes, *store.export(network, folder).notes]
@@ -95,38 +93,41 @@ def get_calibration(
     return make_calibration(network, config.calibration, folder, progress)
 
 
-def _built_before(
+def _find_built(
     network: Network, kind: str, config: Config, folder: Path
 ) -> tuple[Network, list[str]] | None:
-    """Return ``quantize_network``'s result if its graph is in the folder, else None. Its recipe
-    records code, network and calibration; the tensors' names were compared when it was built."""
+    """Return ``quantize_network``'s result if its graph is in the folder, else None. The graph's
+    record names code, network and calibration, so tensors need not be compared again."""
     if config.calibration.calibrate not in (None, PACKAGED):
         return None
     try:
         calibration, notes = find_calibration(network, config, folder, by_graph=False)
     except UsageError:
         return None
-    variant, more = _describe(network, kind, calibration)
+    variant, more = _describe_variant(network, kind, calibration)
     return (variant, [*notes, *more]) if _find_graph(variant, folder) else None
 
 
 def _find_graph(variant: Network, folder: Path) -> bool:
-    """Load the graph that was built before, which saves a quarter of a second."""
-    if (known := store.Graphs(folder).find(variant)) is None:
+    """Use the graph that was built before, if any, which saves a quarter of a second."""
+    if (built := store.Graphs(folder).find(variant)) is None:
         return False
-    variant.graph = known.load
-    variant.path, variant.peak_bytes = known.path, known.peak_bytes
+    variant.graph = built.load
+    variant.path, variant.peak_bytes = built.path, built.peak_bytes
     return True
 
 
-def _describe(network: Network, kind: str, calibration: Calibration) -> tuple[Network, list[str]]:
+def _describe_variant(
+    network: Network, kind: str, calibration: Calibration
+) -> tuple[Network, list[str]]:
     """Return the network in int8 without its graph, and lines for the user."""
-    wanted, kind = kind, calibration.form_of(kind)
+    requested, kind = kind, calibration.form_of(kind)
     top, key = weight_top(kind), calibration.key_here(kind)
     result = calibration.result[key]
     by_openvino = kind == calibration.form_of(FRONT)
     halves = calibration.result.get(FLOAT_IN_BF16) if by_openvino else None
-    summary = {**result.as_dict(), "float_in_bf16": halves and halves.agreement}
+    summary = {**asdict(result), "float_in_bf16": halves and halves.agreement}
+    summary["kept"] = list(result.kept)  # as JSON returns it
     variant = replace(
         network,
         graph=None,
@@ -134,13 +135,12 @@ def _describe(network: Network, kind: str, calibration: Calibration) -> tuple[Ne
         path=None,
         peak_bytes=None,
         details={**network.details, "int8": summary},
-        made_with=_digest(calibration, kind, top),
+        made_with=_digest_inputs(calibration, kind, top),
     )
     more = [UNMEASURED] if top != WEIGHT_TOP and key == kind else []
-    more += [ONE_SCALE] if kind != wanted and calibration.has_channels() else []
+    more += [ONE_SCALE] if kind != requested and calibration.has_channels() else []
     return variant, [*map(Background, calibration.sentences(key)), *more]
 
 
-def _digest(calibration: Calibration, kind: str, top: int) -> str:
-    """Return a digest of what decides the graph besides the network."""
+def _digest_inputs(calibration: Calibration, kind: str, top: int) -> str:
     return hashlib.sha256(f"{kind} {top} {calibration.to_json()}".encode()).hexdigest()

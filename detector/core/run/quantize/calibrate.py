@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # Key of ``Calibration.result`` in packaged calibrations: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
-# Key of calibrations made on a CPU with bf16: int8 by OpenVINO, whose float layers run in bf16. If
-# a calibration has it, the engine does so. A user's calibration has it if it is within the budget,
-# a packaged one by its loss of AP50 (docs/model-street.md).
+# Key for int8 by OpenVINO with float layers in bf16. OpenVINO uses bf16 if a calibration has the
+# key: one made on a CPU with bf16, if the agreement is within the budget, or a packaged one, if the
+# loss of AP50 is small (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
-SUFFIX = ".calibration"  # a JSON file; its manifest next to it ends in .json
+SUFFIX = ".calibration"  # of the JSON file; the manifest next to it ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Result:
-    """What one kind of int8 reaches. Agreements are with fp32, on the held-out frames."""
+    """The result of one kind of int8. Agreements are with fp32, on the held-out frames."""
 
     kept: tuple[str, ...]  # nodes that stay float
     plain: float  # agreement with every layer int8
@@ -51,9 +51,6 @@ class Int8Result:
     layers: int
     float_macs: float  # their share of all MACs, 0..1
     runs: int  # number of graphs measured
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "kept": list(self.kept)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +63,11 @@ class Calibration:
     method: str
     seen: int  # frames used to measure the ranges
     held_out: int  # frames that agreement was measured on
-    apart: bool  # whether the held-out frames differ from those
+    apart: bool  # whether these are two sets of frames
     frames_sha256: str
     budget: float
     searched: bool
-    detections: int  # number of fp32's on the held-out frames
+    detections: int  # number of detections by fp32 on the held-out frames
     ranges: Mapping[str, Range]
     result: Mapping[str, Int8Result]
 
@@ -89,16 +86,14 @@ class Calibration:
     def sentences(self, kind: str) -> list[str]:
         """Return lines for the user about one kind of int8."""
         result = self.result[kind]
-        measured_on = (
-            counted(self.held_out, "held-out frame")
-            if self.apart
-            else "the same frames, too few to hold any out"
-        )
+        measured_on = "the same frames, too few to hold any out"
+        if self.apart:
+            measured_on = counted(self.held_out, "held-out frame")
         lines = [
             f"int8: calibrated on {counted(self.seen, 'frame')} of {self.source} ({self.method}); "
             f"{result.float_layers} of {counted(result.layers, 'layer')} ({result.float_macs:.0%} "
-            "of the "
-            f"MACs) stay in float; with those in fp32 the agreement is {result.agreement:.3f} on "
+            f"of the MACs) stay in float; with those in fp32 the agreement is "
+            f"{result.agreement:.3f} on "
             f"{measured_on} ({result.plain:.3f} with every layer in int8)"
         ]
         if kind == NARROW:
@@ -115,9 +110,7 @@ class Calibration:
         return lines
 
     def as_document(self) -> dict[str, Any]:
-        document = {**asdict(self), "schema": SCHEMA}
-        document["result"] = {kind: result.as_dict() for kind, result in self.result.items()}
-        return document
+        return {**asdict(self), "schema": SCHEMA}
 
     def to_json(self) -> str:
         return json.dumps(self.as_document(), indent=1) + "\n"
@@ -148,43 +141,48 @@ class Calibration:
 def find_calibration(
     network: Network, config: Config, folder: Path, *, by_graph: bool = True
 ) -> tuple[Calibration, list[str]]:
-    """Return the calibration saved for this model and size, or packaged, with notes. ``by_graph``
-    also compares the names of the graph's tensors. Raises UsageError if there is none."""
+    """Return the saved or packaged calibration for this model and size, with notes. ``by_graph``:
+    compare the names of the graph's tensors too. Raises UsageError if there is none."""
     if config.calibration.calibrate == PACKAGED:
-        found = packaged(network, config.network.model, by_graph=by_graph)
-        if found is None:
+        calibration = packaged(network, config.network.model, by_graph=by_graph)
+        if calibration is None:
             raise UsageError(f"--calibrate {PACKAGED}: {_no_packaged(network)}")
-        return found, []
-    return _find_kept(network, config, folder, by_graph)
+        return calibration, []
+    return _find_saved(network, config, folder, by_graph)
 
 
-def _find_kept(
+def _find_saved(
     network: Network, config: Config, folder: Path, by_graph: bool
 ) -> tuple[Calibration, list[str]]:
-    """Return the newest calibration that fits, preferring the requested method and budget."""
-    wanted, notes = model_key(network, by_graph=by_graph), []
+    """Return the newest saved calibration that fits, if possible with --calibrate-method and
+    --budget."""
+    expected, notes = model_key(network, by_graph=by_graph), []
     pattern = re.compile(re.escape(file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
     paths = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
-    asked = (config.calibration.calibrate_method, config.calibration.budget)
+    preferred = (config.calibration.calibrate_method, config.calibration.budget)
 
     def rank(path: Path) -> tuple[bool, float, str]:
         key = store.read_manifest(path).get("key", {})
-        return (key.get("method"), key.get("budget")) == asked, store.written_at(path), path.name
+        return (
+            (key.get("method"), key.get("budget")) == preferred,
+            store.written_at(path),
+            path.name,
+        )
 
     for path in sorted(paths, key=rank, reverse=True):
         manifest = store.read_manifest(path)
-        if any(manifest.get("key", {}).get(name) != value for name, value in wanted.items()):
+        if any(manifest.get("key", {}).get(name) != value for name, value in expected.items()):
             continue
         reason = proof.why_not(path, manifest)
         try:
-            found = Calibration.from_json(path.read_text()) if reason is None else None
+            calibration = Calibration.from_json(path.read_text()) if reason is None else None
         except UNREADABLE:
             reason = "it is damaged"
-        if found is None or reason is not None:
+        if calibration is None or reason is not None:
             notes.append(f"{path}: {reason}, ignored; calibrate again with --calibrate IN.mp4")
             continue
         keep("the calibration", path, path.with_suffix(".json"))
-        return found, [*notes, f"int8: using the calibration {path}"]
+        return calibration, [*notes, f"int8: using the calibration {path}"]
     if (own := packaged(network, config.network.model, by_graph=by_graph)) is not None:
         return own, notes
     size = f"{network.input.width}x{network.input.height}"
@@ -203,19 +201,19 @@ def packaged(network: Network, model: str, *, by_graph: bool = True) -> Calibrat
         return None
     try:
         document = parse_json(path.read_text(encoding="utf-8"), str(path))
-        made = document.pop("key")
-        wanted = json.loads(json.dumps(model_key(network, by_graph=by_graph)))
+        recorded = document.pop("key")
+        expected = json.loads(json.dumps(model_key(network, by_graph=by_graph)))
         if canvases_of(model):
-            made.pop("input"), wanted.pop("input")
+            recorded.pop("input"), expected.pop("input")
         if not by_graph:
-            made.pop("tensors")
-        if made != wanted:
+            recorded.pop("tensors")
+        if recorded != expected:
             return None
-        found = Calibration.from_document(document)
+        calibration = Calibration.from_document(document)
     except (OSError, *UNREADABLE) as exc:
         raise ModelError(f"{path}: not a calibration; install detect-video again") from exc
     keep("the calibration", path)
-    return found
+    return calibration
 
 
 def for_packaging(network: Network, calibration: Calibration) -> str:
@@ -223,10 +221,10 @@ def for_packaging(network: Network, calibration: Calibration) -> str:
 
 
 def _no_packaged(network: Network) -> str:
-    having = [name for name in known() if known_model(name).calibration is not None]
+    names = [name for name in known() if known_model(name).calibration is not None]
     return (
         f"{network.name} at {network.input.width}x{network.input.height} has no packaged "
-        f"calibration; {', '.join(having)} has one, for its own weights and size (omit --size); "
+        f"calibration; {', '.join(names)} has one, for its own weights and size (omit --size); "
         "else give --calibrate a video or pictures"
     )
 
@@ -235,7 +233,7 @@ def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
     key: dict[str, Any] = {
         "schema": SCHEMA,
         "sources_sha256": network.sha256,
-        # The family decides how a pixel's 0..255 are scaled, and so how large every tensor gets.
+        # The family decides how pixels are scaled, and so the range of every tensor.
         "family": network.family,
         "input": [network.input.height, network.input.width],
     }
@@ -250,5 +248,5 @@ def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
 
 
 def file_stem(network: Network) -> str:
-    """Return a file name without batch and precision: the calibration holds for all of them."""
+    """Return a file name without batch and precision, since a calibration applies to all."""
     return re.sub(r"-b\d+$", "-int8", store.stem(network))

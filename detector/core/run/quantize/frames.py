@@ -1,4 +1,4 @@
-"""The frames for a calibration: spread evenly over a source, half of them held out."""
+"""Read the frames for a calibration, spread evenly over a source, and hold out half of them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HOLD_OUT = 2  # every second frame is held out
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Frames of a calibration. ``seen``: those from which ranges are measured. ``held_out``: those
-    on which agreement is measured. A single frame is in both, and ``apart`` is False."""
+    """Frames of a calibration. Ranges are measured on ``seen``, and agreement on ``held_out``. A
+    single frame is in both; then ``apart`` is False."""
 
     seen: Slots
     held_out: Slots
@@ -39,10 +39,10 @@ class Frames:
         return digest.hexdigest()
 
 
-def read_frames(spec: str, rules: InputRules, wanted: int) -> Frames:
-    """Read up to ``wanted`` letterboxed frames of a source. Raises SourceError if it has none."""
+def read_frames(spec: str, rules: InputRules, count: int) -> Frames:
+    """Read up to ``count`` letterboxed frames of a source. Raises SourceError if it has none."""
     with sources.open(spec) as source:
-        slots = sample_evenly((frame.image for frame in source), wanted, rules)
+        slots = sample_evenly((frame.image for frame in source), count, rules)
     if not slots:
         raise SourceError(
             f"{spec}: no frame to calibrate on; give --calibrate a video or pictures that can "
@@ -52,10 +52,10 @@ def read_frames(spec: str, rules: InputRules, wanted: int) -> Frames:
 
 
 def sample_evenly(
-    images: Iterable[NDArray[np.uint8]], wanted: int, rules: InputRules
+    images: Iterable[NDArray[np.uint8]], count: int, rules: InputRules
 ) -> list[Slots]:
-    """Letterbox ``wanted`` of the images, [H, W, 3] each, spread evenly over all of them. Their
-    number is unknown, so the step doubles whenever twice ``wanted`` are held."""
+    """Letterbox ``count`` of the images, [H, W, 3] each, spread evenly over all of them. Since
+    their number is unknown, the step doubles whenever twice ``count`` have been taken."""
     step, taken = 1, []
     for index, image in enumerate(images):
         if index % step:
@@ -63,9 +63,9 @@ def sample_evenly(
         slot = np.empty((rules.height, rules.width, 3), np.uint8)
         letterbox(image, slot, geometry=rules.geometry, pad_value=rules.pad_value)
         taken.append(slot)
-        if len(taken) == 2 * wanted:
+        if len(taken) == 2 * count:
             taken, step = taken[::2], 2 * step
-    chosen = np.linspace(0, len(taken) - 1, min(wanted, len(taken))).round().astype(int)
+    chosen = np.linspace(0, len(taken) - 1, min(count, len(taken))).round().astype(int)
     return [taken[index] for index in chosen]
 
 
@@ -78,9 +78,9 @@ def hold_out(slots: Slots) -> Frames:
 
 
 def source_sha256(spec: str) -> str:
-    """Return the sha256 of a source's files without names. Raises SourceError if unreadable."""
+    """Return the sha256 of the content of a source's files. Raises SourceError."""
     digest = hashlib.sha256()
-    files = _files(spec)
+    files = _list_files(spec)
     keep("the calibration", *files)
     for path in files:
         try:
@@ -93,8 +93,7 @@ def source_sha256(spec: str) -> str:
     return digest.hexdigest()
 
 
-def _files(spec: str) -> list[str]:
-    """Return the files of a folder, a single file, or the files that match a pattern; sorted."""
+def _list_files(spec: str) -> list[str]:
     if os.path.isdir(spec):
         return sorted(entry.path for entry in os.scandir(spec) if entry.is_file())
     if os.path.exists(spec):

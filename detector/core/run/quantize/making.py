@@ -1,4 +1,4 @@
-"""Make a calibration: measure the ranges on frames, and search for what stays float."""
+"""Make a calibration: measure the ranges on frames, and search which units stay float."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ if TYPE_CHECKING:
 
 
 def make_calibration(
-    network: Network, asked: CalibrationConfig, folder: Path, progress: BuildProgress
+    network: Network, settings: CalibrationConfig, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Return the calibration on ``--calibrate``'s source, saved or new; with lines for the user."""
-    source = str(asked.calibrate)
+    """Return the calibration on ``--calibrate``'s source, saved or new, and lines for the user."""
+    source = str(settings.calibrate)
     sources.refuse_pipe(source, "calibration reads its source more than once")
     with sources.open(source, frames=1):
-        pass  # refuse a source that cannot be opened before anything is made
+        pass  # refuses a source that cannot be opened, before anything is made
     made = store.build_once(
         folder,
         file_stem(network),
         SUFFIX,
-        _key(network, asked),
-        lambda target: _make_file(network, asked, target, _stoppable(progress)),
+        _calibration_key(network, settings),
+        lambda target: _make_file(network, settings, target, _make_stoppable(progress)),
     )
     return Calibration.from_json(Path(made.path).read_text(encoding="utf-8")), list(made.notes)
 
 
-def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
+def _calibration_key(network: Network, settings: CalibrationConfig) -> dict[str, Any]:
     import onnxruntime
 
     top = weight_top(KINDS[0])
@@ -80,16 +80,16 @@ def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
         **({"float_in_bf16": True} if bf16_can_be_measured() else {}),
         **({FRONT: True} if engines.is_installed(OPENVINO) else {}),
         "geometry": [network.input.geometry, network.input.pad_value],
-        "method": asked.calibrate_method,
-        "budget": asked.budget,
-        "frames": asked.calibrate_frames,
-        "source_sha256": source_sha256(str(asked.calibrate)),
+        "method": settings.calibrate_method,
+        "budget": settings.budget,
+        "frames": settings.calibrate_frames,
+        "source_sha256": source_sha256(str(settings.calibrate)),
         "onnxruntime": onnxruntime.__version__,
     }
 
 
-def _stoppable(progress: BuildProgress) -> Progress:
-    """Return a function that reports progress, and raises EngineError if it is to stop."""
+def _make_stoppable(progress: BuildProgress) -> Progress:
+    """Return a function that reports progress, and raises EngineError if the user stops it."""
 
     def report(doing: str, done: int, of: int) -> None:
         if not progress(doing, done, of):
@@ -99,10 +99,10 @@ def _stoppable(progress: BuildProgress) -> Progress:
 
 
 def _make_file(
-    network: Network, asked: CalibrationConfig, target: Path, progress: Progress
+    network: Network, settings: CalibrationConfig, target: Path, progress: Progress
 ) -> dict[str, Any]:
-    frames = read_frames(str(asked.calibrate), network.input, asked.calibrate_frames)
-    calibration = calibrate(network, frames, asked, progress)
+    frames = read_frames(str(settings.calibrate), network.input, settings.calibrate_frames)
+    calibration = calibrate(network, frames, settings, progress)
     target.write_text(calibration.to_json(), encoding="utf-8")
     return {
         kind: {"agreement": result.agreement, "plain": result.plain}
@@ -111,20 +111,23 @@ def _make_file(
 
 
 def calibrate(
-    network: Network, frames: Frames, asked: CalibrationConfig, progress: Progress = lambda *_: None
+    network: Network,
+    frames: Frames,
+    settings: CalibrationConfig,
+    progress: Progress = lambda *_: None,
 ) -> Calibration:
-    """Measure the ranges and, unless the weights are random, search for what stays float."""
+    """Measure the ranges and, unless the weights are random, search which units stay float."""
     ranges = measure_ranges(
         network.graph,
         tensors_to_measure(network.graph),
         frames.seen,
-        asked.calibrate_method,
+        settings.calibrate_method,
         lambda done, of: progress("int8: ranges", done, of),
         depthwise_inputs(network.graph),
     )
     reference = Reference.of(network, frames.held_out)
     searched = network.random_seed is None
-    budget = asked.budget if searched else 0.0  # a budget of 0 needs no search
+    budget = settings.budget if searched else 0.0  # a budget of 0 needs no search
     search = partial(_search_kinds, network, frames, ranges, budget=budget, progress=progress)
     result, of_openvino = search(KINDS[:2], reference), KINDS[0]
     if engines.is_installed(OPENVINO):
@@ -138,13 +141,13 @@ def calibrate(
         if halves is not None and halves.agreement >= budget:
             result[FLOAT_IN_BF16] = halves
     return Calibration(
-        source=str(asked.calibrate),
-        method=asked.calibrate_method,
+        source=str(settings.calibrate),
+        method=settings.calibrate_method,
         seen=len(frames.seen),
         held_out=len(frames.held_out),
         apart=frames.apart,
         frames_sha256=frames.digest,
-        budget=asked.budget,
+        budget=settings.budget,
         searched=searched,
         detections=sum(map(len, reference.detections)),
         ranges=ranges,
@@ -160,14 +163,13 @@ def float_in_bf16(
     network: Network,
     ranges: Mapping[str, Range],
     kind: str,
-    found: Int8Result,
+    int8_result: Int8Result,
     reference: Reference,
 ) -> Int8Result | None:
-    """Measure a result with OpenVINO and its float layers in bf16; None if OpenVINO cannot run the
-    graph (other engines may)."""
-    graph = quantised_graph(network.graph, ranges, set(found.kept), kind, weight_top(kind))
+    """Measure the result with float layers in bf16; None if OpenVINO cannot run the graph."""
+    graph = quantised_graph(network.graph, ranges, set(int8_result.kept), kind, weight_top(kind))
     share = _agreement_if_it_runs(reference.by_openvino(kind, "bf16"), graph)
-    return None if share is None else replace(found, agreement=share, runs=1)
+    return None if share is None else replace(int8_result, agreement=share, runs=1)
 
 
 def _agreement_if_it_runs(reference: Reference, graph: onnx.ModelProto) -> float | None:
@@ -186,52 +188,48 @@ def _search_kinds(
     budget: float,
     progress: Progress,
 ) -> dict[str, Int8Result]:
-    """Search each kind, which keeps at least the float nodes of the one before."""
+    """Search the float units of each kind, which include those of the previous kind."""
     units = int8_units(Wiring(network.graph))
     results: dict[str, Int8Result] = {}
     ranking: list[Unit] | None = None
-    kept: list[Unit] = []
+    float_units: list[Unit] = []
     for kind in kinds:
         all_int8 = _graph_maker(network, ranges, kind, [])
-        make_graph = _graph_maker(network, ranges, kind, kept)
+        make_graph = _graph_maker(network, ranges, kind, float_units)
         choice = choose_float_units([], make_graph, reference.agreement, 0.0, progress)
-        plain = reference.agreement(all_int8([])) if kept else choice.plain
+        plain = reference.agreement(all_int8([])) if float_units else choice.plain
         runs = len(choice.agreements)
         if choice.plain < budget:
             if ranking is None:
-                few = reference.on(_few_frames(frames))
+                few = reference.with_slots(_choose_few_frames(frames))
                 ranking = rank_units(units, all_int8, few.error, progress)
                 runs += len(units)
-            rest = [unit for unit in ranking if unit not in kept]
+            rest = [unit for unit in ranking if unit not in float_units]
             choice = choose_float_units(rest, make_graph, reference.agreement, budget, progress)
             runs += len(choice.agreements)
-        kept = [*kept, *choice.kept]
-        results[kind] = _result(network, kept, plain, choice.reached, runs)
+        float_units = [*float_units, *choice.kept]
+        nodes = tuple(name for unit in float_units for name in unit.nodes)
+        share = float_share(network.graph, nodes)
+        results[kind] = Int8Result(
+            nodes, plain, choice.reached, share.layers, share.all_layers, share.macs, runs
+        )
     return results
 
 
-def _few_frames(frames: Frames) -> NDArray[np.uint8]:
+def _choose_few_frames(frames: Frames) -> NDArray[np.uint8]:
     chosen = np.linspace(0, len(frames.seen) - 1, RANKING_FRAMES).round().astype(int)
     few: NDArray[np.uint8] = frames.seen[np.unique(chosen)]
     return few
 
 
 def _graph_maker(
-    network: Network, ranges: Mapping[str, Range], kind: str, always: Sequence[Unit]
+    network: Network, ranges: Mapping[str, Range], kind: str, always_float: Sequence[Unit]
 ) -> MakeGraph:
-    """Return a function from float units to the graph; those in ``always`` stay float too."""
-    return lambda kept: quantised_graph(
+    """Return a function from float units to the graph; those in ``always_float`` stay float too."""
+    return lambda float_units: quantised_graph(
         network.graph,
         ranges,
-        {name for unit in (*always, *kept) for name in unit.nodes},
+        {name for unit in (*always_float, *float_units) for name in unit.nodes},
         kind,
         weight_top(kind),
     )
-
-
-def _result(
-    network: Network, kept: Sequence[Unit], plain: float, reached: float, runs: int
-) -> Int8Result:
-    nodes = tuple(name for unit in kept for name in unit.nodes)
-    share = float_share(network.graph, nodes)
-    return Int8Result(nodes, plain, reached, share.layers, share.all_layers, share.macs, runs)

@@ -1,15 +1,15 @@
-"""Which units must stay float for int8 to agree with fp32: a search of a bounded number of runs.
+"""Find which units must stay float for int8 to agree with fp32, in a bounded number of runs.
 
-1. ``rank_units`` makes every unit alone int8 and measures the error of the raw outputs on a few
+1. ``rank_units`` makes one unit at a time int8 and measures the error of the raw outputs on a few
    frames. It ranks units by that error over the square root of their multiply-accumulates: of two
-   that hurt alike, the cheap one goes back to float first. (On yolo-fastest-1.1 this kept 26 % of
+   units with equal error, the cheaper one stays float first. (On yolo-fastest-1.1 this kept 26 % of
    the MACs float; ranking by error alone kept 31 %, by error per MAC 28 %.)
 2. ``choose_float_units`` bisects that ranking for the number of worst units that must stay float
    to reach the budget of agreement on the held-out frames.
-3. It then tries the most expensive of those units in int8 once more, one after the other.
+3. It then tries the most expensive of those units in int8 again, one after the other.
 
-Nothing is random: the same graph, frames and library give the same answer. ``Reference`` runs the
-graphs, on the engine ort if not told otherwise, and compares them with fp32.
+Nothing is random: the same graph, frames and library give the same result. ``Reference`` runs the
+graphs, by default on the engine ort, and compares them with fp32.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     import onnx
 
 RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
-TRIALS = 16  # units that step 3 tries at most
-SMALLEST_SHARE = 1e-3  # of all MACs: the least that any unit counts as when units are ranked
+TRIALS = 16  # largest number of units that step 3 tries
+MIN_SHARE = 1e-3  # share of all MACs with which smaller units are ranked
 ENGINE = "ort"  # runs the compared graphs
 OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
-# The default thresholds, independent of a run's options: one calibration serves many runs.
+# The default thresholds, whatever a run's options are, since a calibration serves many runs.
 SELECTION = SelectionConfig()
 
 Outputs = list[NDArray[np.float32]]  # of one picture, each with a leading axis of 1
@@ -59,11 +59,8 @@ def raw_outputs(
     engine: str = ENGINE,
     **options: Any,
 ) -> list[Outputs]:
-    """Run ``graph`` in place of the network's own and return each frame's raw outputs.
-
-    ``slots``: u8 RGB [N, H, W, 3]; the engine pads the last batch. ``options``: further fields of
-    ``EngineOptions``.
-    """
+    """Run ``graph`` instead of the network's own, and return each frame's raw outputs. ``slots``:
+    u8 RGB [N, H, W, 3]. ``options``: further fields of ``EngineOptions``."""
     variant = replace(network, graph=graph, path=None)
     results: list[Outputs] = []
     with engines.open(
@@ -87,26 +84,26 @@ def detections(
         "max_det": SELECTION.max_det,
         "names": network.names,
     }
-    return [nms(network.head(one, conf), **limits) for one in outputs]  # type: ignore[arg-type]
+    return [nms(network.head(output, conf), **limits) for output in outputs]  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The fp32 graph's results on some frames; other graphs are compared with it."""
+    """The fp32 graph's results on some frames, with which other graphs are compared."""
 
     network: Network
     slots: NDArray[np.uint8]  # RGB [N, H, W, 3]
     outputs: list[Outputs]
     detections: list[Detections]
     engine: str = ENGINE  # runs the other graphs
-    options: Mapping[str, Any] = field(default_factory=dict)  # of its ``EngineOptions``
+    options: Mapping[str, Any] = field(default_factory=dict)  # fields of ``EngineOptions``
 
     @staticmethod
     def of(network: Network, slots: NDArray[np.uint8]) -> Reference:
         outputs = raw_outputs(network, network.graph, slots)
         return Reference(network, slots, outputs, detections(network, outputs))
 
-    def on(self, slots: NDArray[np.uint8]) -> Reference:
+    def with_slots(self, slots: NDArray[np.uint8]) -> Reference:
         """Return a reference for other frames. Runs the network's own graph."""
         own = raw_outputs(self.network, self.network.graph, slots)
         return replace(self, slots=slots, outputs=own, detections=detections(self.network, own))
@@ -128,14 +125,14 @@ class Reference:
         return sum(noise_over_signal(self.outputs, self.run(graph)))
 
 
-def noise_over_signal(expected: Sequence[Outputs], found: Sequence[Outputs]) -> list[float]:
-    """Return noise over signal of each output, over all frames; noise if there is no signal."""
+def noise_over_signal(expected: Sequence[Outputs], actual: Sequence[Outputs]) -> list[float]:
+    """Return noise over signal of each output on all frames, or the noise without a signal."""
     shares = []
     for at in range(len(expected[0])):
-        signal = sum(float(np.square(one[at], dtype=np.float64).sum()) for one in expected)
+        signal = sum(float(np.square(picture[at], dtype=np.float64).sum()) for picture in expected)
         noise = sum(
-            float(np.square(one[at] - two[at], dtype=np.float64).sum())
-            for one, two in zip(expected, found, strict=True)
+            float(np.square(first[at] - second[at], dtype=np.float64).sum())
+            for first, second in zip(expected, actual, strict=True)
         )
         shares.append(noise / signal if signal else noise)
     return shares
@@ -147,12 +144,12 @@ def noise_over_signal(expected: Sequence[Outputs], found: Sequence[Outputs]) -> 
 def rank_units(
     units: Sequence[Unit], make_graph: MakeGraph, error: Score, progress: Progress = lambda *_: None
 ) -> list[Unit]:
-    """Return the units, those that hurt most for their cost first."""
+    """Return the units, with the largest error for their cost first."""
     all_macs = sum(unit.macs for unit in units) or 1
     harm = {}
     for done, unit in enumerate(units, 1):
         others = [other for other in units if other is not unit]
-        share = max(unit.macs / all_macs, SMALLEST_SHARE)
+        share = max(unit.macs / all_macs, MIN_SHARE)
         harm[unit.name] = error(make_graph(others)) / share**0.5
         progress("int8: error of each unit", done, len(units))
     return sorted(units, key=lambda unit: -harm[unit.name])  # stable: ties keep the graph's order
@@ -160,9 +157,9 @@ def rank_units(
 
 @dataclass(slots=True)
 class FloatChoice:
-    """The result of a search. ``kept``: the units that stay float. ``plain``: the agreement with
-    none of them kept; ``reached``: with all of them. ``agreements``: every measured choice in
-    order, as number of float units and agreement."""
+    """The result of a search. ``kept``: the units that stay float. ``plain``: the agreement without
+    float units; ``reached``: with all of ``kept``. ``agreements``: number of float units and
+    agreement of every choice that was measured, in order."""
 
     kept: list[Unit]
     plain: float
@@ -198,7 +195,7 @@ def choose_float_units(
 def _bisect(
     ranking: Sequence[Unit], measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> tuple[list[Unit], float]:
-    """Return the shortest head of the ranking that reaches the budget, found by halving."""
+    """Return the shortest start of the ranking that reaches the budget, and its agreement."""
     low, high, best = 0, len(ranking), 1.0
     while high - low > 1:
         middle = (low + high) // 2
@@ -213,7 +210,7 @@ def _bisect(
 def _return_expensive_units(
     choice: FloatChoice, measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> None:
-    """Try the most expensive kept units in int8 again, and leave them so within the budget."""
+    """Make the most expensive kept units int8 again, where that stays within the budget."""
     for unit in sorted(choice.kept, key=lambda unit: -unit.macs)[:TRIALS]:
         fewer = [other for other in choice.kept if other is not unit]
         share = measure(fewer)
