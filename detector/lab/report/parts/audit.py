@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from detector.core.tables import Column, Table
-from detector.lab.audit.case import audit
-from detector.lab.audit.ours import join, of_session
+from detector.lab.audit.case import Case, audit
+from detector.lab.audit.ours import add_session
 from detector.lab.report.html.drawings import table, text
 from detector.lab.report.part import How, Part
 from detector.lab.session.audit import AuditDocument
@@ -14,7 +14,9 @@ FINDINGS = (Column("severity"), Column("rule"), Column("evidence"), Column("cure
 
 
 def audited(session: SavedSession) -> AuditDocument:
-    return audit(join([of_session(session, session.folder.name)]))
+    case = Case()
+    add_session(case, session, session.folder.name)
+    return audit(case)
 
 
 def findings(session: SavedSession) -> str:
