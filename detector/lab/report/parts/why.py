@@ -8,7 +8,7 @@ from html import escape
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
-from detector.lab.analysis.loop.activities import SHOWN as CAUSES_SHOWN
+from detector.lab.analysis.loop.activities import DISPLAY_NAMES as CAUSES_SHOWN
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import folded, key
 from detector.lab.report.part import How, Part, stages_of
@@ -17,7 +17,7 @@ from detector.lab.session.read import SavedSession, read_picture
 from detector.lab.session.why import Why, WhyFrame, WhyPart
 from detector.lab.why import explain
 
-SHOWN = 10
+DISPLAY_NAMES = 10
 FEWEST = 20  # frames; among fewer, the median frame says little
 
 PIECES = (
@@ -83,7 +83,7 @@ def facts_of(one: WhyFrame, told: Why) -> list[str]:
 def slow_frames(session: SavedSession) -> str:
     facts = session.facts(FramesFacts)
     try:
-        told = explain(session, None, SHOWN, clip=False)
+        told = explain(session, None, DISPLAY_NAMES, clip=False)
     except UsageError:
         return ""
     if told.recorded < FEWEST and facts is None:
