@@ -17,7 +17,7 @@ from detector.core.tables import Column, Table, latex_text, markdown_text
 from detector.core.timeline import INFER, Timeline
 from detector.lab.analysis.compare import Variant, compare_variants, place_on_roof
 from detector.lab.compare import parse_models
-from detector.lab.compare.rounds import EACH_MODELS, Rounds, _about
+from detector.lab.compare.rounds import EACH_MODELS, Rounds, _describe_shared
 from detector.lab.compare.worker import round_of
 from detector.lab.report.side_by_side import check_tables, side_by_side, write_tables
 from detector.lab.session.comparison import (
@@ -79,7 +79,7 @@ def test_what_a_run_takes_has_a_row_unless_it_has_one():
     for usual, more in ((("ort", "fp32"), []), (("ort", "int8"), ["ort int8 batch 2"])):
         taken = replace(plan, usual=usual)
         assert [one.name for one in taken.variants()] == [*names, *more]
-        assert _about(taken, [], None).usual == [*names[:1], *more][-1]
+        assert _describe_shared(taken, [], None).usual == [*names[:1], *more][-1]
 
 
 @pytest.mark.parametrize(
