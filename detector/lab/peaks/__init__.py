@@ -1,8 +1,8 @@
-"""The peaks of this computer: what its caches and memory move, and what an engine's kernels reach.
+"""Measure this computer's peaks: bandwidths of caches and memory, and the speed of kernels.
 
 A first measurement takes three seconds for each thread count up to that of the run (1, 2, 4, ...),
-and one to two for each engine and precision. A peak is a maximum, so another measurement, made if
-layers come out above the roof, only raises peaks.
+and one to two for each engine and precision. We measure again if layers are above the roof; peaks
+are maxima, so this only raises them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PeaksOf:
 
 
 def find_peaks(wanted: PeaksOf, config: Config) -> Peaks:
-    key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
+    key = kept.make_key(wanted.engine, wanted.precision, wanted.threads, wanted.own)
     peaks = kept.find(config, key)
     if peaks is None:
         peaks = measure_peaks(wanted, kept.find_curve(config, key))
@@ -36,24 +36,25 @@ def find_peaks(wanted: PeaksOf, config: Config) -> Peaks:
 
 
 def measure_again(wanted: PeaksOf, config: Config, before: Peaks) -> Peaks:
-    key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
+    key = kept.make_key(wanted.engine, wanted.precision, wanted.threads, wanted.own)
     peaks = higher_of(before, measure_peaks(wanted))
     kept.keep(config, key, peaks)
     return peaks
 
 
 def measure_peaks(wanted: PeaksOf, known: Sequence[Bandwidth] | None = None) -> Peaks:
-    """Now, whatever was kept. ``known``: the bandwidths, which no engine changes."""
+    """Measure without looking at stored peaks. ``known``: bandwidths to keep."""
     found = kernels.measure(wanted.engine, wanted.precision, wanted.threads, wanted.own)
     curve = known or caches.measure(wanted.threads)
+    levels = caches.find_levels(curve, wanted.threads)
     return Peaks(
         gflops_s={name: one.gflops_s for name, one in found.items()},
         by={name: one.by for name, one in found.items()},
         spread={name: one.spread for name, one in found.items()},
-        instructions={name: kernels.instructions_of(name) for name in found},
+        instructions={name: kernels.find_instructions(name) for name in found},
         threads=wanted.threads,
-        bandwidth_gbytes_s=caches.of_memory(curve, wanted.threads),
+        bandwidth_gbytes_s=levels[-1].gbytes_s,
         bandwidths=curve,
-        levels=caches.levels(curve, wanted.threads),
+        levels=levels,
         measured=date.today().isoformat(),
     )
