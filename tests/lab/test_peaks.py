@@ -16,10 +16,10 @@ from detector.core.engines.base import EngineOptions
 from detector.core.models.graph.qdq import original_names
 from detector.core.session.codec import to_json
 from detector.lab import peaks
-from detector.lab.peaks import PeaksOf, caches, kept, kernels
+from detector.lab.peaks import PeakSetup, caches, kept, kernels
 from detector.lab.session.network import Bandwidth, Peaks, higher_of
 
-ORT = PeaksOf("ort", "fp32", 1, {})
+ORT = PeakSetup("ort", "fp32", 1, {})
 CURVE = tuple(
     Bandwidth(bytes=size, threads=1, gbytes_s=rate, spread=0.1)
     for size, rate in ((1000, 80.0), (10_000, 100.0), (100_000, 40.0), (1_000_000, 10.0))

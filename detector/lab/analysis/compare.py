@@ -105,10 +105,9 @@ class RoundsLook:
 
 
 def compare_variants(
-    variants: Sequence[Variant], about: About, look: RoundsLook | None = None
+    variants: Sequence[Variant], about: About, look: RoundsLook = RoundsLook()
 ) -> Comparison:
     """Return the document that ``--json`` prints. ``about``: facts shared by all rows."""
-    look = look or RoundsLook()
     ran = [variant for variant in variants if variant.error is None and variant.rounds]
     base = ran[0] if ran else None
     warnings = (
@@ -350,10 +349,11 @@ def _warn_of_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
             gap = abs(median(own) - median(other))
             noise = max(max(own) - min(own), max(other) - min(other))
             if gap > noise and gap > MATERIAL * min(_frame_ms(variant), _frame_ms(base)):
-                why = _explain_stage(stage, variant, base)
+                cause = _explain_stage(stage, variant, base)
                 warnings.append(
                     f"{stage} takes {median(own):.2f} ms of CPU per frame with {variant.name} and "
-                    f"{median(other):.2f} with {base.name}: {why}, so these rows are not comparable"
+                    f"{median(other):.2f} with {base.name}: {cause}, so these rows are not "
+                    "comparable"
                 )
     return warnings
 

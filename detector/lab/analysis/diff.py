@@ -19,8 +19,8 @@ SHORTEST_MS = 1e-12  # avoids ratios of zero for calls that took no time
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
-    """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: that there is
-    no difference, corrected for the other stages. ``smallest``: an effect this large is detected
+    """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: the p value of
+    no difference, corrected for the other stages. ``smallest``: the least effect that is detected
     in 9 of 10 cases."""
 
     what: str
@@ -108,8 +108,8 @@ def diff(before: SavedSession, after: SavedSession) -> list[RunChange]:
     ]
     stages = [one for one in changes if one.what != END_TO_END]
     corrected = holm([one.p for one in stages])
-    whole = [one for one in changes if one.what == END_TO_END]
-    return whole + [replace(one, p=p) for one, p in zip(stages, corrected, strict=True)]
+    overall = [one for one in changes if one.what == END_TO_END]
+    return overall + [replace(one, p=p) for one, p in zip(stages, corrected, strict=True)]
 
 
 def periods_ms(session: SavedSession) -> NDArray[np.float64]:

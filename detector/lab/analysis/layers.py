@@ -157,12 +157,12 @@ def explain_sum(
     if abs(off) <= TOLERANCE:
         return off, None
     if sum_ms < (1 - TOLERANCE) * run_sum_ms:
-        why = (
+        reason = (
             "other work interrupted some layers, which medians hide; within each run the sums agree"
         )
     elif off_in_runs > 0:
         cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"
-        why = (
+        reason = (
             f"each layer is launched and synchronized separately ({cost})"
             if on_gpu
             else f"the profiler adds time inside the layers ({cost}), or the computer was busy "
@@ -170,13 +170,15 @@ def explain_sum(
         )
     elif outside_ms > TOLERANCE * profiled_ms:
         copies = ", including the copies to and from the GPU" if on_gpu else ""
-        why = (
+        reason = (
             f"a profiled pass takes {profiled_ms:.3f} ms, of which {outside_ms:.3f} ms are outside "
             f"the layers{copies}"
         )
     else:
-        why = "they agree under the profiler: the computer was busier during the unprofiled passes"
-    return off, f"the sum of the layers differs from the forward pass by {off:+.1%}: {why}"
+        reason = (
+            "they agree under the profiler: the computer was busier during the unprofiled passes"
+        )
+    return off, f"the sum of the layers differs from the forward pass by {off:+.1%}: {reason}"
 
 
 def describe_outside(facts: LayersFacts) -> str | None:

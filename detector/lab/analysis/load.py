@@ -33,8 +33,8 @@ class OtherLoad:
     def differs(self) -> bool:
         """Return whether wall times are not comparable: others used more in one run, or a lot in
         both."""
-        apart = abs(self.after - self.before) > OTHERS_MUCH * self.cores
-        return apart or min(self.before, self.after) > CROWDED * self.cores
+        unequal = abs(self.after - self.before) > OTHERS_MUCH * self.cores
+        return unequal or min(self.before, self.after) > CROWDED * self.cores
 
     def as_json(self) -> dict[str, Any]:
         return {

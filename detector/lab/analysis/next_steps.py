@@ -101,15 +101,15 @@ def base_command(document: SessionDocument) -> list[str]:
 
 def drop_options(words: Sequence[str], valued: Sequence[str], flags: Sequence[str]) -> list[str]:
     """Return typed words without these options; ``valued`` ones have a value."""
-    kept, skip = [], False
+    remaining, skip = [], False
     for word in words:
         if skip:
             skip = False
         elif word in valued:
             skip = True
         elif word not in flags and word.split("=")[0] not in valued:
-            kept.append(word)
-    return kept
+            remaining.append(word)
+    return remaining
 
 
 def _step(document: SessionDocument, one: Candidate, row: Change | None) -> NextStep:
@@ -119,8 +119,8 @@ def _step(document: SessionDocument, one: Candidate, row: Change | None) -> Next
     command = [word for word in base_command(document) if option or word != "--sync"]
     figure = None
     if row is not None:
-        kind, apart = MEASURED if measured else AT_MOST, row.fps.high - row.fps.low
-        figure = Figure(row.fps.median, kind, row.change, apart, row.helps)
+        kind, spread = MEASURED if measured else AT_MOST, row.fps.high - row.fps.low
+        figure = Figure(row.fps.median, kind, row.change, spread, row.helps)
     how = WHAT_IF if measured else THIS
     return NextStep([*command, *option], option, one.does, one.stage, figure, how)
 

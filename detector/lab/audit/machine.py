@@ -35,10 +35,10 @@ class Machine:
         return value if isinstance(value, float) else None
 
 
-def read_machine(given: Sequence[str]) -> Machine:
+def read_machine(arguments: Sequence[str]) -> Machine:
     """Read facts, each ``given`` as KEY=VALUE or as a YAML file of them. Raises UsageError."""
     facts: dict[str, float | str] = {}
-    for text in given:
+    for text in arguments:
         if "=" in text:
             name, _, value = text.partition("=")
             facts[name.strip()] = _parse_fact(name.strip(), value.strip(), text)

@@ -66,9 +66,6 @@ class Number:
         allowed = slack * max(abs(self.value), abs(other.value)) if slack else 0.0
         return self.low - allowed <= other.high and other.low - allowed <= self.high
 
-    def __str__(self) -> str:
-        return show(self.value)
-
 
 def exact(value: float) -> Number:
     return Number(value, value, value)

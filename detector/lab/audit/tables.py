@@ -146,7 +146,7 @@ def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) 
     table = AuditTable(name, columns, len(rows))
     if facts := _read_facts(table, mark):
         return replace(table, facts=facts, fact_texts=_read_texts(table))
-    unread = [f"{', '.join(map(repr, titles))}: {why}" for why, titles in reasons.items()]
+    unread = [f"{', '.join(map(repr, titles))}: {reason}" for reason, titles in reasons.items()]
     return replace(table, unread=unread)
 
 
@@ -164,12 +164,12 @@ def _read_column(title: str, cells: list[str], mark: DecimalMark) -> tuple[Audit
     if meaning.quantity in (TEXT, kinds.NAME, kinds.STAGE, kinds.MODEL, kinds.ENGINE, kinds.BOUND):
         return AuditColumn(clean(title), meaning, present, [None] * len(present)), meaning.why
     numbers: list[Number | None] = []
-    why = meaning.why
+    reason = meaning.why
     for cell in present:
         number = mark.read(cell) if cell else None
-        why = why or (mark.explain_unread(cell) or "" if cell else "")
+        reason = reason or (mark.explain_unread(cell) or "" if cell else "")
         numbers.append(None if number is None else _to_base_unit(number, meaning))
-    return AuditColumn(clean(title), meaning, present, numbers), why
+    return AuditColumn(clean(title), meaning, present, numbers), reason
 
 
 def _to_base_unit(number: Number, meaning: Meaning) -> Number:

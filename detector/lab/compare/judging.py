@@ -40,8 +40,8 @@ class JudgedData(ScoredLabels):
 def open_dataset(dataset: str, mapping: str | None) -> JudgedData:
     opened, classes = open_labels(EvalOptions(dataset, mapping=mapping))
     opened.check_readable()
-    pictures, given = len(opened.pictures), DataSet(dataset, mapping)
-    return JudgedData(opened, classes, pictures=pictures, notes=opened.notes, given=given)
+    pictures, named = len(opened.pictures), DataSet(dataset, mapping)
+    return JudgedData(opened, classes, pictures=pictures, notes=opened.notes, given=named)
 
 
 def _score_in_process(

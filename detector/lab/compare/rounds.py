@@ -42,7 +42,7 @@ from detector.lab.compare.worker import (
     VariantOpening,
     read_detections,
 )
-from detector.lab.peaks import PeaksOf, find_peaks
+from detector.lab.peaks import PeakSetup, find_peaks
 from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
 from detector.lab.session.network import Peaks
 
@@ -226,7 +226,7 @@ def _place_on_roofs(variants: Sequence[Variant], plan: Rounds) -> None:
         if not facts.computes:
             continue
         if key not in known:
-            known[key] = find_peaks(PeaksOf(*key, own_options(plan.config)), plan.config)
+            known[key] = find_peaks(PeakSetup(*key, own_options(plan.config)), plan.config)
         inputs = Tiling.of(plan.config).inputs  # of the network for a frame
         variant.roof = place_on_roof(
             facts.layers, variant.batch, inputs * median(measured), known[key]
@@ -339,9 +339,9 @@ def _run_reference(
             continue
         answer = workers.ask(at, variant, Command("check"), Digests)
         if answer is not None:
-            found = read_detections(answer.detections)
+            detections = read_detections(answer.detections)
             workers.close(at)
-            return variant.name, found
+            return variant.name, detections
     return None
 
 
@@ -363,9 +363,9 @@ def _judge(workers: Workers, at: int, variant: Variant, labels: Labels) -> None:
     variant.memory_mb = memory_mb
     reason, variant.error, variant.exit_code = variant.error, None, 0
     if answer is not None:
-        found = read_detections(answer.detections)
+        detections = read_detections(answer.detections)
         try:
-            variant.ap = labels.score(answer.seen, found, not answer.damaged)
+            variant.ap = labels.score(answer.seen, detections, not answer.damaged)
         except SourceError as error:
             reason = str(error)
     if reason is not None:

@@ -264,9 +264,9 @@ class _OpenVariant:
         digest = hashlib.sha256()
         with self._open_source() as opened:
             source = HashingSource(opened, digest)
-            found = [each for _, each in self._detect(self.plan, source)]
+            detections = [each for _, each in self._detect(self.plan, source)]
         path = self.folder / "detections.npz"
-        save_detections(path, found)
+        save_detections(path, detections)
         self._mark_idle()
         return Digests(digest.hexdigest(), str(path))
 
@@ -305,8 +305,8 @@ class _OpenVariant:
         idle = self._measure_idle_cpu()
         place = self.folder / "round"
         place.mkdir()
-        found: list[Detections] = []
-        detected = (lambda frame, each: found.append(each)) if keeps else None
+        detections: list[Detections] = []
+        detected = (lambda frame, each: detections.append(each)) if keeps else None
         try:
             run = run_opened(self.source, self.plan, place, detected=detected)
             video = run.outputs.get("video")
@@ -316,11 +316,11 @@ class _OpenVariant:
             self._mark_idle()
         if run.error is not None:
             raise run.error
-        kept = self.folder / "detections.npz" if keeps else None
-        if kept is not None:
-            save_detections(kept, found)
+        path = self.folder / "detections.npz" if keeps else None
+        if path is not None:
+            save_detections(path, detections)
         return replace(
-            round_of(run, idle), video_bytes=size, detections=None if kept is None else str(kept)
+            round_of(run, idle), video_bytes=size, detections=None if path is None else str(path)
         )
 
     def _open_source(self) -> Source:

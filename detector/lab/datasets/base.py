@@ -96,7 +96,7 @@ def make_picture(
     in pixels (None: that of the box)."""
     boxes = np.array([row[0] for row in rows], np.float64).reshape(-1, 4)
     own = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    given = np.array([np.nan if row[4] is None else row[4] for row in rows], np.float64)
+    areas = np.array([np.nan if row[4] is None else row[4] for row in rows], np.float64)
     return LabelledPicture(
         id=number,
         name=name,
@@ -106,7 +106,7 @@ def make_picture(
         class_ids=np.array([row[1] for row in rows], np.int64),
         ignored=np.array([row[2] for row in rows], bool),
         crowd=np.array([row[3] for row in rows], bool),
-        areas=np.where(np.isnan(given), own, given),
+        areas=np.where(np.isnan(areas), own, areas),
         **more,
     )
 

@@ -116,7 +116,7 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
     label_groups: dict[str, tuple[int, ...]] = {}
     notes = []
     for target, names in mapping.classes.items():
-        of_model, of_labels = (_ids(side, (target, *names)) for side in (model, labels))
+        of_model, of_labels = (_find_ids(side, (target, *names)) for side in (model, labels))
         if of_model and of_labels:
             groups[target], label_groups[target] = of_model, of_labels
         else:
@@ -132,15 +132,15 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
         {
             label: at
             for at, target in enumerate(targets)
-            for label in _ids(labels, mapping.ignore.get(target, ()))
+            for label in _find_ids(labels, mapping.ignore.get(target, ()))
         },
         tuple(notes),
     )
 
 
-def _ids(names: Sequence[str], wanted: Iterable[str]) -> tuple[int, ...]:
-    wanted = set(wanted)
-    return tuple(at for at, name in enumerate(names) if name in wanted)
+def _find_ids(names: Sequence[str], targets: Iterable[str]) -> tuple[int, ...]:
+    targets = set(targets)
+    return tuple(at for at, name in enumerate(names) if name in targets)
 
 
 def _refuse_unknown(mapping: ClassMap, known: set[str]) -> None:
@@ -168,7 +168,7 @@ def _bind_by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
     notes = [f"not scored, since the model does not have it: {', '.join(absent)}"] if absent else []
     return ClassPairs(
         targets,
-        tuple(_ids(model, (name,)) for name in targets),
+        tuple(_find_ids(model, (name,)) for name in targets),
         {at: targets.index(name) for at, name in enumerate(labels) if name in targets},
         {},
         tuple(notes),

@@ -130,7 +130,10 @@ def _read_sequence(
         )
     size = _find_size(info, paths, images if video else None)
     labelled = frozenset(
-        _parse_class(file, row, names) for found in rows.values() for row in found if row[6] > 0
+        _parse_class(file, row, names)
+        for frame_rows in rows.values()
+        for row in frame_rows
+        if row[6] > 0
     )
     pictures = []
     for frame in range(length):

@@ -66,8 +66,8 @@ class YoloLabels(LabelFormat):
     name, suffixes = "yolo", (".yaml", ".yml")
 
     def claims(self, path: Path) -> bool:
-        found = _find_yaml(path) is not None or (path / "labels").is_dir()
-        return super().claims(path) or found
+        has_labels = _find_yaml(path) is not None or (path / "labels").is_dir()
+        return super().claims(path) or has_labels
 
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         description = path if path.is_file() else _find_yaml(path)
@@ -144,13 +144,13 @@ def _locate(root: Path, folder: Path, place: str) -> Path:
 
 
 def _read_folder(path: Path, images: Path | None) -> tuple[LabelRows, Pairs, list[Path]]:
-    found = [path / name for name in NAMES if (path / name).is_file()]
-    if not found:
+    files = [path / name for name in NAMES if (path / name).is_file()]
+    if not files:
         raise SourceError(
             f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, "
             "into it"
         )
-    rows = LabelRows(tuple(text for _, text in read_lines(found[0])))
+    rows = LabelRows(tuple(text for _, text in read_lines(files[0])))
     labels = path / "labels"
     if images is not None and images.is_file():
         return rows, [], [labels]
@@ -216,10 +216,10 @@ def _labels_path(image: Path) -> Path:
 def _refuse_unpaired(pairs: Pairs, folders: list[Path]) -> None:
     """Raise SourceError for labels without a picture: the folder may be wrong."""
     labels = {label for _, label in pairs}
-    found = [
+    paths = [
         path for folder in folders if folder.is_dir() for path in _list_files(folder, (".txt",))
     ]
-    unpaired = [path for path in found if path not in labels and path.name != "classes.txt"]
+    unpaired = [path for path in paths if path not in labels and path.name != "classes.txt"]
     if unpaired:
         raise SourceError(
             f"{counted(len(unpaired), 'label file', 'has')} no picture, first {unpaired[0]}; add "

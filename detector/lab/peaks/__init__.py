@@ -17,42 +17,42 @@ from detector.lab.session.network import Bandwidth, Peaks, higher_of
 
 
 @dataclass(frozen=True)
-class PeaksOf:
+class PeakSetup:
     engine: str
     precision: str
     threads: int
     own: Mapping[str, str]
 
 
-def find_peaks(wanted: PeaksOf, config: Config) -> Peaks:
-    key = kept.make_key(wanted.engine, wanted.precision, wanted.threads, wanted.own)
+def find_peaks(setup: PeakSetup, config: Config) -> Peaks:
+    key = kept.make_key(setup.engine, setup.precision, setup.threads, setup.own)
     peaks = kept.find(config, key)
     if peaks is None:
-        peaks = measure_peaks(wanted, kept.find_curve(config, key))
+        peaks = measure_peaks(setup, kept.find_curve(config, key))
         kept.keep(config, key, peaks)
     for other in kept.find_alike(config, key, peaks.gflops_s):
         peaks = higher_of(other, peaks)
     return peaks
 
 
-def measure_again(wanted: PeaksOf, config: Config, before: Peaks) -> Peaks:
-    key = kept.make_key(wanted.engine, wanted.precision, wanted.threads, wanted.own)
-    peaks = higher_of(before, measure_peaks(wanted))
+def measure_again(setup: PeakSetup, config: Config, before: Peaks) -> Peaks:
+    key = kept.make_key(setup.engine, setup.precision, setup.threads, setup.own)
+    peaks = higher_of(before, measure_peaks(setup))
     kept.keep(config, key, peaks)
     return peaks
 
 
-def measure_peaks(wanted: PeaksOf, known: Sequence[Bandwidth] | None = None) -> Peaks:
+def measure_peaks(setup: PeakSetup, known: Sequence[Bandwidth] | None = None) -> Peaks:
     """Measure without looking at stored peaks. ``known``: bandwidths to keep."""
-    found = kernels.measure(wanted.engine, wanted.precision, wanted.threads, wanted.own)
-    curve = known or caches.measure(wanted.threads)
-    levels = caches.find_levels(curve, wanted.threads)
+    reached = kernels.measure(setup.engine, setup.precision, setup.threads, setup.own)
+    curve = known or caches.measure(setup.threads)
+    levels = caches.find_levels(curve, setup.threads)
     return Peaks(
-        gflops_s={name: one.gflops_s for name, one in found.items()},
-        by={name: one.by for name, one in found.items()},
-        spread={name: one.spread for name, one in found.items()},
-        instructions={name: kernels.find_instructions(name) for name in found},
-        threads=wanted.threads,
+        gflops_s={name: one.gflops_s for name, one in reached.items()},
+        by={name: one.by for name, one in reached.items()},
+        spread={name: one.spread for name, one in reached.items()},
+        instructions={name: kernels.find_instructions(name) for name in reached},
+        threads=setup.threads,
         bandwidth_gbytes_s=levels[-1].gbytes_s,
         bandwidths=curve,
         levels=levels,

@@ -42,8 +42,8 @@ def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
 
 def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
     """Find the newest bandwidths of this machine with these threads, of any engine."""
-    alike = [peaks for known, peaks in _read_records(config) if _agree(known, key, ALIKE)]
-    return (alike[-1].bandwidths or None) if alike else None
+    matching = [peaks for known, peaks in _read_records(config) if _agree(known, key, ALIKE)]
+    return (matching[-1].bandwidths or None) if matching else None
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:

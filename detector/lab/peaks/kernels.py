@@ -168,13 +168,13 @@ def _add_conv(
     return builder.conv(name, x, weight, bias, strides=[1, 1], pads=pads)
 
 
-def _convert(network: Network, wanted: str) -> Network:
-    if wanted == network.precision:
+def _convert(network: Network, precision: str) -> Network:
+    if precision == network.precision:
         return network
-    if wanted in ("fp16", "bf16"):
+    if precision in ("fp16", "bf16"):
         from detector.core.models.graph.halves import convert_to_halves
 
-        return convert_to_halves(network, wanted)
+        return convert_to_halves(network, precision)
     from detector.core.models.graph.qdq import depthwise_inputs, quantised_graph, tensors_to_measure
     from detector.core.models.graph.ranges import measure_ranges
 
@@ -184,5 +184,5 @@ def _convert(network: Network, wanted: str) -> Network:
     ranges = measure_ranges(
         graph, tensors_to_measure(graph), slots, "minmax", by_channel=by_channel
     )
-    graph = quantised_graph(graph, ranges, (), wanted)
-    return replace(network, graph=graph, precision=wanted)
+    graph = quantised_graph(graph, ranges, (), precision)
+    return replace(network, graph=graph, precision=precision)

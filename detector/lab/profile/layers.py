@@ -26,7 +26,7 @@ from detector.lab.analysis.layers import (
     sum_by_block,
     sum_by_type,
 )
-from detector.lab.peaks import PeaksOf, find_peaks, measure_again
+from detector.lab.peaks import PeakSetup, find_peaks, measure_again
 from detector.lab.profile.base import Occasion, Pass, Varies
 from detector.lab.profile.batches import open_with_batches
 from detector.lab.session.network import LayerRow, LayersFacts, Peaks
@@ -97,7 +97,7 @@ def _below_peaks(
 ) -> tuple[Peaks, list[LayerRow]]:
     engine, options = machine.engine, machine.options
     assert options is not None
-    wanted = PeaksOf(engine.name, engine.precision, engine.threads, options.own)
+    wanted = PeakSetup(engine.name, engine.precision, engine.threads, options.own)
     peaks = find_peaks(wanted, occasion.config)
     rows = layer_rows(layers, peaks)
     for _ in range(MORE):

@@ -31,7 +31,6 @@ from detector.lab.analysis.loop.what_if import (
     LEAST,
     Turns,
     compare_turns,
-    interval,
     list_candidates,
     list_doubts,
     stage_share,
@@ -44,7 +43,7 @@ from detector.lab.profile.stand_ins import (
     what_replaces,
     why_none,
 )
-from detector.lab.session.passes import WhatIfFacts
+from detector.lab.session.passes import Interval, WhatIfFacts
 
 if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
@@ -106,8 +105,8 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
     return WhatIfFacts(
         frames=frames,
         rounds=min(map(len, turns.changed.values())),
-        fps=interval([1 / one for one in turns.plain]),
-        frame_ms=interval([1e3 * one for one in turns.plain]),
+        fps=Interval.over([1 / one for one in turns.plain]),
+        frame_ms=Interval.over([1e3 * one for one in turns.plain]),
         changes=compare_turns(turns, {one.name: (one.stage, one.how) for one in changes}),
         not_measured=not_measured,
         doubts=list_doubts(frames, turns.plain, document),

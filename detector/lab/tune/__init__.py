@@ -56,12 +56,12 @@ def tune(
     watch("the defaults", 0.0, seconds)
     plain, pinned = run_defaults(source, config)
     turns = take_turns(source, pinned)
-    found = Search(turns, config, plain, floor, seconds, watch, target, clock, start).find(source)
+    result = Search(turns, config, plain, floor, seconds, watch, target, clock, start).find(source)
     kind = SourceReading.of(config).kind_of(source)
-    if not use or not found.settings or kind is None:
-        return replace(found, input_kind=kind)
-    kept = keep(found, config, plain, kind)
-    return replace(found, input_kind=kind, kept=str(kept))
+    if not use or not result.settings or kind is None:
+        return replace(result, input_kind=kind)
+    path = keep(result, config, plain, kind)
+    return replace(result, input_kind=kind, kept=str(path))
 
 
 def run_defaults(source: str, config: Config) -> tuple[DefaultRun, Config]:
@@ -84,8 +84,8 @@ def run_defaults(source: str, config: Config) -> tuple[DefaultRun, Config]:
         str(model.network.sha256),
     )
     pinned = pin_choices(model.config or config, document, model.engine.device)
-    asked = config.runtime
-    runtime = replace(pinned.runtime, threads=asked.threads, concurrency=asked.concurrency)
+    requested = config.runtime
+    runtime = replace(pinned.runtime, threads=requested.threads, concurrency=requested.concurrency)
     return plain, replace(pinned, runtime=runtime, output=replace(config.output, run_dir=None))
 
 

@@ -89,8 +89,8 @@ def _list_engines(config: Config, plain: DefaultRun) -> Iterator[Adjustment]:
 def _list_requests(config: Config) -> Iterator[Adjustment]:
     cores, runtime = usable_cores(), config.runtime
     if not (runtime.threads or runtime.concurrency):
-        wanted = [(1, cores), (cores, 1), (cores + 1, 1), (max(1, cores // 2), 2)]
-        for requests, threads in dict.fromkeys(wanted):
+        pairs = [(1, cores), (cores, 1), (cores + 1, 1), (max(1, cores // 2), 2)]
+        for requests, threads in dict.fromkeys(pairs):
             yield Adjustment("requests", {"concurrency": requests, "threads": threads})
     if runtime.batch == 1:
         yield from (Adjustment("requests", {"batch": size}) for size in (2, 4))

@@ -29,28 +29,28 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
     return head + str(yaml.safe_dump(grouped, sort_keys=False))
 
 
-def keep(found: Tuning, config: Config, plain: DefaultRun, kind: str) -> Path:
+def keep(result: Tuning, config: Config, plain: DefaultRun, kind: str) -> Path:
     """Add a search with options to the records; return their path. Raises OutputError."""
-    assert found.after is not None
+    assert result.after is not None
     rows = [
         measurements.row(
-            settings.get("engine", found.engine),
-            settings.get("precision", found.precision),
+            settings.get("engine", result.engine),
+            settings.get("precision", result.precision),
             settings,
-            found.agreement,
+            result.agreement,
             end_to_end=speed,
         )
-        for settings, speed in ((found.settings, found.after), ({}, found.before))
+        for settings, speed in ((result.settings, result.after), ({}, result.before))
     ]
     record = measurements.make(
         config,
         "tune",
         rows,
-        model=found.model,
+        model=result.model,
         model_sha256=plain.model_sha256,
         model_input=plain.model_input,
         input_kind=kind,
-        rounds=found.rounds,
-        source=found.source,
+        rounds=result.rounds,
+        source=result.source,
     )
     return measurements.keep(record, config)

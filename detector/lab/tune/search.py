@@ -197,8 +197,8 @@ class Search:
                 break
             several = [best, *changes[at : at + MOST_OPEN - 1]]
             ranked = partial(self._rank, several, floor)
-            if found := ranked(self._try(several, partial(self._choose_half, ranked))):
-                best = several[found[0]]
+            if ranking := ranked(self._try(several, partial(self._choose_half, ranked))):
+                best = several[ranking[0]]
         return best
 
     def _rank(
@@ -388,7 +388,7 @@ class Search:
         raced = [one for one in self.finals if one.settings == settings]
         final = raced[-1] if raced else self.finals[-1] if self.finals else None
         defaults = [self._fps_of({})] if final is None else final.defaults.rates
-        found = Tuning(
+        result = Tuning(
             model=self.plain.model,
             engine=self.plain.engine,
             precision=self.plain.precision,
@@ -406,11 +406,11 @@ class Search:
             notes=tuple(self._remarks()),
         )
         if final is None:
-            return found
+            return result
         own, before = final.own, final.defaults
         sizes = own.video_bytes, before.video_bytes
         return replace(
-            found,
+            result,
             rounds=len(own.rates),
             after=Interval.over(own.rates),
             ratio=Interval.over([a / b for a, b in zip(own.rates, before.rates, strict=True)]),

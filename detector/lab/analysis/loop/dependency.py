@@ -49,8 +49,8 @@ def dependency_rows(
             name = _name_in_stage(call_name, stage)
             waited[name] += max(0, round(seconds * 1e9) - on_path[name])
     for each in waits.values():
-        for what, seconds in each.items():
-            waited[f"wait for {what}"] += round(seconds * 1e9)
+        for queue, seconds in each.items():
+            waited[f"wait for {queue}"] += round(seconds * 1e9)
     total = sum(on_path.values()) or 1
     names = sorted({*on_path, *waited}, key=lambda name: (-on_path[name], -waited[name], name))
     return [

@@ -98,14 +98,10 @@ class Turns:
         self.changed.setdefault(change, []).append(with_it)
         self.beside.setdefault(change, []).append((before + after) / 2)
 
-    def drop(self, change: str, why: str) -> None:
-        self.failed[change] = why
+    def drop(self, change: str, reason: str) -> None:
+        self.failed[change] = reason
         self.changed.pop(change, None)
         self.beside.pop(change, None)
-
-
-def interval(values: Sequence[float]) -> Interval:
-    return Interval(statistics.median(values), min(values), max(values))
 
 
 def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> list[Change]:
@@ -121,10 +117,10 @@ def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> li
                 change=change,
                 stage=stage,
                 how=replacement,
-                fps=interval([ratio / plain_s for ratio in ratios]),
-                frame_ms=interval([1e3 * plain_s / ratio for ratio in ratios]),
-                fps_ratio=interval(ratios),
-                frame_ratio=interval([with_it / without for with_it, without in pairs]),
+                fps=Interval.over([ratio / plain_s for ratio in ratios]),
+                frame_ms=Interval.over([1e3 * plain_s / ratio for ratio in ratios]),
+                fps_ratio=Interval.over(ratios),
+                frame_ratio=Interval.over([with_it / without for with_it, without in pairs]),
             )
         )
     return sorted(rows, key=lambda row: -row.fps_ratio.median)
@@ -138,8 +134,8 @@ def list_doubts(
     if frames < FEW:
         few = counted(frames, "frame", "is")
         reasons.append(f"{few} few: start and end weigh as much as the steady state")
-    if (apart := max(plain) / min(plain) - 1) > APART:
-        reasons.append(f"in this pass the unchanged run varied by {apart:.0%}")
+    if (spread := max(plain) / min(plain) - 1) > APART:
+        reasons.append(f"in this pass the unchanged run varied by {spread:.0%}")
     if document is not None:
         others = describe_others(document.verdict.others_cores, document.cpu.cores)
         reasons += [f"{others}, so they also use what a change frees"] if others else []

@@ -353,17 +353,17 @@ class _MomentIndex:
 
     def mhz(self, start: int, end: int) -> float | None:
         values = self._moments.mhz
-        found = [values[row] for row, _ in self._shares(start, end)] if values else []
-        return sum(found) / len(found) if found else None
+        clocks = [values[row] for row, _ in self._shares(start, end)] if values else []
+        return sum(clocks) / len(clocks) if clocks else None
 
     def collected(self, one: Activity) -> tuple[float, int]:
         """Return the ms of garbage collections in a call, and their highest generation."""
-        found = [
+        overlaps = [
             (min(one.end_ns, each.end_ns) - max(one.start_ns, each.start_ns), each.generation)
             for each in self._moments.collections
             if each.start_ns < one.end_ns and each.end_ns > one.start_ns
         ]
-        return sum(ns for ns, _ in found) / 1e6, max((which for _, which in found), default=0)
+        return sum(ns for ns, _ in overlaps) / 1e6, max((which for _, which in overlaps), default=0)
 
 
 def _ms(one: Activity) -> float:

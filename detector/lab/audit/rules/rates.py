@@ -58,6 +58,7 @@ def _read_latency_and_fps(table: AuditTable) -> Iterator[tuple[int, Number, Numb
 
 
 def _count_pictures(table: AuditTable) -> float | None:
+    """Return how many pictures each latency covers; None if not the same number in all rows."""
     counts = [time * rate for _, time, rate, _ in _read_latency_and_fps(table)]
     if len(counts) < 2:
         return None

@@ -219,10 +219,10 @@ def claim_within_spread(table: AuditTable) -> Iterator[Hit]:
         for row, (stated, other) in enumerate(zip(ratios.numbers, column.numbers, strict=True)):
             if not (first and stated and other and base is not None and row != base):
                 continue
-            apart = abs(stated.value - 1) > 0.005 and not stated.spread
+            claimed = abs(stated.value - 1) > 0.005 and not stated.spread
             ratio = first / other if column.quantity == TIME else other / first
-            apart = apart and ratio.meets(stated, 0.05)
-            if apart and first.spread and other.spread and first.meets(other):
+            claimed = claimed and ratio.meets(stated, 0.05)
+            if claimed and first.spread and other.spread and first.meets(other):
                 yield Hit(
                     f"{column.title}: {column.texts[row]} and {column.texts[base]} overlap; the "
                     f"ratio {ratios.texts[row]} cannot be separated from 1",

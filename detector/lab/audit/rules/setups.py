@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
@@ -25,57 +26,45 @@ def _compares(table: AuditTable) -> bool:
     return table.rows > 1 and bool(table.all(TIME, RATE))
 
 
-def find_difference_in(setting: str) -> Callable[[AuditTable], Iterator[Hit]]:
-    def find(table: AuditTable) -> Iterator[Hit]:
-        if not _compares(table) or table.rows > MOST_ROWS:
+def _find_difference(setting: str, table: AuditTable) -> Iterator[Hit]:
+    if not _compares(table) or table.rows > MOST_ROWS:
+        return
+    # Models may differ in input size, which is part of a model.
+    part_of_model = setting in (kinds.SIZE, kinds.MODEL)
+    for subject in (kinds.ENGINE,) if part_of_model else (kinds.ENGINE, kinds.MODEL):
+        settings = [table.setting(row) for row in range(table.rows)]
+        stated = [
+            (row, one[subject], one[setting])
+            for row, one in enumerate(settings)
+            if subject in one and one.get(setting)
+        ]
+        subjects, values = {one[1] for one in stated}, {one[2] for one in stated}
+        if len(subjects) < 2 or len(values) < 2 or len(stated) < table.rows:
+            continue
+        pairs = [(a, b) for a in stated for b in stated if a[0] < b[0] and a[1] != b[1]]
+        if all(a[2] != b[2] for a, b in pairs):
+            shown_pairs = "; ".join(f"{one[1]}: {one[2]}" for one in stated[:4])
+            yield Hit(
+                f"{shown_pairs}: {subject} and {setting} change together in every pair of rows",
+                rows=tuple(table.labels[row] for row, *_ in stated[:6]),
+            )
             return
-        # Models may differ in input size, which is part of a model.
-        part_of_model = setting in (kinds.SIZE, kinds.MODEL)
-        for subject in (kinds.ENGINE,) if part_of_model else (kinds.ENGINE, kinds.MODEL):
-            settings = [table.setting(row) for row in range(table.rows)]
-            stated = [
-                (row, one[subject], one[setting])
-                for row, one in enumerate(settings)
-                if subject in one and one.get(setting)
-            ]
-            subjects, values = {one[1] for one in stated}, {one[2] for one in stated}
-            if len(subjects) < 2 or len(values) < 2 or len(stated) < table.rows:
-                continue
-            pairs = [(a, b) for a in stated for b in stated if a[0] < b[0] and a[1] != b[1]]
-            if all(a[2] != b[2] for a, b in pairs):
-                shown_pairs = "; ".join(f"{one[1]}: {one[2]}" for one in stated[:4])
-                yield Hit(
-                    f"{shown_pairs}: {subject} and {setting} change together in every pair of rows",
-                    rows=tuple(table.labels[row] for row, *_ in stated[:6]),
-                )
-                return
-
-    return find
 
 
 def _make_rule(setting: str, bad: tuple[str, str], same: str) -> Rule:
-    head = f"engine,{TITLES[setting]},FPS\n"
+    head = f"engine,{TITLES.get(setting, setting)},FPS\n"
     return Rule(
         f"{setting.replace(' ', '-')}-differs",
         "warning",
         f"the compared rows also differ in {setting}",
         f"add a row with the same {setting} for each, or compare only rows that share it",
-        find_difference_in(setting),
+        partial(_find_difference, setting),
         bad=f"{head}pytorch,{bad[0]},10\ntensorrt,{bad[1]},40\n",
         clean=f"{head}pytorch,{same},10\ntensorrt,{same},25\n",
     )
 
 
-TITLES = {
-    kinds.MODEL: "model",
-    kinds.PRECISION: "precision",
-    kinds.BATCH: "batch",
-    kinds.SIZE: "input size (pixels)",
-    kinds.THREADS: "threads",
-    kinds.DEVICE: "device",
-    kinds.DECODER: "decoder",
-    kinds.CLIP: "video",
-}
+TITLES = {kinds.SIZE: "input size (pixels)", kinds.CLIP: "video"}  # if not the setting's name
 PRECISION_DIFFERS = _make_rule(kinds.PRECISION, ("fp32", "fp16"), "fp16")
 MODEL_DIFFERS = _make_rule(kinds.MODEL, ("yolov5s", "yolov5n"), "yolov5s")
 BATCH_DIFFERS = _make_rule(kinds.BATCH, ("1", "16"), "8")
@@ -143,8 +132,8 @@ def precision_not_executed(table: AuditTable) -> Iterator[Hit]:
 def several_changes_at_once(table: AuditTable) -> Iterator[Hit]:
     for column in table.all(kinds.CHANGES):
         rows = [row for row, text in enumerate(column.texts) if len(SPLIT.split(text)) > 1]
-        alone = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
-        if rows and not alone:
+        has_single = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
+        if rows and not has_single:
             yield Hit(
                 f"{column.texts[rows[0]]!r} in one row, {len(rows)} such rows; none has one change",
                 rows=tuple(table.labels[row] for row in rows),

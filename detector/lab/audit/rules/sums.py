@@ -150,8 +150,8 @@ def fraction_called_percent(case: Case) -> Iterator[Hit]:
                 )
         for column in table.all(SHARE):
             numbers = column.known
-            alone = _is_time_share(column) and len(numbers) > 2 and not _mixes_settings(table)
-            if alone and total(numbers).scaled(100).meets(exact(1), 0.005):
+            is_whole = _is_time_share(column) and len(numbers) > 2 and not _mixes_settings(table)
+            if is_whole and total(numbers).scaled(100).meets(exact(1), 0.005):
                 yield Hit(
                     f"the rows of {column.title!r} add up to {show(100 * total(numbers).value)}, "
                     "as fractions would; percentages would add up to 100",

@@ -79,8 +79,10 @@ def _compare_counts(case: Case) -> Iterator[Hit]:
             continue
         rate, time = table.find(WORK_RATE), find_latency(table)
         if rate and time and models:
-            made = zip(models, rate.numbers, time.numbers, strict=True)
-            counts.append((table.name, {m: r.value * t.value for m, r, t in made if m and r and t}))
+            figures = zip(models, rate.numbers, time.numbers, strict=True)
+            counts.append(
+                (table.name, {m: r.value * t.value for m, r, t in figures if m and r and t})
+            )
     for at, (first, one) in enumerate(counts):
         for second, other in counts[at + 1 :]:
             ratios = {m: one[m] / other[m] for m in one if other.get(m)}
@@ -114,10 +116,10 @@ def _check_first_layer(table: AuditTable, case: Case) -> Iterator[Hit]:
         return
     pixels = int(input_size[1]) * int(input_size[2])
     filters = [
-        (size.value / (3 * k * k + more), k)
+        (size.value / (3 * k * k + extra), k)
         for k in (1, 3, 5, 6, 7)
-        for more in (0, 1, 2)
-        if size.value % (3 * k * k + more) == 0 and size.value / (3 * k * k + more) % 8 == 0
+        for extra in (0, 1, 2)
+        if size.value % (3 * k * k + extra) == 0 and size.value / (3 * k * k + extra) % 8 == 0
     ]
     counts = [(out, k, pixels * out * 3 * k * k / s) for out, k in filters for s in (1, 4)]
     if counts and not any(stated.low <= macs <= stated.high for *_, macs in counts):
@@ -313,12 +315,12 @@ def peak_too_low(case: Case) -> Iterator[Hit]:
         cores = next((v.value for n, (_, v) in table.facts.items() if n == "cores"), None)
         cores = case.machine.number("cores") or cores
         per = next((v.value for n, (_, v) in table.facts.items() if "per cycle" in n), None)
-        given = case.machine.number("flops_per_cycle")
+        stated_flops = case.machine.number("flops_per_cycle")
         clock = case.machine.number("clock") or max(
             (v.value for v in clocks.values()), default=None
         )
         for name, peak in stated:
-            flops = given or per
+            flops = stated_flops or per
             if not (cores and clock and flops):
                 continue
             best = cores * clock * flops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 CONVERTING = ("Cast", "QuantizeLinear", "DequantizeLinear")
 AT_ONCE = 32  # tensors to read in one run: about 50 MB for a network at 640x640
-ENDINGS = ("_fp16", "_bf16", "_tap")
+ENDING = re.compile("_(fp16|bf16|tap)$")
 
 
 @dataclass(frozen=True)
@@ -41,25 +42,28 @@ def common_points(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Point]:
     left, right = _map_floats(a, _list_tensors(b)), _map_floats(b, _list_tensors(a))
     shapes = tensor_shapes(a), tensor_shapes(b)
     outputs = {info.name for model in (a, b) for info in model.graph.output}
-    makers = {made: node for node in a.graph.node for made in node.output}
+    producers = {tensor: node for node in a.graph.node for tensor in node.output}
     names = {tensor: name for name, tensor in left.items()}
     sources: dict[str, frozenset[str]] = {}  # tensor of A -> nearest points before it
     computed: dict[str, bool] = {}
     points = []
     for node in a.graph.node:
-        tensors = [name for name in node.input if name in makers]
-        leads = frozenset().union(*(sources[tensor] for tensor in tensors))
-        weighs = node.op_type in MULTIPLYING or any(computed[tensor] for tensor in tensors)
-        for made in node.output:
-            sources[made], computed[made] = leads, weighs
-            name = names.get(made)
-            if name is None or name not in right or {made, name} & outputs:
+        inputs = [name for name in node.input if name in producers]
+        nearest = frozenset().union(*(sources[tensor] for tensor in inputs))
+        has_weights = node.op_type in MULTIPLYING or any(computed[tensor] for tensor in inputs)
+        for tensor in node.output:
+            sources[tensor], computed[tensor] = nearest, has_weights
+            name = names.get(tensor)
+            if name is None or name not in right or {tensor, name} & outputs:
                 continue
-            if shapes[0].get(made, ()) != shapes[1].get(right[name], (0,)) or not shapes[0][made]:
+            if (
+                shapes[0].get(tensor, ()) != shapes[1].get(right[name], (0,))
+                or not shapes[0][tensor]
+            ):
                 continue
-            kind = str(makers.get(name, node).op_type)
-            points.append(Point(name, made, right[name], kind, leads, weighs))
-            sources[made] = frozenset({name})
+            kind = str(producers.get(name, node).op_type)
+            points.append(Point(name, tensor, right[name], kind, nearest, has_weights))
+            sources[tensor] = frozenset({name})
     return points
 
 
@@ -80,21 +84,14 @@ def _map_floats(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
     origin: dict[str, str] = {}  # tensor -> the one that it was converted from
     for node in model.graph.node:
         converts = node.op_type in CONVERTING and node.input[0] not in constants
-        for made in node.output:
-            if converts and node.input[0] in origin and made not in others:
-                name = origin[made] = origin[node.input[0]]
+        for output in node.output:
+            if converts and node.input[0] in origin and output not in others:
+                name = origin[output] = origin[node.input[0]]
             else:
-                name = origin[made] = _strip_ending(made)
-            if kinds.get(made) in floats:
-                floats_by_name[name] = made
+                name = origin[output] = ENDING.sub("", output)
+            if kinds.get(output) in floats:
+                floats_by_name[name] = output
     return floats_by_name
-
-
-def _strip_ending(name: str) -> str:
-    for ending in ENDINGS:
-        if name.endswith(ending):
-            return name.removesuffix(ending)
-    return name
 
 
 def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Network:
@@ -143,12 +140,12 @@ def _list_inputs(node: onnx.NodeProto) -> Iterator[str]:
                 yield from _list_inputs(inner)
 
 
-class Tapped:
+class TensorReader:
     """Reads tensors inside a side's graph, for one picture. The engine runs the graph with an added
     output; if that fails or changes the other outputs, it runs a graph cut at the tensor."""
 
     def __init__(self, side: Any, slots: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """``slots``: all pictures up to the one, in case the engine keeps state between them."""
+        """``slots``: the picture after all earlier ones, since engines may keep state."""
         self._side, self._slots, self._outputs = side, slots, outputs
 
     def read(self, tensor: str, tolerance: float) -> tuple[Array, str]:

@@ -93,9 +93,9 @@ def _find_inside(fit: Letterbox, picture: Array) -> tuple[slice, slice]:
 
 def _resize(source: Array, like: Array, inner: tuple[slice, slice]) -> Iterator[tuple[str, Array]]:
     height, width = like[inner].shape[:2]
-    for name, way in RESIZES.items():
+    for name, interpolation in RESIZES.items():
         guess = like.copy()
-        guess[inner] = cv2.resize(source, (width, height), interpolation=way)[..., ::-1]
+        guess[inner] = cv2.resize(source, (width, height), interpolation=interpolation)[..., ::-1]
         yield name, guess
 
 
@@ -219,12 +219,14 @@ def classify_detections(
 ) -> Kind:
     """``nms``: A's; options of a ``partial`` are varied. ``count``: of A's detections."""
     if isinstance(nms, partial):
-        given = nms.keywords
-        if same(nms.func(candidates, **{**given, "agnostic": not given.get("agnostic")}), b):
+        options = nms.keywords
+        if same(nms.func(candidates, **{**options, "agnostic": not options.get("agnostic")}), b):
             scopes = ("within each class", "over all classes")
-            mine = bool(given.get("agnostic"))
+            mine = bool(options.get("agnostic"))
             return Kind(AGNOSTIC, f"A suppresses {scopes[mine]}, B {scopes[not mine]}")
         for iou in np.arange(0.05, 1.0, 0.05):
-            if given.get("iou") and same(nms.func(candidates, **{**given, "iou": float(iou)}), b):
-                return Kind(THRESHOLD, f"{given['iou']:g} and about {iou:.2f}")
+            if options.get("iou") and same(
+                nms.func(candidates, **{**options, "iou": float(iou)}), b
+            ):
+                return Kind(THRESHOLD, f"{options['iou']:g} and about {iou:.2f}")
     return Kind(COUNT, f"{count} and {len(b)}")

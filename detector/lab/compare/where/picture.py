@@ -85,8 +85,8 @@ def _enlarge(picture: Array) -> Array:
     factor = LONGEST / max(height, width)
     whole = max(1, int(factor)) if factor >= 1 else factor
     size = max(1, round(width * whole)), max(1, round(height * whole))
-    way = cv2.INTER_NEAREST if whole >= 1 else cv2.INTER_AREA
-    return np.asarray(cv2.resize(picture, size, interpolation=way))
+    interpolation = cv2.INTER_NEAREST if whole >= 1 else cv2.INTER_AREA
+    return np.asarray(cv2.resize(picture, size, interpolation=interpolation))
 
 
 def _draw_boxes(scene: Array, a: Array, b: Array) -> Array:

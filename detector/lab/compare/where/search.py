@@ -17,7 +17,7 @@ from detector.lab.compare.where.difference import (
     compare_tensors,
     tolerance_of,
 )
-from detector.lab.compare.where.graph import Point, Tapped, common_points, infer
+from detector.lab.compare.where.graph import Point, TensorReader, common_points, infer
 from detector.lab.compare.where.kinds import (
     COUNT,
     ROUNDING,
@@ -162,10 +162,10 @@ def _compare_slots(result: Differences, a: Side, b: Side, frames: Sequence[Frame
 
 def _include_fits(deviation: Deviation, a: Letterbox, b: Letterbox) -> Deviation:
     """Report different fits even if the pictures agree, since boxes are mapped back by the fit."""
-    alike = np.allclose(
+    same = np.allclose(
         (a.scale_x, a.scale_y, a.pad_x, a.pad_y), (b.scale_x, b.scale_y, b.pad_x, b.pad_y), 1e-4
     )
-    return deviation if alike else deviation._replace(differs=True)
+    return deviation if same else deviation._replace(differs=True)
 
 
 def _compare_outputs(
@@ -175,8 +175,8 @@ def _compare_outputs(
     with np.errstate(all="ignore"):
         mine = _run(a, slots)
         if a.input_shape != b.input_shape:
-            why = "the input sizes differ, so neither engine can read the other's input"
-            result.add(StageDifference("outputs", "raw outputs", untold=why))
+            reason = "the input sizes differ, so neither engine can read the other's input"
+            result.add(StageDifference("outputs", "raw outputs", untold=reason))
             return mine
         theirs = _run(b, slots)
         at, which, deviation = _worst_output(mine, theirs, tolerance)
@@ -256,7 +256,7 @@ class _TensorSearch:
     ) -> None:
         self._result, self._step = result, step
         self._tolerance = tolerance_of(a.precision, b.precision)
-        self._a, self._b = Tapped(a, slots, outputs[0]), Tapped(b, slots, outputs[1])
+        self._a, self._b = TensorReader(a, slots, outputs[0]), TensorReader(b, slots, outputs[1])
         self._compared: dict[str, tuple[Array, Array, Deviation]] = {}
         self._points: Sequence[Point] = ()
         if a.network.plan is not None or b.network.plan is not None:
@@ -314,9 +314,9 @@ class _TensorSearch:
             right, other = self._b.read(point.b, self._tolerance)
             deviation = compare_tensors(left, right, self._tolerance)
             self._compared[point.name] = left, right, deviation
-            way = how if how == other else f"{how}; {other}"
+            method = how if how == other else f"{how}; {other}"
             self._result.probes.append(
-                Probe(point.name, way, deviation.relative, deviation.differs)
+                Probe(point.name, method, deviation.relative, deviation.differs)
             )
         return self._compared[point.name][2]
 
@@ -365,8 +365,8 @@ def _compare_boxes(
         try:
             theirs.append(b.head(own))
         except (ValueError, IndexError, TypeError, ModelError) as error:
-            why = f"the head of B cannot read the outputs of A: {error}"
-            result.add(StageDifference("candidates", "candidates", untold=why))
+            reason = f"the head of B cannot read the outputs of A: {error}"
+            result.add(StageDifference("candidates", "candidates", untold=reason))
             return
     pairs = list(zip(candidates, theirs, strict=True))
     at, deviation = _worst((at, _compare_rows(*pair)) for at, pair in enumerate(pairs))

@@ -41,7 +41,7 @@ PLACES: Mapping[str, str] = {
 
 def where_command(
     source: str,
-    given: tuple[str, str],
+    texts: tuple[str, str],
     config_file: str | None,
     flags: Mapping[str, Any],
     picture: str,
@@ -53,17 +53,17 @@ def where_command(
     refuse_cameras([source])
     sources.refuse_pipe(source, "both sides read it")
     check_picture(picture)
-    configs = [parse_words(text, config_file, flags) for text in given]
+    configs = [parse_words(text, config_file, flags) for text in texts]
     sides: list[Side] = []
-    for text, config in zip(given, configs, strict=True):
+    for text, config in zip(texts, configs, strict=True):
         step(f"open {text}")
         sides.append(open_side(text, config, source))
     count = configs[0].input.frames or FRAMES
     result = search(sides[0], sides[1], count, step)
     path = write_picture(result, picture)
     document = Where(
-        a=given[0],
-        b=given[1],
+        a=texts[0],
+        b=texts[1],
         source=source,
         frames=result.frames,
         first=result.first,
@@ -87,8 +87,8 @@ def parse_words(text: str, config_file: str | None, flags: Mapping[str, Any]) ->
     if file != config_file and config_file is not None:
         raise UsageError(f"--where {text!r}: names a file of options; omit --config")
     defaults = {"precision": "fp32"} if file is None else {}
-    given = {name: value for name, value in flags.items() if value is not None}
-    return resolve_config(file, {**defaults, **given, **own})
+    typed = {name: value for name, value in flags.items() if value is not None}
+    return resolve_config(file, {**defaults, **typed, **own})
 
 
 def _split(text: str) -> list[str]:
@@ -158,9 +158,9 @@ def _open(loaded: LoadedModel, network: Network) -> Any:
     if network is loaded.network:
         return nullcontext(loaded.engine)  # left open
     assert loaded.options is not None
-    alone = replace(loaded.options, requests=1, concurrency=1, artefact=None)
-    alone = replace(alone, threads=loaded.engine.threads, device=loaded.engine.device)
-    return engines.open(loaded.engine.name, network, alone)
+    single = replace(loaded.options, requests=1, concurrency=1, artefact=None)
+    single = replace(single, threads=loaded.engine.threads, device=loaded.engine.device)
+    return engines.open(loaded.engine.name, network, single)
 
 
 def describe(result: Differences) -> str:
