@@ -53,13 +53,13 @@ def count_over_time(rows: SessionRows) -> FoundOverTime:
     if len(total) > CURVES:
         names.append(OTHERS)
     curves: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    for first, last in _split_into_bins(len(rows.frames)):
-        part = rows.frames[first:last]
+    for first, end in _split_into_bins(len(rows.frames)):
+        part = rows.frames[first:end]
         sums = Counter[str]()
         for frame in part:
             for name, count in frame.by_class.items():
                 sums[name if name in curves else OTHERS] += count
-        middle = (times[first] + times[last - 1]) / 2
+        middle = (times[first] + times[end - 1]) / 2
         for name, points in curves.items():
             points.append((middle, sums[name] / len(part)))
     return FoundOverTime(curves, unit, rows.left_out)

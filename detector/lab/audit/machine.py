@@ -36,7 +36,7 @@ class Machine:
 
 
 def read_machine(arguments: Sequence[str]) -> Machine:
-    """Read facts, each ``given`` as KEY=VALUE or as a YAML file of them. Raises UsageError."""
+    """Read facts, each given as KEY=VALUE or as a YAML file of them. Raises UsageError."""
     facts: dict[str, float | str] = {}
     for text in arguments:
         if "=" in text:

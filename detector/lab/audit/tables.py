@@ -49,7 +49,7 @@ class AuditColumn:
 @dataclass(frozen=True)
 class AuditTable:
     """``unread``: columns that are not read, and why. ``given``: titles that --columns renames.
-    ``facts``: of a table of quantities, name -> quantity and number; ``fact_texts``: as text."""
+    ``facts``: of a table of quantities, name -> quantity and number."""
 
     name: str
     columns: Sequence[AuditColumn]
@@ -57,7 +57,6 @@ class AuditTable:
     unread: Sequence[str] = ()
     facts: Mapping[str, tuple[str, Number]] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
-    fact_texts: Mapping[str, str] = field(default_factory=dict)
 
     def all(self, *quantities: str) -> list[AuditColumn]:
         return [column for column in self.columns if column.quantity in quantities]
@@ -145,16 +144,9 @@ def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) 
             )
     table = AuditTable(name, columns, len(rows))
     if facts := _read_facts(table, mark):
-        return replace(table, facts=facts, fact_texts=_read_texts(table))
+        return replace(table, facts=facts)
     unread = [f"{', '.join(map(repr, titles))}: {reason}" for reason, titles in reasons.items()]
     return replace(table, unread=unread)
-
-
-def _read_texts(table: AuditTable) -> dict[str, str]:
-    return {
-        cells[0].lower(): " ".join(cells[1:])
-        for cells in zip(*(one.texts for one in table.columns), strict=True)
-    }
 
 
 def _read_column(title: str, cells: list[str], mark: DecimalMark) -> tuple[AuditColumn, str]:

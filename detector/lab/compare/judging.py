@@ -38,10 +38,10 @@ class JudgedData(ScoredLabels):
 
 
 def open_dataset(dataset: str, mapping: str | None) -> JudgedData:
-    opened, classes = open_labels(EvalOptions(dataset, mapping=mapping))
+    opened, class_map = open_labels(EvalOptions(dataset, mapping=mapping))
     opened.check_readable()
     pictures, named = len(opened.pictures), DataSet(dataset, mapping)
-    return JudgedData(opened, classes, pictures=pictures, notes=opened.notes, given=named)
+    return JudgedData(opened, class_map, pictures=pictures, notes=opened.notes, given=named)
 
 
 def _score_in_process(

@@ -1,4 +1,4 @@
-"""``tune``: find the settings that run a source fastest here, or reach a target FPS cheapest."""
+"""``tune``: find the settings that run a source fastest, or reach a target FPS at least cost."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def take_turns(source: str, config: Config) -> Turns:
     frames have no detections."""
 
     def turns(
-        several: Sequence[Settings], frames: int, opens: Callable[[int], bool], stays: Stays
+        choices: Sequence[Settings], frames: int, opens: Callable[[int], bool], stays: Stays
     ) -> list[TuneRun]:
-        configs = [config.with_options(settings) for settings in several]
+        configs = [config.with_options(settings) for settings in choices]
         strides = [max(1, one.input.stride // max(1, config.input.stride)) for one in configs]
         limited = [
             replace(one, input=replace(one.input, frames=-(-frames // each)))
@@ -106,7 +106,7 @@ def take_turns(source: str, config: Config) -> Turns:
         def gather(variants: Sequence[Variant], found: Sequence[list[Detections]]) -> list[TuneRun]:
             return [_to_run(*one, frames) for one in zip(variants, found, strides, strict=True)]
 
-        return gather(*run_in_turns(source, limited, opens, lambda *now: stays(gather(*now))))
+        return gather(*run_in_turns(source, limited, opens, lambda *state: stays(gather(*state))))
 
     return turns
 

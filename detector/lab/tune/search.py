@@ -135,19 +135,19 @@ class Search:
     # ---- rounds
 
     def _race(
-        self, several: Sequence[Settings], stays: Stays, *, frames: int = 0, hurries: bool = True
+        self, choices: Sequence[Settings], stays: Stays, *, frames: int = 0, hurries: bool = True
     ) -> list[TuneRun]:
         """Run settings in alternating rounds. ``hurries``: skip those for which time is short."""
 
         def opens(at: int) -> bool:
-            self.watch(in_words(several[at]), self.clock() - self.start, self.seconds)
+            self.watch(in_words(choices[at]), self.clock() - self.start, self.seconds)
             return not hurries or self.has_time()
 
-        return self.turns(several, frames or self._frames, opens, stays)
+        return self.turns(choices, frames or self._frames, opens, stays)
 
-    def _try(self, several: Sequence[Settings], stays: Stays = lambda runs: ()) -> list[TuneRun]:
-        runs = self._race(several, stays)
-        for settings, run in zip(several, runs, strict=True):
+    def _try(self, choices: Sequence[Settings], stays: Stays = lambda runs: ()) -> list[TuneRun]:
+        runs = self._race(choices, stays)
+        for settings, run in zip(choices, runs, strict=True):
             if run.rates or run.error:
                 self._keep(settings, run)
         return runs
@@ -167,12 +167,12 @@ class Search:
     def _run_defaults(self) -> TuneRun:
         """Run the defaults, their engine's fp32 as reference, and with a target the ceilings."""
         reference = {"engine": self.plain.engine, "precision": "fp32"}
-        several = [{}, *([reference] if self.plain.precision != "fp32" else [])]
+        choices = [{}, *([reference] if self.plain.precision != "fp32" else [])]
         tops: dict[str, Settings] = {}
         if self.target is not None:
             tops = {"inference": NULL, "inference and video": {**NULL, "no_video": True}}
-        runs = self._race([*several, *tops.values()], lambda runs: (), hurries=False)
-        defaults, reference_run = runs[0], runs[len(several) - 1]
+        runs = self._race([*choices, *tops.values()], lambda runs: (), hurries=False)
+        defaults, reference_run = runs[0], runs[len(choices) - 1]
         if defaults.error is not None or not defaults.rates:
             raise EngineError(defaults.error or "the source gave no frame")
         if reference_run.error is not None:
@@ -180,7 +180,7 @@ class Search:
             self.notes.append(note)
         self._reference = (defaults if reference_run.error else reference_run).detections
         self.ceilings = {
-            name: run.fps for name, run in zip(tops, runs[len(several) :], strict=True) if run.rates
+            name: run.fps for name, run in zip(tops, runs[len(choices) :], strict=True) if run.rates
         }
         self._keep({}, defaults)
         return defaults
@@ -195,19 +195,19 @@ class Search:
         for at in range(0, len(changes), MOST_OPEN - 1):
             if not self.has_time():
                 break
-            several = [best, *changes[at : at + MOST_OPEN - 1]]
-            ranked = partial(self._rank, several, floor)
-            if ranking := ranked(self._try(several, partial(self._choose_half, ranked))):
-                best = several[ranking[0]]
+            choices = [best, *changes[at : at + MOST_OPEN - 1]]
+            ranked = partial(self._rank, choices, floor)
+            if ranking := ranked(self._try(choices, partial(self._choose_half, ranked))):
+                best = choices[ranking[0]]
         return best
 
     def _rank(
-        self, several: Sequence[Settings], floor: float, runs: Sequence[TuneRun]
+        self, choices: Sequence[Settings], floor: float, runs: Sequence[TuneRun]
     ) -> list[int]:
         """Rank settings that keep to the floor: most rounds first, then the fastest."""
         allowed = [
             at
-            for at, (settings, run) in enumerate(zip(several, runs, strict=True))
+            for at, (settings, run) in enumerate(zip(choices, runs, strict=True))
             if run.rates and run.error is None and self._is_allowed(settings, run, floor)
         ]
         return sorted(allowed, key=lambda at: (-len(runs[at].rates), -runs[at].fps))
@@ -241,7 +241,7 @@ class Search:
     def _holds(self, settings: Settings) -> bool:
         """Run a final against the defaults; return whether the settings meet the goal in each
         round. After LEAST_ROUNDS it ends with the first round in which they do not."""
-        several = [{}, settings] if settings else [{}]
+        choices = [{}, settings] if settings else [{}]
         left_s = max(0.0, self.seconds - (self.clock() - self.start))
         affordable = round(left_s * self.plain.fps / (2 * ROUNDS) * 0.8)  # the rest is loading
         frames = max(self._frames, min(MOST_FRAMES, FINAL_FACTOR * self._frames, affordable))
@@ -255,7 +255,7 @@ class Search:
             goes_on = done < ROUNDS and (done < LEAST_ROUNDS or meets(runs))
             return range(len(runs)) if goes_on and not any(one.error for one in runs) else ()
 
-        runs = self._race(several, stays, frames=frames, hurries=False)
+        runs = self._race(choices, stays, frames=frames, hurries=False)
         if any(one.error for one in runs):
             return False
         self.finals.append(Final(settings, runs[0], runs[-1]))
@@ -339,9 +339,9 @@ class Search:
             if not self.has_time():
                 return
             chosen = changes[at : at + MOST_OPEN - 1]
-            several = [best, *(combine(best, one, self.plain) for one in chosen)]
-            plain, *runs = self._try(several)
-            for change, settings, run in zip(chosen, several[1:], runs, strict=True):
+            choices = [best, *(combine(best, one, self.plain) for one in chosen)]
+            plain, *runs = self._try(choices)
+            for change, settings, run in zip(chosen, choices[1:], runs, strict=True):
                 if run.rates and run.error is None and plain.rates:
                     loss = self._loss_of(self._find_trial(settings), change.axis)
                     yield TuneStep(change, run.fps / plain.fps, loss)
@@ -438,6 +438,6 @@ def _stride_of(*changes: Adjustment) -> int:
     return max([1, *(int(one.settings.get("stride", 1)) for one in changes)])
 
 
-def _cost(loss: float, several: Sequence[Settings]) -> tuple[int, int, int]:
-    video = max((VIDEO.index(video_of(one)) for one in several), default=0)
-    return round(loss / STEP), video, sum(map(len, several))
+def _cost(loss: float, choices: Sequence[Settings]) -> tuple[int, int, int]:
+    video = max((VIDEO.index(video_of(one)) for one in choices), default=0)
+    return round(loss / STEP), video, sum(map(len, choices))

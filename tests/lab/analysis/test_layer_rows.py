@@ -80,7 +80,7 @@ def test_without_peaks_there_are_rates_and_no_bound():
         (3.0, 8.7, 10.5, 0.7, "other work interrupted"),
         (11.2, 10.9, 11.5, 0.5, "the profiler adds time inside the layers"),
         (7.0, 7.5, 11.0, 3.5, "takes 11.000 ms, of which 3.500 ms are outside"),
-        (7.0, 7.5, 8.0, 0.5, "busier during the unprofiled passes"),
+        (7.0, 7.5, 8.0, 0.5, "busier in the unprofiled passes"),
         (
             13.0,
             13.0,

@@ -99,24 +99,24 @@ def _number_tracks(
 
 def _hota(frames: Sequence[TrackedFrame], objects: int, tracks: int) -> tuple[float, float, float]:
     """Return HOTA and the accuracies of detection and association, as means over ``ALPHAS``."""
-    together = np.zeros((objects, tracks))
-    of_object, of_track = np.zeros((objects, 1)), np.zeros((1, tracks))
+    potential = np.zeros((objects, tracks))
+    object_counts, track_counts = np.zeros((objects, 1)), np.zeros((1, tracks))
     for frame in frames:
         union = frame.overlap.sum(0)[None] + frame.overlap.sum(1)[:, None] - frame.overlap
         share = np.divide(frame.overlap, union, out=np.zeros_like(union), where=union > EPSILON)
-        together[np.ix_(frame.objects, frame.tracks)] += share
-        of_object[frame.objects] += 1
-        of_track[0, frame.tracks] += 1
-    fit = together / np.maximum(of_object + of_track - together, EPSILON)
+        potential[np.ix_(frame.objects, frame.tracks)] += share
+        object_counts[frame.objects] += 1
+        track_counts[0, frame.tracks] += 1
+    alignment = potential / np.maximum(object_counts + track_counts - potential, EPSILON)
     matched = np.zeros((len(ALPHAS), objects, tracks))
     for frame in frames:
-        rows, columns = assign(fit[np.ix_(frame.objects, frame.tracks)] * frame.overlap)
+        rows, columns = assign(alignment[np.ix_(frame.objects, frame.tracks)] * frame.overlap)
         close = frame.overlap[rows, columns] >= ALPHAS[:, None] - EPSILON
         matched[:, frame.objects[rows], frame.tracks[columns]] += close
-    right = matched.sum(axis=(1, 2))
-    detection = right / np.maximum(of_object.sum() + of_track.sum() - right, 1)
-    joint = matched / np.maximum(of_object + of_track - matched, 1)
-    association = (matched * joint).sum(axis=(1, 2)) / np.maximum(right, 1)
+    correct = matched.sum(axis=(1, 2))
+    detection = correct / np.maximum(object_counts.sum() + track_counts.sum() - correct, 1)
+    similarity = matched / np.maximum(object_counts + track_counts - matched, 1)
+    association = (matched * similarity).sum(axis=(1, 2)) / np.maximum(correct, 1)
     hota = np.sqrt(detection * association)
     return float(hota.mean()), float(detection.mean()), float(association.mean())
 
@@ -143,8 +143,8 @@ def _count_clear_mot(frames: Sequence[TrackedFrame], objects: int) -> tuple[int,
 
 def _count_identified(frames: Sequence[TrackedFrame], objects: int, tracks: int) -> int:
     """Count the boxes that match the object to which their track is assigned."""
-    together = np.zeros((objects, tracks))
+    matches = np.zeros((objects, tracks))
     for frame in frames:
-        together[np.ix_(frame.objects, frame.tracks)] += frame.overlap >= LEAST_IOU - EPSILON
-    rows, columns = assign(together)
-    return int(together[rows, columns].sum())
+        matches[np.ix_(frame.objects, frame.tracks)] += frame.overlap >= LEAST_IOU - EPSILON
+    rows, columns = assign(matches)
+    return int(matches[rows, columns].sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 from detector.core.errors.text import counted
 from detector.lab.audit import columns as kinds
@@ -100,14 +101,10 @@ def _compare_counts(case: Case) -> Iterator[Hit]:
 
 def _check_first_layer(table: AuditTable, case: Case) -> Iterator[Hit]:
     """Compare the first layer's MACs with those that its parameters and input size imply."""
-    work, params, types = (
-        table.find(WORK, *MACS),
-        table.find(PARAMS),
-        table.find(kinds.NAME, "type"),
-    )
-    sizes = [
-        text for one in case.tables for name, text in one.fact_texts.items() if name == "input"
-    ]
+    work, params = table.find(WORK, *MACS), table.find(PARAMS)
+    types = table.find(kinds.NAME, "type")
+    facts = (zip(*(c.texts for c in one.columns), strict=True) for one in case.tables if one.facts)
+    sizes = [" ".join(cells[1:]) for cells in chain(*facts) if cells[0].lower() == "input"]
     input_size = re.search(r"(\d+)\s*[x×]\s*(\d+)", sizes[0]) if sizes else None
     if not (work and params and input_size and table.rows and types):
         return

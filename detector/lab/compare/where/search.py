@@ -275,7 +275,7 @@ class _TensorSearch:
             low, high = -1, len(points)  # low agrees, high differs
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (low, middle) if self.at(points[middle]).differs else (middle, high)
+                low, high = (low, middle) if self.check(points[middle]).differs else (middle, high)
             if high == len(points):
                 return None
             # A graph can run in many orders: a tensor of another branch may differ earlier. The
@@ -283,7 +283,8 @@ class _TensorSearch:
             known = {point.name: point for point in points}
             point = points[high]
             while earlier := next(
-                (known[name] for name in sorted(point.before) if self.at(known[name]).differs), None
+                (known[name] for name in sorted(point.before) if self.check(known[name]).differs),
+                None,
             ):
                 point = earlier
         except (EngineError, ModelError) as error:
@@ -297,17 +298,17 @@ class _TensorSearch:
             return None
         self._step("all tensors")
         try:
-            deviation = self.all(self._points)
-            steps = [one for one in self._points if _is_step(one, deviation, self._tolerance)]
+            deviations = self.measure_all(self._points)
+            steps = [one for one in self._points if _is_step(one, deviations, self._tolerance)]
             for point in steps[:1]:
                 for name in (point.name, *sorted(point.before)):
-                    self.at(next(one for one in self._points if one.name == name))
+                    self.check(next(one for one in self._points if one.name == name))
                 return self.describe(point)
         except (EngineError, ModelError):
             pass  # the outputs agree, and the tensors cannot be read
         return None
 
-    def at(self, point: Point) -> Deviation:
+    def check(self, point: Point) -> Deviation:
         if point.name not in self._compared:
             self._step(f"tensor {point.name}")
             left, how = self._a.read(point.a, self._tolerance)
@@ -320,7 +321,7 @@ class _TensorSearch:
             )
         return self._compared[point.name][2]
 
-    def all(self, points: Sequence[Point]) -> dict[str, float]:
+    def measure_all(self, points: Sequence[Point]) -> dict[str, float]:
         left = self._a.read_all([point.a for point in points])
         right = self._b.read_all([point.b for point in points])
         return {
@@ -342,9 +343,9 @@ class _TensorSearch:
         return _make_row(stage, what, None, deviation, kind), (left, right)
 
 
-def _is_step(point: Point, deviation: dict[str, float], coarse: float) -> bool:
-    before = max((deviation[name] for name in point.before), default=0.0)
-    return deviation[point.name] > max(coarse, STEP * before)
+def _is_step(point: Point, deviations: dict[str, float], coarse: float) -> bool:
+    before = max((deviations[name] for name in point.before), default=0.0)
+    return deviations[point.name] > max(coarse, STEP * before)
 
 
 # Boxes
