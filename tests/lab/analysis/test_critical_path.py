@@ -177,7 +177,7 @@ def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done()
         graph = activity_graph(run_of(one), loop)
         for at, activity in enumerate(graph.activities):
             edge = graph.binding(at)
-            ready = 0 if edge is None else graph.when(edge)
+            ready = 0 if edge is None else graph.time_of(edge)
             if activity.thread.startswith("worker") and workers > 1:
                 # Either of two idle workers may take a batch.
                 assert activity.start_ns >= ready
@@ -206,7 +206,7 @@ def test_a_real_run_keeps_to_the_graph(tmp_path, flags):
     causes = {edge.cause for _, edge in edges}
     assert causes == ({PROGRAM} if "sync" in flags else {PROGRAM, DATA, REQUEST, IMAGE})
     for at, edge in edges:
-        assert graph.when(edge) <= graph.activities[at].start_ns, (graph.activities[at], edge)
+        assert graph.time_of(edge) <= graph.activities[at].start_ns, (graph.activities[at], edge)
 
 
 def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
