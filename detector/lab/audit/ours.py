@@ -92,7 +92,7 @@ def _number(value: Any) -> str:
     return repr(value) if isinstance(value, int | float) else ""
 
 
-def _interval(value: Interval | Any) -> str:
+def _interval(value: Interval | None) -> str:
     if value is None:
         return ""
     return f"{value.median!r} [{value.low!r}..{value.high!r}]"

@@ -55,7 +55,7 @@ def _score_in_process(
             try:
                 opening = replace(opening, folder=str(folder))
                 command = Command("judge_data", opening=opening, data=data)
-                scores, reply = process.ask(command, MeanAccuracy)
+                scores, reply = process.request(command, MeanAccuracy)
                 with suppress(OSError):
                     process.close()
             finally:

@@ -48,7 +48,7 @@ from detector.lab.session.network import Peaks
 
 ROUND = Command("round")
 FRAMES = 60  # in a round, by default: two seconds at 30 FPS
-EACH_MODELS = "fp32 of the same model"
+FP32_OF_EACH = "fp32 of the same model"
 Watch = Callable[[str, int, int], object]  # called with the step, its number and their total
 
 
@@ -128,9 +128,9 @@ def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
     for variant in variants if plan.dataset is not None else ():
         step(f"judge {variant.name}")
         if variant.error is None and plan.dataset is not None:
-            plan.dataset.judge(variant, _config_of(plan, variant), plan.source)
+            plan.dataset.judge(variant, _make_config(plan, variant), plan.source)
     watch("done", steps, steps)
-    reference = references[0] if len(references) == 1 else EACH_MODELS
+    reference = references[0] if len(references) == 1 else FP32_OF_EACH
     return compare_variants(variants, _describe_shared(plan, variants, reference), look), variants
 
 
@@ -146,7 +146,7 @@ def take_rounds(
         done += 1
         for at, variant in plan.dice.sample(turns, len(turns)):
             step(f"round {done} of {plan.most_rounds}: {variant.name}")
-            if variant.error is None and (answer := workers.ask(at, variant, ROUND, Round)):
+            if variant.error is None and (answer := workers.request(at, variant, ROUND, Round)):
                 variant.rounds.append(answer)
         if plan.rounds is not None:
             if done >= plan.rounds:
@@ -187,7 +187,7 @@ def run_in_turns(
         while running:
             for at in dice.sample(running, len(running)):
                 keeps = not variants[at].rounds
-                answer = workers.ask(at, variants[at], Command("round", keeps=keeps), Round)
+                answer = workers.request(at, variants[at], Command("round", keeps=keeps), Round)
                 if answer is None:
                     running.remove(at)
                     continue
@@ -239,18 +239,18 @@ class Workers:
         self.children: dict[int, Process] = {}
 
     def open(self, at: int, variant: Variant, plan: Rounds) -> None:
-        self.open_as(at, variant, plan.source, _config_of(plan, variant))
+        self.open_as(at, variant, plan.source, _make_config(plan, variant))
 
     def open_as(self, at: int, variant: Variant, source: str, config: Config) -> None:
         place = self._folder / str(at)
         place.mkdir()
         self.children[at] = Process(place, self._folder)
         opening = VariantOpening(config.as_dict(), source, str(place))
-        variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)
+        variant.facts = self.request(at, variant, Command("open", opening), VariantFacts)
 
-    def ask(self, at: int, variant: Variant, command: Command, kind: type[Kind]) -> Kind | None:
+    def request(self, at: int, variant: Variant, command: Command, kind: type[Kind]) -> Kind | None:
         """Return None if the variant failed: its ``error`` says why, and its process has ended."""
-        answer, reply = self.children[at].ask(command, kind)
+        answer, reply = self.children[at].request(command, kind)
         if answer is None:
             variant.error, variant.exit_code = reply.error, reply.exit_code
             self.close(at)
@@ -280,7 +280,7 @@ def with_frames(config: Config) -> Config:
     return replace(config, input=replace(config.input, frames=frames))
 
 
-def _config_of(plan: Rounds, variant: Variant) -> Config:
+def _make_config(plan: Rounds, variant: Variant) -> Config:
     config = with_frames(plan.config)
     runtime = replace(
         config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch
@@ -299,7 +299,7 @@ def _check_all(
     for at, variant in numbered:
         step(f"check {variant.name}")
         if variant.error is None:
-            answer = workers.ask(at, variant, Command("check"), Digests)
+            answer = workers.request(at, variant, Command("check"), Digests)
             if answer is not None:
                 variant.frames_digest = answer.frames_digest
                 found[at] = read_detections(answer.detections)
@@ -337,7 +337,7 @@ def _run_reference(
         workers.open(at, variant, plan)
         if variant.error is not None:
             continue
-        answer = workers.ask(at, variant, Command("check"), Digests)
+        answer = workers.request(at, variant, Command("check"), Digests)
         if answer is not None:
             detections = read_detections(answer.detections)
             workers.close(at)
@@ -359,7 +359,7 @@ def _judge(workers: Workers, at: int, variant: Variant, labels: Labels) -> None:
     assert facts is not None
     bound = labels.bind(facts.class_names)
     mapping = MappedClasses(bound.targets, bound.groups)
-    answer = workers.ask(at, variant, Command("judge", mapping=mapping), Judgement)
+    answer = workers.request(at, variant, Command("judge", mapping=mapping), Judgement)
     variant.memory_mb = memory_mb
     reason, variant.error, variant.exit_code = variant.error, None, 0
     if answer is not None:

@@ -140,7 +140,7 @@ class Process:
             lambda pipe: python(module, pipe, shared), folder / "stderr.txt", **more
         )
 
-    def ask(self, command: Command, kind: type[Kind]) -> tuple[Kind | None, Reply]:
+    def request(self, command: Command, kind: type[Kind]) -> tuple[Kind | None, Reply]:
         pipe = self._child.pipe
         try:
             send(pipe, command)

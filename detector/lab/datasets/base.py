@@ -112,6 +112,8 @@ def make_picture(
 
 
 class Lookup:
+    """Finds the indexes of pictures in a dataset; None if they are not in it."""
+
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         pictures = dataset.pictures
@@ -187,6 +189,7 @@ class RowCollector:
         self._listed: set[int] = set()
 
     def register(self, at: int | None, name: Any) -> int | None:
+        """Note whether the picture ``name`` is in the dataset, and return its index ``at``."""
         if at is None:
             self._unknown.add(name)
         else:
