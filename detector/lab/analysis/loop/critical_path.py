@@ -82,11 +82,11 @@ class CriticalPath:
         )
 
 
-def find_path(session: SavedSession) -> CriticalPath | None:
-    activities = activities_of(session.spans)
+def find_path(session: SavedSession, source: int = 0) -> CriticalPath | None:
+    activities = activities_of(session.spans, source)
     if not activities:
         return None
-    shape = LoopShape.of(session.document.loop[0])
+    shape = LoopShape.of(session.document.loop[source])
     return critical_path(activity_graph(activities, shape))
 
 
