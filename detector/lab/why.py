@@ -11,7 +11,7 @@ from detector.core.errors import UsageError
 from detector.core.session.document import SessionDocument
 from detector.core.timeline.rows import NOT_KNOWN
 from detector.lab.analysis.loop.activities import LoopShape, activities_of
-from detector.lab.analysis.loop.why import Explanation, Known
+from detector.lab.analysis.loop.why import Explanation, RunEvidence
 from detector.lab.session.passes import MomentsFacts
 from detector.lab.session.read import SavedSession
 from detector.lab.session.rows import read_rows
@@ -47,7 +47,7 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
     )
 
 
-def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, str]]:
+def gather(session: SavedSession, clip: bool = True) -> tuple[RunEvidence, dict[str, str]]:
     """Return the facts besides spans, and missing facts -> how to get them. ``clip``: allow to read
     the video for key frames."""
     absent: dict[str, str] = {}
@@ -72,7 +72,7 @@ def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, s
         except UsageError as error:
             absent["key frames"] = f"{first.video.path}: {error}"
     cores, used = session.document.environment.cpu.cores, first.verdict.others_cores
-    return Known(moments, boxes, keys, (used or 0.0) / (cores or 1)), absent
+    return RunEvidence(moments, boxes, keys, (used or 0.0) / (cores or 1)), absent
 
 
 def find_key_frames(document: SessionDocument) -> set[int]:

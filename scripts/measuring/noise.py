@@ -37,7 +37,7 @@ def slowness(dice: np.random.Generator, turns: int) -> Iterator[float]:
         turn += 1
 
 
-class FakeCrew:
+class FakeWorkers:
     """Replaces the processes of a comparison. ``slower``: variant -> its extra time."""
 
     def __init__(self, seed: int, slower: dict[int, float]) -> None:
@@ -48,7 +48,7 @@ class FakeCrew:
     def open(self, at: int, variant: Variant, plan: Rounds) -> None:
         pass
 
-    def ask(self, at: int, variant: Variant, command: object, kind: object) -> Round:
+    def request(self, at: int, variant: Variant, command: object, kind: object) -> Round:
         ms = 20 * np.exp(next(self._slow)) * (1 + self._slower.get(at, 0.0))
         inside = 0.6 * ms * np.exp(self._dice.normal(0, 0.01))
         fps = {"end_to_end": float(1e3 / ms), "inference": float(1e3 / inside)}
@@ -60,7 +60,7 @@ def simulate(seed: int, slower: dict[int, float], rows: int = 2) -> Comparison:
     plan = Rounds("", Config(), ["ort"] * rows, ["fp32"], [1], None, seconds=1e9)
     plan.dice.seed(seed)
     variants = plan.variants()
-    look = take_rounds(FakeCrew(seed, slower), variants, plan, lambda text: None)  # type: ignore[arg-type]
+    look = take_rounds(FakeWorkers(seed, slower), variants, plan, lambda text: None)  # type: ignore[arg-type]
     about = About(source="", rounds=look_rounds(variants), budget=0.95)
     return compare_variants(variants, about, look)
 

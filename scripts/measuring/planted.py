@@ -109,6 +109,6 @@ def _sleep_in(kind: Any, asleep: Sleep) -> None:
 
 
 def _seconds_a_frame(variant: Any) -> float:
-    rate = variant.round().fps["end_to_end"]
+    rate = variant.round(keeps=False).fps["end_to_end"]
     assert rate is not None, "a round without a frame"
     return float(1 / rate)

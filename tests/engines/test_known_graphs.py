@@ -180,8 +180,8 @@ def layers_of(engine: Told, path: str | None, own=None):
 @pytest.mark.skipif(engines.usable()["ort"] is not None, reason="machine: no onnxruntime")
 def test_the_work_of_a_quantised_output_is_the_convolutions_and_not_the_dequantisers():
     """The DequantizeLinear that follows has its name, and runs in another precision."""
-    plain = kernels.chain()
-    ran = kernels._converted(plain, engines.graph_wanted("ort", "int8", "cpu"))
+    plain = kernels.make_chain()
+    ran = kernels._convert(plain, engines.graph_wanted("ort", "int8", "cpu"))
     with engines.open("ort", ran, EngineOptions(requests=1, precision="int8")) as engine:
         types = {layer.name: layer.type for layer in engine.execution()}
         layers = executed.executed_layers(plain, engine, ran)

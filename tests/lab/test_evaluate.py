@@ -15,7 +15,7 @@ from detector.core.errors import EngineError, ModelError, SourceError, UsageErro
 from detector.core.run.loading import LoadedModel
 from detector.core.types import Candidates, Detections, Frame
 from detector.lab import evaluate as evaluation
-from detector.lab.datasets.base import Dataset, picture
+from detector.lab.datasets.base import Dataset, make_picture
 from detector.lab.datasets.classmap import ClassPairs
 from detector.lab.evaluate.scoring import map_labels
 from detector.lab.evaluate.study import Study, describe_tiles
@@ -27,7 +27,7 @@ BOUND = ClassPairs(
 
 
 def labels(*rows, **more):
-    return picture(
+    return make_picture(
         0,
         "a.jpg",
         (64, 48),

@@ -16,10 +16,10 @@ from detector.core.engines.base import EngineOptions
 from detector.core.models.graph.qdq import original_names
 from detector.core.session.codec import to_json
 from detector.lab import peaks
-from detector.lab.peaks import PeaksOf, caches, kept, kernels
+from detector.lab.peaks import PeakSetup, caches, kept, kernels
 from detector.lab.session.network import Bandwidth, Peaks, keep_higher_peaks
 
-ORT = PeaksOf("ort", "fp32", 1, {})
+ORT = PeakSetup("ort", "fp32", 1, {})
 CURVE = tuple(
     Bandwidth(bytes=size, threads=1, gbytes_s=rate, spread=0.1)
     for size, rate in ((1000, 80.0), (10_000, 100.0), (100_000, 40.0), (1_000_000, 10.0))
@@ -65,9 +65,9 @@ def test_of_two_measurements_the_higher_peaks_stay():
 
 
 def test_sizes_double_up_to_what_memory_allows(monkeypatch):
-    assert caches.sizes(1 << 16) == [1 << 14, 1 << 15, 1 << 16]
-    monkeypatch.setattr(caches, "machine_bytes", lambda: caches.PART << 15)
-    assert caches.sizes(1 << 30) == [1 << 14, 1 << 15]
+    assert caches.list_sizes(1 << 16) == [1 << 14, 1 << 15, 1 << 16]
+    monkeypatch.setattr(caches, "machine_bytes", lambda: caches.MEMORY_PARTS << 15)
+    assert caches.list_sizes(1 << 30) == [1 << 14, 1 << 15]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -76,8 +76,8 @@ def test_a_curve_for_every_number_of_threads(threads, short, monkeypatch):
     assert {one.threads for one in curve} == ({1} if threads == 1 else {1, 2, 3})
     assert all(one.gbytes_s > 0 and one.spread >= 0 for one in curve)
     both = [("L2", 1 << 16, False), ("L3", 1 << 19, True)]  # one for each core, one for all
-    monkeypatch.setattr(caches, "cache_sizes", lambda: both)
-    found = [(one.name, one.bytes) for one in caches.levels(curve, threads)]
+    monkeypatch.setattr(caches, "read_cache_sizes", lambda: both)
+    found = [(one.name, one.bytes) for one in caches.find_levels(curve, threads)]
     assert found == [("L2", threads << 16), ("L3", 1 << 19), ("memory", curve[-1].bytes)]
 
 
@@ -97,12 +97,12 @@ def test_cache_sizes_are_linux_s(tmp_path):
             ("type", "level", "size", "shared_cpu_list"), (kind, level, size, cores), strict=True
         ):
             (folder / name).write_text(f"{value}\n")
-    assert caches.cache_sizes(tmp_path) == [
+    assert caches.read_cache_sizes(tmp_path) == [
         ("L1", 48 << 10, False),
         ("L2", 1 << 20, False),
         ("L3", 32 << 20, True),
     ]
-    assert caches.cache_sizes(Path(tmp_path, "none")) == []
+    assert caches.read_cache_sizes(Path(tmp_path, "none")) == []
 
 
 def openvino_has_bf16():
@@ -133,8 +133,8 @@ def test_an_engine_s_own_convolutions_are_timed(engine, precision, short):
 @pytest.mark.slow
 def test_work_is_that_of_the_convolution_and_not_of_what_took_its_name():
     """In an int8 graph the DequantizeLinear after an output has the convolution's name."""
-    plain = kernels.chain()
-    names = original_names(kernels._converted(plain, "int8-u8").graph)
+    plain = kernels.make_chain()
+    names = original_names(kernels._convert(plain, "int8-u8").graph)
     assert names == {"out_raw": "out", "out": "out_raw"}
     assert original_names(plain.graph) == {}
 
@@ -143,7 +143,7 @@ def test_work_is_that_of_the_convolution_and_not_of_what_took_its_name():
 def test_openvino_names_a_convolution_whose_bias_is_zero(monkeypatch):
     if engines.usable()["openvino"] is not None:
         pytest.skip("machine: the engine is not here")
-    plain = kernels.chain()
+    plain = kernels.make_chain()
     for tensor in plain.graph.graph.initializer:
         if tensor.name.endswith(".bias"):
             zeros = np.zeros(tuple(tensor.dims), np.float32)
@@ -200,7 +200,7 @@ def test_higher_measurement_of_another_precision_raises_the_peak(config, monkeyp
 def test_what_is_not_of_now_is_not_believed(what, config, monkeypatch):
     monkeypatch.setattr(peaks, "measure_peaks", lambda of, known: SOME)
     peaks.find_peaks(ORT, config)
-    key = kept.key_of("ort", "fp32", 1, {})
+    key = kept.make_key("ort", "fp32", 1, {})
     assert kept.find(config, key) is not None
     if what == "schema":
         monkeypatch.setattr(kept, "SCHEMA", kept.SCHEMA + 1)
@@ -217,6 +217,6 @@ def test_what_is_not_of_now_is_not_believed(what, config, monkeypatch):
 def test_measuring_again_never_lowers_a_peak(config, monkeypatch):
     monkeypatch.setattr(peaks, "measure_peaks", lambda of: replace(SOME, gflops_s={"fp32": 3.0}))
     assert peaks.measure_again(ORT, config, SOME).gflops_s["fp32"] == 5.0
-    found = kept.find(config, kept.key_of("ort", "fp32", 1, {}))
+    found = kept.find(config, kept.make_key("ort", "fp32", 1, {}))
     assert found is not None
     assert found.gflops_s["fp32"] == 5.0

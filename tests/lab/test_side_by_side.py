@@ -17,7 +17,7 @@ from detector.core.tables import Column, Table, latex_text, markdown_text
 from detector.core.timeline import INFER, Timeline
 from detector.lab.analysis.compare import Variant, compare_variants, place_on_roof
 from detector.lab.compare import parse_models
-from detector.lab.compare.rounds import EACH_MODELS, Rounds, _about
+from detector.lab.compare.rounds import FP32_OF_EACH, Rounds, _describe_shared
 from detector.lab.compare.worker import round_of
 from detector.lab.report.side_by_side import check_tables, side_by_side, write_tables
 from detector.lab.session.comparison import (
@@ -79,7 +79,7 @@ def test_what_a_run_takes_has_a_row_unless_it_has_one():
     for usual, more in ((("ort", "fp32"), []), (("ort", "int8"), ["ort int8 batch 2"])):
         taken = replace(plan, usual=usual)
         assert [one.name for one in taken.variants()] == [*names, *more]
-        assert _about(taken, [], None).usual == [*names[:1], *more][-1]
+        assert _describe_shared(taken, [], None).usual == [*names[:1], *more][-1]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def variant(model, rate, parameters, **more):
 
 def document():
     about = About(
-        source="in.mp4", rounds=3, budget=0.99, models=("a", "b_x"), reference=EACH_MODELS
+        source="in.mp4", rounds=3, budget=0.99, models=("a", "b_x"), reference=FP32_OF_EACH
     )
     return compare_variants(
         [variant("a", 50.0, 7_230_000), variant("b_x", 20.0, 20_000_000)], about
@@ -191,7 +191,7 @@ def test_percentiles_are_of_the_calls_of_all_rounds():
     assert "latency_p90_ms" not in csv.DictReader(io.StringIO(text_of(".csv"))).fieldnames
     longer = variant("a", 50.0, 7)
     longer.rounds.append(replace(longer.rounds[0], calls_ms=((10.0, 1), (70.0, 5))))
-    about = About(source="in.mp4", rounds=4, budget=0.99, reference=EACH_MODELS)
+    about = About(source="in.mp4", rounds=4, budget=0.99, reference=FP32_OF_EACH)
     made = compare_variants([longer, variant("b", 20.0, 7)], about)
     row = made.rows[0]
     assert row.latency_calls == 24
@@ -231,7 +231,7 @@ def test_two_models_on_two_engines_with_a_data_set(tmp_path):
         ["yolov5n", "ort"],
         ["yolov5n", "openvino"],
     ]
-    assert found["reference"] == EACH_MODELS
+    assert found["reference"] == FP32_OF_EACH
     # A model that stands alone agrees with itself: no figure. Its other engine is held against it.
     assert [row["agreement"] is None for row in rows] == [True, False, True, False]
     assert rows[3]["reference"] == "yolov5n ort fp32"

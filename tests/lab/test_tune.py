@@ -24,14 +24,14 @@ from detector.lab.profile import base
 from detector.lab.session.comparison import Round
 from detector.lab.terminal.tune import shorten, verdict
 from detector.lab.tune import candidates, parse_target
-from detector.lab.tune.candidates import Adjustment, Plain
+from detector.lab.tune.candidates import Adjustment, DefaultRun
 from detector.lab.tune.kept import as_config
 from detector.lab.tune.search import ROUNDS, STEP, Search, TuneRun
 from tests.cli.command import detect_video
 from tests.sources.clips import write_video
 
 DEFAULT = Config()
-PLAIN = Plain("ort", "fp32", 50.0, (352, 608), "m")
+PLAIN = DefaultRun("ort", "fp32", 50.0, (352, 608), "m")
 STREET = Path(__file__).parents[2] / "videos/street.mp4"
 
 
@@ -193,9 +193,9 @@ def test_it_ends_in_time():
 
 
 def test_small_agreement_loss_is_not_a_cost(monkeypatch):
-    for name, found in (("_tried", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
+    for name, found in (("_find_trial", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
         monkeypatch.setattr(Search, name, lambda *_, found=found: found)
-    assert not Job(by_rules).search()._costs(Adjustment("engine", {}))
+    assert not Job(by_rules).search()._has_cost(Adjustment("engine", {}))
 
 
 def test_the_defaults_run_beside_fp32_even_without_time():
@@ -410,11 +410,11 @@ class TestTarget:
 def test_frames_that_are_not_taken_have_no_detections():
     """With every third frame taken, two thirds of the agreement's sum are missing."""
     rounds = [Round({"end_to_end": 10.0, "inference": 20.0}, {}, 2)]
-    ran = module._ran(SimpleNamespace(error=None, rounds=rounds), detections(2), 3, 5)
+    ran = module._to_run(SimpleNamespace(error=None, rounds=rounds), detections(2), 3, 5)
     assert ran.rates == [30.0]
     assert list(map(len, ran.detections)) == [1, 0, 0, 1, 0]
     empty = [*rounds, Round({"end_to_end": None, "inference": None}, {}, 0)]
-    assert "no frame" in module._ran(SimpleNamespace(error=None, rounds=empty), [], 1, 5).error
+    assert "no frame" in module._to_run(SimpleNamespace(error=None, rounds=empty), [], 1, 5).error
 
 
 @pytest.mark.parametrize(("text", "value"), [("60fps", 60.0), ("60", 60.0), ("29.97 FPS", 29.97)])

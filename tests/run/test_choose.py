@@ -26,7 +26,7 @@ from detector.lab.analysis.compare import Variant, compare_variants
 from detector.lab.compare import preview_choice, record_comparison
 from detector.lab.session.comparison import About, RowAgreement
 from detector.lab.session.tuning import Tuning
-from detector.lab.tune.candidates import Plain
+from detector.lab.tune.candidates import DefaultRun
 
 STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
 SHA, SIZE, KIND = "ab" * 32, (256, 416), "1280x720 h264"
@@ -118,7 +118,7 @@ def tuned(folder, kind=KIND, settings=FOUND, sha=SHA, size=SIZE, used=None):
         after=Interval(90.0, 89.0, 91.0),
         agreement=0.98,
     )
-    plain = Plain("ort", "fp32", 50.0, size, "m", sha)
+    plain = DefaultRun("ort", "fp32", 50.0, size, "m", sha)
     return tune.keep(found, used or config(folder), plain, kind)
 
 

@@ -12,7 +12,7 @@ from detector.core.run.reading import SourceReading
 from detector.core.sources._picture_size import MOST_PIXELS, claimed_size, why_not_decoded
 from detector.core.sources._pictures import read_picture
 from detector.core.sources.pictures import PicturesSource
-from detector.lab.datasets.base import picture_size
+from detector.lab.datasets.base import read_picture_size
 from tests.attacks.inputs import PICTURES, content
 from tests.attacks.kinds.pictures import SIZED
 from tests.sources.clips import write_video
@@ -126,7 +126,7 @@ def test_what_claims_more_than_there_is_is_not_decoded(tmp_path, monkeypatch, na
     monkeypatch.setattr(cv2, "imdecode", None)  # a call would fail
     assert read_picture(str(path)) is None
     with pytest.raises(SourceError):
-        picture_size(str(path))
+        read_picture_size(str(path))
 
 
 def test_bytes_after_the_end_of_a_png_are_ignored(tmp_path):

@@ -393,15 +393,19 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
             mark_settings(path, settings)
         if job.stream is not None and not job.stream.is_read:
             run.notes.append("the reader of standard output closed it before the end")
-        if job.session is None:
-            return
-        if own is not None and own.path.exists():
-            job.session.adopt(own.path)
-            own.path.unlink()
-        elif "jsonl" in run.outputs:
-            job.session.adopt(Path(run.outputs["jsonl"]))
+        if job.session is not None:
+            _save_rows(job.session, run, own)
     finally:
         clock.note(run)
+
+
+def _save_rows(session: Session, run: SourceRun, own: Sink | None) -> None:
+    """Append the rows of a source to the session: its own file, or the output with all rows."""
+    if own is not None and own.path.exists():
+        session.adopt(own.path)
+        own.path.unlink()
+    elif "jsonl" in run.outputs:
+        session.adopt(Path(run.outputs["jsonl"]))
 
 
 def _open_source(job: _RunJob, spec: str) -> Source:

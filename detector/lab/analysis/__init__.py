@@ -1,1 +1,1 @@
-"""A session's figures -> facts. Pure functions; every fact checks its own sums."""
+"""Turn a session's figures into facts, with pure functions; facts check their own sums."""

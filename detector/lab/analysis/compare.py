@@ -1,8 +1,8 @@
-"""Interleaved rounds of several variants become rows that can be compared, or the reason why not.
+"""Turn interleaved rounds of several variants into rows, and warn if they are not comparable.
 
-The interval of a row is the lowest and the highest round. A ratio is taken within each round, so
-that a slow minute of the computer, which slows all variants down, cancels out; ``statistics``
-decides which ratios are reported, and when.
+The interval of a row is its lowest and highest round. Ratios are taken within rounds, so that a
+slow minute of the computer, which slows down all variants, cancels out; ``statistics`` decides
+which ratios are reported, and when.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from detector.lab.session.network import Peaks
 UNTOUCHED = ("read", "annotate", "write")
 # A difference below this share of a frame's time changes no conclusion, however small the noise.
 MATERIAL = 0.02
-# With fewer, chance gives all rounds to one side in more than one of 20 comparisons.
+# With fewer, one side wins all rounds by chance in more than one of 20 comparisons.
 ROUNDS_FOR_A_WINNER = 6
 # Share of a core. A waiting variant that uses more takes time from the others.
 IDLE_SHARE = 0.02
@@ -49,8 +49,8 @@ IDLE_SHARE = 0.02
 
 @dataclass(slots=True)
 class Variant:
-    """The facts of one variant. ``error`` with ``exit_code``: why it has no figures. ``facts``:
-    its process's message once open. ``frames_digest``: of all decoded pictures."""
+    """One variant and its results. ``error`` and ``exit_code``: why it has none. ``facts``: the
+    message of its process once open. ``frames_digest``: hash of all decoded pictures."""
 
     engine: str
     precision: str
@@ -64,7 +64,7 @@ class Variant:
     ap: MeanAccuracy | None = None
     frames_digest: str | None = None
     memory_mb: float | None = None
-    model: str | None = None  # as --model names it; None where all rows have the same
+    model: str | None = None  # as given to --model; None if all rows have the same
     reference: str | None = None
     roof: RowRoof | None = None
 
@@ -77,8 +77,8 @@ def label(engine: str, precision: str, batch: int, model: str | None = None) -> 
 def place_on_roof(
     layers: Sequence[CountedLayer], batch: int, inputs_s: float, peaks: Peaks
 ) -> RowRoof | None:
-    """The network at this rate below the roof, layer by layer; None where a type has no peak."""
-    spent_ms = 1e3 * batch / inputs_s
+    """Compare the network's rate with the sum of its layers' roofs; None if a type has no peak."""
+    batch_ms = 1e3 * batch / inputs_s
     by_limit = {COMPUTE: 0.0, MEMORY: 0.0}
     for layer in layers:
         peak = peaks.gflops_s.get(layer.precision)
@@ -87,7 +87,7 @@ def place_on_roof(
         compute_ms = 2 * layer.macs / peak / 1e6 if peak else 0.0
         memory_ms = layer.bytes / peaks.bandwidth_at(layer.bytes) / 1e6
         by_limit[COMPUTE if compute_ms >= memory_ms else MEMORY] += max(compute_ms, memory_ms)
-    share = sum(by_limit.values()) / spent_ms
+    share = sum(by_limit.values()) / batch_ms
     if not share:
         return None
     limit = max(by_limit, key=lambda one: by_limit[one])
@@ -96,8 +96,8 @@ def place_on_roof(
 
 @dataclass(frozen=True, slots=True)
 class RoundsLook:
-    """When the rounds are judged. ``share``: of ALPHA that may be spent. ``stopped``: why no more
-    rounds follow (``Noise``). ``twin``: the baseline once more, in a process of its own."""
+    """One look at the rounds so far. ``share``: of ALPHA, for this look. ``stopped``: why no more
+    rounds follow (``Noise``). ``twin``: a second process of the baseline."""
 
     share: float = 1.0
     stopped: str = "rounds"
@@ -105,26 +105,25 @@ class RoundsLook:
 
 
 def compare_variants(
-    variants: Sequence[Variant], about: About, look: RoundsLook | None = None
+    variants: Sequence[Variant], about: About, look: RoundsLook = RoundsLook()
 ) -> Comparison:
-    """Return the document that ``--json`` prints. ``about``: what is the same for all rows."""
-    look = look or RoundsLook()
+    """Return the document that ``--json`` prints. ``about``: facts shared by all rows."""
     ran = [variant for variant in variants if variant.error is None and variant.rounds]
     base = ran[0] if ran else None
     warnings = (
         []
         if base is None
         else [
-            *_different_frames(ran),
-            *_different_stages(base, ran),
-            *_busy_while_waiting(ran),
-            *_different_load(base, ran),
+            *_warn_of_frames(ran),
+            *_warn_of_stages(base, ran),
+            *_warn_of_idle_cpu(ran),
+            *_warn_of_load(base, ran),
         ]
     )
-    noise, verdicts = (None, {}) if base is None else _judge_rows(base, ran, about, look)
-    rows = tuple(_row(variant, base, verdicts.get(id(variant), {})) for variant in variants)
+    noise, decisions = (None, {}) if base is None else _judge_rows(base, ran, about, look)
+    rows = tuple(_row(variant, base, decisions.get(id(variant), {})) for variant in variants)
     comparable = None if base is None or len(base.rounds) < 2 else not warnings
-    near = {metric: _contenders(ran, metric, look.share) for metric in METRICS}
+    contenders = {metric: _find_contenders(ran, metric, look.share) for metric in METRICS}
     return Comparison(
         **vars(about),
         rows=rows,
@@ -134,33 +133,33 @@ def compare_variants(
         warnings=tuple(warnings),
         fastest={
             metric: names[0] if comparable and len(names) == 1 and len(ran) > 1 else None
-            for metric, names in near.items()
+            for metric, names in contenders.items()
         },
-        contenders=near,
+        contenders=contenders,
         noise=noise,
     )
 
 
 def is_decided(document: Comparison) -> bool:
-    verdicts = [each for row in document.rows for each in row.verdict.values() if each is not None]
-    return all(each.outcome != "open" for each in verdicts)
+    decisions = [one for row in document.rows for one in row.verdict.values() if one is not None]
+    return all(one.outcome != "open" for one in decisions)
 
 
 def _judge_rows(
     base: Variant, ran: Sequence[Variant], about: About, look: RoundsLook
 ) -> tuple[Noise, dict[int, dict[Metric, Decision | None]]]:
     others = [variant for variant in ran if variant is not base]
-    found: dict[int, dict[Metric, Decision | None]] = {id(one): {} for one in others}
+    decisions: dict[int, dict[Metric, Decision | None]] = {id(one): {} for one in others}
     floors: dict[Metric, float] = {}
     smallest: dict[Metric, float | None] = {}
     for metric in METRICS:
         floor = noise_floor(None if look.twin is None else _log_ratios(look.twin, base, metric))
         floors[metric] = math.expm1(floor)
         series = [_log_ratios(variant, base, metric) for variant in others]
-        told = [(one, values) for one, values in zip(others, series, strict=True) if values]
-        judged = judge([values for _, values in told], floor, MATERIAL, look.share)
-        for (variant, _), verdict in zip(told, judged, strict=True):
-            found[id(variant)][metric] = _verdict(verdict)
+        measured = [(one, values) for one, values in zip(others, series, strict=True) if values]
+        judged = judge([values for _, values in measured], floor, MATERIAL, look.share)
+        for (variant, _), result in zip(measured, judged, strict=True):
+            decisions[id(variant)][metric] = _to_decision(result)
         smallest[metric] = _finite(max((one.smallest for one in judged), default=math.inf))
     noise = Noise(
         floor=floors,
@@ -171,19 +170,19 @@ def _judge_rows(
         alpha=ALPHA,
         share=look.share,
     )
-    return noise, found
+    return noise, decisions
 
 
-def _verdict(one: Judged) -> Decision:
-    bounded = one.low > 0 and one.largest < math.exp(100)
+def _to_decision(judged: Judged) -> Decision:
+    bounded = judged.low > 0 and judged.largest < math.exp(100)
     return Decision(
-        outcome=one.outcome,
-        ratio=one.ratio,
-        low=one.low if bounded else None,
-        high=one.high if bounded else None,
-        p=one.p,
-        largest=one.largest if bounded else None,
-        smallest=_finite(one.smallest),
+        outcome=judged.outcome,
+        ratio=judged.ratio,
+        low=judged.low if bounded else None,
+        high=judged.high if bounded else None,
+        p=judged.p,
+        largest=judged.largest if bounded else None,
+        smallest=_finite(judged.smallest),
     )
 
 
@@ -200,7 +199,8 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
     facts = variant.facts or VariantFacts()
     shares = facts.precision_executed
     ratios = {
-        metric: _ratio(variant, base, metric) if sound and base else None for metric in METRICS
+        metric: _interval(_ratios(variant, base, metric)) if sound and base else None
+        for metric in METRICS
     }
     return Row(
         name=variant.name,
@@ -210,14 +210,16 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
         precision_text=text(shares),
         precision_effect=effect(variant.precision, shares),
         batch=variant.batch,
-        fps={metric: _interval(_series(variant, metric)) if sound else None for metric in METRICS},
+        fps={metric: _interval(_fps(variant, metric)) if sound else None for metric in METRICS},
         ratio={metric: each.median if each else None for metric, each in ratios.items()},
         ratio_interval={
             metric: (each.low, each.high) if each else None for metric, each in ratios.items()
         },
-        agreement=_agreement(variant.agreement),
+        agreement=_to_agreement(variant.agreement),
         ap=variant.ap,
-        stage_cpu_ms={one: _interval(_cpu(variant, one)) for one in UNTOUCHED} if sound else None,
+        stage_cpu_ms={one: _interval(_cpu_ms(variant, one)) for one in UNTOUCHED}
+        if sound
+        else None,
         memory_mb=variant.memory_mb,
         load_s=facts.load_s,
         build_s=facts.build_s,
@@ -228,18 +230,18 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
         error=variant.error,
         model=facts.counts,
         reference=variant.reference,
-        latency_ms=_latency(variant) if sound else None,
-        latency_calls=_calls(variant) if sound else None,
+        latency_ms=_summarise_latency(variant) if sound else None,
+        latency_calls=_count_calls(variant) if sound else None,
         roof=variant.roof,
         verdict=verdict,
     )
 
 
-def _contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
-    """Rows that the noise does not tell from the one with the highest median, that one first. Not
-    corrected: a winner has to beat each of the others (Berger, Technometrics 24, 1982)."""
+def _find_contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
+    """List the row with the highest median, and those that the noise does not separate from it. No
+    correction: a winner has to beat each of the others (Berger, Technometrics 24, 1982)."""
     ranked = sorted(
-        (one for one in ran if _series(one, metric)), key=lambda one: -median(_series(one, metric))
+        (one for one in ran if _fps(one, metric)), key=lambda one: -median(_fps(one, metric))
     )
     best = ranked[:1]
     return tuple(
@@ -254,7 +256,7 @@ def _is_beaten(ratios: Sequence[float], share: float) -> bool:
     return beyond < 0 and sign_p(ratios, -noise_floor(None)) <= ALPHA * share
 
 
-def _series(variant: Variant, metric: Metric) -> list[float]:
+def _fps(variant: Variant, metric: Metric) -> list[float]:
     return [value for turn in variant.rounds if (value := turn.fps[metric]) is not None]
 
 
@@ -262,12 +264,8 @@ def _interval(values: Sequence[float]) -> Interval | None:
     return Interval.over(values) if values else None
 
 
-def _ratio(variant: Variant, base: Variant, metric: Metric) -> Interval | None:
-    return _interval(_ratios(variant, base, metric))
-
-
 def _ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
-    """Over the rounds that both have, each against its neighbour in time."""
+    """Return the ratio in each round that both have."""
     pairs = [
         (own.fps[metric], other.fps[metric])
         for own, other in zip(variant.rounds, base.rounds, strict=False)
@@ -275,8 +273,8 @@ def _ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
     return [own / other for own, other in pairs if own is not None and other]
 
 
-def _agreement(counted: Agreement | None) -> RowAgreement | None:
-    """Compare detections. If neither side has any, ``matched`` is None: it proves nothing."""
+def _to_agreement(counted: Agreement | None) -> RowAgreement | None:
+    """Convert the counts. ``matched`` is None if neither side has detections."""
     if counted is None:
         return None
     total = counted.reference + counted.other
@@ -290,19 +288,19 @@ def _agreement(counted: Agreement | None) -> RowAgreement | None:
     )
 
 
-def _latency(variant: Variant) -> dict[str, Interval | None]:
-    """Summarise the calls of all rounds together: a short round has too few for a p90."""
+def _summarise_latency(variant: Variant) -> dict[str, Interval | None]:
+    """Summarise the calls of all rounds together, since one round may have too few for a p90."""
     rounds = [turn.calls_ms for turn in variant.rounds]
-    together = [call for calls in rounds for call in calls]
-    found: dict[str, Interval | None] = {}
+    all_calls = [call for calls in rounds for call in calls]
+    intervals: dict[str, Interval | None] = {}
     for p in (50, 90):
-        whole, each = _percentile(together, p), [_percentile(calls, p) for calls in rounds]
-        told = [ms for ms in (whole, *each) if ms is not None]
-        found[f"p{p}"] = None if whole is None else Interval(whole, min(told), max(told))
-    return found
+        whole, each = _percentile(all_calls, p), [_percentile(calls, p) for calls in rounds]
+        known = [ms for ms in (whole, *each) if ms is not None]
+        intervals[f"p{p}"] = None if whole is None else Interval(whole, min(known), max(known))
+    return intervals
 
 
-def _calls(variant: Variant) -> int:
+def _count_calls(variant: Variant) -> int:
     return sum(count for turn in variant.rounds for _, count in turn.calls_ms)
 
 
@@ -319,16 +317,16 @@ def _percentile(calls: Sequence[tuple[float, int]], p: int) -> float | None:
     return None
 
 
-def _cpu(variant: Variant, stage: str) -> list[float]:
+def _cpu_ms(variant: Variant, stage: str) -> list[float]:
     return [turn.cpu_ms.get(stage, 0.0) for turn in variant.rounds]
 
 
 def _frame_ms(variant: Variant) -> float:
-    rates = _series(variant, "end_to_end")
+    rates = _fps(variant, "end_to_end")
     return 1e3 / median(rates) if rates else math.inf
 
 
-def _different_frames(ran: Sequence[Variant]) -> list[str]:
+def _warn_of_frames(ran: Sequence[Variant]) -> list[str]:
     first = ran[0]
     odd = [variant.name for variant in ran if variant.frames_digest != first.frames_digest]
     counts = {turn.frames for variant in ran for turn in variant.rounds}
@@ -341,33 +339,33 @@ def _different_frames(ran: Sequence[Variant]) -> list[str]:
     return warnings
 
 
-def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Stages that no engine can change, but whose cost differs noticeably from the first row's."""
+def _warn_of_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
+    """Warn of stages that no engine can change but that cost more or less than in the first row."""
     warnings = []
     for variant in ran:
-        # Another model finds other boxes, which are drawn and written; reading is the same work.
+        # Other models have other boxes to draw and write; only reading is the same work.
         for stage in UNTOUCHED if variant.model == base.model else UNTOUCHED[:1]:
-            own, other = _cpu(variant, stage), _cpu(base, stage)
+            own, other = _cpu_ms(variant, stage), _cpu_ms(base, stage)
             gap = abs(median(own) - median(other))
             noise = max(max(own) - min(own), max(other) - min(other))
             if gap > noise and gap > MATERIAL * min(_frame_ms(variant), _frame_ms(base)):
-                why = _why_different(stage, variant, base)
+                cause = _explain_stage(stage, variant, base)
                 warnings.append(
                     f"{stage} takes {median(own):.2f} ms of CPU per frame with {variant.name} and "
-                    f"{median(other):.2f} with {base.name}: {why}, so these rows are not comparable"
+                    f"{median(other):.2f} with {base.name}: {cause}, so these rows are not "
+                    "comparable"
                 )
     return warnings
 
 
-def _why_different(stage: str, variant: Variant, base: Variant) -> str:
-    """Boxes are drawn and written, so a row with more boxes pays for more."""
+def _explain_stage(stage: str, variant: Variant, base: Variant) -> str:
     boxes = [one.agreement.other if one.agreement else None for one in (variant, base)]
     if stage == "read" or boxes[0] == boxes[1]:
         return "the engine cannot affect this"
     return f"the rows found {boxes[0]} and {boxes[1]} boxes"
 
 
-def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
+def _warn_of_idle_cpu(ran: Sequence[Variant]) -> list[str]:
     warnings = []
     for variant in ran if len(ran) > 1 else ():
         idle = median([turn.idle_cpu for turn in variant.rounds])
@@ -376,24 +374,24 @@ def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
     return warnings
 
 
-def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    first, cores = _others(base), base.rounds[0].cores
-    told = [
+def _warn_of_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
+    first, cores = _median_load(base), base.rounds[0].cores
+    loads = [
         f"{own:.1f} during {variant.name}"
         for variant in ran[1:]
         if first is not None
-        and (own := _others(variant)) is not None
+        and (own := _median_load(variant)) is not None
         and abs(own - first) > MAX_OTHERS * cores
     ]
-    if not told:
+    if not loads:
         return []
     return [
         f"other programs used {first:.1f} of {counted(cores, 'core')} during {base.name} and "
-        f"{', '.join(told)}, so these rows are not comparable; measure again when the machine is "
+        f"{', '.join(loads)}, so these rows are not comparable; measure again when the machine is "
         "less busy"
     ]
 
 
-def _others(variant: Variant) -> float | None:
-    told = [turn.others for turn in variant.rounds if turn.others is not None]
-    return median(told) if told else None
+def _median_load(variant: Variant) -> float | None:
+    loads = [turn.others for turn in variant.rounds if turn.others is not None]
+    return median(loads) if loads else None

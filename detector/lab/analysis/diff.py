@@ -1,4 +1,4 @@
-"""Compares two saved sessions: what became slower, and whether that exceeds the runs' own noise."""
+"""Compare two saved sessions: what became slower, and whether that exceeds the runs' noise."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from detector.lab.analysis.loop.activities import activities_of, durations_ms, f
 from detector.lab.analysis.statistics import ALPHA, compare_means, holm
 from detector.lab.session.read import SavedSession
 
-FEWEST = 5  # samples; fewer give no interval
-SHORTEST_MS = 1e-12  # for ratios of calls that took no time
+FEWEST = 5  # samples; stages with fewer are skipped
+SHORTEST_MS = 1e-12  # avoids ratios of zero for calls that took no time
 
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
-    """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: of no
-    difference, corrected for the other stages. ``smallest``: the effect found in 9 of 10 cases."""
+    """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: the p value of
+    no difference, corrected for the other stages. ``smallest``: the least effect that is detected
+    in 9 of 10 cases."""
 
     what: str
     before: float
@@ -39,11 +40,11 @@ class RunChange:
 
     @property
     def largest(self) -> float:
-        """No larger difference fits the two runs, as a share."""
+        """Return the largest difference, as a share, that is compatible with the two runs."""
         return max(abs(self.low - 1), abs(self.high - 1))
 
     def regresses(self, limit: float) -> bool:
-        """Whether it is slower by more than ``limit`` (0.05 = 5%), with its whole interval."""
+        """Return whether it is slower by more than ``limit`` (0.05 = 5%), beyond the noise."""
         return self.ratio > 1 + limit and self.low > 1
 
     def as_json(self) -> dict[str, Any]:
@@ -93,26 +94,26 @@ END_TO_END = "end to end, per frame"
 
 
 def diff(before: SavedSession, after: SavedSession) -> list[RunChange]:
-    """List end to end first, with its p uncorrected (as in the gate), then each stage with enough
-    samples in both runs, with p corrected for multiple tests."""
+    """List the change end to end, with an uncorrected p as in the gate, then those of the stages
+    with enough samples in both runs, with p corrected for multiple tests."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))
         for stage in before.document.stages
     }
-    found = [
+    changes = [
         change(what, *samples)
         for what, samples in pairs.items()
         if min(map(len, samples)) >= FEWEST
     ]
-    stages = [one for one in found if one.what != END_TO_END]
+    stages = [one for one in changes if one.what != END_TO_END]
     corrected = holm([one.p for one in stages])
-    whole = [one for one in found if one.what == END_TO_END]
-    return whole + [replace(one, p=p) for one, p in zip(stages, corrected, strict=True)]
+    overall = [one for one in changes if one.what == END_TO_END]
+    return overall + [replace(one, p=p) for one, p in zip(stages, corrected, strict=True)]
 
 
 def periods_ms(session: SavedSession) -> NDArray[np.float64]:
-    """[N] float64: milliseconds between the ends of successive frames."""
+    """Return the milliseconds [N] between the ends of successive frames."""
     parts = [
         np.diff(frames_written(activities_of(session.spans, source))) / 1e6
         for source in np.unique(session.spans["source"]).tolist()
@@ -121,24 +122,14 @@ def periods_ms(session: SavedSession) -> NDArray[np.float64]:
 
 
 def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> RunChange:
-    """Return the ratio of the means; the interval uses long blocks: a slow minute is one event."""
-    told = compare_means(np.maximum(before, SHORTEST_MS), np.maximum(after, SHORTEST_MS))
-    return RunChange(
-        what,
-        float(before.mean()),
-        float(after.mean()),
-        told.ratio,
-        told.low,
-        told.high,
-        told.p,
-        told.smallest,
-    )
+    means = compare_means(np.maximum(before, SHORTEST_MS), np.maximum(after, SHORTEST_MS))
+    return RunChange(what, float(before.mean()), float(after.mean()), *means)
 
 
-def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
+def list_differences(before: SavedSession, after: SavedSession) -> list[str]:
     first, second = _settings(before.document), _settings(after.document)
     pairs = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
-    lines = [f"{name}: {_shown(a)} -> {_shown(b)}" for name, (a, b) in pairs.items() if a != b]
+    lines = [f"{name}: {_format(a)} -> {_format(b)}" for name, (a, b) in pairs.items() if a != b]
     old, new = before.document, after.document
     if old.model_sha256 != new.model_sha256 and old.model == new.model:
         lines.append("the model files differ, though they have the same name")
@@ -164,7 +155,7 @@ def _settings(document: SessionDocument) -> dict[str, Any]:
     }
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, tuple):
         value = list(value)
     return "-" if value is None else str(value)

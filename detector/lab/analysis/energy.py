@@ -1,4 +1,4 @@
-"""Joules over time from rising counters: what a time used, with and without the idle power."""
+"""Compute energy over time from cumulative counters, with and without the idle power."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from detector.lab.session.passes import EnergyRow
 
 SUMMED = ("package", "dram", "gpu")  # make up a frame's joules; a core is part of its package
-KEPT = 1000  # samples of a series; neighbours of a longer one are added up, so that sums stay
+MOST_SAMPLES = (
+    1000  # samples of a series; neighbours of a longer one are added up, so that sums stay
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Metered:
-    """Readings of all counters. ``times_ns`` [N]: of the spans' clock. ``joules``: tag -> [N]
-    float64 since the first reading, whose wall-clock time is ``at`` (seconds since 1970)."""
+    """Readings of all counters. ``times_ns`` [N]: on the spans' clock. ``joules``: tag -> energy
+    [N] since the first reading, which was made ``at`` (seconds since 1970)."""
 
     at: float
     times_ns: NDArray[np.int64]
@@ -29,20 +31,20 @@ class Metered:
         return float(self.times_ns[-1] - self.times_ns[0]) / 1e9
 
     def between(self, start_ns: int, end_ns: int) -> dict[str, float]:
-        """Joules by tag of a stretch of time. Between two readings the power counts as constant."""
+        """Return the joules by tag in an interval, assuming constant power between readings."""
         edges = np.array([start_ns, end_ns])
         return {
             tag: float(np.diff(np.interp(edges, self.times_ns, values))[0])
             for tag, values in self.joules.items()
         }
 
-    def whole(self) -> dict[str, float]:
+    def total(self) -> dict[str, float]:
         return {tag: float(values[-1]) for tag, values in self.joules.items()}
 
 
 def subtract_idle(joules: Mapping[str, float], seconds: float, idle: Metered) -> dict[str, float]:
-    """Joules by tag without what the idle computer uses in as many seconds; never below 0."""
-    watts = {tag: used / idle.seconds for tag, used in idle.whole().items()}
+    """Return the joules by tag without those of the idle computer in the same time; at least 0."""
+    watts = {tag: used / idle.seconds for tag, used in idle.total().items()}
     return {tag: max(0.0, used - watts.get(tag, 0.0) * seconds) for tag, used in joules.items()}
 
 
@@ -70,8 +72,8 @@ def energy_row(
 def energy_samples(
     metered: Metered, tag: str, done_ns: NDArray[np.int64] | None = None
 ) -> list[EnergyRow]:
-    """Energy between successive readings, idle power included. ``done_ns`` [F]: of each frame."""
-    step = -(-max(1, len(metered.times_ns) - 1) // KEPT)
+    """Return the energy between readings, with the idle power. ``done_ns`` [F]: frames' ends."""
+    step = -(-max(1, len(metered.times_ns) - 1) // MOST_SAMPLES)
     edges = metered.times_ns[::step].tolist()
     if edges[-1] != metered.times_ns[-1]:
         edges.append(int(metered.times_ns[-1]))

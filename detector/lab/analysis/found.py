@@ -1,4 +1,4 @@
-"""What a run found: how many of each class, and when."""
+"""Count the detections of a run, by class and over time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from detector.core.session.document import SessionDocument
 from detector.lab.session.rows import ClassCounts, SessionRows
 
-BINS = 60  # of the curve over time
-CURVES = 5  # classes with a curve of their own; the others share one
+BINS = 60  # of a curve over time
+CURVES = 5  # classes with their own curve; the others share one
 OTHERS = "other classes"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """``share``: of all detections; ``a_frame``: on average."""
+    """``share``: of all detections. ``a_frame``: mean per frame."""
 
     name: str
     count: int
@@ -27,7 +27,8 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True)
 class FoundOverTime:
-    """Mean detections a frame by bin: class -> (when, how many). ``note``: what is missing."""
+    """Mean detections per frame: class -> (time in ``unit``, mean) by bin. ``note``: what is
+    missing."""
 
     curves: dict[str, list[tuple[float, float]]]
     unit: str
@@ -35,43 +36,43 @@ class FoundOverTime:
 
 
 def count_classes(document: SessionDocument) -> list[ClassCount]:
-    found, frames = document.detections, document.frames.written
+    detections, frames = document.detections, document.frames.written
     return [
-        ClassCount(name, count, count / found.total, count / frames if frames else 0.0)
-        for name, count in sorted(found.by_class.items(), key=lambda item: -item[1])
-        if found.total
+        ClassCount(name, count, count / detections.total, count / frames if frames else 0.0)
+        for name, count in sorted(detections.by_class.items(), key=lambda item: -item[1])
+        if detections.total
     ]
 
 
 def count_over_time(rows: SessionRows) -> FoundOverTime:
-    whens, unit = _whens(rows.frames)
+    times, unit = _list_times(rows.frames)
     total = Counter[str]()
     for frame in rows.frames:
         total.update(frame.by_class)
-    named = [name for name, _ in total.most_common(CURVES)]
+    names = [name for name, _ in total.most_common(CURVES)]
     if len(total) > CURVES:
-        named.append(OTHERS)
-    curves: dict[str, list[tuple[float, float]]] = {name: [] for name in named}
-    for first, last in _bins(len(rows.frames)):
-        part = rows.frames[first:last]
+        names.append(OTHERS)
+    curves: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for first, end in _split_into_bins(len(rows.frames)):
+        part = rows.frames[first:end]
         sums = Counter[str]()
         for frame in part:
             for name, count in frame.by_class.items():
                 sums[name if name in curves else OTHERS] += count
-        middle = (whens[first] + whens[last - 1]) / 2
+        middle = (times[first] + times[end - 1]) / 2
         for name, points in curves.items():
             points.append((middle, sums[name] / len(part)))
     return FoundOverTime(curves, unit, rows.left_out)
 
 
-def _bins(frames: int) -> list[tuple[int, int]]:
-    """(first frame, one after the last) of each bin; none is empty."""
+def _split_into_bins(frames: int) -> list[tuple[int, int]]:
+    """Return (first frame, end) of each bin; none is empty."""
     count = min(BINS, frames)
     edges = [frames * at // count for at in range(count + 1)] if count else []
     return list(itertools.pairwise(edges))
 
 
-def _whens(frames: Sequence[ClassCounts]) -> tuple[list[float], str]:
+def _list_times(frames: Sequence[ClassCounts]) -> tuple[list[float], str]:
     times = [frame.time_s for frame in frames]
     one_source = len({frame.source for frame in frames}) == 1
     rising = all(a < b for a, b in itertools.pairwise(times))

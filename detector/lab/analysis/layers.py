@@ -27,13 +27,13 @@ from detector.lab.session.network import (
 # Layers as rows
 
 BYTES = KNOWN_BYTES | {"i8": 1, "bool": 1, "int32": 4, "int64": 8}
-ALIKE = 0.1  # of a forward pass: by so much the sum of its layers may differ from it
+TOLERANCE = 0.1  # largest difference between a forward pass and the sum of its layers, as a share
 
 
 @dataclass(frozen=True, slots=True)
 class TimedLayer:
-    """A layer as the engine timed it, of a whole batch; ``macs`` and ``elements`` (numbers read and
-    written) are 0 where it stands for none of the graph's ``nodes``. ``view``: it moves nothing."""
+    """A layer as the engine timed it, for a whole batch. ``macs`` and ``elements`` (numbers read
+    and written) are 0 if it has no ``nodes`` of the graph. ``view``: it moves no data."""
 
     name: str
     type: str
@@ -47,8 +47,8 @@ class TimedLayer:
     view: bool = False
 
 
-def block_of(name: str) -> str:
-    """The model part of a node, up to its first number: "model.6" of "/model.6/cv1/conv/Conv"."""
+def find_block(name: str) -> str:
+    """Return the part of the model that has a node: "model.6" for "/model.6/cv1/conv/Conv"."""
     parts = [part for part in re.split(r"[./]", name) if part]
     for at, part in enumerate(parts):
         if part.isdecimal():
@@ -57,15 +57,15 @@ def block_of(name: str) -> str:
 
 
 def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerRow]:
-    """One row a layer, in the engine's order; shares add up to 1. ``peaks``: None if unknown."""
+    """Return a row for each layer, in the engine's order. ``peaks``: None if unknown."""
     total = sum(layer.ms for layer in layers)
-    # The cheapest layer costs little more than being started.
+    # The cheapest layer costs little more than its launch.
     launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)
     rows = []
     for order, layer in enumerate(layers, 1):
         row = LayerRow(
             order=order,
-            block=block_of(layer.nodes[0] if layer.nodes else layer.name),
+            block=find_block(layer.nodes[0] if layer.nodes else layer.name),
             parameters=layer.parameters,
             shape=list(layer.shape),
             name=layer.name,
@@ -80,7 +80,7 @@ def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerR
         )
         if layer.view:
             row = replace(row, flag="moves nothing")
-        elif not row.bytes:  # an engine's own conversion: it does not say what it moves
+        elif not row.bytes:  # such as an engine's own conversion
             row = replace(row, flag="bytes unknown")
         elif peaks is None:
             row = replace(_with_rates(row), flag="peaks unknown")
@@ -91,47 +91,47 @@ def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerR
 
 
 def sum_by_type(rows: Sequence[LayerRow]) -> list[TypeRow]:
-    of_type: dict[str, list[LayerRow]] = {}
+    by_type: dict[str, list[LayerRow]] = {}
     for row in rows:
-        of_type.setdefault(row.type, []).append(row)
+        by_type.setdefault(row.type, []).append(row)
     sums = [
         TypeRow(
             type=name,
-            layers=len(some),
-            ms=sum(row.ms for row in some),
-            share=sum(row.share for row in some),
-            macs=sum(row.macs for row in some),
+            layers=len(members),
+            ms=sum(row.ms for row in members),
+            share=sum(row.share for row in members),
+            macs=sum(row.macs for row in members),
         )
-        for name, some in of_type.items()
+        for name, members in by_type.items()
     ]
     return sorted(sums, key=lambda one: -one.ms)
 
 
 def sum_by_block(rows: Sequence[LayerRow]) -> list[BlockRow]:
-    of_block: dict[str, list[LayerRow]] = {}
+    by_block: dict[str, list[LayerRow]] = {}
     for row in rows:
-        of_block.setdefault(row.block or row.name, []).append(row)
+        by_block.setdefault(row.block or row.name, []).append(row)
     return [
         BlockRow(
             block=name,
-            layers=len(some),
-            ms=sum(row.ms for row in some),
-            share=sum(row.share for row in some),
-            parameters=sum(row.parameters or 0 for row in some),
-            macs=sum(row.macs for row in some),
-            flops=sum(row.flops for row in some),
-            bytes=sum(row.bytes for row in some),
+            layers=len(members),
+            ms=sum(row.ms for row in members),
+            share=sum(row.share for row in members),
+            parameters=sum(row.parameters or 0 for row in members),
+            macs=sum(row.macs for row in members),
+            flops=sum(row.flops for row in members),
+            bytes=sum(row.bytes for row in members),
         )
-        for name, some in of_block.items()
+        for name, members in by_block.items()
     ]
 
 
-WORTH = 0.01  # of the time: a layer that takes less is not called the worst of the roof
+LEAST_TIME = 0.01  # share of the time; shorter layers are not ranked
 
 
 def far_from_roof(rows: Sequence[LayerRow], count: int) -> tuple[list[LayerRow], list[LayerRow]]:
-    """Return the layers nearest to and furthest from their roof, of those with 1% of the time."""
-    placed = [row for row in rows if row.utilisation is not None and row.share >= WORTH]
+    """Return the layers nearest to and furthest from their roof."""
+    placed = [row for row in rows if row.utilisation is not None and row.share >= LEAST_TIME]
     placed.sort(key=lambda row: -(row.utilisation or 0.0))
     best = placed[: min(count, (len(placed) + 1) // 2)]
     return best, placed[len(best) :][: -count - 1 : -1]
@@ -144,9 +144,9 @@ def explain_sum(
     profiled_ms: float,
     outside_ms: float,
     *,
-    on_gpu: bool = False,
+    on_gpu: bool,
 ) -> tuple[float, str | None]:
-    """How far the sum of the layers is off the forward pass (0.1: 10% more), and why, if too far.
+    """Return how far the layers' sum is off the forward pass (0.1: 10% more), and why if too far.
 
     ``run_sum_ms``: median of single runs' sums, interruptions included. ``profiled_ms``: a pass
     under the profiler, ``outside_ms`` of it in no layer.
@@ -154,33 +154,33 @@ def explain_sum(
     if not forward_ms:
         return 0.0, None
     off, off_in_runs = sum_ms / forward_ms - 1, run_sum_ms / forward_ms - 1
-    if abs(off) <= ALIKE:
+    if abs(off) <= TOLERANCE:
         return off, None
-    if sum_ms < (1 - ALIKE) * run_sum_ms:
-        why = (
+    if sum_ms < (1 - TOLERANCE) * run_sum_ms:
+        reason = (
             "other work interrupted some layers, which medians hide; within each run the sums agree"
         )
     elif off_in_runs > 0:
         cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"
-        why = (
+        reason = (
             f"each layer is launched and synchronized separately ({cost})"
             if on_gpu
             else f"the profiler adds time inside the layers ({cost}), or the computer was busy "
             "during the profiled passes"
         )
-    elif outside_ms > ALIKE * profiled_ms:
+    elif outside_ms > TOLERANCE * profiled_ms:
         copies = ", including the copies to and from the GPU" if on_gpu else ""
-        why = (
+        reason = (
             f"a profiled pass takes {profiled_ms:.3f} ms, of which {outside_ms:.3f} ms are outside "
             f"the layers{copies}"
         )
     else:
-        why = "they agree under the profiler: the computer was busier during the unprofiled passes"
-    return off, f"the sum of the layers differs from the forward pass by {off:+.1%}: {why}"
+        reason = "they agree under the profiler: the computer was busier in the unprofiled passes"
+    return off, f"the sum of the layers differs from the forward pass by {off:+.1%}: {reason}"
 
 
 def describe_outside(facts: LayersFacts) -> str | None:
-    """Return what a profiled pass holds besides its layers; None if unknown or already flagged."""
+    """Describe a profiled pass's time outside its layers; None if unknown or already flagged."""
     if facts.outside_ms is None or facts.profiled_ms is None or "outside the" in (facts.flag or ""):
         return None
     slower = facts.profiled_ms / facts.forward_ms - 1 if facts.forward_ms else 0.0
@@ -192,19 +192,18 @@ def describe_outside(facts: LayersFacts) -> str | None:
 
 # The roofline (Williams, Waterman, Patterson 2009), with peaks measured on this computer
 #
-# A layer of intensity I (FLOPs a byte) can run at min(peak of its type, I x bandwidth), with the
-# bandwidth of the cache that holds what it touches, or of the memory. Below the ridge point memory
-# is the limit, above it arithmetic. Small layers reach neither: their cost is
-# being started, and the roof says nothing about that.
+# A layer of intensity I (FLOPs per byte) can run at min(peak of its type, I x bandwidth), with the
+# bandwidth of the cache that holds its working set, or of the memory. Below the ridge point memory
+# is the limit, above it arithmetic. Small layers reach neither: their time is launch overhead.
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
-ABOVE = 1.05  # of the roof: the median of a layer and the best of a peak differ by a few percent
-LEAST_SHARE = 0.1  # of its roof: a layer that reaches less is not explained by the roof
+ABOVE = 1.05  # share of the roof; a layer's median and the best of a peak differ by a few percent
+LEAST_SHARE = 0.1  # share of the roof; the roof does not explain a layer that reaches less
 
 
 def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
-    """The row with its rates, its share of the roof and what limits it; flagged above ``ABOVE``."""
+    """Return the row with its rates, its share of the roof and its limit."""
     row, peak = _with_rates(row), peaks.gflops_s.get(row.precision)
     if not row.ms:
         return replace(row, flag="not measured")
@@ -214,7 +213,7 @@ def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
     share = max(by_compute, by_memory) / row.ms
     if row.ms <= 2 * launch_ms:
         bound = LAUNCH
-    elif share < LEAST_SHARE:  # such as a sigmoid, whose exponentials are no FLOPs here
+    elif share < LEAST_SHARE:  # such as a sigmoid, whose exponentials are not counted as FLOPs
         bound = NEITHER
     else:
         bound = COMPUTE if by_compute >= by_memory else MEMORY
@@ -227,7 +226,7 @@ def above_roof(rows: Sequence[LayerRow]) -> list[str]:
 
 
 def place_model(
-    rows: Sequence[LayerRow], peaks: Peaks, forward_ms: float, batch: int = 1
+    rows: Sequence[LayerRow], peaks: Peaks, forward_ms: float, batch: int
 ) -> RooflineFacts:
     flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
     least_ms = sum(max(_least_ms(row, peaks)) for row in rows)
@@ -254,7 +253,7 @@ def place_model(
 def place_on_sheet(
     rows: Sequence[LayerRow], precision: str, sheet: Peaks, forward_ms: float
 ) -> SheetRoof | None:
-    """Return the forward pass below a data sheet's roof; None if nothing was counted or timed."""
+    """Compare the forward pass with a data sheet's roof; None if nothing was counted or timed."""
     flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
     if not (flops and moved and forward_ms):
         return None
@@ -278,7 +277,7 @@ FACTORS = {"k": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3, "P": 1e6}
 
 
 def parse_rate(text: str, units: Sequence[str], option: str) -> float:
-    """ "8.1TFLOPS" or "320 GB/s" in billions a second. Raises UsageError."""
+    """Return "8.1TFLOPS" or "320 GB/s" in billions per second. Raises UsageError."""
     match = QUANTITY.fullmatch(text)
     with suppress(ValueError):
         if match and match[3].lower() in units and (value := float(match[1])) > 0:
@@ -293,7 +292,7 @@ SHEET = "data sheet"
 
 
 def parse_sheet(peak: str | None, bandwidth: str | None) -> tuple[float, float] | None:
-    """GFLOP/s and GB/s of ``--peak`` and ``--bandwidth``. Raises UsageError for one alone."""
+    """Return GFLOP/s and GB/s. Raises UsageError if only one is given."""
     if peak is None and bandwidth is None:
         return None
     if peak is None or bandwidth is None:
@@ -324,20 +323,20 @@ def _with_rates(row: LayerRow) -> LayerRow:
 
 
 def _least_ms(row: LayerRow, peaks: Peaks) -> tuple[float, float]:
-    """Least time by arithmetic (0 without a peak of its type) and by memory traffic."""
+    """Return the least time by arithmetic (0 without a peak of its type) and by memory traffic."""
     peak = peaks.gflops_s.get(row.precision)
     by_compute = row.flops / (peak * 1e9) * 1e3 if peak else 0.0
     return by_compute, row.bytes / (peaks.bandwidth_at(row.bytes) * 1e9) * 1e3
 
 
-# A GPU's time: when it was busy, and what it was idle for
+# A GPU's busy and idle time
 
 Interval = tuple[float, float]
-"""Begin and end, in ms."""
+"""Start and end, in ms."""
 
-LONGEST = 20  # gaps that are listed one by one
-DRAWN = 400  # intervals of a side in a drawing
-LAUNCHING, UNASKED = "the host was preparing or launching", "nothing was asked of it"
+LONGEST = 20  # number of gaps listed
+DRAWN = 400  # intervals of host or device in a drawing
+LAUNCHING, NO_REQUEST = "the host was preparing or launching", "nothing was asked of it"
 WAITING = "the host waited for the GPU"
 
 
@@ -351,9 +350,8 @@ def device_facts(
     slowdown: float = 1.0,
     waits: Sequence[Interval] = (),
 ) -> DeviceFacts:
-    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU; ``waits``: host
-    operators that only wait for the GPU. Idle time goes to what the host did for most of a gap.
-    """
+    """Return a GPU's busy and idle time. ``kernels``: all its work, copies too. ``host``: operators
+    on the CPU. ``waits``: those that only wait for the GPU."""
     busy, working, waiting = merge(kernels), merge(host), merge(waits)
     everything = merge([*busy, *working, *waiting])
     start, end = everything[0][0], everything[-1][1]
@@ -363,7 +361,7 @@ def device_facts(
     waited = sum(overlap(gap, waiting) for gap in gaps)
     worked = sum(overlap(gap, merge([*working, *waiting])) for gap in gaps)
     launching = worked - waited
-    causes = ((LAUNCHING, launching), (WAITING, waited), (UNASKED, idle - worked))
+    causes = ((LAUNCHING, launching), (WAITING, waited), (NO_REQUEST, idle - worked))
     longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:LONGEST]
     return DeviceFacts(
         device=device,
@@ -397,7 +395,7 @@ def merge(intervals: Sequence[Interval]) -> list[Interval]:
 
 
 def overlap(one: Interval, others: Sequence[Interval]) -> float:
-    """Return how much of ``one`` the others cover; they do not overlap each other."""
+    """Return how much of ``one`` the others cover; these must not overlap each other."""
     return sum(max(0.0, min(one[1], end) - max(one[0], start)) for start, end in others)
 
 
@@ -405,13 +403,13 @@ def _find_cause(gap: Interval, working: Sequence[Interval], waiting: Sequence[In
     half, waited = (gap[1] - gap[0]) / 2, overlap(gap, waiting)
     if waited > half:
         return WAITING
-    return LAUNCHING if overlap(gap, working) - waited > half else UNASKED
+    return LAUNCHING if overlap(gap, working) - waited > half else NO_REQUEST
 
 
 def _cut_for_drawing(
     busy: Sequence[Interval], working: Sequence[Interval], start: float, end: float
 ) -> Shown:
-    """The beginning of the window, as much as a drawing holds; ms since the window's begin."""
+    """Return the first part of the window, as much as fits a drawing, in ms since its start."""
     until = min([side[DRAWN - 1][1] for side in (busy, working) if len(side) > DRAWN], default=end)
     host, device = (
         [(a - start, b - start) for a, b in side if b <= until] for side in (working, busy)

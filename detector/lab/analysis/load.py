@@ -1,6 +1,7 @@
-"""Compares two runs under different loads of other programs: whose time is the difference? Wall
-times of such a pair cannot tell; CPU times can: they count a stage's own work alone. They still
-grow a little, since shared cores lose their caches.
+"""Compare two runs under different loads of other programs.
+
+Wall times do not show whether a difference is the run's own; CPU times do, since they count only a
+stage's own work. They still grow a little under load, since shared cores lose their caches.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from detector.core.session.document import Summary
 # CPU time of the same work next to one and two burners on two cores: up to 11% more for a stage
 # above 0.5 ms (scripts/load_check; AMD EPYC). We allow a little more.
 SHARED_CACHES = 0.15
-CROWDED = 0.5  # of all cores' time: beside so much of others, a run gets what chance leaves it
-MATERIAL = 0.02  # of all CPU time a frame: a smaller growth changes no conclusion
+CROWDED = 0.5  # share of all cores; if others use more, wall times are left to chance
+MATERIAL = 0.02  # share of the CPU time per frame; smaller growth changes no conclusion
 
 
 @dataclass(frozen=True, slots=True)
 class OtherLoad:
-    """Cores that other programs used during each run, on average. ``cores``: those there are."""
+    """Cores that other programs used during each run, on average, of ``cores`` in all."""
 
     before: float
     after: float
@@ -30,9 +31,10 @@ class OtherLoad:
 
     @property
     def differs(self) -> bool:
-        """Whether wall times cannot be compared: others took more in one run, or a lot in both."""
-        apart = abs(self.after - self.before) > MAX_OTHERS * self.cores
-        return apart or min(self.before, self.after) > CROWDED * self.cores
+        """Return whether wall times are not comparable: others used more in one run, or a lot in
+        both."""
+        unequal = abs(self.after - self.before) > MAX_OTHERS * self.cores
+        return unequal or min(self.before, self.after) > CROWDED * self.cores
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -45,7 +47,8 @@ class OtherLoad:
 
 @dataclass(frozen=True, slots=True)
 class CpuChange:
-    """CPU milliseconds a frame of a stage with its libraries' threads, or of the process."""
+    """CPU milliseconds per frame, of a stage with its libraries' threads or of the process.
+    ``all_ms``: of the process before."""
 
     what: str
     before: float
@@ -57,7 +60,7 @@ class CpuChange:
         return self.after / self.before if self.before else float("inf")
 
     def regresses(self, limit: float) -> bool:
-        """Whether it grew by more than ``limit`` (0.05 = 5%) beyond the cost of shared caches."""
+        """Return whether it grew by more than ``limit`` (0.05 = 5%) and what shared caches cost."""
         allowed = self.before * (1 + limit + SHARED_CACHES)
         return self.after > allowed and self.after - self.before > MATERIAL * self.all_ms
 

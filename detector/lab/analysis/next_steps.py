@@ -1,7 +1,7 @@
-"""What to type next: the options that would change this run's speed, each as a whole command.
+"""List next steps: whole commands with options that would change this run's speed.
 
 The verdict (``core/analysis/verdict.py``) says what may help, what-if by how much. Nothing is
-estimated, and what was not faster in every round is not offered.
+estimated, and a change that was not faster in every round is not offered.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from detector.lab.session.passes import Change, WhatIfFacts
 from detector.lab.session.read import SavedSession
 
 PROGRAM, STANDARD_INPUT = "detect-video", "-"
-# Where a run's files go, and what is printed of it: nothing that its speed depends on.
-APART = ("--run-dir", "-o", "--output", "--only", "--log-to", "--what-if-seconds")
-APART_ALONE = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
-# The command that measures a step without a figure.
+# Options on which a run's speed does not depend.
+UNRELATED = ("--run-dir", "-o", "--output", "--only", "--log-to", "--what-if-seconds")
+UNRELATED_FLAGS = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
+# The commands that measure a step without a figure.
 WHAT_IF = "profile --only what_if"
 THIS = "this command"
 
@@ -31,10 +31,9 @@ MEASURED, AT_MOST = "measured", "at most"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Frames a second, end to end. ``kind``: MEASURED, of this change; AT_MOST, measured of a
-    stage that costs nothing, where this change leaves some of it. ``basis``: the row that it is
-    from. ``apart``: from the slowest round to the fastest. ``helps``: faster than now, beyond
-    the noise."""
+    """End-to-end FPS with a change. ``kind``: MEASURED, or AT_MOST: measured without the stage that
+    the change makes cheaper. ``basis``: the what-if row. ``apart``: from the slowest round to the
+    fastest. ``helps``: faster than now, beyond the noise."""
 
     fps: float
     kind: str
@@ -45,8 +44,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """One command. ``option``: its new last words. ``stage``: the one relieved. ``figure``: the
-    gain, if known. ``measure``: how to measure it."""
+    """One command. ``option``: the words added at its end. ``stage``: the one that it relieves.
+    ``figure``: the gain, if known. ``measure``: how to measure it."""
 
     command: Sequence[str]
     option: Sequence[str]
@@ -57,17 +56,17 @@ class NextStep:
 
 
 def next_steps(session: SavedSession) -> list[NextStep]:
-    """Return the best measured first, then what the verdict advises, then the others."""
+    """Return the steps, the best measured first, then those for the bottleneck."""
     document = session.document
-    piped = any(one.video.path == STANDARD_INPUT for one in document.each)  # it comes once
-    if piped or not document.frames.written:
+    from_pipe = any(one.video.path == STANDARD_INPUT for one in document.each)
+    if from_pipe or not document.frames.written:
         return []
     facts = session.facts(WhatIfFacts)
     changes = {row.change: row for row in facts.changes} if facts else {}
     offered = [one for one in list_candidates(document) if one.does]
     steps = [_step(document, one, changes.get(one.change)) for one in offered]
     if document.streams is UNSET:
-        steps += _search(document)
+        steps += _offer_tune(document)
     else:  # a camera cannot be read twice
         steps = [replace(step, measure=THIS) for step in steps]
     steps = [step for step in steps if step.figure is None or step.figure.helps]
@@ -89,44 +88,45 @@ def next_steps(session: SavedSession) -> list[NextStep]:
 
 
 def base_command(document: SessionDocument) -> list[str]:
-    """The profiled run as a plain command without its output options; else the sources alone."""
+    """Return the profiled run as a plain command without UNRELATED options; if it does not name
+    the sources, a command with these alone."""
     sources = [one.video.path for one in document.each]
     words = list(document.command[1:])
     if words[:1] in (["profile"], ["detect"]):
         words = words[1:]
     if not set(sources) <= set(words):
         return [PROGRAM, *sources]
-    return [PROGRAM, *drop_options(words, APART, APART_ALONE)]
+    return [PROGRAM, *drop_options(words, UNRELATED, UNRELATED_FLAGS)]
 
 
-def drop_options(words: Sequence[str], valued: Sequence[str], alone: Sequence[str]) -> list[str]:
-    """Typed words without these options; ``valued`` ones go with their value."""
-    kept, skip = [], False
+def drop_options(words: Sequence[str], valued: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Return typed words without these options; ``valued`` ones have a value."""
+    remaining, skip = [], False
     for word in words:
         if skip:
             skip = False
         elif word in valued:
             skip = True
-        elif word not in alone and word.split("=")[0] not in valued:
-            kept.append(word)
-    return kept
+        elif word not in flags and word.split("=")[0] not in valued:
+            remaining.append(word)
+    return remaining
 
 
 def _step(document: SessionDocument, one: Candidate, row: Change | None) -> NextStep:
     option, measured = one.words, one.options is not None
     if "--batch" in option:
-        option += _name_measured(document)
+        option += _name_auto_choice(document)
     command = [word for word in base_command(document) if option or word != "--sync"]
     figure = None
     if row is not None:
-        kind, apart = MEASURED if measured else AT_MOST, row.fps.high - row.fps.low
-        figure = Figure(row.fps.median, kind, row.change, apart, row.helps)
+        kind, spread = MEASURED if measured else AT_MOST, row.fps.high - row.fps.low
+        figure = Figure(row.fps.median, kind, row.change, spread, row.helps)
     how = WHAT_IF if measured else THIS
     return NextStep([*command, *option], option, one.does, one.stage, figure, how)
 
 
-def _search(document: SessionDocument) -> Iterator[NextStep]:
-    """Yield what measures engines, precisions, sizes and all else; a pipe or address comes once."""
+def _offer_tune(document: SessionDocument) -> Iterator[NextStep]:
+    """Offer ``tune`` for files; pipes and streams cannot be read again."""
     path = document.each[0].video.path
     if os.path.exists(path):
         command = ["tune", path]
@@ -135,12 +135,12 @@ def _search(document: SessionDocument) -> Iterator[NextStep]:
         yield NextStep([PROGRAM, *command], command, does, stage, None, THIS)
 
 
-def _name_measured(document: SessionDocument) -> tuple[str, ...]:
-    """Options for what ``auto`` took because it was measured here. They count for this batch alone:
-    no figure covers what another batch would run."""
+def _name_auto_choice(document: SessionDocument) -> tuple[str, ...]:
+    """Return options for what ``auto`` chose by measurements of this batch, since it may choose
+    differently for another."""
     runtime = document.config.get("runtime", {})
-    asked = {runtime.get(name) for name in ("engine", "precision")}
+    requested = {runtime.get(name) for name in ("engine", "precision")}
     reason = document.engine_reason or ""
-    if "auto" not in asked or not any(word in reason for word in ("measured", "tuned for")):
+    if "auto" not in requested or not any(word in reason for word in ("measured", "tuned for")):
         return ()
     return "--engine", document.engine, "--precision", document.precision

@@ -1,4 +1,4 @@
-"""How many decimals of a figure mean something: two at most, and none below the figure's noise."""
+"""Choose the decimals of a figure: two at most, and none below the figure's noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document that ``profile --json`` prints, put together from the records of the passes."""
+"""Make the document of ``profile --json`` from the records of the passes."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""What chance alone does to a ratio of two speeds, and when a comparison may stop.
+"""Separate differences in speed from chance, and decide when a comparison may stop.
 
-Rounds. In each round every variant has one turn, in a new random order. If two variants are equal,
+Rounds: In each round every variant has one turn, in a new random order. If two variants are equal,
 the sign of the logarithm of their ratio is a coin toss: drift, bursts and autocorrelated noise
 change its size only. So Wilcoxon's signed-rank test keeps its level by the draw, not by an
 assumption about the noise (Fisher, The Design of Experiments, 1935; randomized multiple interleaved
 trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math. Statist. 34,
 1963).
 
-Looks. Each of ``LOOKS`` spends an equal share of ALPHA: a Bonferroni bound over the looks, the
+Looks: Each of ``LOOKS`` spends an equal share of ALPHA: a Bonferroni bound over the looks, the
 simplest spending function (Lan and DeMets, Biometrika 70, 1983). It holds for any dependence
 between the looks. Several rows are corrected for by Holm's method (Scand. J. Statist. 6, 1979).
 
-Runs. The mean of an autocorrelated series, such as the times of one run's frames, is
+Runs: The mean of an autocorrelated series, such as the times of one run's frames, is
 estimated from few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28,
-2010): it keeps its level also where blocks differ in their noise. Two runs are further apart in
-time than two blocks of one. Drift as slow as that is taken to move a run by as much as it moves a
-block (noise of 1/f has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
+2010): it keeps its level even if blocks differ in their noise. Two runs are further apart in time
+than two blocks of one run. We assume that such slow drift moves a run by as much as it moves a
+block (1/f noise has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 ALPHA = 0.05  # how often a comparison of equal variants may call any of them different
 POWER = 0.9  # probability of detecting the smallest effect
 LOOKS = (8, 12, 16, 20, 25, 30)  # rounds after which an open-ended comparison may stop
-# Two processes of one program differ for as long as they live, by where their memory lies
-# (Mytkowicz et al., ASPLOS 2009). We treat smaller differences than this as none.
+# Two processes of one program differ in speed by their memory layout (Mytkowicz et al., ASPLOS
+# 2009). We treat smaller differences than this as none.
 PLACEMENT = 0.01
-EXACT = 60  # pairs; above it the normal distribution is as good
+MOST_EXACT = 60  # pairs; with more, the normal distribution is as good
 BLOCKS = 8  # of a run's frames
 
 Outcome = Literal["faster", "slower", "same", "open"]
@@ -47,8 +47,8 @@ Floats = NDArray[np.float64]
 
 
 @cache
-def _rank_sums(count: int) -> Floats:
-    """[count (count + 1) / 2 + 1]: probability of each sum of positive ranks under random signs."""
+def _rank_sum_chances(count: int) -> Floats:
+    """Return the probability of each sum of positive ranks under random signs, from sum 0 on."""
     chances = np.ones(1)
     for rank in range(1, count + 1):
         moved = np.concatenate([np.zeros(rank), chances])
@@ -57,10 +57,12 @@ def _rank_sums(count: int) -> Floats:
     return chances
 
 
-def _critical_sum(count: int, alpha: float) -> int:
+def _find_critical_sum(count: int, alpha: float) -> int:
     """Return the largest k, at least -1, with P(sum <= k) <= alpha / 2."""
-    if count <= EXACT:
-        return int(np.searchsorted(np.cumsum(_rank_sums(count)), alpha / 2, side="right")) - 1
+    if count <= MOST_EXACT:
+        return (
+            int(np.searchsorted(np.cumsum(_rank_sum_chances(count)), alpha / 2, side="right")) - 1
+        )
     mean, variance = count * (count + 1) / 4, count * (count + 1) * (2 * count + 1) / 24
     return max(-1, math.floor(mean + NormalDist().inv_cdf(alpha / 2) * math.sqrt(variance)))
 
@@ -77,11 +79,11 @@ def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
     count = len(away)
     if not count:
         return 1.0
-    # Equal distances are rare among times; they stay in the order of the rounds.
+    # Ties are rare among times; they keep the order of the rounds.
     ranks = np.argsort(np.argsort(np.abs(away), kind="stable"), kind="stable") + 1
     least = int(min(ranks[away > 0].sum(), ranks[away < 0].sum()))
-    if count <= EXACT:
-        return min(1.0, 2 * float(_rank_sums(count)[: least + 1].sum()))
+    if count <= MOST_EXACT:
+        return min(1.0, 2 * float(_rank_sum_chances(count)[: least + 1].sum()))
     mean, variance = count * (count + 1) / 4, count * (count + 1) * (2 * count + 1) / 24
     return min(1.0, 2 * NormalDist().cdf((least + 0.5 - mean) / math.sqrt(variance)))
 
@@ -90,7 +92,7 @@ def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, 
     """Return the Hodges-Lehmann estimate and interval at ``alpha``, infinite if too few values."""
     series = np.asarray(values, np.float64)
     pairs = np.sort(((series[:, None] + series[None, :]) / 2)[np.triu_indices(len(series))])
-    at = _critical_sum(len(series), alpha) + 1
+    at = _find_critical_sum(len(series), alpha) + 1
     if at <= 0:
         return -math.inf, float(np.median(pairs)), math.inf
     return float(pairs[at - 1]), float(np.median(pairs)), float(pairs[len(pairs) - at])
@@ -98,11 +100,11 @@ def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, 
 
 def holm(values: Sequence[float]) -> list[float]:
     """Correct each p value for all of them; keep their order."""
-    found, least = [1.0] * len(values), 0.0
+    corrected, least = [1.0] * len(values), 0.0
     for place, at in enumerate(np.argsort(values, kind="stable").tolist()):
         least = max(least, min(1.0, values[at] * (len(values) - place)))
-        found[at] = least
-    return found
+        corrected[at] = least
+    return corrected
 
 
 # ---- a comparison
@@ -111,9 +113,9 @@ def holm(values: Sequence[float]) -> list[float]:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One series of log ratios, at one look. ``low``, ``ratio``, ``high``: the estimate with its
-    interval, which holds for all series and looks together. ``p``: corrected for those, that the
-    ratio is nearer to 1 than the noise floor. ``smallest``: the least effect that this comparison
-    finds in POWER of all cases, as a share."""
+    interval, which holds for all series and looks together. ``p``: that the ratio is within the
+    noise floor, corrected likewise. ``smallest``: the least effect, as a share, that this
+    comparison detects with probability POWER."""
 
     ratio: float
     low: float
@@ -128,8 +130,8 @@ class Judged:
 
 
 def noise_floor(equal: Sequence[float] | None) -> float:
-    """As a logarithm: how far two processes of the same variant were apart, at least PLACEMENT.
-    ``equal``: their log ratios, round by round; None where they were not run."""
+    """Return the log ratio by which two processes of a variant were apart, at least PLACEMENT.
+    ``equal``: their log ratios, round by round; None if not measured."""
     if not equal:
         return PLACEMENT
     return max(PLACEMENT, abs(rank_interval(equal, ALPHA)[1]))
@@ -139,44 +141,43 @@ def judge(
     series: Sequence[Sequence[float]], floor: float, same: float, share: float = 1.0
 ) -> list[Judged]:
     """Judge each of ``series``, log ratios to one baseline round by round, corrected for all of
-    them. ``floor``: from ``noise_floor``; smaller effects are not differences. ``same``: from which
-    share on a difference matters; an interval within it says that there is none. ``share``: of
-    ALPHA that this look may spend.
-    """
+    them. ``floor``: from ``noise_floor``; smaller effects are not differences. ``same``: smallest
+    share that matters; an interval within it means no difference. ``share``: of ALPHA that this
+    look may spend."""
     alpha = ALPHA * share
     raw = [_p_beyond(values, floor) / share for values in series]
-    each = alpha / max(1, len(series))
-    found = []
+    per_series = alpha / max(1, len(series))
+    judged = []
     for values, p in zip(series, holm(raw), strict=True):
-        low, middle, high = rank_interval(values, each)
+        low, middle, high = rank_interval(values, per_series)
         outcome: Outcome = "open"
         if p <= ALPHA:
             outcome = "faster" if middle > 0 else "slower"
         elif max(abs(math.expm1(low)), abs(math.expm1(high))) <= same:
             outcome = "same"
-        found.append(
+        judged.append(
             Judged(
                 math.exp(middle),
                 math.exp(low),
                 math.exp(min(high, 700.0)),
                 p,
                 outcome,
-                _smallest_effect(values, each, floor),
+                _smallest_effect(values, per_series, floor),
             )
         )
-    return found
+    return judged
 
 
 def _p_beyond(values: Sequence[float], floor: float) -> float:
-    """Return p that the true ratio is within the floor; its nearer edge decides."""
+    """Return the p that the true ratio is within the floor, tested at its nearer edge."""
     centre = float(np.median(values))
     return sign_p(values, math.copysign(min(floor, abs(centre)), centre)) if centre else 1.0
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """A share; the middle's error is taken at about two thirds, which few rounds reach too."""
+    """Return a share. The error is from a two-thirds interval, which needs only few rounds."""
     normal = NormalDist()
-    if len(values) < 2 or _critical_sum(len(values), alpha) < 0:
+    if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf
     low, _, high = rank_interval(values, 1 / 3)
     error = (high - low) / 2 / normal.inv_cdf(1 - 1 / 6)
@@ -184,8 +185,8 @@ def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> flo
 
 
 def share_of_look(rounds: int, last: bool) -> float:
-    """Return the share of ALPHA to spend after so many rounds; 0 if no look is due. ``last``:
-    no more rounds follow, for a reason that is not in the figures; what is left is spent."""
+    """Return the share of ALPHA to spend after this many rounds; 0 if no look is due. ``last``:
+    no more rounds follow, for a reason independent of the figures, so the rest is spent."""
     if last:
         return sum(look >= rounds for look in LOOKS) / len(LOOKS) or 1 / len(LOOKS)
     return 1 / len(LOOKS) if rounds in LOOKS else 0.0
@@ -194,12 +195,9 @@ def share_of_look(rounds: int, last: bool) -> float:
 # ---- two runs
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
-    """The ratio of two means. ``smallest``: the least effect found in POWER of all cases."""
+class RatioOfMeans(NamedTuple):
+    """``smallest``: the least effect detected with probability POWER, as a share."""
 
-    first: float
-    second: float
     ratio: float
     low: float
     high: float
@@ -207,18 +205,15 @@ class Means:
     smallest: float
 
 
-def compare_means(before: Floats, after: Floats) -> Means:
+def compare_means(before: Floats, after: Floats) -> RatioOfMeans:
     first, before_error = _block_mean(before)
     second, after_error = _block_mean(after)
     error = max(math.hypot(before_error, after_error), 1e-12)
     freedom = min(BLOCKS, len(before), len(after)) - 1
     middle = math.log(second / first)
     reach = PLACEMENT + student_quantile(1 - ALPHA / 2, freedom) * error
-    ends = (math.exp(max(-700.0, min(700.0, middle + sign * reach))) for sign in (-1, 1))
-    low, high = ends
-    return Means(
-        first,
-        second,
+    low, high = (math.exp(max(-700.0, min(700.0, middle + sign * reach))) for sign in (-1, 1))
+    return RatioOfMeans(
         second / first,
         low,
         high,
@@ -228,15 +223,15 @@ def compare_means(before: Floats, after: Floats) -> Means:
 
 
 def _block_mean(values: Floats) -> tuple[float, float]:
-    """Return the mean and its relative error for another run: that of the mean of these blocks, and
-    the move of a whole run by as much as a block."""
+    """Return the mean, and its relative error for another run: the error of the mean of these
+    blocks, and a drift between runs as large as between blocks."""
     blocks = [block.mean() for block in np.array_split(values, min(BLOCKS, len(values)))]
     mean = max(float(values.mean()), 1e-12)
     return mean, float(np.std(blocks, ddof=1)) * math.sqrt(1 + 1 / len(blocks)) / mean
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """P(T > t) of Student's t, whole degrees of freedom, t >= 0 (Abramowitz, Stegun 26.7.3)."""
+    """Return P(T > t) of Student's t; whole ``freedom``, t >= 0 (Abramowitz, Stegun 26.7.3)."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine = math.cos(angle)
     term = total = math.sin(angle) * (cosine if freedom % 2 else 1.0)

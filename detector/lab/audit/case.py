@@ -1,8 +1,8 @@
-"""What is audited at once: every rule is asked about each table, all of them, and each run."""
+"""Run every rule on what is audited: each table, all tables together, each run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from detector.core.session.document import Summary
@@ -16,10 +16,10 @@ from detector.lab.session.read import SavedSession
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``runs``: name -> the summary of a finished run; ``sessions``: -> its folder, where that is
-    what was given; ``comparisons``: -> what compare printed."""
+    """All that is audited at once, by name. ``sessions``: folders of runs, also in ``runs``.
+    ``comparisons``: documents that compare printed."""
 
-    tables: Sequence[AuditTable] = ()
+    tables: list[AuditTable] = field(default_factory=list)
     runs: dict[str, Summary] = field(default_factory=dict)
     sessions: dict[str, SavedSession] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
@@ -27,20 +27,20 @@ class Case:
 
     @property
     def on_gpu(self) -> bool:
-        return self.machine.card is not None or any(
-            one.has("cuda", "gpu")
-            or any("gpu" in text.lower() or "cuda" in text.lower() for text in one.texts)
+        return "card" in self.machine.given or any(
+            column.has("cuda", "gpu")
+            or any("gpu" in text.lower() or "cuda" in text.lower() for text in column.texts)
             for table in self.tables
-            for one in table.columns
+            for column in table.columns
         )
 
 
 def audit(case: Case) -> AuditDocument:
     rules = list_rules()
-    findings = [one for rule in rules for one in _findings(rule, case)]
-    findings.sort(key=lambda one: SEVERITIES.index(one.severity))
+    findings = [finding for rule in rules for finding in _apply_rule(rule, case)]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return AuditDocument(
-        audited=(*map(_audited, case.tables), *(Audited(name, 1, {}, ()) for name in case.runs)),
+        audited=(*map(_describe, case.tables), *(Audited(name, 1, {}, ()) for name in case.runs)),
         runs=len(case.runs),
         machine=case.machine.given,
         rules=len(rules),
@@ -51,22 +51,18 @@ def audit(case: Case) -> AuditDocument:
     )
 
 
-def _findings(rule: Rule, case: Case) -> Iterator[Finding]:
-    if rule.over == "all":
-        yield from rule.findings(case)
-    elif rule.over != "table":
-        documents: dict[str, Mapping[str, object]] = {
-            "run": case.runs,
-            "session": case.sessions,
-            "comparison": case.comparisons,
-        }
-        for name, document in documents[rule.over].items():
-            yield from rule.findings(document, name)
-    else:
-        for table in case.tables:
-            yield from rule.findings(table, table.name)
+def _apply_rule(rule: Rule, case: Case) -> Iterator[Finding]:
+    subjects: dict[str, Iterable[tuple[str, object]]] = {
+        "all": [("", case)],
+        "table": [(table.name, table) for table in case.tables],
+        "run": case.runs.items(),
+        "session": case.sessions.items(),
+        "comparison": case.comparisons.items(),
+    }
+    for name, subject in subjects[rule.over]:
+        yield from rule.findings(subject, name)
 
 
-def _audited(table: AuditTable) -> Audited:
+def _describe(table: AuditTable) -> Audited:
     read = {one.title: str(one.meaning) for one in table.columns if not one.meaning.why}
     return Audited(table.name, table.rows, read, tuple(table.unread))

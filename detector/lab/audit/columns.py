@@ -1,4 +1,4 @@
-"""Recognises table columns by title and unit. Ambiguity is reported, not guessed."""
+"""Recognise table columns by title and unit. Ambiguous columns are reported, not guessed."""
 
 from __future__ import annotations
 
@@ -9,35 +9,13 @@ from typing import NamedTuple
 
 TIME, RATE, BYTES, SHARE = "time", "rate", "bytes", "share"
 WORK, WORK_RATE, PARAMS, BANDWIDTH = "work", "work rate", "parameters", "bandwidth"
-ACCURACY, RATIO, ENERGY, POWER, CLOCK, COUNT = (
-    "accuracy",
-    "ratio",
-    "energy",
-    "power",
-    "clock",
-    "count",
-)
-MODEL, ENGINE, PRECISION, EXECUTED, BATCH, SIZE, THREADS, DEVICE, DECODER, CLIP = (
-    "model",
-    "engine",
-    "precision",
-    "executed precision",
-    "batch",
-    "size",
-    "threads",
-    "device",
-    "decoder",
-    "clip",
-)
-IN_FLIGHT = "in flight"
-NAME, STAGE, BOUND, CHANGES, CONTAINS, TEXT = (
-    "name",
-    "stage",
-    "bound",
-    "changes",
-    "contains",
-    "text",
-)
+ACCURACY, RATIO, COUNT = "accuracy", "ratio", "count"
+ENERGY, POWER, CLOCK = "energy", "power", "clock"
+MODEL, ENGINE, PRECISION = "model", "engine", "precision"
+EXECUTED, IN_FLIGHT = "executed precision", "in flight"
+BATCH, SIZE, THREADS, DEVICE = "batch", "size", "threads", "device"
+DECODER, CLIP, NAME, STAGE = "decoder", "clip", "name", "stage"
+BOUND, CHANGES, CONTAINS, TEXT = "bound", "changes", "contains", "text"
 SETTINGS = (MODEL, ENGINE, PRECISION, BATCH, SIZE, THREADS, DEVICE, DECODER, CLIP)
 LABELS = (NAME, STAGE, *SETTINGS)
 
@@ -81,12 +59,12 @@ SIZE_TEXT = re.compile(r"\d{2,5}\s*[x×*]\s*\d{2,5}(?:\s*[x×*]\s*\d{1,4})?")
 PRECISION_TEXT = re.compile(
     r"(?<![a-z0-9])(fp32|fp16|bf16|tf32|int8|fp8|int4|float32|float16|half|w8a8)(?![0-9])", re.I
 )
-PRECISIONS = {"float32": "fp32", "float16": "fp16", "half": "fp16", "w8a8": "int8"}
+PRECISION_ALIASES = {"float32": "fp32", "float16": "fp16", "half": "fp16", "w8a8": "int8"}
 ENGINES = frozenset(
     "pytorch torch torchscript onnx onnxruntime ort openvino tensorrt trt tensorflow tflite keras "
     "ncnn mnn tvm coreml opencv darknet paddle rknn deepsparse jax executorch null".split()
 )
-# word of a title -> what the column says, where no unit does
+# word of a title -> the quantity of the column, if it has no unit
 WORDS: dict[str, str] = {
     **dict.fromkeys(("model", "models", "network", "architecture", "variant", "detector"), MODEL),
     **dict.fromkeys(("engine", "runtime", "backend", "framework", "format", "provider"), ENGINE),
@@ -110,12 +88,12 @@ WORDS: dict[str, str] = {
     **dict.fromkeys(("speedup", "ratio", "acceleration"), RATIO),
     **dict.fromkeys(("params", "parameters", "#params", "param"), PARAMS),
 }
-ACCURATE = re.compile(
+ACCURACY_TEXT = re.compile(
     r"(?<![a-z])(?:map(?!p)|(?:ap|ar)(?![a-z])|ap(?:val|test)|accuracy|acc(?![a-z])|recall|f1"
     r"(?![0-9])|agreement|iou|mota|hota|top-?[15])"
 )
 LISTS = frozenset(word for word, quantity in WORDS.items() if quantity in (CHANGES, CONTAINS))
-USUAL_UNITS = {  # of titles that say nothing without one
+USUAL_UNITS = {  # suggested for titles without a unit
     **dict.fromkeys(("latency", "inference", "time", "duration"), "(ms)"),
     **dict.fromkeys(("memory", "vram"), "(MB)"),
     **dict.fromkeys(("throughput", "speed"), "(FPS)"),
@@ -124,7 +102,8 @@ USUAL_UNITS = {  # of titles that say nothing without one
 
 
 class Meaning(NamedTuple):
-    """``scale``: to the base unit. ``words``: of the title. ``why``: why it is not read, or ""."""
+    """What a column contains. ``scale``: factor to the base unit. ``words``: those of the title.
+    ``why``: the reason why the column is not read, or ""."""
 
     quantity: str
     scale: float
@@ -146,70 +125,70 @@ def clean(text: str) -> str:
 
 
 def recognise(title: str, cells: Sequence[str]) -> Meaning:
-    """Recognise a column. ``cells``: its cells, cleaned, without absent ones."""
+    """Recognise a column. ``cells``: cleaned, without empty ones."""
     plain = clean(title).replace("_", " ")
     words = frozenset(re.findall(r"[\w#@.\-]+", plain.lower()))
-    shown, unit = _unit_of(plain)
-    if unit is None and (suffix := _common_suffix(cells)) is not None:
-        shown, unit = suffix, UNITS.get(suffix.lower())
-    accurate = ACCURATE.search(plain.lower()) is not None
-    once = words & {"per", "inference", "image", "picture", "forward"}
-    if unit and unit[0] == WORK and "FLOPS" in title and not once:
+    written, unit = _find_unit(plain)
+    if unit is None and (suffix := _find_common_suffix(cells)) is not None:
+        written, unit = suffix, UNITS.get(suffix.lower())
+    is_accuracy = ACCURACY_TEXT.search(plain.lower()) is not None
+    per_inference = words & {"per", "inference", "image", "picture", "forward"}
+    if unit and unit[0] == WORK and "FLOPS" in title and not per_inference:
         return Meaning(
-            TEXT, 1.0, shown, words, "GFLOPS can be a count or a rate: write GFLOPs or GFLOP/s"
+            TEXT, 1.0, written, words, "GFLOPS can be a count or a rate: write GFLOPs or GFLOP/s"
         )
     if unit is not None:
-        return _with_unit(shown, unit, words, accurate)
-    if accurate:
+        return _classify_by_unit(written, unit, words, is_accuracy)
+    if is_accuracy:
         return Meaning(ACCURACY, 1.0, "", words)
-    if (shown and shown.lower() in POWERS) or (shown := _power_of(plain)):
-        return _with_power(shown, words)
-    return _by_words(plain, words, cells)
+    if (written and written.lower() in POWERS) or (written := _find_power(plain)):
+        return _classify_by_power(written, words)
+    return _classify_by_words(plain, words, cells)
 
 
-def _unit_of(plain: str) -> tuple[str, tuple[str, float] | None]:
-    """Find the written unit: in brackets, at the end, or as a word (FPS, GFLOPs)."""
-    for inside in re.findall(r"[(\[]([^()\[\]]*)[)\]]", plain):
-        for part in inside.split(","):
+def _find_unit(plain: str) -> tuple[str, tuple[str, float] | None]:
+    """Find a title's unit: in brackets, at its end, or as a word (FPS, GFLOPs)."""
+    for bracketed in re.findall(r"[(\[]([^()\[\]]*)[)\]]", plain):
+        for part in bracketed.split(","):
             name = PER_PICTURE.sub("", part.strip().lower())
             if (unit := UNITS.get(name)) is not None:
                 return part.strip(), unit
-    whole = PER_PICTURE.sub("", re.sub(r"[(\[][^()\[\]]*[)\]]", " ", plain).strip().lower())
-    for word in reversed(whole.replace(",", " ").split()):
-        long_enough = len(word) > 1 or word == "%" or word == whole.split()[-1]
+    rest = PER_PICTURE.sub("", re.sub(r"[(\[][^()\[\]]*[)\]]", " ", plain).strip().lower())
+    for word in reversed(rest.replace(",", " ").split()):
+        long_enough = len(word) > 1 or word == "%" or word == rest.split()[-1]
         if long_enough and (unit := UNITS.get(word)) is not None:
             return word, unit
-    if re.search(r"\bpercent|%", whole):
+    if re.search(r"\bpercent|%", rest):
         return "%", UNITS["%"]
     return "", None
 
 
-def _common_suffix(cells: Sequence[str]) -> str | None:
-    ends = [SUFFIX.fullmatch(cell) for cell in cells]
-    found = {one[1].lower() for one in ends if one}
-    if len(found) != 1 or not all(ends):
+def _find_common_suffix(cells: Sequence[str]) -> str | None:
+    matches = [SUFFIX.fullmatch(cell) for cell in cells]
+    suffixes = {match[1].lower() for match in matches if match}
+    if len(suffixes) != 1 or not all(matches):
         return None
-    suffix = found.pop()
+    suffix = suffixes.pop()
     return suffix if suffix in UNITS or suffix in POWERS else None
 
 
-def _power_of(plain: str) -> str:
-    found = re.search(r"[(\[]\s*([kmgb])\s*[)\]]", plain, re.IGNORECASE)
-    return found[1] if found else ""
+def _find_power(plain: str) -> str:
+    match = re.search(r"[(\[]\s*([kmgb])\s*[)\]]", plain, re.IGNORECASE)
+    return match[1] if match else ""
 
 
-def _with_unit(
-    shown: str, unit: tuple[str, float], words: frozenset[str], accurate: bool
+def _classify_by_unit(
+    written: str, unit: tuple[str, float], words: frozenset[str], is_accuracy: bool
 ) -> Meaning:
     quantity, scale = unit
-    if quantity == SHARE and accurate:
+    if quantity == SHARE and is_accuracy:
         quantity = ACCURACY
     if quantity == SIZE and "batch" in words:
         quantity, scale = BATCH, 1.0
-    return Meaning(quantity, scale, shown, words)
+    return Meaning(quantity, scale, written, words)
 
 
-def _with_power(power: str, words: frozenset[str]) -> Meaning:
+def _classify_by_power(power: str, words: frozenset[str]) -> Meaning:
     scale, joined = POWERS[power.lower()], " ".join(sorted(words))
     if re.search(r"\bparam|#param", joined):
         return Meaning(PARAMS, scale, power, words)
@@ -218,7 +197,7 @@ def _with_power(power: str, words: frozenset[str]) -> Meaning:
     return Meaning(TEXT, 1.0, power, words, f"({power}) of what? write params, FLOPs or MACs")
 
 
-def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meaning:
+def _classify_by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meaning:
     numeric = sum(bool(re.match(r"[-+~]?[\d.]", cell)) for cell in cells) * 2 > len(cells) > 0
     if words & {"precision"} and not numeric:
         return Meaning(EXECUTED if words & {"executed", "ran"} else PRECISION, 1.0, "", words)
@@ -231,8 +210,8 @@ def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meanin
         return Meaning(BATCH, 1.0, "", words)
     if "size" in ordered and words & {"test", "image", "img"}:
         return Meaning(SIZE, 1.0, "", words)
-    last = [word for word in ordered if word in ("type", "name", "tag")]
-    for word in (*reversed([word for word in ordered if word not in last]), *last):
+    vague = [word for word in ordered if word in ("type", "name", "tag")]
+    for word in (*reversed([word for word in ordered if word not in vague]), *vague):
         quantity = WORDS.get(word)
         if quantity is None or (quantity in (COUNT, BATCH, THREADS) and not numeric):
             continue
@@ -241,10 +220,10 @@ def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meanin
         return Meaning(quantity, 1.0, "", words)
     if re.search(r"speed.?up", plain.lower()):
         return Meaning(RATIO, 1.0, "", words)
-    return Meaning(TEXT, 1.0, "", words, _why_unread(ordered) if numeric else "")
+    return Meaning(TEXT, 1.0, "", words, _explain_unread(ordered) if numeric else "")
 
 
-def _why_unread(words: Sequence[str]) -> str:
+def _explain_unread(words: Sequence[str]) -> str:
     if words == ["size"]:
         return "a size in pixels or in MB? add the unit"
     for word in filter(USUAL_UNITS.get, words):

@@ -1,4 +1,4 @@
-"""Paths on the command line -> what is audited."""
+"""Collect what is audited from the paths on the command line."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
 from detector.lab.audit.case import Case
 from detector.lab.audit.machine import Machine
-from detector.lab.audit.ours import Ours, join, read_ours
+from detector.lab.audit.ours import add_ours, tables_of_runs
 from detector.lab.audit.read import SUFFIXES, Titles, read_tables
 
 MOST_PATHS = 500
 
 
 def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
-    """Raises SourceError for an unreadable table, UsageError for bad paths and --columns."""
+    """Read all paths. Raises SourceError for an unreadable table, UsageError for bad arguments."""
     if len(paths) > MOST_PATHS:
         raise UsageError(f"{len(paths)} paths: audit at most {MOST_PATHS} at once")
-    found: list[Ours] = []
+    case = Case(machine=machine)
     for path in dict.fromkeys(paths):
         if not Path(path).is_dir() and Path(path).suffix.lower() in SUFFIXES:
-            one = Ours(path)
-            one.tables += read_tables(path, titles)
-            found.append(one)
+            case.tables.extend(read_tables(path, titles))
         elif Path(path).is_dir() or Path(path).suffix.lower() == ".json":
-            found.append(read_ours(path))
+            add_ours(case, path)
         else:
             raise UsageError(
                 f"{quote(path)}: give a run's folder (runs/NAME), a .json of compare, eval, "
                 "profile or detect, or a table as .csv or .md"
             )
-    case = join(found, machine)
+    case.tables.extend(tables_of_runs(case.runs))
     for title in titles:
         if not any(title in table.given for table in case.tables):
             raise UsageError(f"--columns: no table has the column {quote(title)}")

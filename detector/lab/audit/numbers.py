@@ -1,6 +1,6 @@
-"""Numbers of a table as a person wrote them: with the interval that rounding leaves open.
+"""Read the numbers that people write in tables, each with the interval that its rounding allows.
 
-``1,234`` is 1234 or 1.234. Other cells of the same table prove which; else it is not read.
+``1,234`` may be 1234 or 1.234; if no other cell of the table shows which, it is not read.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-LONGEST = 60  # characters of a cell that may be a number
+LONGEST = 60  # characters; longer cells are not numbers
 ABSENT = frozenset({"", "-", "--", "---", "—", "–", "n/a", "na", "nan", "?", "todo"})
 DIGITS = r"\d+(?:[.,'’\u00a0\u202f]\d+)*"
 PLAIN = rf"[-+]?(?:{DIGITS}|\.\d+)(?:[eE][-+]?\d+)?"
-APART = r"(?:\.\.\.?|…|–|—|-|to)"
-FORM = re.compile(
+RANGE_MARK = r"(?:\.\.\.?|…|–|—|-|to)"
+PATTERN = re.compile(
     rf"(?P<about>[~≈≥≤<>]?)\s*(?P<number>{PLAIN})\s*(?P<unit1>[^\W\d]+(?:/[^\W\d]+)?|%|×)?"
     rf"(?:\s*\(?\s*(?:±|\+/?-)\s*(?P<spread>{PLAIN})\s*\)?"
-    rf"|\s*[\[(]?\s*(?P<least>{PLAIN})\s*{APART}\s*(?P<most>{PLAIN})\s*[\])]"
-    rf"|\s*{APART}\s*(?P<to>{PLAIN}))?"
+    rf"|\s*[\[(]?\s*(?P<least>{PLAIN})\s*{RANGE_MARK}\s*(?P<most>{PLAIN})\s*[\])]"
+    rf"|\s*{RANGE_MARK}\s*(?P<to>{PLAIN}))?"
     r"\s*(?P<unit>[^\W\d]+(?:/[^\W\d]+)?|%|×)?",
     re.IGNORECASE,
 )
@@ -29,12 +29,12 @@ COMMA_PROOF = re.compile(
 POINT_PROOF = re.compile(
     r"(?<![\d.,])(?:\d+\.(?:\d{1,2}|\d{4,})|0\.\d{3}|\d{1,3}(?:,\d{3})+\.\d+|\d{1,3}(?:,\d{3}){2,})(?![\d.,])"
 )
-UNSURE = re.compile(r"\d{1,3},\d{3}")
+AMBIGUOUS = re.compile(r"\d{1,3},\d{3}")
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """``low`` to ``high``: the text's range by rounding, ± or range (then ``spread``)."""
+    """A number from ``low`` to ``high``, by rounding or by a written ± or range (``spread``)."""
 
     value: float
     low: float
@@ -56,18 +56,15 @@ class Number:
         return Number(self.value * other.value, min(ends), max(ends))
 
     def __truediv__(self, other: Number) -> Number:
-        """Infinitely wide where the divisor may be zero."""
+        """Divide; the interval is infinite if the divisor may be zero."""
         if other.low <= 0 <= other.high:
             return Number(math.inf, -math.inf, math.inf)
         return self * Number(1 / other.value, 1 / other.high, 1 / other.low)
 
     def meets(self, other: Number, slack: float = 0.0) -> bool:
-        """Return whether both can be the same number. ``slack``: share by which they may differ."""
-        more = slack * max(abs(self.value), abs(other.value)) if slack else 0.0
-        return self.low - more <= other.high and other.low - more <= self.high
-
-    def __str__(self) -> str:
-        return shown(self.value)
+        """Return whether both may be the same number. ``slack``: tolerance as a share."""
+        allowed = slack * max(abs(self.value), abs(other.value)) if slack else 0.0
+        return self.low - allowed <= other.high and other.low - allowed <= self.high
 
 
 def exact(value: float) -> Number:
@@ -78,7 +75,7 @@ def total(numbers: Iterable[Number]) -> Number:
     return sum(numbers, exact(0.0))
 
 
-def shown(value: float) -> str:
+def show(value: float) -> str:
     size = abs(value)
     if not math.isfinite(value) or size >= 1e9 or 0 < size < 1e-3:
         return f"{value:.3e}"
@@ -87,53 +84,60 @@ def shown(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DecimalMark:
-    comma: bool  # a decimal comma is proved
+    comma: bool  # a cell shows that the table uses decimal commas
     point: bool
 
     @classmethod
     def of(cls, cells: Iterable[str]) -> DecimalMark:
         comma = point = False
         for cell in cells:
-            if len(cell) <= LONGEST and FORM.fullmatch(cell):  # "v1.25" proves nothing
+            if len(cell) <= LONGEST and PATTERN.fullmatch(cell):  # unlike "v1.25"
                 comma = comma or COMMA_PROOF.search(cell) is not None
                 point = point or POINT_PROOF.search(cell) is not None
         return cls(comma, point)
 
-    def why_unread(self, text: str) -> str | None:
-        found = FORM.fullmatch(text)
-        for part in found.group("number", "spread", "least", "most", "to") if found else ():
+    def explain_unread(self, text: str) -> str | None:
+        match = PATTERN.fullmatch(text)
+        for part in match.group("number", "spread", "least", "most", "to") if match else ():
             digits = (part or "").lstrip("+-")
             if self.comma and self.point and ("," in digits) != ("." in digits):
-                if UNSURE.fullmatch(digits) or re.fullmatch(r"\d{1,3}\.\d{3}", digits):
+                if AMBIGUOUS.fullmatch(digits) or re.fullmatch(r"\d{1,3}\.\d{3}", digits):
                     return f"{digits} is ambiguous: the column mixes decimal points and commas"
             elif (
-                UNSURE.fullmatch(digits) and not self.point and not self.comma and digits[0] != "0"
+                AMBIGUOUS.fullmatch(digits)
+                and not self.point
+                and not self.comma
+                and digits[0] != "0"
             ):
                 return f"{digits} is {digits.replace(',', '')} or {digits.replace(',', '.')}"
         return None
 
     def read(self, text: str) -> Number | None:
-        if len(text) > LONGEST or (found := FORM.fullmatch(text)) is None or self.why_unread(text):
+        if (
+            len(text) > LONGEST
+            or (match := PATTERN.fullmatch(text)) is None
+            or self.explain_unread(text)
+        ):
             return None
-        value, half = self._plain(found["number"])
+        value, half = self._plain(match["number"])
         if not math.isfinite(value) or abs(value) > 1e30:
             return None
         low, high, spread = value - half, value + half, False
-        if found["about"]:
+        if match["about"]:
             low, high = value - max(half, abs(value) * 0.1), value + max(half, abs(value) * 0.1)
-        if found["spread"]:
-            off = self._plain(found["spread"])[0]
-            low, high, spread = value - off, value + off, True
-        elif found["least"]:
-            low, high = sorted((self._plain(found["least"])[0], self._plain(found["most"])[0]))
+        if match["spread"]:
+            plus_minus = self._plain(match["spread"])[0]
+            low, high, spread = value - plus_minus, value + plus_minus, True
+        elif match["least"]:
+            low, high = sorted((self._plain(match["least"])[0], self._plain(match["most"])[0]))
             spread = True
-        elif found["to"]:
-            low, high = sorted((value, self._plain(found["to"])[0]))
+        elif match["to"]:
+            low, high = sorted((value, self._plain(match["to"])[0]))
             value, spread = (low + high) / 2, True
-        return Number(value, low, high, spread, (found["unit1"] or found["unit"] or "").lower())
+        return Number(value, low, high, spread, (match["unit1"] or match["unit"] or "").lower())
 
     def _plain(self, text: str) -> tuple[float, float]:
-        """Return its value, and half a unit of its last digit."""
+        """Return the value, and half a unit of its last digit."""
         plain = re.sub(r"['’\u00a0\u202f]", "", text)
         decimal = "," if self.comma and not (self.point and "." in plain) else "."
         if self.comma and self.point:

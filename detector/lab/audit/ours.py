@@ -1,4 +1,4 @@
-"""Our own documents as what rules look at: summaries as runs, their rows as tables."""
+"""Add our own documents to a case: summaries as runs, rows of documents as tables."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from detector.core.session.codec import from_builtins, parse_json, read_file
 from detector.core.session.document import SessionDocument, Summary
 from detector.core.session.measured import Interval, Measurements
 from detector.lab.audit.case import Case
-from detector.lab.audit.machine import Machine
 from detector.lab.audit.tables import AuditTable, make_table
 from detector.lab.session.comparison import Comparison, Row
 from detector.lab.session.network import LayersFacts
 from detector.lab.session.read import SavedSession, read_session
 
-MOST_ROWS = 5000  # of a list of rows in a document
+MOST_ROWS = 5000  # in a document
 
-
-# The columns of our tables: titles that ``columns.py`` reads, and the text of a row. Of several
-# arguments a row is a pair.
+# The columns of our tables: titles that ``columns.py`` recognises, and the text of a row or pair.
 
 Columns = Sequence[tuple[str, Callable[[Any], str]]]
 
@@ -86,7 +83,7 @@ MEASURED: Columns = (
 )
 
 
-def _table(name: str, columns: Columns, rows: Iterable[Any]) -> AuditTable:
+def _make_table(name: str, columns: Columns, rows: Iterable[Any]) -> AuditTable:
     titles = [title for title, _ in columns]
     return make_table(name, titles, [[text(row) for _, text in columns] for row in rows])
 
@@ -95,7 +92,7 @@ def _number(value: Any) -> str:
     return repr(value) if isinstance(value, int | float) else ""
 
 
-def _interval(value: Interval | Any) -> str:
+def _interval(value: Interval | None) -> str:
     if value is None:
         return ""
     return f"{value.median!r} [{value.low!r}..{value.high!r}]"
@@ -106,100 +103,81 @@ def _count(row: Row, name: str, unit: float) -> str:
     return _number(count / unit) if count else ""
 
 
-class Ours:
-    """The contents of one path: ``tables``, ``runs`` by name, and the comparison, if it is one."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.tables: list[AuditTable] = []
-        self.runs: dict[str, Summary] = {}
-        self.sessions: dict[str, SavedSession] = {}
-        self.comparisons: dict[str, Comparison] = {}
-
-
-def read_ours(path: str) -> Ours:
-    """A run's folder, or a JSON document. Raises UsageError where it is neither."""
+def add_ours(case: Case, path: str) -> None:
+    """Add a run's folder or one of our JSON documents. Raises UsageError for other content."""
     if Path(path).is_dir():
-        return of_session(read_session(path), path.rstrip("/"))
+        add_session(case, read_session(path), path.rstrip("/"))
+        return
     content = parse_json(read_file(Path(path)), path)
-    found = Ours(path)
     if isinstance(content, list):
         content = {"rows": content}
     if not isinstance(content, dict):
         raise UsageError(f"{path}: not a detect-video document or a list of rows")
     if {"rounds", "fastest", "rows"} <= content.keys():
-        _add_comparison(found, from_builtins(content, Comparison, path))
+        _add_comparison(case, path, from_builtins(content, Comparison, path))
     elif "measurements" in content:
-        _add_measurements(found, from_builtins(content, Measurements, path))
+        for number, record in enumerate(from_builtins(content, Measurements, path).measurements, 1):
+            if record.rows:
+                rows = [(row, record.rounds) for row in record.rows]
+                case.tables.append(_make_table(f"{path}: {record.kind} {number}", MEASURED, rows))
     elif "results" in content and "dataset" in content:
-        found.tables.append(_of_dicts(f"{path}: results", content["results"]))
+        case.tables.append(_read_rows(f"{path}: results", content["results"]))
     elif {"stages", "threads", "frames", "cpu", "clocks"} <= content.keys():
-        _add_run(found, path, from_builtins(content, SessionDocument, path))
+        _add_run(case, path, from_builtins(content, SessionDocument, path))
     elif {"stages", "threads", "frames", "cpu"} <= content.keys():
-        _add_run(found, path, from_builtins(content, Summary, path))
+        _add_run(case, path, from_builtins(content, Summary, path))
     else:
         lists = [(key, value) for key, value in content.items() if _is_rows(value)]
-        nested = [
+        lists += [
             (f"{key}: rows", value["rows"])
             for key, value in content.items()
             if isinstance(value, dict) and _is_rows(value.get("rows"))
         ]
-        found.tables += [_of_dicts(f"{path}: {key}", rows) for key, rows in lists + nested]
-        if not found.tables:
+        if not lists:
             raise UsageError(f"{path}: not a detect-video document or a list of rows in it")
-    return found
+        case.tables.extend(_read_rows(f"{path}: {key}", rows) for key, rows in lists)
 
 
-def of_session(session: SavedSession, name: str) -> Ours:
-    found = Ours(name)
-    found.sessions[name] = session
-    _add_run(found, name, session.document)
+def add_session(case: Case, session: SavedSession, name: str) -> None:
+    case.sessions[name] = session
+    _add_run(case, name, session.document)
     layers = session.facts(LayersFacts)
     if layers is not None:
-        found.tables.append(_table(f"{name}: layers", LAYERS, layers.rows))
-    return found
+        case.tables.append(_make_table(f"{name}: layers", LAYERS, layers.rows))
 
 
-def _add_run(found: Ours, name: str, run: Summary) -> None:
-    found.runs[name] = run
-    stages = [(stage, one) for stage, one in run.stages.items() if one.calls]
+def _add_run(case: Case, name: str, run: Summary) -> None:
+    case.runs[name] = run
+    stages = [(stage, figures) for stage, figures in run.stages.items() if figures.calls]
     if stages:
-        found.tables.append(_table(f"{name}: stages", STAGES, stages))
+        case.tables.append(_make_table(f"{name}: stages", STAGES, stages))
 
 
 def tables_of_runs(runs: Mapping[str, Summary]) -> Iterator[AuditTable]:
-    if len(runs) < 2:
-        return
-    yield _table("runs side by side", RUNS, runs.items())
+    if len(runs) > 1:
+        yield _make_table("runs side by side", RUNS, runs.items())
 
 
-def _add_comparison(found: Ours, document: Comparison) -> None:
-    found.comparisons[found.name] = document
+def _add_comparison(case: Case, path: str, document: Comparison) -> None:
+    case.comparisons[path] = document
     rows = [(row, document) for row in document.rows if row.error is None]
     if rows:
-        found.tables.append(_table(f"{found.name}: rows", ROWS, rows))
-
-
-def _add_measurements(found: Ours, document: Measurements) -> None:
-    for number, record in enumerate(document.measurements, 1):
-        if record.rows:
-            rows = [(row, record.rounds) for row in record.rows]
-            found.tables.append(_table(f"{found.name}: {record.kind} {number}", MEASURED, rows))
+        case.tables.append(_make_table(f"{path}: rows", ROWS, rows))
 
 
 def _is_rows(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
 
 
-def _of_dicts(name: str, rows: Any) -> AuditTable:
+def _read_rows(name: str, rows: Any) -> AuditTable:
     if not _is_rows(rows) or len(rows) > MOST_ROWS:
         raise UsageError(f"{name}: not a list of rows, or more than {MOST_ROWS} rows")
-    flat = [dict(_flat(row)) for row in rows]
-    titles = list(dict.fromkeys(key for row in flat for key in row))
-    return make_table(name, titles, [[row.get(key, "") for key in titles] for row in flat])
+    flattened = [dict(_flatten(row)) for row in rows]
+    titles = list(dict.fromkeys(key for row in flattened for key in row))
+    return make_table(name, titles, [[row.get(key, "") for key in titles] for row in flattened])
 
 
-def _flat(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _flatten(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in row.items():
         if isinstance(value, Mapping) and key == "fps":
             for kind, rate in value.items():
@@ -209,28 +187,16 @@ def _flat(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         elif isinstance(value, bool):
             continue
         elif isinstance(value, int | float):
-            yield _title(str(key)), _number(value)
+            yield _make_title(str(key)), _number(value)
         elif isinstance(value, str):
             yield str(key), value
 
 
-def _title(key: str) -> str:
-    """``busy_s`` -> ``busy (s)``: the units of our keys."""
+def _make_title(key: str) -> str:
+    """Return a title with the unit of a key: ``busy (s)`` for ``busy_s``."""
     if key in ("gflops_s", "gbytes_s"):
         return {"gflops_s": "GFLOP/s", "gbytes_s": "GB/s"}[key]
     for end in ("s", "ms", "mb", "bytes"):
         if key.endswith(f"_{end}"):
             return f"{key.removesuffix(f'_{end}')} ({end})"
     return key
-
-
-def join(parts: Sequence[Ours], machine: Machine | None = None) -> Case:
-    tables = [table for one in parts for table in one.tables]
-    runs = {name: run for one in parts for name, run in one.runs.items()}
-    return Case(
-        [*tables, *tables_of_runs(runs)],
-        runs,
-        {name: each for one in parts for name, each in one.sessions.items()},
-        {name: each for one in parts for name, each in one.comparisons.items()},
-        machine or Machine(),
-    )

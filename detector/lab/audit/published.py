@@ -1,5 +1,5 @@
-"""Published millions of parameters, and 10^9 FLOPs (2 x MACs) at ``side`` x ``side``, from the
-model zoos of YOLOv5 v6 and v7, YOLOv7, YOLOv8, YOLOX and darknet (yolov4-tiny)."""
+"""Published parameter counts in millions and GFLOPs (2 x MACs) at ``side`` x ``side`` pixels, from
+the model zoos of YOLOv5 v6 and v7, YOLOv7, YOLOv8, YOLOX and darknet (yolov4-tiny)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MODELS: dict[str, Published] = {
     "yolox-x": Published(99.1, 281.9),
     "yolov4-tiny": Published(6.06, 6.9, 416),
 }
-SAME_PARAMS = 0.03  # as a share: heads of other class counts are other models
+SAME_PARAMS = 0.03  # largest difference; models for other numbers of classes differ by more
 
 
-def find_published(text: str, params: float | None = None) -> Published | None:
+def find_published(text: str, params: float | None) -> Published | None:
     name = re.sub(r"[ _]", "-", text.strip().lower())
     name = re.sub(r"\.(pt|onnx|engine|weights)$", "", name).replace("yolo-v", "yolov")
-    found = MODELS.get(name)
-    if found and params and abs(params / 1e6 / found.params_m - 1) > SAME_PARAMS:
+    published = MODELS.get(name)
+    if published and params and abs(params / 1e6 / published.params_m - 1) > SAME_PARAMS:
         return None
-    return found
+    return published

@@ -1,4 +1,4 @@
-"""Tables out of files that anybody may have written: CSV, and every table of a Markdown file."""
+"""Read tables from files of any origin: CSV, and every table of a Markdown file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Titles = Mapping[str, str | None]
 
 
 def read_titles(path: str) -> dict[str, str | None]:
-    """--columns: title of a column -> the title to read it as; null leaves it out."""
+    """Read a file of --columns: title -> the title to read it as; null skips the column."""
     content = parse_yaml(read_text(path, "column titles"), path)
     if not isinstance(content, dict) or not all(
         isinstance(value, str | None) for value in content.values()
@@ -35,7 +35,7 @@ def read_titles(path: str) -> dict[str, str | None]:
 
 
 def read_tables(path: str | Path, titles: Titles | None = None) -> list[AuditTable]:
-    """Raises SourceError if the file holds no table, and UsageError for another kind of file."""
+    """Read the tables of a file. Raises SourceError if it has none."""
     suffix = Path(path).suffix.lower()
     text = read_text(
         path,
@@ -52,37 +52,37 @@ def read_tables(path: str | Path, titles: Titles | None = None) -> list[AuditTab
 def parse_tables(
     text: str, name: str, *, markdown: bool | None = None, titles: Titles | None = None
 ) -> list[AuditTable]:
-    if found := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
-        line = text.count("\n", 0, found.start()) + 1
-        code = ord(found[0])
+    if match := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
+        line = text.count("\n", 0, match.start()) + 1
+        code = ord(match[0])
         raise SourceError(f"{name}:{line}: the character {code:#04x} cannot be in a table")
     if markdown is None:
-        markdown = any(map(_is_rule, text.splitlines()[:2000]))
-    grids = _markdown(text, name) if markdown else [(name, _csv(text, name))]
+        markdown = any(map(_is_separator, text.splitlines()[:2000]))
+    grids = _parse_markdown(text, name) if markdown else [(name, _parse_csv(text, name))]
     tables: list[AuditTable] = []
     for title, grid in grids:
         if len(tables) == MOST_TABLES:
             raise SourceError(f"{name}: more than {MOST_TABLES} tables; split the file")
-        tables.append(_table(title, grid, titles or {}))
+        tables.append(_make_table(title, grid, titles or {}))
     if not tables:
         raise SourceError(f"{name}: no table found; a Markdown table has a line |---|---|")
     return tables
 
 
-def _table(name: str, grid: list[list[str]], titles: Titles) -> AuditTable:
+def _make_table(name: str, grid: list[list[str]], titles: Titles) -> AuditTable:
     head, rows = grid[0], grid[1:]
     if len(head) > MOST_COLUMNS or len(rows) > MOST_ROWS:
         raise SourceError(
             f"{name}: {len(rows)} rows of {len(head)} columns; a table has at most {MOST_ROWS} "
             f"rows of {MOST_COLUMNS} columns: split it"
         )
-    kept = [at for at, title in enumerate(head) if titles.get(clean(title), "") is not None]
-    named = [titles.get(clean(head[at])) or head[at] for at in kept]
-    made = make_table(name, named, [[row[at] for at in kept] for row in rows])
-    return replace(made, given=frozenset(title for title in map(clean, head) if title in titles))
+    used = [at for at, title in enumerate(head) if titles.get(clean(title), "") is not None]
+    new_titles = [titles.get(clean(head[at])) or head[at] for at in used]
+    table = make_table(name, new_titles, [[row[at] for at in used] for row in rows])
+    return replace(table, given=frozenset(title for title in map(clean, head) if title in titles))
 
 
-def _csv(text: str, name: str) -> list[list[str]]:
+def _parse_csv(text: str, name: str) -> list[list[str]]:
     lines = text.splitlines()
     first = next((line for line in lines if line.strip()), "")
     delimiter = max("\t;,", key=first.count)
@@ -112,7 +112,7 @@ def _csv(text: str, name: str) -> list[list[str]]:
     return grid
 
 
-def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
+def _parse_markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
     lines = text.splitlines()
     heading, number, at, fenced = "", 0, 0, False
     while at < len(lines):
@@ -120,13 +120,13 @@ def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
         fenced ^= line.lstrip().startswith("```")
         if not fenced and re.match(r"#{1,6}\s", line):
             heading = clean(line.lstrip("# ")).rstrip(": ")[:60]
-        if fenced or "|" not in line or at + 1 == len(lines) or not _is_rule(lines[at + 1]):
+        if fenced or "|" not in line or at + 1 == len(lines) or not _is_separator(lines[at + 1]):
             at += 1
             continue
-        grid, first = [_cells(line)], at + 1
+        grid, first = [_split_cells(line)], at + 1
         at += 2
         while at < len(lines) and "|" in lines[at] and lines[at].strip():
-            cells = _cells(lines[at])
+            cells = _split_cells(lines[at])
             if any(len(cell) > LONGEST_CELL for cell in cells):
                 raise SourceError(f"{name}:{at + 1}: a cell of more than {LONGEST_CELL} letters")
             if len(cells) > len(grid[0]) and any(cells[len(grid[0]) :]):
@@ -138,19 +138,19 @@ def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
             at += 1
         if len(grid) > 1 and len(grid[0]) > 1:
             number += 1
-            said = f": {heading}" if heading else f": table {number}"
-            yield f"{name}:{first}{said}", grid
+            suffix = f": {heading}" if heading else f": table {number}"
+            yield f"{name}:{first}{suffix}", grid
 
 
-def _is_rule(line: str) -> bool:
-    """``|---|:--:|``: the line under a table's heading."""
+def _is_separator(line: str) -> bool:
+    """Return whether this is the line under a table's heading, such as ``|---|:--:|``."""
     plain = line.strip()
     if "|" not in plain or len(plain) > LONGEST_LINE or not set(plain) <= set("|-: "):
         return False
     return all("-" in cell for cell in plain.strip("|").split("|"))
 
 
-def _cells(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     inside = line.strip().removeprefix("|")
     inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
     return [

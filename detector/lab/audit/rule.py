@@ -1,7 +1,7 @@
-"""What a rule is: one mistake, and the function that finds it.
+"""The rule: one kind of mistake, and the function that finds it.
 
-Rules are found by standing in a file in ``rules/``. A rule over tables brings its own examples:
-``bad`` fires it, ``clean`` does not.
+Every rule in a file of ``rules/`` is used. A rule over tables has two examples: it fires on ``bad``
+and not on ``clean``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from detector.core import wings
 from detector.lab.session.audit import Finding, Severity
 
 FOLDER = Path(__file__).with_name("rules")
-MOST_HITS = 40  # of one rule; a table of thousands of rows says the same thousands of times
+MOST_HITS = 40  # per rule, since a large table may repeat one mistake in every row
 
 
 class Hit(NamedTuple):
@@ -28,9 +28,9 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``find`` takes one table, all of them (``over`` = "all": ``Case``), a finished run ("run":
-    ``Summary``), its folder ("session": ``SavedSession``) or "comparison": ``Comparison``. ``bad``,
-    ``clean``: Markdown or CSV tables. ``machine``: facts that the examples need."""
+    """A rule. ``over``: what ``find`` takes: "table", "all" (a ``Case``), "run" (``Summary``),
+    "session" (``SavedSession``) or "comparison" (``Comparison``). ``bad``, ``clean``: examples in
+    Markdown or CSV. ``machine``: facts that the examples need."""
 
     id: str
     severity: Severity
@@ -43,8 +43,8 @@ class Rule:
     clean: str = ""
     machine: Mapping[str, float | str] = field(default_factory=dict)
 
-    def findings(self, what: Any, name: str = "") -> Iterator[Finding]:
-        for number, hit in enumerate(self.find(what)):
+    def findings(self, subject: Any, name: str = "") -> Iterator[Finding]:
+        for number, hit in enumerate(self.find(subject)):
             if number == MOST_HITS:
                 return
             where = hit.where or ((name,) if name else ())
@@ -54,22 +54,22 @@ class Rule:
 def rule(
     severity: Severity, what: str, cure: str, **others: Any
 ) -> Callable[[Callable[[Any], Iterable[Hit]]], Rule]:
-    """The rule whose id is the name of the decorated function."""
+    """Make a rule of the decorated function; its id is the function's name."""
 
-    def named(find: Callable[[Any], Iterable[Hit]]) -> Rule:
+    def decorate(find: Callable[[Any], Iterable[Hit]]) -> Rule:
         return Rule(find.__name__.replace("_", "-"), severity, what, cure, find, **others)
 
-    return named
+    return decorate
 
 
-def rules_of(module: ModuleType) -> list[Rule]:
-    return [one for one in vars(module).values() if isinstance(one, Rule)]
+def rules_in(module: ModuleType) -> list[Rule]:
+    return [value for value in vars(module).values() if isinstance(value, Rule)]
 
 
 @cache
 def list_rules() -> tuple[Rule, ...]:
     modules = wings.import_files(f"{__name__.rpartition('.')[0]}.{FOLDER.name}", str(FOLDER))
-    return tuple(rule for module in modules for rule in rules_of(module))
+    return tuple(rule for module in modules for rule in rules_in(module))
 
 
 def find_rule(name: str) -> Rule | None:

@@ -1,4 +1,4 @@
-"""Tables as rules see them: columns of one quantity, numbers in base units, rows with labels."""
+"""The tables that rules check: columns of one quantity, numbers in base units, labelled rows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from functools import cached_property
 from detector.core.errors.text import printable
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.columns import LABELS, SETTINGS, TEXT, UNITS, Meaning, clean, recognise
-from detector.lab.audit.numbers import DecimalMark, Number, is_absent, shown
+from detector.lab.audit.numbers import DecimalMark, Number, is_absent, show
 
 LONGEST_LABEL = 40
-WHOLE = re.compile(r"\b(?:total|whole|sum|overall|all|end.to.end)\b", re.IGNORECASE)
+TOTAL_WORDS = re.compile(r"\b(?:total|whole|sum|overall|all|end.to.end)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class AuditColumn:
-    """``texts``: its cells, cleaned; ``numbers``: in the base unit, None for other cells."""
+    """``texts``: cleaned cells. ``numbers``: in the base unit, None for cells without a number."""
 
     title: str
     meaning: Meaning
@@ -34,11 +34,11 @@ class AuditColumn:
         return self.meaning.words
 
     @property
-    def told(self) -> list[Number]:
+    def known(self) -> list[Number]:
         return [one for one in self.numbers if one is not None]
 
     def has(self, *words: str) -> bool:
-        """Whether its title has one of these words, or of their beginnings (``optimis*``)."""
+        """Return whether the title has one of these words; ``optimis*`` matches any ending."""
         return any(
             word in self.words
             or (word[-1] == "*" and any(one.startswith(word[:-1]) for one in self.words))
@@ -48,7 +48,8 @@ class AuditColumn:
 
 @dataclass(frozen=True)
 class AuditTable:
-    """``given``: its titles in --columns. ``facts``: name -> number. ``unread``: ambiguities."""
+    """``unread``: columns that are not read, and why. ``given``: titles that --columns renames.
+    ``facts``: of a table of quantities, name -> quantity and number."""
 
     name: str
     columns: Sequence[AuditColumn]
@@ -56,125 +57,125 @@ class AuditTable:
     unread: Sequence[str] = ()
     facts: Mapping[str, tuple[str, Number]] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
-    said: Mapping[str, str] = field(default_factory=dict)  # the same as texts, with their units
 
     def all(self, *quantities: str) -> list[AuditColumn]:
-        return [one for one in self.columns if one.quantity in quantities]
+        return [column for column in self.columns if column.quantity in quantities]
 
-    def one(self, quantity: str, *words: str, but: Sequence[str] = ()) -> AuditColumn | None:
+    def find(self, quantity: str, *words: str, but: Sequence[str] = ()) -> AuditColumn | None:
         return next(
             (
-                one
-                for one in self.all(quantity)
-                if (not words or one.has(*words)) and not (but and one.has(*but))
+                column
+                for column in self.all(quantity)
+                if (not words or column.has(*words)) and not (but and column.has(*but))
             ),
             None,
         )
 
+    def numbers(self, quantity: str, *words: str) -> Sequence[Number | None]:
+        column = self.find(quantity, *words)
+        return column.numbers if column else [None] * self.rows
+
     @cached_property
     def labels(self) -> list[str]:
-        named = [one for one in self.columns if one.quantity in LABELS]
-        named = named or [one for one in self.columns if one.quantity == TEXT][:1]
+        named = [column for column in self.columns if column.quantity in LABELS]
+        named = named or [column for column in self.columns if column.quantity == TEXT][:1]
         batch = [f"batch {text}" for text in self.texts(kinds.BATCH)]
         labels = []
         for row in range(self.rows):
             words = [
-                batch[row] if one.quantity == kinds.BATCH else one.texts[row]
-                for one in named[:4]
-                if one.texts[row]
+                batch[row] if column.quantity == kinds.BATCH else column.texts[row]
+                for column in named[:4]
+                if column.texts[row]
             ]
             text = printable(" ".join(words))[:LONGEST_LABEL] or f"row {row + 1}"
             labels.append(text)
         return labels
 
     def texts(self, quantity: str) -> Sequence[str]:
-        found = self.one(quantity)
-        return found.texts if found else [""] * self.rows
+        column = self.find(quantity)
+        return column.texts if column else [""] * self.rows
 
-    def is_whole(self, row: int) -> bool:
+    def is_total(self, row: int) -> bool:
         """Return whether a row is a sum of others: "total", "whole model"."""
-        return WHOLE.search(self.labels[row]) is not None
+        return TOTAL_WORDS.search(self.labels[row]) is not None
 
     def setting(self, row: int) -> dict[str, str]:
-        found = {}
-        for one in self.all(*SETTINGS):
-            if one.texts[row] and one.quantity not in found:
-                found[one.quantity] = one.texts[row].lower()
-        if kinds.PRECISION in found:
-            found[kinds.PRECISION] = precision_of(found[kinds.PRECISION]) or found[kinds.PRECISION]
-        elif precision := precision_of(" ".join(self.label_texts(row))):
-            found[kinds.PRECISION] = precision
-        return found
+        settings = {}
+        for column in self.all(*SETTINGS):
+            if column.texts[row] and column.quantity not in settings:
+                settings[column.quantity] = column.texts[row].lower()
+        if kinds.PRECISION in settings:
+            settings[kinds.PRECISION] = (
+                find_precision(settings[kinds.PRECISION]) or settings[kinds.PRECISION]
+            )
+        elif precision := find_precision(" ".join(self.label_texts(row))):
+            settings[kinds.PRECISION] = precision
+        return settings
 
     def label_texts(self, row: int) -> list[str]:
-        return [one.texts[row] for one in self.all(*LABELS, TEXT) if one.texts[row]]
+        return [column.texts[row] for column in self.all(*LABELS, TEXT) if column.texts[row]]
 
     def named_rows(self, *quantities: str) -> Iterator[tuple[str, int]]:
-        """(name, row) by the first column of these quantities."""
+        """Yield (name, row) from the first of these quantities that has a column."""
         for quantity in quantities:
-            if (found := self.one(quantity)) is not None:
-                yield from ((text, row) for row, text in enumerate(found.texts) if text)
+            if (column := self.find(quantity)) is not None:
+                yield from ((text, row) for row, text in enumerate(column.texts) if text)
                 return
 
 
-def precision_of(text: str) -> str | None:
-    found = {one.lower() for one in kinds.PRECISION_TEXT.findall(text)}
-    return kinds.PRECISIONS.get(one := found.pop(), one) if len(found) == 1 else None
+def find_precision(text: str) -> str | None:
+    names = {name.lower() for name in kinds.PRECISION_TEXT.findall(text)}
+    return kinds.PRECISION_ALIASES.get(name := names.pop(), name) if len(names) == 1 else None
 
 
 def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> AuditTable:
-    """Make a table. ``rows``: as written; short ones are filled up, long ones cut."""
-    texts = [[clean(cell) for cell in (*row, *[""] * len(titles))[: len(titles)]] for row in rows]
-    writing = DecimalMark.of(cell for row in texts for cell in row)
+    """Make a table. ``rows``: raw cells; short rows are padded, long ones are cut."""
+    cleaned = [[clean(cell) for cell in (*row, *[""] * len(titles))[: len(titles)]] for row in rows]
+    mark = DecimalMark.of(cell for row in cleaned for cell in row)
     reasons: dict[str, list[str]] = {}
     columns = []
     for at, title in enumerate(titles):
-        cells = [row[at] for row in texts]
-        column, said = _column(title, cells, writing)
+        cells = [row[at] for row in cleaned]
+        column, reason = _read_column(title, cells, mark)
         columns.append(column)
-        if said:
-            reasons.setdefault(said, []).append(clean(title)[:LONGEST_LABEL] or f"column {at + 1}")
+        if reason:
+            reasons.setdefault(reason, []).append(
+                clean(title)[:LONGEST_LABEL] or f"column {at + 1}"
+            )
     table = AuditTable(name, columns, len(rows))
-    if facts := _facts(table, writing):
-        return AuditTable(name, columns, len(rows), facts=facts, said=_said(table))
-    unread = [f"{', '.join(map(repr, titles))}: {why}" for why, titles in reasons.items()]
+    if facts := _read_facts(table, mark):
+        return replace(table, facts=facts)
+    unread = [f"{', '.join(map(repr, titles))}: {reason}" for reason, titles in reasons.items()]
     return replace(table, unread=unread)
 
 
-def _said(table: AuditTable) -> dict[str, str]:
-    return {
-        cells[0].lower(): " ".join(cells[1:])
-        for cells in zip(*(one.texts for one in table.columns), strict=True)
-    }
-
-
-def _column(title: str, cells: list[str], writing: DecimalMark) -> tuple[AuditColumn, str]:
-    """Return the column and a remark: "" if all of it is read."""
-    given = ["" if is_absent(cell) else cell for cell in cells]
-    meaning = recognise(title, [cell for cell in given if cell])
+def _read_column(title: str, cells: list[str], mark: DecimalMark) -> tuple[AuditColumn, str]:
+    """Return the column, and why some of it is not read, or ""."""
+    present = ["" if is_absent(cell) else cell for cell in cells]
+    meaning = recognise(title, [cell for cell in present if cell])
     if meaning.quantity in (TEXT, kinds.NAME, kinds.STAGE, kinds.MODEL, kinds.ENGINE, kinds.BOUND):
-        return AuditColumn(clean(title), meaning, given, [None] * len(given)), meaning.why
+        return AuditColumn(clean(title), meaning, present, [None] * len(present)), meaning.why
     numbers: list[Number | None] = []
-    why = meaning.why
-    for cell in given:
-        number = writing.read(cell) if cell else None
-        why = why or (writing.why_unread(cell) or "" if cell else "")
-        numbers.append(None if number is None else _scaled(number, meaning))
-    return AuditColumn(clean(title), meaning, given, numbers), why
+    reason = meaning.why
+    for cell in present:
+        number = mark.read(cell) if cell else None
+        reason = reason or (mark.explain_unread(cell) or "" if cell else "")
+        numbers.append(None if number is None else _to_base_unit(number, meaning))
+    return AuditColumn(clean(title), meaning, present, numbers), reason
 
 
-def _scaled(number: Number, meaning: Meaning) -> Number:
+def _to_base_unit(number: Number, meaning: Meaning) -> Number:
     scale = meaning.scale
     if number.unit:
-        own = UNITS.get(number.unit)
-        if own is not None and own[0] == meaning.quantity:
-            scale = own[1]
+        unit = UNITS.get(number.unit)
+        if unit is not None and unit[0] == meaning.quantity:
+            scale = unit[1]
         elif meaning.quantity in (kinds.PARAMS, kinds.WORK):
             scale = kinds.POWERS.get(number.unit, scale)
     return number.scaled(scale)
 
 
-def _facts(table: AuditTable, writing: DecimalMark) -> dict[str, tuple[str, Number]]:
+def _read_facts(table: AuditTable, mark: DecimalMark) -> dict[str, tuple[str, Number]]:
     by_title = {one.title.lower(): one for one in table.columns}
     names = by_title.get("quantity") or by_title.get("metric") or by_title.get("what")
     if names is None or "value" not in by_title:
@@ -182,7 +183,7 @@ def _facts(table: AuditTable, writing: DecimalMark) -> dict[str, tuple[str, Numb
     units = by_title["unit"].texts if "unit" in by_title else [""] * table.rows
     facts = {}
     for name, text, unit in zip(names.texts, by_title["value"].texts, units, strict=True):
-        number = writing.read(text)
+        number = mark.read(text)
         quantity, scale = UNITS.get(unit.lower(), (unit.lower() or "number", 1.0))
         if number is not None:
             facts[name.lower()] = (quantity, number.scaled(scale))
@@ -190,8 +191,8 @@ def _facts(table: AuditTable, writing: DecimalMark) -> dict[str, tuple[str, Numb
 
 
 def ms(seconds: float | Number) -> str:
-    return f"{shown((seconds.value if isinstance(seconds, Number) else seconds) * 1e3)} ms"
+    return f"{show((seconds.value if isinstance(seconds, Number) else seconds) * 1e3)} ms"
 
 
 def percent(share: float | Number) -> str:
-    return f"{shown((share.value if isinstance(share, Number) else share) * 100)}%"
+    return f"{show((share.value if isinstance(share, Number) else share) * 100)}%"

@@ -32,7 +32,7 @@ def command(
     timings are inflated; the gate then checks CPU time instead.
     """
     from detector.core.errors import GateError, UsageError
-    from detector.lab.analysis.diff import END_TO_END, diff, what_differs
+    from detector.lab.analysis.diff import END_TO_END, diff, list_differences
     from detector.lab.analysis.load import compare_cpu, compare_load, most_grown
     from detector.lab.session.read import newest_runs, read_session
     from detector.lab.terminal.diff import print_diff
@@ -42,7 +42,7 @@ def command(
         run_a, run_b = (run_a, *newest_runs()) if run_a else newest_runs(2)
         echo(f"before: {run_a}, after: {run_b}", err=True)
     before, after = read_session(run_a), read_session(run_b)
-    changes, differing = diff(before, after), what_differs(before, after)
+    changes, differing = diff(before, after), list_differences(before, after)
     end_to_end = next((change for change in changes if change.what == END_TO_END), None)
     if not changes or (end_to_end is None and limit is not None):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""``compare``: engines, precisions and batches on the same frames."""
+"""``compare``: run engines, precisions and batches on the same frames."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compare_command(
 ) -> tuple[Comparison, int]:
     """Return the document, and the exit code: 0 if a row has figures, else the first error's.
 
-    ``labels`` and ``mapping`` are ``eval``'s; ``dataset`` judges in place of the frames.
+    ``labels`` and ``mapping``: as in ``eval``. ``dataset``: scores the rows by other pictures.
     """
     refuse_cameras([source])
     refuse_rect(config)
@@ -68,12 +68,12 @@ def compare_command(
     video, opened = _inspect_source(plan, labels, None if labels is None else mapping)
     plan = replace(plan, labels=opened)
     if engines is None and precisions is None and not plan.models:
-        plan = _with_usual(plan)
+        plan = _add_usual_choice(plan)
     document, variants = compare(plan, watch)
-    return replace(document, video=video, budget=config.calibration.budget), _exit_code(variants)
+    return replace(document, video=video, budget=config.calibration.budget), _choose_exit(variants)
 
 
-def _with_usual(plan: Rounds) -> Rounds:
+def _add_usual_choice(plan: Rounds) -> Rounds:
     try:
         choice = choose_as_a_run(
             plan.config, SourceReading.of(plan.config).picture_size([plan.source])
@@ -87,8 +87,8 @@ def _with_usual(plan: Rounds) -> Rounds:
 
 
 def record_comparison(document: Comparison, config: Config) -> Comparison:
-    """Keep the result for ``auto``; the document names the file, or why it could not be written."""
-    record = _record_of(document, config)
+    """Keep the result for ``auto``. The document names the file, or why it was not written."""
+    record = _make_record(document, config)
     try:
         where = record if isinstance(record, str) else str(measurements.keep(record, config))
     except OutputError as error:
@@ -98,13 +98,13 @@ def record_comparison(document: Comparison, config: Config) -> Comparison:
 
 def preview_choice(document: Comparison, config: Config) -> str | None:
     """Return the choice of ``auto`` with this result; None if the result changes nothing."""
-    record = _record_of(document, config)
+    record = _make_record(document, config)
     if isinstance(record, str) or not measurements.counts(record, config):
         return None
     return why_taken(record, config)
 
 
-def _record_of(document: Comparison, config: Config) -> Measurement | str:
+def _make_record(document: Comparison, config: Config) -> Measurement | str:
     if document.models:
         return "not kept: auto chooses for one model, but this compared several"
     if document.random_weights is not None:
@@ -137,7 +137,7 @@ def _record_of(document: Comparison, config: Config) -> Measurement | str:
     )
 
 
-def _exit_code(variants: list[Variant]) -> int:
+def _choose_exit(variants: list[Variant]) -> int:
     failed = [variant.exit_code for variant in variants if variant.error is not None]
     return failed[0] if len(failed) == len(variants) else EXIT_DONE
 
@@ -145,7 +145,7 @@ def _exit_code(variants: list[Variant]) -> int:
 def _inspect_source(
     plan: Rounds, labels: str | None, mapping: str | None
 ) -> tuple[ComparedVideo, Labels | None]:
-    """Open source and labels once, so that a wrong file is known before a minute of loading."""
+    """Open source and labels, so that a wrong file is reported before a minute of loading."""
     from detector.core import sources
 
     sources.refuse_pipe(plan.source, "each round reads the source again")
@@ -171,9 +171,9 @@ def parse_models(text: str | None) -> list[str]:
     if text is None or "," not in text or os.path.exists(text):
         return []
     words = _split(text, "--model")
-    twice = next((word for word in words if words.count(word) > 1), None)
-    if twice is not None:
-        raise UsageError(f"--model {text}: lists {twice} twice")
+    duplicate = next((word for word in words if words.count(word) > 1), None)
+    if duplicate is not None:
+        raise UsageError(f"--model {text}: lists {duplicate} twice")
     return words if len(words) > 1 else []
 
 
@@ -186,7 +186,6 @@ def parse_rounds(text: str) -> int | None:
 
 
 def _parse_engines(text: str | None) -> list[str]:
-    from detector.core import engines
 
     if text is None:
         usable = [name for name, reason in engines.usable().items() if reason is None]

@@ -1,95 +1,78 @@
-"""A data set that judges each row of a comparison, as ``eval`` does: a process for each row, so
-that a crash costs that row its average precision alone."""
+"""Score each row of a comparison on a dataset, as ``eval`` does, in a process per row, so that a
+crash costs only that row its average precision."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from detector.core.config.schema import EVAL_DEFAULTS, Config
 from detector.core.errors import DetectVideoError, EngineError
 from detector.core.errors.writing import temporary_folder
 from detector.lab.analysis.compare import Variant
-from detector.lab.compare.worker import Command, DataSet, Process, Scored, VariantOpening, serve
-from detector.lab.datasets.base import Dataset
-from detector.lab.datasets.classmap import ClassMap
+from detector.lab.compare.labels import ScoredLabels
+from detector.lab.compare.worker import Command, DataSet, Process, VariantOpening, serve
 from detector.lab.evaluate import EvalOptions, open_labels
-from detector.lab.session.comparison import ComparedLabels
 from detector.lab.session.evaluation import EngineResult, MeanAccuracy
 
 
 @dataclass(slots=True)
-class JudgedData:
-    """``given``: as named. ``classes`` and ``boxes``: from the first row that was judged."""
+class JudgedData(ScoredLabels):
+    """``given``: the dataset as the user named it."""
 
-    given: DataSet
-    dataset: Dataset
-    mapping: ClassMap | None
-    classes: tuple[str, ...] | None = None
-    boxes: int = 0
+    given: DataSet = field(kw_only=True)
 
     def judge(self, variant: Variant, config: Config, source: str) -> None:
         facts = variant.facts
         assert facts is not None
-        found, why = _ask(VariantOpening(config.as_dict(), source, ""), self.given)
-        if found is None:
-            notes = (*facts.notes, f"no average precision: {why}")
+        scores, reason = _score_in_process(VariantOpening(config.as_dict(), source, ""), self.given)
+        if scores is None:
+            notes = (*facts.notes, f"no average precision: {reason}")
             variant.facts = replace(facts, notes=notes)
             return
-        variant.ap = found.ap
-        self.boxes = self.boxes or sum(one.boxes for one in found.ap.per_class.values())
-        self.classes = self.classes or tuple(found.ap.per_class)
-
-    def describe(self) -> ComparedLabels:
-        return ComparedLabels(
-            path=self.dataset.path,
-            format=self.dataset.format,
-            mapping=self.mapping.path if self.mapping is not None else None,
-            classes=self.classes,
-            pictures=len(self.dataset.pictures),
-            boxes=self.boxes,
-            conf=EVAL_DEFAULTS["conf"],
-            iou=EVAL_DEFAULTS["iou"],
-            max_det=int(EVAL_DEFAULTS["max_det"]),
-            notes=tuple(self.dataset.notes),
-        )
+        variant.ap = scores
+        self.boxes = self.boxes or sum(one.boxes for one in scores.per_class.values())
+        self.classes = self.classes or tuple(scores.per_class)
 
 
 def open_dataset(dataset: str, mapping: str | None) -> JudgedData:
-    opened, classes = open_labels(EvalOptions(dataset, mapping=mapping))
+    opened, class_map = open_labels(EvalOptions(dataset, mapping=mapping))
     opened.check_readable()
-    return JudgedData(DataSet(dataset, mapping), opened, classes)
+    pictures, named = len(opened.pictures), DataSet(dataset, mapping)
+    return JudgedData(opened, class_map, pictures=pictures, notes=opened.notes, given=named)
 
 
-def _ask(opening: VariantOpening, data: DataSet) -> tuple[Scored | None, str | None]:
+def _score_in_process(
+    opening: VariantOpening, data: DataSet
+) -> tuple[MeanAccuracy | None, str | None]:
     try:
-        with temporary_folder("detect-video-judge-") as place:
-            # What it leaves of temporary files, where it dies, goes with the folder.
-            environment = {**os.environ, "TMPDIR": str(place)}
-            process = Process(place, place, module=__name__, env=environment)
+        with temporary_folder("detect-video-judge-") as folder:
+            # If the process dies, its temporary files are removed with the folder.
+            environment = {**os.environ, "TMPDIR": str(folder)}
+            process = Process(folder, folder, module=__name__, env=environment)
             try:
-                opening = replace(opening, folder=str(place))
+                opening = replace(opening, folder=str(folder))
                 command = Command("judge_data", opening=opening, data=data)
-                found, reply = process.ask(command, Scored)
+                scores, reply = process.request(command, MeanAccuracy)
                 with suppress(OSError):
                     process.close()
             finally:
                 process.stop()
-    except DetectVideoError as error:  # no room for its folder
+    except DetectVideoError as error:  # the folder could not be created
         return None, str(error)
-    return found, reply.error
+    return scores, reply.error
 
 
-# The process's end.
+# In the process
 
 
 def main(pipe: int) -> None:
     serve(pipe, judge_data)
 
 
-def judge_data(command: Command) -> Scored:
+def judge_data(command: Command) -> MeanAccuracy:
     from detector.core.config.levels import merge_levels
     from detector.lab.evaluate.study import Study, run_study
 
@@ -103,11 +86,9 @@ def judge_data(command: Command) -> Scored:
         output=replace(config.output, run_dir=f"{command.opening.folder}/run"),
         input=replace(config.input, frames=None, stride=1),
     )
-    given = command.data
-    dataset, mapping = open_labels(EvalOptions(given.path, mapping=given.mapping))
+    named = command.data
+    dataset, mapping = open_labels(EvalOptions(named.path, mapping=named.mapping))
     _, row = run_study(Study(dataset, mapping), config, [], None, None)
     if not isinstance(row, EngineResult):
         raise EngineError(f"engine {row.engine}: {row.exit.reason}")
-    return Scored(
-        MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
-    )
+    return MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})

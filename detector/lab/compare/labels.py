@@ -1,5 +1,5 @@
-"""Labels of a comparison's source: read, mapped and scored as ``eval`` does, in a pass of its own,
-since average precision needs the low scores that ``--conf`` keeps out of a timed round."""
+"""Score a comparison's source by its labels, as ``eval`` does. This is a separate pass, since
+average precision needs the low scores that ``--conf`` removes from timed rounds."""
 
 from __future__ import annotations
 
@@ -26,69 +26,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Labels:
-    """``bound``: the mapping, once the model's classes are known."""
+class ScoredLabels:
+    """``classes``, ``pictures`` and ``boxes``: those that were scored."""
 
     dataset: Dataset
     mapping: ClassMap | None
-    bound: ClassPairs | None = None
-    names: Sequence[str] = ()
+    classes: tuple[str, ...] | None = None
     pictures: int = 0
     boxes: int = 0
     notes: list[str] = field(default_factory=list)
-
-    def bind(self, names: Sequence[str]) -> ClassPairs:
-        """Bind classes. Raises UsageError if none is shared, SourceError without any box."""
-        if self.bound is None or self.names != names:  # another model may have other class names
-            self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
-            refuse_unlabelled(self.dataset, self.bound)
-            self.notes = [*self.dataset.notes, *self.bound.notes]
-        return self.bound
-
-    def score(
-        self, seen: Sequence[SeenFrame], found: Sequence[Detections], whole: bool
-    ) -> MeanAccuracy:
-        """``eval``'s figures; ``whole``: all of the source was readable. Raises SourceError."""
-        assert self.bound is not None
-        dataset = self.dataset
-        place_of = self._match_frames(seen)
-        missing = [one for at, one in enumerate(dataset.pictures) if at not in place_of]
-        if not place_of or (missing and whole and dataset.video is not None):
-            raise _foreign_labels(dataset, missing)
-        at = sorted(place_of)
-        by_frame = {one.frame: detections for one, detections in zip(seen, found, strict=True)}
-        row = score(dataset, self.bound, at, [by_frame[place_of[i].frame] for i in at])
-        if not self.pictures:
-            self.pictures = len(at)
-            self.boxes = sum(one.boxes for one in row.per_class.values())
-            mismatches = [
-                find_size_mismatch(dataset.pictures[i], place_of[i].width, place_of[i].height)
-                for i in at
-            ]
-            self.notes += note_size_mismatches([one for one in mismatches if one is not None])
-            if missing and dataset.video is not None:
-                self.notes.append(
-                    f"{counted(len(missing), 'labelled frame')} could not be read and cannot be "
-                    "scored"
-                )
-        # Without curves and confusion matrix, which are long; eval gives them for one engine.
-        return MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
-
-    def _match_frames(self, seen: Sequence[SeenFrame]) -> dict[int, SeenFrame]:
-        lookup = Lookup(self.dataset)
-        place_of = {}
-        for one in seen:
-            at = lookup.by_frame(one.frame) if one.path is None else lookup.by_name(one.path)
-            if at is not None:
-                place_of[at] = one
-        return place_of
 
     def describe(self) -> ComparedLabels:
         return ComparedLabels(
             path=self.dataset.path,
             format=self.dataset.format,
             mapping=self.mapping.path if self.mapping is not None else None,
-            classes=self.bound.targets if self.bound else None,
+            classes=self.classes,
             pictures=self.pictures,
             boxes=self.boxes,
             conf=EVAL_DEFAULTS["conf"],
@@ -98,10 +51,66 @@ class Labels:
         )
 
 
+@dataclass(slots=True)
+class Labels(ScoredLabels):
+    """``bound``: the mapping to the model's classes, once they are known."""
+
+    bound: ClassPairs | None = None
+    names: Sequence[str] = ()
+
+    def bind(self, names: Sequence[str]) -> ClassPairs:
+        """Bind classes. Raises UsageError if none is shared, SourceError without any box."""
+        if self.bound is None or self.names != names:  # another model may have other class names
+            self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
+            refuse_unlabelled(self.dataset, self.bound)
+            self.classes = self.bound.targets
+            self.notes = [*self.dataset.notes, *self.bound.notes]
+        return self.bound
+
+    def score(
+        self, frames: Sequence[SeenFrame], detections: Sequence[Detections], whole: bool
+    ) -> MeanAccuracy:
+        """Return ``eval``'s figures. ``whole``: no frame was lost. Raises SourceError."""
+        assert self.bound is not None
+        dataset = self.dataset
+        frame_of = self._match_frames(frames)
+        missing = [one for at, one in enumerate(dataset.pictures) if at not in frame_of]
+        if not frame_of or (missing and whole and dataset.video is not None):
+            raise _foreign_labels_error(dataset, missing)
+        at = sorted(frame_of)
+        by_frame = {one.frame: found for one, found in zip(frames, detections, strict=True)}
+        row = score(dataset, self.bound, at, [by_frame[frame_of[i].frame] for i in at])
+        if not self.pictures:
+            self.pictures = len(at)
+            self.boxes = sum(one.boxes for one in row.per_class.values())
+            mismatches = [
+                find_size_mismatch(dataset.pictures[i], frame_of[i].width, frame_of[i].height)
+                for i in at
+            ]
+            self.notes += note_size_mismatches([one for one in mismatches if one is not None])
+            if missing and dataset.video is not None:
+                self.notes.append(
+                    f"{counted(len(missing), 'labelled frame')} could not be read and cannot be "
+                    "scored"
+                )
+        # Curves and confusion matrix are long; only eval reports them.
+        return MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
+
+    def _match_frames(self, frames: Sequence[SeenFrame]) -> dict[int, SeenFrame]:
+        lookup = Lookup(self.dataset)
+        frame_of = {}
+        for one in frames:
+            at = lookup.by_frame(one.frame) if one.path is None else lookup.by_name(one.path)
+            if at is not None:
+                frame_of[at] = one
+        return frame_of
+
+
 def open_labels_of(
     labels: str, mapping: str | None, source: str, opened: Source, config: Config
 ) -> Labels:
-    """``opened``: of ``source``, its first frame read. Raises SourceError and UsageError."""
+    """Open and check labels. ``opened``: ``source``, after its first frame. Raises SourceError and
+    UsageError."""
     from detector.core import sources
     from detector.lab.analysis.accuracy.average_precision import check_installed
 
@@ -125,7 +134,7 @@ def open_labels_of(
 
 
 def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:
-    """Raise SourceError for labels of a longer clip; counts frames only if needed."""
+    """Raise SourceError for labels of a longer clip; count frames only if needed."""
     last = max(one.frame or 0 for one in dataset.pictures)
     declared = opened.info.frames_declared
     if declared is not None and last < declared:
@@ -134,7 +143,7 @@ def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:
     while end < last and (frame := opened.read()) is not None:
         end = frame.index
     if end < last and not opened.damaged:
-        raise _foreign_labels(
+        raise _foreign_labels_error(
             dataset, [one for one in dataset.pictures if (one.frame or 0) > end], end + 1
         )
 
@@ -154,7 +163,7 @@ def _refuse_other_pictures(dataset: Dataset, source: str, paths: Sequence[str]) 
         )
 
 
-def _foreign_labels(
+def _foreign_labels_error(
     dataset: Dataset, missing: Sequence[LabelledPicture], frames: int | None = None
 ) -> SourceError:
     length = "" if frames is None else f", which has {frames}"

@@ -1,5 +1,5 @@
-"""All variants are open side by side, each in its own process, and take turns for several rounds.
-Each round draws a new order: ``analysis.statistics`` needs that."""
+"""Run variants in turns for several rounds, each open in its own process. Each round has a new
+random order, as ``analysis.statistics`` requires."""
 
 from __future__ import annotations
 
@@ -36,28 +36,29 @@ from detector.lab.compare.worker import (
     Command,
     Digests,
     Judgement,
+    Kind,
     MappedClasses,
     Process,
     VariantOpening,
-    Wanted,
     read_detections,
 )
-from detector.lab.peaks import PeaksOf, find_peaks
+from detector.lab.peaks import PeakSetup, find_peaks
 from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
 from detector.lab.session.network import Peaks
 
-FRAMES = 60  # of a round, by default: two seconds at 30 frames a second
-EACH_MODELS = "fp32 of the same model"
-Watch = Callable[[str, int, int], object]  # what is being done, steps done, steps in all
+ROUND = Command("round")
+FRAMES = 60  # in a round, by default: two seconds at 30 FPS
+FP32_OF_EACH = "fp32 of the same model"
+Watch = Callable[[str, int, int], object]  # called with the step, its number and their total
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Every engine with every precision, batch and model.
+    """A plan for every engine with every precision, batch and model.
 
     ``rounds``: timed turns of each variant; None: until every row is decided, or ``seconds`` have
-    passed. ``usual``: a plain run's engine and precision, which have a row too. ``dice``: draws the
-    order.
+    passed. ``usual``: engine and precision of a plain run, which get a row, too. ``dice``: draws
+    the order.
     """
 
     source: str
@@ -79,18 +80,18 @@ class Rounds:
         return LOOKS[-1] if self.rounds is None else self.rounds
 
     def variants(self) -> list[Variant]:
-        made: list[Variant] = []
+        variants: list[Variant] = []
         models: Sequence[str | None] = self.models or (None,)
         choices = [*product(models, self.engines, self.precisions, self.batches)]
         if self.usual and all(self.usual != (engine, kind) for _, engine, kind, _ in choices):
             choices.append((None, *self.usual, self.batches[0]))
         for model, engine, precision, batch in choices:
             name = label(engine, precision, batch, model)
-            known = [label(one.engine, one.precision, one.batch, one.model) for one in made]
-            twins = known.count(name)
-            unique = f"{name} #{twins + 1}" if twins else name
-            made.append(Variant(engine, precision, batch, unique, model=model))
-        return made
+            known = [label(one.engine, one.precision, one.batch, one.model) for one in variants]
+            duplicates = known.count(name)
+            unique = f"{name} #{duplicates + 1}" if duplicates else name
+            variants.append(Variant(engine, precision, batch, unique, model=model))
+        return variants
 
 
 def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
@@ -107,33 +108,37 @@ def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
         watch(text, done, steps)
         done += 1
 
-    with _crew() as crew:
+    with _start_workers() as workers:
         for at, variant in enumerate(variants):
             step(f"open {variant.name}")
-            crew.open(at, variant, plan)
+            workers.open(at, variant, plan)
             if plan.labels is not None and variant.facts is not None:
-                plan.labels.bind(variant.facts.class_names)  # before the next one is loaded
-        references = [_check_all(crew, of_model, plan, step) for of_model in _by_model(variants)]
-        look = take_rounds(crew, variants, plan, step)
-        _judge_all(crew, variants, plan, step)
+                plan.labels.bind(variant.facts.class_names)  # fails before the next is loaded
+        groups = _group_by_model(variants)
+        references = [_check_all(workers, group, plan, step) for group in groups]
+        look = take_rounds(workers, variants, plan, step)
+        for at, variant in enumerate(variants) if plan.labels is not None else ():
+            step(f"judge {variant.name}")
+            if variant.error is None and plan.labels is not None:
+                _judge(workers, at, variant, plan.labels)
         if plan.models:
             step("this computer's peaks")
             _place_on_roofs(variants, plan)
-    # The processes are gone: what runs a data set has the computer for itself.
+    # The workers have ended, so that nothing disturbs the runs of the dataset.
     for variant in variants if plan.dataset is not None else ():
         step(f"judge {variant.name}")
         if variant.error is None and plan.dataset is not None:
-            plan.dataset.judge(variant, _config_of(plan, variant), plan.source)
+            plan.dataset.judge(variant, _make_config(plan, variant), plan.source)
     watch("done", steps, steps)
-    reference = references[0] if len(references) == 1 else EACH_MODELS
-    return compare_variants(variants, _about(plan, variants, reference), look), variants
+    reference = references[0] if len(references) == 1 else FP32_OF_EACH
+    return compare_variants(variants, _describe_shared(plan, variants, reference), look), variants
 
 
 def take_rounds(
-    crew: Processes, variants: Sequence[Variant], plan: Rounds, step: Callable[[str], None]
+    workers: Workers, variants: Sequence[Variant], plan: Rounds, step: Callable[[str], None]
 ) -> RoundsLook:
     turns = list(enumerate(variants))
-    twin = _open_twin(crew, variants, plan) if plan.rounds is None else None
+    twin = _open_twin(workers, variants, plan) if plan.rounds is None else None
     if twin is not None:
         turns.append((len(variants), twin))
     start, done = time.monotonic(), 0
@@ -141,8 +146,8 @@ def take_rounds(
         done += 1
         for at, variant in plan.dice.sample(turns, len(turns)):
             step(f"round {done} of {plan.most_rounds}: {variant.name}")
-            if variant.error is None:
-                _run_round(crew, at, variant)
+            if variant.error is None and (answer := workers.request(at, variant, ROUND, Round)):
+                variant.rounds.append(answer)
         if plan.rounds is not None:
             if done >= plan.rounds:
                 return RoundsLook()
@@ -153,7 +158,7 @@ def take_rounds(
         look = RoundsLook(share, stopped, twin if twin is not None and twin.error is None else None)
         if share and (
             stopped != "decided"
-            or is_decided(compare_variants(variants, _about(plan, variants, None), look))
+            or is_decided(compare_variants(variants, _describe_shared(plan, variants, None), look))
         ):
             return look
 
@@ -164,39 +169,39 @@ def run_in_turns(
     opens: Callable[[int], bool],
     stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
-    """Run whole configurations in turns; return what each detected in its first round. ``opens``:
-    asked before the one with this number is opened; ``stays``: after each round, which go on."""
+    """Run configurations in turns; return the variants, and their detections in the first round.
+    ``opens``: whether to open the one with this index. ``stays``: which continue after a round."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
-    found: list[list[Detections]] = [[] for _ in configs]
+    detections: list[list[Detections]] = [[] for _ in configs]
     dice = random.Random()
-    with _crew() as crew:
-        left: list[int] = []
+    with _start_workers() as workers:
+        running: list[int] = []
         for at, variant in enumerate(variants):
             if not opens(at):
                 break
-            crew.open_as(at, variant, source, configs[at])
+            workers.open_as(at, variant, source, configs[at])
             if variant.error is None:
-                left.append(at)
-        while left:
-            for at in dice.sample(left, len(left)):
+                running.append(at)
+        while running:
+            for at in dice.sample(running, len(running)):
                 keeps = not variants[at].rounds
-                answer = crew.ask(at, variants[at], Command("round", keeps=keeps), Round)
+                answer = workers.request(at, variants[at], Command("round", keeps=keeps), Round)
                 if answer is None:
-                    left.remove(at)
+                    running.remove(at)
                     continue
                 variants[at].rounds.append(answer)
                 if answer.detections is not None:
-                    found[at] = read_detections(answer.detections)
-            kept = stays(variants, found)
-            for at in {*left} - {*kept}:
-                crew.close(at)
-            left = [at for at in left if at in kept]
-    return variants, found
+                    detections[at] = read_detections(answer.detections)
+            staying = stays(variants, detections)
+            for at in {*running} - {*staying}:
+                workers.close(at)
+            running = [at for at in running if at in staying]
+    return variants, detections
 
 
-def _open_twin(crew: Processes, variants: Sequence[Variant], plan: Rounds) -> Variant | None:
+def _open_twin(workers: Workers, variants: Sequence[Variant], plan: Rounds) -> Variant | None:
     """Open the baseline again: the difference between the two is noise."""
     base = next((one for one in variants if one.error is None), None)
     if base is None:
@@ -204,12 +209,12 @@ def _open_twin(crew: Processes, variants: Sequence[Variant], plan: Rounds) -> Va
     twin = Variant(
         base.engine, base.precision, base.batch, f"{base.name} (again)", model=base.model
     )
-    crew.open(len(variants), twin, plan)
+    workers.open(len(variants), twin, plan)
     return twin
 
 
 def _place_on_roofs(variants: Sequence[Variant], plan: Rounds) -> None:
-    """Set each variant's rate below the measured peaks; none on a GPU, which has none."""
+    """Compare the rate of each variant on the CPU with the measured peaks."""
     known: dict[tuple[str, str, int], Peaks] = {}
     for variant in variants:
         facts, rates = variant.facts, [turn.fps["inference"] for turn in variant.rounds]
@@ -221,31 +226,31 @@ def _place_on_roofs(variants: Sequence[Variant], plan: Rounds) -> None:
         if not facts.computes:
             continue
         if key not in known:
-            known[key] = find_peaks(PeaksOf(*key, own_options(plan.config)), plan.config)
+            known[key] = find_peaks(PeakSetup(*key, own_options(plan.config)), plan.config)
         inputs = Tiling.of(plan.config).inputs  # of the network for a frame
         variant.roof = place_on_roof(
             facts.layers, variant.batch, inputs * median(measured), known[key]
         )
 
 
-class Processes:
+class Workers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._children: dict[int, Process] = {}
+        self.children: dict[int, Process] = {}
 
     def open(self, at: int, variant: Variant, plan: Rounds) -> None:
-        self.open_as(at, variant, plan.source, _config_of(plan, variant))
+        self.open_as(at, variant, plan.source, _make_config(plan, variant))
 
     def open_as(self, at: int, variant: Variant, source: str, config: Config) -> None:
         place = self._folder / str(at)
         place.mkdir()
-        self._children[at] = Process(place, self._folder)
+        self.children[at] = Process(place, self._folder)
         opening = VariantOpening(config.as_dict(), source, str(place))
-        variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)
+        variant.facts = self.request(at, variant, Command("open", opening), VariantFacts)
 
-    def ask(self, at: int, variant: Variant, command: Command, kind: type[Wanted]) -> Wanted | None:
+    def request(self, at: int, variant: Variant, command: Command, kind: type[Kind]) -> Kind | None:
         """Return None if the variant failed: its ``error`` says why, and its process has ended."""
-        answer, reply = self._children[at].ask(command, kind)
+        answer, reply = self.children[at].request(command, kind)
         if answer is None:
             variant.error, variant.exit_code = reply.error, reply.exit_code
             self.close(at)
@@ -254,26 +259,20 @@ class Processes:
         return answer
 
     def close(self, at: int) -> None:
-        self._children.pop(at).close()
-
-    def close_all(self) -> None:
-        for at in list(self._children):
-            self.close(at)
-
-    def stop_all(self) -> None:
-        for child in self._children.values():
-            child.stop()
+        self.children.pop(at).close()
 
 
 @contextmanager
-def _crew() -> Iterator[Processes]:
+def _start_workers() -> Iterator[Workers]:
     with temporary_folder("detect-video-compare-") as folder:
-        crew = Processes(folder)
+        workers = Workers(folder)
         try:
-            yield crew
-            crew.close_all()
+            yield workers
+            for at in list(workers.children):
+                workers.close(at)
         finally:
-            crew.stop_all()
+            for child in workers.children.values():
+                child.stop()
 
 
 def with_frames(config: Config) -> Config:
@@ -281,7 +280,7 @@ def with_frames(config: Config) -> Config:
     return replace(config, input=replace(config.input, frames=frames))
 
 
-def _config_of(plan: Rounds, variant: Variant) -> Config:
+def _make_config(plan: Rounds, variant: Variant) -> Config:
     config = with_frames(plan.config)
     runtime = replace(
         config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch
@@ -292,93 +291,81 @@ def _config_of(plan: Rounds, variant: Variant) -> Config:
 
 
 def _check_all(
-    crew: Processes, numbered: list[tuple[int, Variant]], plan: Rounds, step: Callable[[str], None]
+    workers: Workers, numbered: list[tuple[int, Variant]], plan: Rounds, step: Callable[[str], None]
 ) -> str | None:
-    """Compare each model's variants with its fp32 on the same pictures, untimed."""
+    """Compare a model's variants with its fp32 on the same pictures, untimed."""
     found: dict[int, list[Detections]] = {}
     variants = dict(numbered)
     for at, variant in numbered:
         step(f"check {variant.name}")
         if variant.error is None:
-            answer = crew.ask(at, variant, Command("check"), Digests)
+            answer = workers.request(at, variant, Command("check"), Digests)
             if answer is not None:
                 variant.frames_digest = answer.frames_digest
                 found[at] = read_detections(answer.detections)
     computing = [at for at in found if (facts := variants[at].facts) and facts.computes]
-    fp32 = [at for at in computing if variants[at].precision == "fp32"]
-    if fp32:
-        reference: tuple[str, list[Detections]] | None = (variants[fp32[0]].name, found[fp32[0]])
-    else:
-        several = numbered[0][1].model
-        reference = _run_reference(
-            crew, plan, [variants[at].engine for at in computing], several, numbered[0][0]
-        )
+    reference = next(
+        ((variants[at].name, found[at]) for at in computing if variants[at].precision == "fp32"),
+        None,
+    ) or _run_reference(workers, plan, [variants[at].engine for at in computing], *numbered[0])
     if reference is None:
         return None
-    name, truth = reference
+    name, expected = reference
     for at, detections in found.items():
-        if len(detections) == len(truth):
-            # A model that stands alone agrees with itself, which says nothing of it.
+        if len(detections) == len(expected):
+            # That a model's only row agrees with itself says nothing.
             if not (plan.models and variants[at].name == name):
-                variants[at].agreement = agreement(truth, detections)
+                variants[at].agreement = agreement(expected, detections)
                 variants[at].reference = name
         else:
-            crew.close(at)
+            workers.close(at)
             gave = counted(len(detections), "frame")
-            variants[at].error = f"detected {gave} and {name} detected {len(truth)}"
+            variants[at].error = f"detected {gave} and {name} detected {len(expected)}"
     return name
 
 
 def _run_reference(
-    crew: Processes, plan: Rounds, engines: Sequence[str], model: str | None, first: int
+    workers: Workers, plan: Rounds, engines: Sequence[str], first: int, sibling: Variant
 ) -> tuple[str, list[Detections]] | None:
+    """Run fp32 of the model of ``sibling``, whose number is ``first``, with the first engine that
+    can; return the variant's name and detections."""
+    model = sibling.model
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
-        at = -1 - number - 100 * first  # no number of another process
-        named = f"{label(engine, 'fp32', 1, model)} (reference)"
-        variant = Variant(engine, "fp32", 1, named, model=model)
-        crew.open(at, variant, plan)
+        at = -1 - number - 100 * first  # no other process has this number
+        name = f"{label(engine, 'fp32', 1, model)} (reference)"
+        variant = Variant(engine, "fp32", 1, name, model=model)
+        workers.open(at, variant, plan)
         if variant.error is not None:
             continue
-        answer = crew.ask(at, variant, Command("check"), Digests)
+        answer = workers.request(at, variant, Command("check"), Digests)
         if answer is not None:
-            found = read_detections(answer.detections)
-            crew.close(at)
-            return variant.name, found
+            detections = read_detections(answer.detections)
+            workers.close(at)
+            return variant.name, detections
     return None
 
 
-def _by_model(variants: Sequence[Variant]) -> list[list[tuple[int, Variant]]]:
-    found: dict[str | None, list[tuple[int, Variant]]] = {}
+def _group_by_model(variants: Sequence[Variant]) -> list[list[tuple[int, Variant]]]:
+    groups: dict[str | None, list[tuple[int, Variant]]] = {}
     for at, variant in enumerate(variants):
-        found.setdefault(variant.model, []).append((at, variant))
-    return list(found.values())
+        groups.setdefault(variant.model, []).append((at, variant))
+    return list(groups.values())
 
 
-def _judge_all(
-    crew: Processes, variants: Sequence[Variant], plan: Rounds, step: Callable[[str], None]
-) -> None:
-    if plan.labels is None:
-        return
-    for at, variant in enumerate(variants):
-        step(f"judge {variant.name}")
-        if variant.error is None:
-            _judge(crew, at, variant, plan.labels)
-
-
-def _judge(crew: Processes, at: int, variant: Variant, labels: Labels) -> None:
+def _judge(workers: Workers, at: int, variant: Variant, labels: Labels) -> None:
     """Compute a variant's average precision after all rounds, so that it affects no time or memory
     peak. Errors here become notes."""
     facts, memory_mb = variant.facts, variant.memory_mb
     assert facts is not None
     bound = labels.bind(facts.class_names)
     mapping = MappedClasses(bound.targets, bound.groups)
-    answer = crew.ask(at, variant, Command("judge", mapping=mapping), Judgement)
+    answer = workers.request(at, variant, Command("judge", mapping=mapping), Judgement)
     variant.memory_mb = memory_mb
     reason, variant.error, variant.exit_code = variant.error, None, 0
     if answer is not None:
-        found = read_detections(answer.detections)
+        detections = read_detections(answer.detections)
         try:
-            variant.ap = labels.score(answer.seen, found, not answer.damaged)
+            variant.ap = labels.score(answer.seen, detections, not answer.damaged)
         except SourceError as error:
             reason = str(error)
     if reason is not None:
@@ -386,13 +373,7 @@ def _judge(crew: Processes, at: int, variant: Variant, labels: Labels) -> None:
         variant.facts = replace(facts, notes=notes)
 
 
-def _run_round(crew: Processes, at: int, variant: Variant) -> None:
-    answer = crew.ask(at, variant, Command("round"), Round)
-    if answer is not None:
-        variant.rounds.append(answer)
-
-
-def _about(plan: Rounds, variants: Sequence[Variant], reference: str | None) -> About:
+def _describe_shared(plan: Rounds, variants: Sequence[Variant], reference: str | None) -> About:
     facts = next((variant.facts for variant in variants if variant.facts), VariantFacts())
     judged = plan.labels or plan.dataset
     return About(

@@ -1,5 +1,5 @@
-"""One variant in a process of its own, and the parent's end of it: a crash, a leak and the peak of
-memory are this variant's alone. The worker answers each ``Command`` with a ``Reply``."""
+"""Run one variant in its own process, so that a crash, a leak and the peak of memory are its own.
+The worker answers each ``Command`` of the parent with a ``Reply``."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class DataSet:
 class Command:
     do: Literal["open", "check", "round", "judge", "judge_data", "close"]
     opening: VariantOpening | None = None
-    keeps: bool = False  # of a round: what it detects, too
+    keeps: bool = False  # whether a round saves its detections
     mapping: MappedClasses | None = None
     data: DataSet | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``answer``: by the command; None where ``error`` says why. ``memory_mb``: the peak so far."""
+    """``answer``: by the command; None with an ``error``. ``memory_mb``: the peak so far."""
 
     answer: Any = None
     memory_mb: float | None = None
@@ -102,32 +102,27 @@ class SeenFrame:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Detections at eval's thresholds, for each frame of ``seen``. ``damaged``: some were lost."""
+    """Detections at eval's thresholds, for the frames ``seen``. ``damaged``: frames were lost."""
 
     seen: tuple[SeenFrame, ...]
     damaged: bool
     detections: str
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    ap: MeanAccuracy
+Answer = VariantFacts | Digests | Round | Judgement | MeanAccuracy
+Kind = TypeVar("Kind", VariantFacts, Digests, Round, Judgement, MeanAccuracy)
 
 
-Answer = VariantFacts | Digests | Round | Judgement | Scored
-Wanted = TypeVar("Wanted", VariantFacts, Digests, Round, Judgement, Scored)
-
-
-def save_detections(path: Path, found: Sequence[Detections]) -> None:
-    """Save all frames in four arrays, exactly as detected, without the class names."""
-    lengths = np.array([len(detections) for detections in found], np.int64)
+def save_detections(path: Path, detections: Sequence[Detections]) -> None:
+    """Save the detections of all frames in four arrays, without the class names."""
+    lengths = np.array([len(one) for one in detections], np.int64)
     with path.open("wb") as file:
         np.savez(
             file,
             lengths=lengths,
-            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(one.boxes for one in found)]),
-            scores=np.concatenate([np.zeros(0, np.float32), *(one.scores for one in found)]),
-            class_ids=np.concatenate([np.zeros(0, np.int64), *(one.class_ids for one in found)]),
+            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(d.boxes for d in detections)]),
+            scores=np.concatenate([np.zeros(0, np.float32), *(d.scores for d in detections)]),
+            class_ids=np.concatenate([np.zeros(0, np.int64), *(d.class_ids for d in detections)]),
         )
 
 
@@ -141,11 +136,11 @@ def read_detections(path: str) -> list[Detections]:
     ]
 
 
-# The parent's end: start a worker, ask it, stop it. The death of a worker is a Reply too.
+# In the parent. A worker that died yields a Reply, too.
 
 
 class Process:
-    """A variant's. ``folder`` is its own; ``shared``: removed when this process is killed."""
+    """A worker. ``folder``: its own. ``shared``: removed if this process is killed."""
 
     def __init__(
         self, folder: Path, shared: Path | None = None, module: str = __name__, **more: Any
@@ -154,7 +149,7 @@ class Process:
             lambda pipe: python_command(module, pipe, shared), folder / "stderr.txt", **more
         )
 
-    def ask(self, command: Command, kind: type[Wanted]) -> tuple[Wanted | None, Reply]:
+    def request(self, command: Command, kind: type[Kind]) -> tuple[Kind | None, Reply]:
         pipe = self._child.pipe
         try:
             send(pipe, command)
@@ -177,9 +172,9 @@ class Process:
         end([self._child])
 
 
-# The worker's end.
+# In the worker
 
-SHORT_PAUSE_S = 0.2
+SHORT_PAUSE_S = 0.2  # CPU use is not measured over shorter pauses
 
 
 def main(pipe: int) -> None:
@@ -231,7 +226,7 @@ class _OpenVariant:
         self.source = opening.source
         self.folder = Path(opening.folder)
         self._timer = PhaseTimer()
-        # The canvas of a run of this source. --size 640 is a square here: all models get the same.
+        # The network input fits the source, but --size 640 is a square: the same for all models.
         sized = self.config.runtime.size is not None
         self.plan = resolve(self.config, self._timer, specs=() if sized else [self.source])
         self.machine: LoadedModel = self.plan.loaded
@@ -266,7 +261,7 @@ class _OpenVariant:
             model_input=(network.input.height, network.input.width),
             random_weights=network.random_seed,
             class_names=tuple(network.names),
-            counts=_count(network),
+            counts=_count_model(network),
             layers=tuple(
                 CountedLayer(one.precision, one.macs, one.elements * BYTES.get(one.precision, 0))
                 for one in machine.layers
@@ -274,18 +269,18 @@ class _OpenVariant:
         )
 
     def check(self) -> Digests:
-        """Untimed: the pictures that this process decodes, and what it detects in them."""
+        """Return a digest of all decoded pictures, and the detections, untimed."""
         digest = hashlib.sha256()
         with self._open_source() as opened:
             source = HashingSource(opened, digest)
-            found = [each for _, each in self._detect(self.plan, source)]
+            detections = [each for _, each in self._detect(self.plan, source)]
         path = self.folder / "detections.npz"
-        save_detections(path, found)
+        save_detections(path, detections)
         self._mark_idle()
         return Digests(digest.hexdigest(), str(path))
 
     def judge(self, mapping: MappedClasses) -> Judgement:
-        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels."""
+        """Return the detections at ``eval``'s thresholds, in the labels' classes, untimed."""
         from detector.core.config.schema import EVAL_DEFAULTS
         from detector.core.run.plan import PlanDraft
         from detector.lab.datasets.classmap import ClassPairs
@@ -297,31 +292,31 @@ class _OpenVariant:
         machine = replace(self.machine)
         machine.change_network(partial(map_head, bound=bound))
         plan = PlanDraft.of(config).complete(machine)
-        seen: list[SeenFrame] = []
-        found: list[Detections] = []
+        frames: list[SeenFrame] = []
+        detections_of_frames: list[Detections] = []
         with self._open_source() as opened:
             for frame, detections in self._detect(plan, opened):
                 height, width = frame.size
-                seen.append(SeenFrame(frame.index, frame.path, width, height))
-                found.append(detections)
+                frames.append(SeenFrame(frame.index, frame.path, width, height))
+                detections_of_frames.append(detections)
             damaged = opened.damaged
         path = self.folder / "judged.npz"
-        save_detections(path, found)
+        save_detections(path, detections_of_frames)
         self._mark_idle()
-        return Judgement(tuple(seen), bool(damaged), str(path))
+        return Judgement(tuple(frames), bool(damaged), str(path))
 
-    def round(self, keeps: bool = False) -> Round:
-        """Timed: read, infer, annotate, write, close. ``keeps``: detections in a file."""
+    def round(self, keeps: bool) -> Round:
+        """Run and time a round, from reading to closing. ``keeps``: save the detections."""
         import shutil
 
         from detector.core.run.detect import closing_session, run_opened
         from detector.core.session.store import Session
 
-        idle = self._idle_cpu()
+        idle = self._measure_idle_cpu()
         place = self.folder / "round"
         place.mkdir()
-        found: list[Detections] = []
-        detected = (lambda frame, each: found.append(each)) if keeps else None
+        detections: list[Detections] = []
+        detected = (lambda frame, each: detections.append(each)) if keeps else None
         try:
             session = Session.create(str(place / "session"), "")  # as the command writes one
             with closing_session(session):
@@ -333,11 +328,11 @@ class _OpenVariant:
             self._mark_idle()
         if run.error is not None:
             raise run.error
-        kept = self.folder / "detections.npz" if keeps else None
-        if kept is not None:
-            save_detections(kept, found)
+        path = self.folder / "detections.npz" if keeps else None
+        if path is not None:
+            save_detections(path, detections)
         return replace(
-            round_of(run, idle), video_bytes=size, detections=None if kept is None else str(kept)
+            round_of(run, idle), video_bytes=size, detections=None if path is None else str(path)
         )
 
     def _open_source(self) -> Source:
@@ -348,15 +343,15 @@ class _OpenVariant:
         from detector.core.loop.parts import Progress
         from detector.core.timeline import OffTimeline
 
-        with plan.loop.library_threads():  # as the run has them
+        with plan.loop.library_threads():  # as in a run
             yield from plan.loop.frames(plan.parts(source), OffTimeline(), Progress())
 
     def _mark_idle(self) -> None:
-        self._left = (time.perf_counter(), time.process_time())
+        self._since = (time.perf_counter(), time.process_time())
 
-    def _idle_cpu(self) -> float:
-        """Cores that this process kept busy since its last answer, without the writing of it."""
-        wall, cpu = time.perf_counter() - self._left[0], time.process_time() - self._left[1]
+    def _measure_idle_cpu(self) -> float:
+        """Return the number of cores that this process used since its last answer."""
+        wall, cpu = (time.perf_counter() - self._since[0], time.process_time() - self._since[1])
         return cpu / wall if wall > SHORT_PAUSE_S else 0.0
 
 
@@ -381,9 +376,9 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
     infer_s = recording.infer_ns / 1e9
     seconds: dict[Metric, float] = {"inference": infer_s, "end_to_end": run.run_s}
     frames = max(1, run.written)
-    burnt, others = recording.burnt, None
-    if burnt is not None and burnt.others_ns is not None and burnt.wall_ns:
-        others = burnt.others_ns / burnt.wall_ns
+    usage, others = recording.burnt, None
+    if usage is not None and usage.others_ns is not None and usage.wall_ns:
+        others = usage.others_ns / usage.wall_ns
     return Round(
         fps={
             metric: run.written / value if value > 0 else None for metric, value in seconds.items()
@@ -397,7 +392,7 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
     )
 
 
-def _count(network: Network) -> ModelCounts:
+def _count_model(network: Network) -> ModelCounts:
     counted = network.plan is None
     size = network.graph.ByteSize() if network.plan is None else os.path.getsize(network.plan)
     return ModelCounts(

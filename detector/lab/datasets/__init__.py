@@ -1,7 +1,7 @@
-"""Labelled data for ``eval``, and detections that were written before.
+"""Read labelled data for ``eval``, and stored detections.
 
-Each file holds one format, or two that are alike, in its ``FORMATS``; a format is found by being
-there. ``classmap`` says which classes of the two sides mean the same.
+Each file has one format, or two similar ones; all ``FORMATS`` of this folder are used.
+``classmap`` pairs the classes of a model with those of labels.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Kind = TypeVar("Kind", LabelFormat, DetectionFormat)
 
 
 def label_formats() -> dict[str, LabelFormat]:
-    return _formats(LabelFormat)
+    return _list_formats(LabelFormat)
 
 
 def detection_formats() -> dict[str, DetectionFormat]:
-    return _formats(DetectionFormat)
+    return _list_formats(DetectionFormat)
 
 
-def _formats(kind: type[Kind]) -> dict[str, Kind]:
+def _list_formats(kind: type[Kind]) -> dict[str, Kind]:
     modules = wings.import_files(__name__, *__path__)
     formats = [each for module in modules for each in getattr(module, "FORMATS", ())]
     named = {each.name: each for each in formats if isinstance(each, kind)}
@@ -44,7 +44,7 @@ def _formats(kind: type[Kind]) -> dict[str, Kind]:
 def open(
     spec: str, *, format: str = "auto", images: str | None = None, split: str = "val"
 ) -> Dataset:
-    """Labels with their pictures. ``images``: their folder, or the video. Raises SourceError."""
+    """Open labels and pictures. ``images``: their folder or the video. Raises SourceError."""
     path = Path(spec)
     if not os.path.exists(path):
         raise SourceError(
@@ -54,11 +54,11 @@ def open(
         path, images = _find_labels_of(path), images or spec
     if images is not None and not os.path.exists(images):
         raise SourceError(f"--images {images}: no such folder or video; check the path")
-    wanted = (
+    expected = (
         "a COCO .json, a YOLO data.yaml or a folder with images/ and labels/, a MOT sequence with "
         "gt/gt.txt"
     )
-    reader = _choose(path, format, label_formats(), wanted)
+    reader = _choose_format(path, format, label_formats(), expected)
     dataset = reader.read(path, None if images is None else Path(images), split)
     if not dataset.pictures:
         raise SourceError(f"{spec}: contains no pictures to evaluate; check the path")
@@ -68,18 +68,18 @@ def open(
 def open_detections(
     spec: str, dataset: Dataset, names: tuple[str, ...] | None = None
 ) -> StoredDetections:
-    """Detections that a sink wrote. ``names``: of class numbers, if the file has none."""
+    """Open detections that a sink wrote. ``names``: of the classes, if the file has none."""
     path = Path(spec)
     if not os.path.exists(path):
         raise SourceError(
             f"{spec}: no such file or folder; give output of detect-video --save coco, mot, yolo"
         )
-    wanted = "files written by --save coco, mot, yolo, jsonl or csv"
-    reader = _choose(path, "auto", detection_formats(), wanted)
+    expected = "files written by --save coco, mot, yolo, jsonl or csv"
+    reader = _choose_format(path, "auto", detection_formats(), expected)
     return reader.read(path, Lookup(dataset), names)
 
 
-def _choose(path: Path, format: str, known: dict[str, Kind], wanted: str) -> Kind:
+def _choose_format(path: Path, format: str, known: dict[str, Kind], expected: str) -> Kind:
     if format != "auto":
         if format not in known:
             raise UsageError(f"format {format!r} is not one of {', '.join(known)}")
@@ -87,11 +87,11 @@ def _choose(path: Path, format: str, known: dict[str, Kind], wanted: str) -> Kin
     for each in known.values():
         if each.claims(path):
             return each
-    raise SourceError(f"{path}: unknown format; eval reads {wanted}")
+    raise SourceError(f"{path}: unknown format; eval reads {expected}")
 
 
 def _find_labels_of(video: Path) -> Path:
-    """Return the labels beside in.mp4: in.json, in.gt.txt or in.txt."""
+    """Return the labels next to in.mp4: in.json, in.gt.txt or in.txt."""
     for suffix in (".json", ".gt.txt", ".txt"):
         path = video.with_name(video.stem + suffix)
         if path.is_file():

@@ -1,4 +1,4 @@
-"""The contracts of this room: one format of labels, and one of detections."""
+"""The base classes of formats of labels and detections, and what their readers share."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import counted
 from detector.core.types import Detections, LabelledPicture
 
-MAX_BYTES = 4 << 30  # of a file of labels; COCO's largest has 0.45 GB
-MAX_PIXELS = 1e9  # a coordinate; no picture is that large, and areas stay exact
-MAX_PARTS = 16  # of a picture's path, by whose end a row may name it
-MAX_PATH = 4096  # characters; the system takes no longer one
+MAX_BYTES = 4 << 30  # of a label file; COCO's largest has 0.45 GB
+MAX_PIXELS = 1e9  # of a coordinate; no picture is as large, and areas are exact
+MAX_PARTS = 16  # of the end of a path, by which a row may name a picture
+MAX_PATH = 4096  # characters; the system rejects longer paths
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Format:
 
 class LabelFormat(Format):
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
-        """``images``: the pictures' folder, or the video; None: where the labels say."""
+        """Read labels. ``images``: the pictures' folder or the video; None: as the labels say."""
         raise NotImplementedError
 
 
@@ -85,7 +85,7 @@ class DetectionFormat(Format):
         raise NotImplementedError
 
 
-def picture(
+def make_picture(
     number: int,
     name: str,
     size: tuple[int, int],
@@ -93,10 +93,10 @@ def picture(
     **more: Any,
 ) -> LabelledPicture:
     """``size``: width, height in pixels. ``rows``: xyxy in pixels, class id, ignored, crowd, area
-    in pixels (None: the box's own)."""
+    in pixels (None: that of the box)."""
     boxes = np.array([row[0] for row in rows], np.float64).reshape(-1, 4)
     own = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    given = np.array([np.nan if row[4] is None else row[4] for row in rows], np.float64)
+    areas = np.array([np.nan if row[4] is None else row[4] for row in rows], np.float64)
     return LabelledPicture(
         id=number,
         name=name,
@@ -106,12 +106,14 @@ def picture(
         class_ids=np.array([row[1] for row in rows], np.int64),
         ignored=np.array([row[2] for row in rows], bool),
         crowd=np.array([row[3] for row in rows], bool),
-        areas=np.where(np.isnan(given), own, given),
+        areas=np.where(np.isnan(areas), own, areas),
         **more,
     )
 
 
 class Lookup:
+    """Finds the indexes of pictures in a dataset; None if they are not in it."""
+
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         pictures = dataset.pictures
@@ -123,14 +125,9 @@ class Lookup:
         self._paths = {
             real_path(picture.path): at for at, picture in enumerate(pictures) if picture.path
         }
-        self._ends: dict[str, int | None] = {}  # None: the paths of several pictures end so
-        for at, one in enumerate(pictures):
-            for end in _ends(one.path or one.name):
-                self._ends[end] = at if end not in self._ends else None
-        self._stems: dict[str, int | None] = {}
-        for at, one in enumerate(pictures):
-            for stem in _ends(os.path.splitext(one.path or one.name)[0]):
-                self._stems[stem] = at if stem not in self._stems else None
+        paths = [picture.path or picture.name for picture in pictures]
+        self._ends = _index_ends(paths)
+        self._stems = _index_ends([os.path.splitext(path)[0] for path in paths])
 
     @property
     def has_frames(self) -> bool:
@@ -143,7 +140,7 @@ class Lookup:
         return self._frames.get(frame)
 
     def by_name(self, name: str) -> int | None:
-        """Find it by the name in the labels, the file, or the end of the path if unique."""
+        """Find a picture by its name in the labels, its file, or the end of its path if unique."""
         at = self._names.get(name)
         if at is None:
             at = self._paths.get(real_path(name))
@@ -156,7 +153,7 @@ class Lookup:
         return self._paths.get(real_path(path))
 
     def by_stem(self, stem: str) -> int | None:
-        """Find it by the end of the path without suffix, if only one picture has it."""
+        """Find a picture by the end of its path without suffix, if unique."""
         return self._stems.get(stem)
 
 
@@ -174,6 +171,15 @@ def _ends(path: str) -> Iterator[str]:
         yield "/".join(parts[-count:])
 
 
+def _index_ends(paths: Sequence[str]) -> dict[str, int | None]:
+    """Map the ends of paths to their indexes; None if several paths have the end."""
+    places: dict[str, int | None] = {}
+    for at, path in enumerate(paths):
+        for end in _ends(path):
+            places[end] = at if end not in places else None
+    return places
+
+
 class RowCollector:
     def __init__(self, path: Path, lookup: Lookup, every_picture_listed: bool) -> None:
         """``every_picture_listed``: the format names pictures without detections too."""
@@ -182,9 +188,10 @@ class RowCollector:
         self._unknown: set[Any] = set()
         self._listed: set[int] = set()
 
-    def place(self, at: int | None, said: Any) -> int | None:
+    def register(self, at: int | None, name: Any) -> int | None:
+        """Note whether the picture ``name`` is in the dataset, and return its index ``at``."""
         if at is None:
-            self._unknown.add(said)
+            self._unknown.add(name)
         else:
             self._listed.add(at)
         return at
@@ -199,7 +206,7 @@ class RowCollector:
         self._rows.setdefault(at, []).append((box, score, class_id))
 
     def finish(self, names: tuple[str, ...]) -> StoredDetections:
-        """Raises SourceError where none of the file's pictures is one of the dataset."""
+        """Return all detections. Raises SourceError if no picture is in the dataset."""
         dataset = self._lookup.dataset
         if self._unknown and not self._listed:
             first = sorted(map(str, self._unknown))[0]
@@ -220,12 +227,12 @@ class RowCollector:
                 "count as having no detections"
             )
         detections = [
-            _detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))
+            _to_detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))
         ]
         return StoredDetections(str(self._path), names, detections, notes)
 
 
-def _detections(
+def _to_detections(
     rows: list[tuple[Sequence[float], float, int]], names: tuple[str, ...]
 ) -> Detections:
     rows = sorted(rows, key=lambda row: -row[1])
@@ -263,12 +270,12 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Number (from 1) and text of each line that is not empty."""
+    """Return number (from 1) and text of each line that is not empty."""
     lines = read_label_text(path).splitlines()
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[float]:
+def parse_numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[float]:
     try:
         values = [float(part) for part in parts]
     except ValueError:
@@ -281,12 +288,12 @@ def numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[flo
     return values
 
 
-def box_of(values: Any) -> list[float]:
+def to_box(values: Any) -> list[float]:
     first, second, third, fourth = map(float, values)
     return [first, second, third, fourth]
 
 
-def picture_size(path: str) -> tuple[int, int]:
+def read_picture_size(path: str) -> tuple[int, int]:
     """Return the picture's width and height as shown. Raises SourceError."""
     from detector.core.sources._pictures import read_size
 

@@ -1,4 +1,4 @@
-"""Which classes of a model and of labels mean the same: by a mapping in YAML, or by equal names."""
+"""Pair the classes of a model with those of labels, by a mapping in YAML or by equal names."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EXAMPLE = "classes: {vehicle: [car, truck, bus, motorcycle]}"
 
 @dataclass(frozen=True, slots=True)
 class ClassMap:
-    """``classes``: scored class -> names that count as it. ``ignore``: -> names whose boxes are
-    neither sought nor mistakes. ``optional``: names that may be missing on both sides."""
+    """``classes``: scored class -> names that count as it. ``ignore``: scored class -> names of
+    labels to ignore. ``optional``: names that may be missing on both sides."""
 
     path: str
     classes: Mapping[str, tuple[str, ...]]
@@ -36,8 +36,8 @@ class ClassPairs:
 
     targets: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]  # of each target: the model's class ids
-    label_ids: Mapping[int, int]  # label's class id -> target; other labels do not count
-    ignored_ids: Mapping[int, int]  # the same for boxes to ignore
+    label_ids: Mapping[int, int]  # label's class id -> index of its target; others do not count
+    ignored_ids: Mapping[int, int]  # the same for labels to ignore
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -46,7 +46,7 @@ class ClassPairs:
 
 
 def read_mapping(spec: str, packaged: Path) -> ClassMap:
-    """A YAML file, or one of ``packaged`` by its name. Raises UsageError that names the key."""
+    """Read a YAML file, or one of ``packaged`` by name. Raises UsageError that names the key."""
     path = Path(spec)
     if not os.path.exists(path) or os.path.isdir(path):
         path = packaged / f"{spec}.yaml"
@@ -56,10 +56,10 @@ def read_mapping(spec: str, packaged: Path) -> ClassMap:
                 f"--mapping {spec}: no such file; give a YAML file ({EXAMPLE}), or a "
                 f"built-in one: {known}"
             )
-    return _check(str(path), parse_yaml(read_text(path, "a mapping of classes"), path))
+    return _parse_mapping(str(path), parse_yaml(read_text(path, "a mapping of classes"), path))
 
 
-def _check(path: str, content: Any) -> ClassMap:
+def _parse_mapping(path: str, content: Any) -> ClassMap:
     if (
         not isinstance(content, dict)
         or not isinstance(content.get("classes"), dict)
@@ -68,29 +68,31 @@ def _check(path: str, content: Any) -> ClassMap:
         raise UsageError(f"{path}: a mapping needs classes, each with a list of names: {EXAMPLE}")
     refuse_unknown(path, "key", content, ("classes", "ignore"))
     optional: set[str] = set()
-    classes = _names(path, "classes", content["classes"], optional)
-    ignore = _names(path, "ignore", content.get("ignore") or {}, optional)
+    classes = _read_names(path, "classes", content["classes"], optional)
+    ignore = _read_names(path, "ignore", content.get("ignore") or {}, optional)
     for target in ignore:
         if target not in classes:
             raise UsageError(
                 f"{path}: ignore.{target}: no such class; classes are {', '.join(classes)}"
             )
-    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
     for group, table in (("classes", classes), ("ignore", ignore)):
         for target, names in table.items():
             for name in dict.fromkeys((*names, target) if group == "classes" else names):
-                if name in seen:
+                if name in places:
                     raise UsageError(
-                        f"{path}: {name!r} is in {seen[name]} and in {group}.{target}; keep one"
+                        f"{path}: {name!r} is in {places[name]} and in {group}.{target}; keep one"
                     )
-                seen[name] = f"{group}.{target}"
+                places[name] = f"{group}.{target}"
     return ClassMap(path, classes, ignore, frozenset(optional))
 
 
-def _names(path: str, group: str, table: Any, optional: set[str]) -> dict[str, tuple[str, ...]]:
+def _read_names(
+    path: str, group: str, table: Any, optional: set[str]
+) -> dict[str, tuple[str, ...]]:
     if not isinstance(table, dict):
         raise UsageError(f"{path}: {group} must hold classes, each with a list of names: {EXAMPLE}")
-    found: dict[str, tuple[str, ...]] = {}
+    names_by_class: dict[str, tuple[str, ...]] = {}
     for target, names in table.items():
         names = [names] if isinstance(names, str) else names
         if not isinstance(names, list) or not all(isinstance(name, (str, int)) for name in names):
@@ -101,22 +103,22 @@ def _names(path: str, group: str, table: Any, optional: set[str]) -> dict[str, t
                 name = name[1:-1].strip()
                 optional.add(name)
             plain.append(name)
-        found[str(target)] = tuple(plain)
-    return found
+        names_by_class[str(target)] = tuple(plain)
+    return names_by_class
 
 
 def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
     """Bind a mapping (None: equal names) to both sides' classes. Raises UsageError."""
     if mapping is None:
-        return _by_name(model, labels)
+        return _bind_by_name(model, labels)
     _refuse_unknown(mapping, {*model, *labels})
     groups: dict[str, tuple[int, ...]] = {}
-    wanted: dict[str, tuple[int, ...]] = {}
+    label_groups: dict[str, tuple[int, ...]] = {}
     notes = []
     for target, names in mapping.classes.items():
-        of_model, of_labels = (_ids(side, (target, *names)) for side in (model, labels))
+        of_model, of_labels = (_find_ids(side, (target, *names)) for side in (model, labels))
         if of_model and of_labels:
-            groups[target], wanted[target] = of_model, of_labels
+            groups[target], label_groups[target] = of_model, of_labels
         else:
             side = "the labels have" if of_model else "the model has"
             notes.append(f"{target} is not scored: {side} no such class")
@@ -126,19 +128,19 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
     return ClassPairs(
         targets,
         tuple(groups.values()),
-        {label: at for at, target in enumerate(targets) for label in wanted[target]},
+        {label: at for at, target in enumerate(targets) for label in label_groups[target]},
         {
             label: at
             for at, target in enumerate(targets)
-            for label in _ids(labels, mapping.ignore.get(target, ()))
+            for label in _find_ids(labels, mapping.ignore.get(target, ()))
         },
         tuple(notes),
     )
 
 
-def _ids(names: Sequence[str], wanted: Iterable[str]) -> tuple[int, ...]:
-    wanted = set(wanted)
-    return tuple(at for at, name in enumerate(names) if name in wanted)
+def _find_ids(names: Sequence[str], targets: Iterable[str]) -> tuple[int, ...]:
+    targets = set(targets)
+    return tuple(at for at, name in enumerate(names) if name in targets)
 
 
 def _refuse_unknown(mapping: ClassMap, known: set[str]) -> None:
@@ -155,25 +157,25 @@ def _refuse_unknown(mapping: ClassMap, known: set[str]) -> None:
                     )
 
 
-def _by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
+def _bind_by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
     targets = tuple(dict.fromkeys(name for name in labels if name in set(model)))
     if not targets:
         raise UsageError(
-            f"the model's classes ({_some(model)}) and the labels' classes ({_some(labels)}) "
-            f"have no name in common; map them with --mapping {_find_fitting(model, labels)}"
+            f"the model's classes ({_shorten(model)}) and the labels' classes ({_shorten(labels)}) "
+            f"have no name in common; map them with --mapping {_suggest_mapping(model, labels)}"
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
     notes = [f"not scored, since the model does not have it: {', '.join(absent)}"] if absent else []
     return ClassPairs(
         targets,
-        tuple(_ids(model, (name,)) for name in targets),
+        tuple(_find_ids(model, (name,)) for name in targets),
         {at: targets.index(name) for at, name in enumerate(labels) if name in targets},
         {},
         tuple(notes),
     )
 
 
-def _find_fitting(model: Sequence[str], labels: Sequence[str]) -> str:
+def _suggest_mapping(model: Sequence[str], labels: Sequence[str]) -> str:
     """Return the built-in mapping that fits both sides, or FILE."""
     for path in sorted((folder() / "mappings").glob("*.yaml")):
         with suppress(UsageError):
@@ -182,5 +184,5 @@ def _find_fitting(model: Sequence[str], labels: Sequence[str]) -> str:
     return "FILE"
 
 
-def _some(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

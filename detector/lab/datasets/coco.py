@@ -2,7 +2,7 @@
 of our own sink, and as a plain list of results.
 
 Keys beyond COCO's own: ``images[].frame_index`` (or a name like ``in.mp4#12``) makes a picture a
-frame of a video. ``images[].labelled`` names the classes that were looked for in it.
+frame of a video. ``images[].labelled`` names the classes for which it was labelled.
 ``images[].set`` names the part of the dataset that it belongs to. ``annotations[].ignore`` marks a
 box that neither has to be found nor counts as a mistake.
 """
@@ -27,10 +27,10 @@ from detector.lab.datasets.base import (
     Lookup,
     RowCollector,
     StoredDetections,
-    box_of,
-    picture,
-    picture_size,
+    make_picture,
     read_json,
+    read_picture_size,
+    to_box,
 )
 
 MAX_FRAME_DIGITS = 18  # of a frame's number in a file name
@@ -44,29 +44,26 @@ class CocoLabels(LabelFormat):
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         document = read_json(path)
         entries = _require_list(path, document, "images")
-        categories = _require_list(path, document, "categories")
+        names, class_of = _read_categories(path, document)
         annotations = _require_list(path, document, "annotations")
         if annotations and "score" in annotations[0]:
             raise SourceError(
                 f"{path}: its annotations have scores, so they are detections; give it with "
                 "--detections"
             )
-        names = tuple(str(_value(path, row, "name", "category")) for row in categories)
-        class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
-        ids = [_number(path, row, "id", "image") for row in entries]
+        ids = [_read_int(path, row, "id", "image") for row in entries]
         if len(set(ids)) != len(ids):
             raise SourceError(f"{path}: two images have one id; ids must be unique")
-        rows, dropped = _rows(path, annotations, set(ids), class_of)
-        video = _video(path, entries, images)
-        folder = path.parent if video or not entries else _folder(path, entries, images)
+        rows, dropped = _read_annotations(path, annotations, set(ids), class_of)
+        video = _find_video(path, entries, images)
+        folder = path.parent if video or not entries else _find_folder(path, entries, images)
         known = {name: at for at, name in reversed(list(enumerate(names)))}
-        pictures = []
-        for number, entry in zip(ids, entries, strict=True):
-            pictures.append(
-                _picture(path, number, entry, rows.get(number, []), folder, video, names, known)
-            )
-        left_out = f"{counted(dropped, 'box', 'was')} skipped: without an area"
-        notes = [f"{path}: {left_out}"] if dropped else []
+        pictures = [
+            _read_picture(path, number, entry, rows.get(number, []), folder, video, known)
+            for number, entry in zip(ids, entries, strict=True)
+        ]
+        skipped = f"{counted(dropped, 'box', 'was')} skipped: without an area"
+        notes = [f"{path}: {skipped}"] if dropped else []
         return Dataset(str(path), "coco", names, pictures, video, notes)
 
 
@@ -83,14 +80,14 @@ def _require_list(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _value(path: Path, row: dict[str, Any], key: str, kind: str) -> Any:
+def _require(path: Path, row: dict[str, Any], key: str, kind: str) -> Any:
     if key not in row:
-        raise SourceError(f"{path}: {kind} {_id(row)} has no {key!r}; it needs one")
+        raise SourceError(f"{path}: {kind} {_show_id(row)} has no {key!r}; it needs one")
     return row[key]
 
 
-def _number(path: Path, row: dict[str, Any], key: str, kind: str) -> int:
-    value = _value(path, row, key, kind)
+def _read_int(path: Path, row: dict[str, Any], key: str, kind: str) -> int:
+    value = _require(path, row, key, kind)
     try:
         number = int(value)
         if abs(number) <= LARGEST:
@@ -100,37 +97,38 @@ def _number(path: Path, row: dict[str, Any], key: str, kind: str) -> int:
     raise SourceError(f"{path}: {kind}: {key} is {quote(value)}; it must be a whole number")
 
 
-def _rows(
+def _read_ids(path: Path, row: dict[str, Any], kind: str) -> tuple[int, int]:
+    return _read_int(path, row, "image_id", kind), _read_int(path, row, "category_id", kind)
+
+
+def _read_categories(path: Path, document: Any) -> tuple[tuple[str, ...], dict[int, int]]:
+    rows = _require_list(path, document, "categories")
+    names = tuple(str(_require(path, row, "name", "category")) for row in rows)
+    return names, {_read_int(path, row, "id", "category"): at for at, row in enumerate(rows)}
+
+
+def _read_annotations(
     path: Path, annotations: list[dict[str, Any]], images: set[int], class_of: dict[int, int]
 ) -> tuple[dict[int, list[Row]], int]:
     rows: dict[int, list[Row]] = {}
     unknown: list[int] = []
     dropped = 0
     for row in annotations:
-        image, category = (
-            _number(path, row, key, "annotation") for key in ("image_id", "category_id")
-        )
+        image, category = _read_ids(path, row, "annotation")
         if image not in images:
             unknown.append(image)
             continue
         if category not in class_of:
             raise SourceError(
-                f"{path}: annotation {_id(row)} is of category {category}, which is not listed"
+                f"{path}: annotation {_show_id(row)} is of category {category}, which is not listed"
             )
-        box = _box(path, row)
+        box = _read_box(path, row)
         if box[2] <= box[0] or box[3] <= box[1]:
             dropped += 1
             continue
         crowd = bool(row.get("iscrowd", 0))
-        rows.setdefault(image, []).append(
-            (
-                box,
-                class_of[category],
-                bool(row.get("ignore", 0)) and not crowd,
-                crowd,
-                _area(path, row),
-            )
-        )
+        ignored, area = bool(row.get("ignore", 0)) and not crowd, _read_area(path, row)
+        rows.setdefault(image, []).append((box, class_of[category], ignored, crowd, area))
     if unknown:
         raise SourceError(
             f"{path}: {len(unknown)} annotations belong to pictures that it does not list, first "
@@ -139,33 +137,33 @@ def _rows(
     return rows, dropped
 
 
-def _box(path: Path, row: dict[str, Any]) -> list[float]:
+def _read_box(path: Path, row: dict[str, Any]) -> list[float]:
     box = row.get("bbox")
     try:
-        x, y, width, height = box_of(box)
+        x, y, width, height = to_box(box)
         good = all(-MAX_PIXELS <= value <= MAX_PIXELS for value in (x, y, width, height))
         good = good and width >= 0 and height >= 0
     except (TypeError, ValueError, OverflowError):
         good = False
     if not good:
         raise SourceError(
-            f"{path}: annotation {_id(row)}: bbox {quote(box)} is not [x, y, width, height]"
+            f"{path}: annotation {_show_id(row)}: bbox {quote(box)} is not [x, y, width, height]"
         )
     return [x, y, x + width, y + height]
 
 
-def _area(path: Path, row: dict[str, Any]) -> float | None:
+def _read_area(path: Path, row: dict[str, Any]) -> float | None:
     area = row.get("area")
     if area is None:
         return None
     if not isinstance(area, (int, float)) or not 0 <= area <= MAX_PIXELS**2:
         raise SourceError(
-            f"{path}: annotation {_id(row)}: area {quote(area)} is not a number of pixels"
+            f"{path}: annotation {_show_id(row)}: area {quote(area)} is not a number of pixels"
         )
     return float(area)
 
 
-def _id(row: dict[str, Any]) -> str:
+def _show_id(row: dict[str, Any]) -> str:
     return quote(row.get("id", "?")).strip("'")
 
 
@@ -179,7 +177,7 @@ def _frame_index(entry: dict[str, Any]) -> int | None:
     return value if type(value) is int else None
 
 
-def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> str | None:
+def _find_video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> str | None:
     if images is not None and images.is_file():
         return str(images)
     if not entries or _frame_index(entries[0]) is None:
@@ -193,8 +191,8 @@ def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> st
     return str((images or path.parent) / named)
 
 
-def _folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
-    """Find the pictures: as --images says, next to the json, or as in COCO's archives."""
+def _find_folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
+    """Find the pictures' folder: as given, next to the json, or as in COCO's archives."""
     name = str(entries[0].get("file_name", ""))
     if images is not None:
         return images
@@ -212,17 +210,16 @@ def _folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> P
     return next((place for place in places if os.path.isfile(place / name)), path.parent)
 
 
-def _picture(
+def _read_picture(
     path: Path,
     number: int,
     entry: dict[str, Any],
     rows: list[Row],
     folder: Path,
     video: str | None,
-    names: tuple[str, ...],
     known: dict[str, int],
 ) -> LabelledPicture:
-    name = str(_value(path, entry, "file_name", "image"))
+    name = str(_require(path, entry, "file_name", "image"))
     frame = _frame_index(entry)
     if video is not None and frame is None:
         raise SourceError(
@@ -230,18 +227,18 @@ def _picture(
         )
     place = None if video else str(folder / name)
     if "width" in entry and "height" in entry:
-        size = _number(path, entry, "width", "image"), _number(path, entry, "height", "image")
+        size = (_read_int(path, entry, "width", "image"), _read_int(path, entry, "height", "image"))
         if not all(0 <= side <= MAX_PIXELS for side in size):
             raise SourceError(f"{path}: image {number} is {size[0]}x{size[1]} pixels; correct it")
     else:
-        size = picture_size(place) if place else (0, 0)
-    looked_for = entry.get("labelled")
+        size = read_picture_size(place) if place else (0, 0)
+    labelled = entry.get("labelled")
     classes = None
-    if looked_for is not None:
-        if not isinstance(looked_for, list) or not all(isinstance(c, str) for c in looked_for):
+    if labelled is not None:
+        if not isinstance(labelled, list) or not all(isinstance(c, str) for c in labelled):
             raise SourceError(f"{path}: image {number}: labelled must be a list of class names")
-        classes = frozenset(known[c] for c in looked_for if c in known)
-    return picture(
+        classes = frozenset(known[c] for c in labelled if c in known)
+    return make_picture(
         number,
         name,
         size,
@@ -257,37 +254,36 @@ class CocoDetections(DetectionFormat):
     name, suffixes = "coco", (".json",)
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Our sink's document (by file name or frame), or a list of results (by image id)."""
+        """Read our sink's document (by file name or frame) or a list of results (by image id)."""
         document = read_json(path)
         if isinstance(document, list):
-            return _results(path, document, lookup, names)
+            return _read_results(path, document, lookup, names)
         entries = _require_list(path, document, "images")
-        categories = _require_list(path, document, "categories")
-        own = tuple(str(_value(path, row, "name", "category")) for row in categories)
-        class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
+        own, class_of = _read_categories(path, document)
         collector = RowCollector(path, lookup, every_picture_listed=True)
         place = {
-            _number(path, row, "id", "image"): collector.place(
-                _place(path, row, lookup), row.get("file_name")
+            _read_int(path, row, "id", "image"): collector.register(
+                _find_picture(path, row, lookup), row.get("file_name")
             )
             for row in entries
         }
         for row in _require_list(path, document, "annotations"):
-            image, category = (
-                _number(path, row, key, "annotation") for key in ("image_id", "category_id")
-            )
+            image, category = _read_ids(path, row, "annotation")
             if image not in place or category not in class_of:
                 raise SourceError(
-                    f"{path}: annotation {_id(row)} is of an image or category that is not listed"
+                    f"{path}: annotation {_show_id(row)} is of an image or category that is not "
+                    "listed"
                 )
             at = place[image]
             if at is not None:
-                collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
+                collector.add(
+                    at, _read_box(path, row), _read_score(path, row), class_of[category], str(path)
+                )
         return collector.finish(own)
 
 
-def _place(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | None:
-    """The picture of an entry: ``source`` is what our sink read, ``file_name`` what it wrote."""
+def _find_picture(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | None:
+    """Find an entry's picture by the file that our sink read (``source``) or wrote."""
     frame = _frame_index(entry)
     at = None
     for name in (str(entry[key]) for key in ("source", "file_name") if key in entry):
@@ -296,29 +292,31 @@ def _place(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | None:
     return at if at is not None or frame is None else lookup.by_frame(frame)
 
 
-def _results(
+def _read_results(
     path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None
 ) -> StoredDetections:
-    """[{image_id, category_id, bbox, score}]; category ids count ``names`` from 1 if given."""
+    """Read [{image_id, category_id, bbox, score}]; ids count ``names`` from 1 if given."""
     if not all(isinstance(row, dict) for row in rows):
         raise SourceError(
             f"{path}: a list of results holds objects with image_id, category_id, bbox, score"
         )
     collector = RowCollector(path, lookup, every_picture_listed=False)
-    class_of = _categories(path, lookup, names)
+    class_of = _map_categories(path, lookup, names)
     for row in rows:
-        image, category = (_number(path, row, key, "result") for key in ("image_id", "category_id"))
+        image, category = _read_ids(path, row, "result")
         if category not in class_of:
             raise SourceError(
                 f"{path}: a result is of category {category}, which the labels do not list"
             )
-        at = collector.place(lookup.by_id(image), f"image_id {image}")
+        at = collector.register(lookup.by_id(image), f"image_id {image}")
         if at is not None:
-            collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
+            collector.add(
+                at, _read_box(path, row), _read_score(path, row), class_of[category], str(path)
+            )
     return collector.finish(names or lookup.dataset.classes)
 
 
-def _categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> dict[int, int]:
+def _map_categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> dict[int, int]:
     if names is not None:
         return {number: number - 1 for number in range(1, len(names) + 1)}
     labels = Path(lookup.dataset.path)
@@ -326,15 +324,14 @@ def _categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> di
         raise SourceError(
             f"{path}: results without names need labels in COCO format, or --names FILE"
         )
-    rows = _require_list(labels, read_json(labels), "categories")
-    return {_number(labels, row, "id", "category"): at for at, row in enumerate(rows)}
+    return _read_categories(labels, read_json(labels))[1]
 
 
-def _score(path: Path, row: dict[str, Any]) -> float:
+def _read_score(path: Path, row: dict[str, Any]) -> float:
     score = row.get("score")
     if not isinstance(score, (int, float)) or not math.isfinite(score):
         raise SourceError(
-            f"{path}: annotation {_id(row)} has no score, so it is a label, not a detection"
+            f"{path}: annotation {_show_id(row)} has no score, so it is a label, not a detection"
         )
     return float(score)
 

@@ -6,7 +6,7 @@ that are not considered become boxes to ignore. A class counts as labelled in a 
 one of its rows is considered. Class numbers are MOTChallenge's, or from a ``labels.txt`` next to
 the rows (one name a line), as CVAT writes it; pixels then count from 0. Boxes may leave the
 picture. In a detections file the seventh column is the score, and class numbers count the model's
-classes from 1; -1 is the only one.
+classes from 1; -1 stands for a single class.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from detector.lab.datasets.base import (
     Lookup,
     RowCollector,
     StoredDetections,
-    numbers,
-    picture,
-    picture_size,
+    make_picture,
+    parse_numbers,
     read_label_text,
     read_lines,
+    read_picture_size,
     translate_read_errors,
 )
 
@@ -54,8 +54,8 @@ CLASSES = (
     "crowd",
 )
 
-MAX_FRAMES = 4_000_000  # of a sequence: nearly two days of 25 frames a second
-KEYS = ("seqlength", "imwidth", "imheight")  # whole numbers in a seqinfo.ini
+MAX_FRAMES = 4_000_000  # of a sequence: nearly two days at 25 FPS
+KEYS = ("seqlength", "imwidth", "imheight")  # of whole numbers in a seqinfo.ini
 
 Rows = dict[int, list[list[float]]]  # frame from 0 -> rows
 
@@ -87,7 +87,7 @@ class MotLabels(LabelFormat):
         names: tuple[str, ...] = ()
         for folder in folders:
             file = folder if folder.is_file() else folder / "gt" / "gt.txt"
-            own = _names(file)
+            own = _read_names(file)
             if names and own != names:
                 raise SourceError(
                     f"{file}: its labels.txt differs from that of the first sequence; "
@@ -95,7 +95,7 @@ class MotLabels(LabelFormat):
                 )
             names = own
             root = folder if folder.is_dir() else file.parent.parent
-            pictures += _sequence(file, root, images, names, len(pictures), single)
+            pictures += _read_sequence(file, root, images, names, len(pictures), single)
         return Dataset(str(path), "mot", names, pictures, None if video is None else str(video))
 
 
@@ -103,18 +103,18 @@ def _sequences(folder: Path) -> list[Path]:
     return sorted(path.parent.parent for path in folder.glob("*/gt/gt.txt"))
 
 
-def _names(file: Path) -> tuple[str, ...]:
+def _read_names(file: Path) -> tuple[str, ...]:
     labels = file.with_name("labels.txt")
     return tuple(text for _, text in read_lines(labels)) if labels.is_file() else CLASSES
 
 
-def _sequence(
+def _read_sequence(
     file: Path, root: Path, images: Path | None, names: tuple[str, ...], start: int, single: bool
 ) -> list[LabelledPicture]:
-    rows = _rows(file, first_pixel=0 if file.with_name("labels.txt").is_file() else 1)
-    info = _info(root / "seqinfo.ini")
+    rows = _read_rows(file, first_pixel=0 if file.with_name("labels.txt").is_file() else 1)
+    info = _read_info(root / "seqinfo.ini")
     video = images is not None and images.is_file()
-    paths = {} if video else _pictures(images or root / info.get("imdir", "img1"))
+    paths = {} if video else _list_pictures(images or root / info.get("imdir", "img1"))
     length = int(info.get("seqlength", 0)) or max((*rows, *paths), default=-1) + 1
     if length > MAX_FRAMES:
         raise SourceError(
@@ -128,16 +128,19 @@ def _sequence(
             f"{unknown[0] + 1} of {length}; add the pictures, or give their folder with "
             "--images DIR"
         )
-    size = _size(info, paths, images if video else None)
-    looked_for = frozenset(
-        _class(file, row, names) for found in rows.values() for row in found if row[6] > 0
+    size = _find_size(info, paths, images if video else None)
+    labelled = frozenset(
+        _parse_class(file, row, names)
+        for frame_rows in rows.values()
+        for row in frame_rows
+        if row[6] > 0
     )
     pictures = []
     for frame in range(length):
         boxes = [
             (
                 [row[2], row[3], row[2] + row[4], row[3] + row[5]],
-                _class(file, row, names),
+                _parse_class(file, row, names),
                 row[6] <= 0,
                 False,
                 None,
@@ -157,15 +160,15 @@ def _sequence(
             "subset": "" if single else root.name,
         }
         name = f"{root.name}/{Path(path).name}" if path else f"{images and images.name}#{frame}"
-        pictures.append(picture(start + frame, name, size, boxes, labelled=looked_for, **more))
+        pictures.append(make_picture(start + frame, name, size, boxes, labelled=labelled, **more))
     return pictures
 
 
-def _rows(file: Path, first_pixel: int) -> Rows:
-    """Nine columns each, pixels from 0. Absent columns are filled: considered, of class 1."""
+def _read_rows(file: Path, first_pixel: int) -> Rows:
+    """Read rows of nine columns, pixels from 0. By default, rows are considered and of class 1."""
     rows: Rows = {}
     for line, text in read_lines(file):
-        values = numbers(file, line, [part for part in re.split(r"[,\s]+", text) if part], 6)
+        values = parse_numbers(file, line, [part for part in re.split(r"[,\s]+", text) if part], 6)
         values += [1, 1, 1][len(values) - 6 :] if len(values) < 9 else []
         if values[0] < 1 or values[0] != int(values[0]) or values[4] < 0 or values[5] < 0:
             raise SourceError(
@@ -176,8 +179,8 @@ def _rows(file: Path, first_pixel: int) -> Rows:
     return rows
 
 
-def _class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
-    number = 1 if row[7] == -1 else int(row[7])  # the first challenges have pedestrians only, as -1
+def _parse_class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
+    number = 1 if row[7] == -1 else int(row[7])  # -1: pedestrians, in the first challenges
     if not 1 <= number <= len(names):
         raise SourceError(
             f"{file}: class {number}, but the known classes are 1 to {len(names)}; name it "
@@ -186,7 +189,7 @@ def _class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
     return number - 1
 
 
-def _info(path: Path) -> dict[str, str]:
+def _read_info(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     parser = configparser.ConfigParser()
@@ -202,8 +205,8 @@ def _info(path: Path) -> dict[str, str]:
     return info
 
 
-def _pictures(folder: Path) -> dict[int, Path]:
-    """Frame from 0 -> file: 000001.jpg is frame 0."""
+def _list_pictures(folder: Path) -> dict[int, Path]:
+    """Return the files by frame; 000001.jpg is frame 0."""
     if not os.path.isdir(folder):
         raise SourceError(
             f"{folder}: the folder of the pictures was not found; give it, or the video, "
@@ -211,28 +214,28 @@ def _pictures(folder: Path) -> dict[int, Path]:
         )
     with translate_read_errors(folder):
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
-    found = {}
+    paths = {}
     for path in files:
         digits = re.search(r"(\d+)$", path.stem)
         if digits is None or int(digits[1]) < 1:
             raise SourceError(f"{path}: its name has no frame number from 1 (000001.jpg)")
-        found[int(digits[1]) - 1] = path
-    return found
+        paths[int(digits[1]) - 1] = path
+    return paths
 
 
-def _size(info: dict[str, str], paths: dict[int, Path], video: Path | None) -> tuple[int, int]:
+def _find_size(info: dict[str, str], paths: dict[int, Path], video: Path | None) -> tuple[int, int]:
     if "imwidth" in info and "imheight" in info:
         return int(info["imwidth"]), int(info["imheight"])
     if video is not None or not paths:
         return 0, 0
-    return picture_size(str(paths[min(paths)]))
+    return read_picture_size(str(paths[min(paths)]))
 
 
 class MotDetections(DetectionFormat):
     name, suffixes = "mot", (".txt",)
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """frame, id, x, y, w, h, score, class, ...: class numbers from 1, of ``names``."""
+        """Read frame, id, x, y, w, h, score, class, ...; classes count ``names`` from 1."""
         if names is None:
             raise SourceError(
                 f"{path}: a MOT file has class numbers only; name the classes with --names FILE "
@@ -245,7 +248,7 @@ class MotDetections(DetectionFormat):
             )
         collector = RowCollector(path, lookup, every_picture_listed=False)
         for line, text in read_lines(path):
-            row = numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
+            row = parse_numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
             number = int(row[7]) if len(row) > 7 else 1
             if row[0] != int(row[0]) or (len(row) > 7 and row[7] != number):
                 raise SourceError(f"{path}:{line}: frames and classes are whole numbers")
@@ -257,7 +260,7 @@ class MotDetections(DetectionFormat):
                     f"is that of class {len(names)}; give the names that the model uses, or the "
                     "one of --classes if the class is -1"
                 )
-            at = collector.place(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
+            at = collector.register(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
             if at is not None:
                 x, y = row[2] - 1, row[3] - 1
                 box = [x, y, x + row[4], y + row[5]]

@@ -1,4 +1,4 @@
-"""Our own JSONL (a line a frame) and CSV (a row a detection), as detections without labels."""
+"""Read detections from our own JSONL (a line per frame) and CSV (a row per detection)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from detector.lab.datasets.base import (
     Lookup,
     RowCollector,
     StoredDetections,
-    box_of,
     read_label_text,
+    to_box,
 )
 
 CUT_OFF = "is the file truncated?"
@@ -44,7 +44,7 @@ class JsonlDetections(DetectionFormat):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         collector = RowCollector(path, lookup, every_picture_listed=True)
         own: dict[str, int] = {}
-        lines = read_label_text(path).split("\n")  # a name may hold other ends of a line
+        lines = read_label_text(path).split("\n")  # a name may contain other line ends
         for line, text in enumerate(lines, 1):
             if not text.strip():
                 continue
@@ -58,7 +58,7 @@ class JsonlDetections(DetectionFormat):
                 raise SourceError(
                     f"{where}: not a line that detect-video wrote; {CUT_OFF}"
                 ) from error
-            at = collector.place(
+            at = collector.register(
                 _find_picture(row.source, row.frame, lookup), f"{row.source} frame {row.frame}"
             )
             if at is not None:
@@ -79,13 +79,13 @@ class CsvDetections(DetectionFormat):
             where = f"{path}:{line}"
             try:
                 source, frame, name = row["source"], int(row["frame"]), row["class"]
-                box = box_of(row[key] for key in ("x1", "y1", "x2", "y2"))
+                box = to_box(row[key] for key in ("x1", "y1", "x2", "y2"))
                 score = float(row["score"])
             except (ValueError, KeyError, TypeError) as error:
                 raise SourceError(
                     f"{where}: not a row that detect-video wrote; {CUT_OFF}"
                 ) from error
-            at = collector.place(_find_picture(source, frame, lookup), f"{source} frame {frame}")
+            at = collector.register(_find_picture(source, frame, lookup), f"{source} frame {frame}")
             if at is not None:
                 collector.add(at, box, score, own.setdefault(name, len(own)), where)
         return collector.finish(tuple(own))
@@ -97,14 +97,14 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
         for row in table:
             cells = {key: from_cell(cell) for key, cell in row.items() if isinstance(cell, str)}
             yield table.line_num, cells
-    except csv.Error as error:  # a field of more than 131,072 characters, a quote that never ends
+    except csv.Error as error:  # such as a field of more than 131,072 characters
         raise SourceError(
             f"{path}:{table.line_num + 1}: not a row that detect-video wrote: {error}; {CUT_OFF}"
         ) from error
 
 
 def _find_picture(source: str, frame: int, lookup: Lookup) -> int | None:
-    """A picture's row names its own file; a frame's row names the video."""
+    """Find a picture by its file, or a frame by its number, since its row names the video."""
     at = lookup.by_name(source)
     if at is not None or Path(source).suffix.lower() in PICTURES:
         return at

@@ -28,32 +28,32 @@ from detector.lab.datasets.base import (
     Lookup,
     RowCollector,
     StoredDetections,
-    numbers,
-    picture,
-    picture_size,
+    make_picture,
+    parse_numbers,
     read_lines,
+    read_picture_size,
     translate_read_errors,
 )
 
 SPLITS = {
     "val": ("val", "valid", "validation", "test"),
     "valid": ("valid", "val"),
-}  # what a split may be called
+}  # --split -> names in a data.yaml
 NAMES = ("classes.txt", "obj.names", "labels/classes.txt")
-SLACK = 0.01  # of the picture's width: by rounding, boxes may leave the picture this far
+SLACK = 0.01  # share of the picture's size; rounding may move boxes out of it by as much
 
 
-Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has any
+Pairs = list[tuple[Path, Path]]  # pictures, and paths of their labels, which may not exist
 
 
 @dataclass(slots=True)
 class LabelRows:
     names: tuple[str, ...]
     keypoints: int = 0  # numbers after each box
-    polygons: set[int] = field(default_factory=set)  # counts of numbers in rows read as such
+    polygons: set[int] = field(default_factory=set)  # lengths of the rows read as polygons
 
     def notes(self) -> list[str]:
-        """Poses have equal counts in all rows; polygons hardly ever do."""
+        """Warn if all polygons have the same length, as rows of keypoints do."""
         return [
             f"all rows of more than 5 numbers have {count}, read as polygons; if these are "
             "keypoints, add kpt_shape to data.yaml"
@@ -66,19 +66,19 @@ class YoloLabels(LabelFormat):
     name, suffixes = "yolo", (".yaml", ".yml")
 
     def claims(self, path: Path) -> bool:
-        found = _yaml_in(path) is not None or (path / "labels").is_dir()
-        return super().claims(path) or found
+        has_labels = _find_yaml(path) is not None or (path / "labels").is_dir()
+        return super().claims(path) or has_labels
 
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
-        description = path if path.is_file() else _yaml_in(path)
+        description = path if path.is_file() else _find_yaml(path)
         if description is not None:
-            rows, pairs, folders = _of_yaml(description, split, images)
+            rows, pairs, folders = _read_yaml(description, split, images)
         else:
-            rows, pairs, folders = _of_folder(path, images)
+            rows, pairs, folders = _read_folder(path, images)
         if images is not None and images.is_file():
-            pictures = _frames(folders, rows, images)
+            pictures = _read_frames(folders, rows, images)
             return Dataset(str(path), "yolo", rows.names, pictures, str(images), rows.notes())
-        _refuse_strangers(pairs, folders)
+        _refuse_unpaired(pairs, folders)
         if pairs and not any(os.path.isfile(label) for _, label in pairs):
             raise SourceError(
                 f"{path}: none of its {counted(len(pairs), 'picture')} has labels, first "
@@ -86,41 +86,37 @@ class YoloLabels(LabelFormat):
             )
         pictures = []
         for at, (image, label) in enumerate(pairs):
-            size = picture_size(str(image)) if os.path.isfile(image) else (0, 0)
-            boxes = _boxes(label, size, rows)
-            pictures.append(picture(at, image.name, size, boxes, path=str(image)))
+            size = read_picture_size(str(image)) if os.path.isfile(image) else (0, 0)
+            boxes = _read_boxes(label, size, rows)
+            pictures.append(make_picture(at, image.name, size, boxes, path=str(image)))
         return Dataset(str(path), "yolo", rows.names, pictures, notes=rows.notes())
 
 
-def _yaml_in(folder: Path) -> Path | None:
-    found = [
-        path
-        for name in ("data.yaml", "data.yml", "dataset.yaml")
-        if (path := folder / name).is_file()
-    ]
-    return found[0] if found else None
+def _find_yaml(folder: Path) -> Path | None:
+    paths = [folder / name for name in ("data.yaml", "data.yml", "dataset.yaml")]
+    return next((path for path in paths if path.is_file()), None)
 
 
-def _of_yaml(path: Path, split: str, images: Path | None) -> tuple[LabelRows, Pairs, list[Path]]:
+def _read_yaml(path: Path, split: str, images: Path | None) -> tuple[LabelRows, Pairs, list[Path]]:
     content = parse_yaml(read_text(path, "a YOLO data.yaml", error=SourceError), path, SourceError)
     if not isinstance(content, dict) or "names" not in content:
         raise SourceError(
             f"{path}: a YOLO data.yaml needs names, and train, val or test; this has no names"
         )
-    rows = LabelRows(_yaml_names(path, content["names"]), _count_keypoints(path, content))
+    rows = LabelRows(_parse_names(path, content["names"]), _count_keypoints(path, content))
     root = path.parent / str(content.get("path") or "")
     key = next((key for key in SPLITS.get(split, (split,)) if content.get(key)), None)
     if key is None and images is None:
         known = ", ".join(name for name in ("train", "val", "test") if content.get(name)) or "none"
         raise SourceError(f"{path}: has no split {split!r}; it has {known}; choose with --split")
     if images is not None:
-        return rows, *_pairs([images], path)
+        return rows, *_pair_pictures([images], path)
     places = content[key] if isinstance(content[key], list) else [content[key]]
-    return rows, *_pairs([_existing(root, path.parent, str(place)) for place in places], path)
+    return rows, *_pair_pictures([_locate(root, path.parent, str(place)) for place in places], path)
 
 
 def _count_keypoints(path: Path, content: dict[str, Any]) -> int:
-    """Numbers after each box: ``kpt_shape: [17, 3]`` are 51."""
+    """Return how many numbers follow each box: 51 for ``kpt_shape: [17, 3]``."""
     match content.get("kpt_shape", (0, 2)):
         case (int(points), 2 | 3 as values) if points >= 0:
             return points * int(values)
@@ -130,7 +126,7 @@ def _count_keypoints(path: Path, content: dict[str, Any]) -> int:
     )
 
 
-def _yaml_names(path: Path, names: Any) -> tuple[str, ...]:
+def _parse_names(path: Path, names: Any) -> tuple[str, ...]:
     if isinstance(names, dict) and names.keys() == set(range(len(names))):
         names = [names[at] for at in range(len(names))]
     if not isinstance(names, list) or not names:
@@ -141,33 +137,33 @@ def _yaml_names(path: Path, names: Any) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _existing(root: Path, beside: Path, place: str) -> Path:
+def _locate(root: Path, folder: Path, place: str) -> Path:
     """Find a path of the YAML; exports often say ../valid/images but mean valid/images."""
-    candidates = (root / place, beside / place, beside / place.removeprefix("../"))
+    candidates = (root / place, folder / place, folder / place.removeprefix("../"))
     return next((path for path in candidates if os.path.exists(path)), candidates[0])
 
 
-def _of_folder(path: Path, images: Path | None) -> tuple[LabelRows, Pairs, list[Path]]:
-    found = [path / name for name in NAMES if (path / name).is_file()]
-    if not found:
+def _read_folder(path: Path, images: Path | None) -> tuple[LabelRows, Pairs, list[Path]]:
+    files = [path / name for name in NAMES if (path / name).is_file()]
+    if not files:
         raise SourceError(
             f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, "
             "into it"
         )
-    rows = LabelRows(tuple(text for _, text in read_lines(found[0])))
+    rows = LabelRows(tuple(text for _, text in read_lines(files[0])))
     labels = path / "labels"
     if images is not None and images.is_file():
         return rows, [], [labels]
     folder = images or (path / "images" if (path / "images").is_dir() else path)
     pairs = [
         (image, labels / image.relative_to(folder).with_suffix(".txt"))
-        for image in _files_under(folder, PICTURES)
+        for image in _list_files(folder, PICTURES)
     ]
     return rows, pairs, [labels]
 
 
-def _files_under(folder: Path, suffixes: Collection[str]) -> list[Path]:
-    """Files with one of the suffixes, at any depth, in order of path; links to folders are not
+def _list_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
+    """List files with one of the suffixes, at any depth, by path; links to folders are not
     followed. Raises SourceError for the root folder (``val: /``) and for an unreadable one."""
     if os.path.samefile(folder, "/"):
         raise SourceError(f"{folder} is the root of the file system; give the pictures' folder")
@@ -185,20 +181,21 @@ def _files_under(folder: Path, suffixes: Collection[str]) -> list[Path]:
         )
 
 
-def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
-    """Pictures of folders and lists, with their labels' paths (images/ becomes labels/)."""
+def _pair_pictures(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
+    """List pictures with the paths of their labels (images/ becomes labels/), and the folders of
+    labels. ``places``: folders, lists of pictures, or a video."""
     pairs: Pairs = []
     folders: list[Path] = []
     for place in places:
         if os.path.isdir(place):
-            pairs += [(image, _labels_path(image)) for image in _files_under(place, PICTURES)]
+            pairs += [(image, _labels_path(image)) for image in _list_files(place, PICTURES)]
             folders.append(_labels_path(place / "x.jpg").parent)
         elif place.suffix == ".txt":
             listed = [Path(text) for _, text in read_lines(place)]
             images = [path if path.is_absolute() else place.parent / path for path in listed]
             pairs += [(image, _labels_path(image)) for image in images]
         elif os.path.isfile(place):
-            folders.append(origin.parent / "labels")  # a video: its labels lie beside the YAML
+            folders.append(origin.parent / "labels")  # a video's labels
         else:
             raise SourceError(
                 f"{origin}: {place} was not found; give the pictures' folder with --images DIR"
@@ -216,21 +213,21 @@ def _labels_path(image: Path) -> Path:
     return path.with_suffix(".txt") if path.name else path
 
 
-def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
-    """Raise SourceError for labels without a picture: a wrong folder, or pictures are lost."""
-    wanted = {label for _, label in pairs}
-    found = [
-        path for folder in folders if folder.is_dir() for path in _files_under(folder, (".txt",))
+def _refuse_unpaired(pairs: Pairs, folders: list[Path]) -> None:
+    """Raise SourceError for labels without a picture: the folder may be wrong."""
+    labels = {label for _, label in pairs}
+    paths = [
+        path for folder in folders if folder.is_dir() for path in _list_files(folder, (".txt",))
     ]
-    strangers = [path for path in found if path not in wanted and path.name != "classes.txt"]
-    if strangers:
+    unpaired = [path for path in paths if path not in labels and path.name != "classes.txt"]
+    if unpaired:
         raise SourceError(
-            f"{counted(len(strangers), 'label file', 'has')} no picture, first {strangers[0]}; add "
+            f"{counted(len(unpaired), 'label file', 'has')} no picture, first {unpaired[0]}; add "
             "the picture, remove the file, or give the pictures' folder with --images DIR"
         )
 
 
-def _frames(folders: list[Path], rows: LabelRows, video: Path) -> list[LabelledPicture]:
+def _read_frames(folders: list[Path], rows: LabelRows, video: Path) -> list[LabelledPicture]:
     import cv2
 
     capture = cv2.VideoCapture(str(video))
@@ -249,7 +246,9 @@ def _frames(folders: list[Path], rows: LabelRows, video: Path) -> list[LabelledP
                 f"{path}: its name has no frame number (frame_000123.txt is frame 123)"
             )
         pictures.append(
-            picture(at, f"{video.name}#{frame}", size, _boxes(path, size, rows), frame=frame)
+            make_picture(
+                at, f"{video.name}#{frame}", size, _read_boxes(path, size, rows), frame=frame
+            )
         )
     return pictures
 
@@ -259,12 +258,12 @@ def frame_number(stem: str) -> int | None:
     return int(digits[1]) if digits else None
 
 
-def _boxes(
+def _read_boxes(
     path: Path, size: tuple[int, int], rows: LabelRows
 ) -> list[tuple[list[float], int, bool, bool, float | None]]:
     boxes: list[tuple[list[float], int, bool, bool, float | None]] = []
     for line, text in read_lines(path) if os.path.isfile(path) else ():
-        values = numbers(path, line, text.split(), 5)
+        values = parse_numbers(path, line, text.split(), 5)
         if len(values) == 6:
             raise SourceError(
                 f"{path}:{line}: six numbers are a detection, not a label; give it with "
@@ -279,12 +278,12 @@ def _boxes(
             del values[5:]
         elif len(values) > 5:
             rows.polygons.add(len(values))
-        class_id = _class(path, line, values[0], rows.names)
-        boxes.append((_xyxy(path, line, values[1:], size), class_id, False, False, None))
+        class_id = _parse_class(path, line, values[0], rows.names)
+        boxes.append((_to_xyxy(path, line, values[1:], size), class_id, False, False, None))
     return boxes
 
 
-def _class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
+def _parse_class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
     if value != int(value) or not 0 <= value < len(names):
         raise SourceError(
             f"{path}:{line}: class {value:g}, and the last of {counted(len(names), 'name')} is "
@@ -293,8 +292,8 @@ def _class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
     return int(value)
 
 
-def _xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, int]) -> list[float]:
-    """Pixels, of cx cy w h or of a polygon x1 y1 x2 y2 ..."""
+def _to_xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, int]) -> list[float]:
+    """Return the box in pixels of cx cy w h, or of a polygon x1 y1 x2 y2 ..."""
     if min(values) < -SLACK or max(values) > 1 + SLACK:
         raise SourceError(
             f"{path}:{line}: {values[:4]} is not relative to the picture: YOLO's numbers are 0 to 1"
@@ -317,19 +316,19 @@ class YoloDetections(DetectionFormat):
     name = "yolo"
 
     def claims(self, path: Path) -> bool:
-        return path.is_dir() and _own_labels(path) is not None
+        return path.is_dir() and _find_labels(path) is not None
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """NAME.txt for picture NAME, and frame_000123.txt for a video's frame 123."""
-        folder = _own_labels(path) or path
+        """Read NAME.txt of picture NAME, and frame_000123.txt of a video's frame 123."""
+        folder = _find_labels(path) or path
         if names is None:
             names = tuple(text for _, text in read_lines(folder / "classes.txt"))
         collector = RowCollector(path, lookup, every_picture_listed=True)
-        for file in _files_under(folder, (".txt",)):
+        for file in _list_files(folder, (".txt",)):
             if file.name == "classes.txt":
                 continue
             stem = str(file.relative_to(folder).with_suffix(""))
-            at = collector.place(_place(stem, lookup), file.name)
+            at = collector.register(_find_picture(stem, lookup), file.name)
             if at is None:
                 continue
             one = lookup.dataset.pictures[at]
@@ -339,24 +338,24 @@ class YoloDetections(DetectionFormat):
                     "it; add the picture"
                 )
             for line, text in read_lines(file):
-                values = numbers(file, line, text.split(), 5)
+                values = parse_numbers(file, line, text.split(), 5)
                 if not 6 <= len(values) <= 7:  # Ultralytics adds a track's id
                     raise SourceError(
                         f"{file}:{line}: {len(values)} numbers; a detection has six, the last is "
                         "its score: write it with --save yolo --save-conf"
                     )
-                class_id = _class(file, line, values[0], names)
-                box = _xyxy(file, line, values[1:5], (one.width, one.height))
+                class_id = _parse_class(file, line, values[0], names)
+                box = _to_xyxy(file, line, values[1:5], (one.width, one.height))
                 collector.add(at, box, values[5], class_id, f"{file}:{line}")
         return collector.finish(names)
 
 
-def _own_labels(path: Path) -> Path | None:
+def _find_labels(path: Path) -> Path | None:
     places = (path, path / "labels")
     return next((place for place in places if (place / "classes.txt").is_file()), None)
 
 
-def _place(stem: str, lookup: Lookup) -> int | None:
+def _find_picture(stem: str, lookup: Lookup) -> int | None:
     at = lookup.by_stem(stem)
     number = frame_number(stem)
     return at if at is not None or number is None else lookup.by_frame(number)

@@ -1,8 +1,8 @@
-"""The peaks of this computer: what its caches and memory move, and what an engine's kernels reach.
+"""Measure this computer's peaks: bandwidths of caches and memory, and the speed of kernels.
 
 A first measurement takes three seconds for each thread count up to that of the run (1, 2, 4, ...),
-and one to two for each engine and precision. A peak is a maximum, so another measurement, made if
-layers come out above the roof, only raises peaks.
+and one to two for each engine and precision. We measure again if layers are above the roof; peaks
+are maxima, so this only raises them.
 """
 
 from __future__ import annotations
@@ -17,43 +17,44 @@ from detector.lab.session.network import Bandwidth, Peaks, keep_higher_peaks
 
 
 @dataclass(frozen=True)
-class PeaksOf:
+class PeakSetup:
     engine: str
     precision: str
     threads: int
     own: Mapping[str, str]
 
 
-def find_peaks(wanted: PeaksOf, config: Config) -> Peaks:
-    key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
+def find_peaks(setup: PeakSetup, config: Config) -> Peaks:
+    key = kept.make_key(setup.engine, setup.precision, setup.threads, setup.own)
     peaks = kept.find(config, key)
     if peaks is None:
-        peaks = measure_peaks(wanted, kept.find_curve(config, key))
+        peaks = measure_peaks(setup, kept.find_curve(config, key))
         kept.keep(config, key, peaks)
     for other in kept.find_alike(config, key, peaks.gflops_s):
         peaks = keep_higher_peaks(other, peaks)
     return peaks
 
 
-def measure_again(wanted: PeaksOf, config: Config, before: Peaks) -> Peaks:
-    key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
-    peaks = keep_higher_peaks(before, measure_peaks(wanted))
+def measure_again(setup: PeakSetup, config: Config, before: Peaks) -> Peaks:
+    key = kept.make_key(setup.engine, setup.precision, setup.threads, setup.own)
+    peaks = keep_higher_peaks(before, measure_peaks(setup))
     kept.keep(config, key, peaks)
     return peaks
 
 
-def measure_peaks(wanted: PeaksOf, known: Sequence[Bandwidth] | None = None) -> Peaks:
-    """Now, whatever was kept. ``known``: the bandwidths, which no engine changes."""
-    found = kernels.measure(wanted.engine, wanted.precision, wanted.threads, wanted.own)
-    curve = known or caches.measure(wanted.threads)
+def measure_peaks(setup: PeakSetup, known: Sequence[Bandwidth] | None = None) -> Peaks:
+    """Measure without looking at stored peaks. ``known``: bandwidths to keep."""
+    reached = kernels.measure(setup.engine, setup.precision, setup.threads, setup.own)
+    curve = known or caches.measure(setup.threads)
+    levels = caches.find_levels(curve, setup.threads)
     return Peaks(
-        gflops_s={name: one.gflops_s for name, one in found.items()},
-        by={name: one.by for name, one in found.items()},
-        spread={name: one.spread for name, one in found.items()},
-        instructions={name: kernels.instructions_of(name) for name in found},
-        threads=wanted.threads,
-        bandwidth_gbytes_s=caches.of_memory(curve, wanted.threads),
+        gflops_s={name: one.gflops_s for name, one in reached.items()},
+        by={name: one.by for name, one in reached.items()},
+        spread={name: one.spread for name, one in reached.items()},
+        instructions={name: kernels.find_instructions(name) for name in reached},
+        threads=setup.threads,
+        bandwidth_gbytes_s=levels[-1].gbytes_s,
         bandwidths=curve,
-        levels=caches.levels(curve, wanted.threads),
+        levels=levels,
         measured=date.today().isoformat(),
     )

@@ -1,4 +1,4 @@
-"""How fast threads read and write a working set: the bandwidth of its cache, or of the memory.
+"""Measure the bandwidth at which threads read and write working sets in caches and memory.
 
 The faster of two kernels is the roof: the maximum over an array, and a copy. Both loop inside numpy
 and the C library; one call reads small sets many times.
@@ -20,38 +20,36 @@ from detector.core.errors.machine import machine_bytes
 from detector.lab.session.network import Bandwidth, CacheLevel
 
 SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of a working set, of all threads together
-# On a core, for each size, kernel and number of threads: about 3 s in all for one thread
+# CPU seconds per core for each size, kernel and number of threads: about 3 s in all for one thread
 EACH_S = 0.04
-PATIENCE = 4  # times that under other programs' load, at most
+LOAD_FACTOR = 4  # limit of wall time over EACH_S, if other programs run
 FEWEST = 5  # passes of each
-PASS_BYTES = 8 << 20  # moved in one timed pass at least: some 50 us, a thousand times the clock
+PASS_BYTES = 8 << 20  # least size of a timed pass: 50 us, a thousand times the clock's resolution
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-PART = 8  # of the machine's memory, the largest set may take one part of so many
+MEMORY_PARTS = 8  # the largest set fits one of this many parts of the machine's memory
 
 
 def measure(threads: int) -> list[Bandwidth]:
     counts = sorted(
         {*(1 << at for at in range(threads.bit_length()) if 1 << at < threads), threads}
     )
-    return [_measure(size, count) for count in counts for size in sizes(LARGEST)]
+    return [_measure_size(size, count) for count in counts for size in list_sizes(LARGEST)]
 
 
-def sizes(largest: int) -> list[int]:
-    most = min(largest, machine_bytes() // PART)
-    found, size = [], SMALLEST
-    while size <= max(most, SMALLEST):
-        found.append(size)
-        size *= 2
-    return found
+def list_sizes(largest: int) -> list[int]:
+    most = max(SMALLEST, min(largest, machine_bytes() // MEMORY_PARTS))
+    return [SMALLEST << power for power in range((most // SMALLEST).bit_length())]
 
 
-def _measure(size: int, threads: int) -> Bandwidth:
+def _measure_size(size: int, threads: int) -> Bandwidth:
     count = max(1024, size // threads // 4)
     repeats = max(1, PASS_BYTES // (4 * count))
-    # Filled: untouched pages all share one page of zeros, which stays in the cache.
+    # Filled, since untouched pages all share one page of zeros, which stays in the cache.
     places = [np.full(count, 1, np.int32) for _ in range(threads)]
     moved = 4 * count * threads * repeats
-    best = [_rates(kernel, places, repeats, moved, threads) for kernel in (_reader, _copier)]
+    best = [
+        _time(kernel, places, repeats, moved, threads) for kernel in (_make_reader, _make_copier)
+    ]
     rates = max(best, key=max)
     return Bandwidth(
         bytes=4 * count * threads,
@@ -64,24 +62,24 @@ def _measure(size: int, threads: int) -> Bandwidth:
 Kernel = Callable[[Any, int], Callable[[], object]]
 
 
-def _reader(place: Any, repeats: int) -> Callable[[], object]:
+def _make_reader(place: Any, repeats: int) -> Callable[[], object]:
     rows = np.broadcast_to(place, (repeats, len(place)))
     out = np.empty(repeats, np.int32)
     return lambda: np.maximum.reduce(rows, axis=1, out=out)
 
 
-def _copier(place: Any, repeats: int) -> Callable[[], object]:
+def _make_copier(place: Any, repeats: int) -> Callable[[], object]:
     half = place.nbytes // 2
     source, target = place.ctypes.data, place.ctypes.data + half
 
     def run() -> None:
         for _ in range(repeats):
-            ctypes.memmove(target, source, half)  # lets other threads run meanwhile
+            ctypes.memmove(target, source, half)  # releases the GIL
 
     return run
 
 
-def _rates(
+def _time(
     kernel: Kernel, places: Sequence[Any], repeats: int, moved: int, threads: int
 ) -> list[float]:
     runs = [kernel(place, repeats) for place in places]
@@ -94,8 +92,8 @@ def _rates(
             for task in others:
                 task.result()
 
-        once()  # page faults, and threads that start
-        used, until = time.process_time(), time.perf_counter() + EACH_S * PATIENCE
+        once()  # warm-up
+        used, until = time.process_time(), time.perf_counter() + EACH_S * LOAD_FACTOR
         while len(rates) < FEWEST or (
             time.process_time() - used < EACH_S * threads and time.perf_counter() < until
         ):
@@ -105,28 +103,23 @@ def _rates(
     return rates
 
 
-def of_memory(curve: Sequence[Bandwidth], threads: int) -> float:
-    return max((one for one in curve if one.threads == threads), key=lambda one: one.bytes).gbytes_s
-
-
-def levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """L1, L2, L3 and memory, each by a set that half fills it; memory alone if unknown."""
+def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
+    """Return L1, L2, L3 and memory, each by a set that half fills it; memory alone if unknown."""
     own = [one for one in curve if one.threads == threads]
-    found = []
-    for name, size, shared in cache_sizes():
-        whole = size * (1 if shared else threads)
-        within = [one for one in own if one.bytes <= whole / 2]
+    levels = []
+    for name, size, shared in read_cache_sizes():
+        capacity = size * (1 if shared else threads)
+        within = [one for one in own if one.bytes <= capacity / 2]
         if within:
-            # As ``Peaks.bandwidth_at``: the smallest sets pay for the loop around them, too.
+            # As in ``Peaks.bandwidth_at``, since the smallest sets include loop overhead.
             rate = max(one.gbytes_s for one in own if one.bytes >= within[-1].bytes)
-            found.append(CacheLevel(name=name, bytes=whole, gbytes_s=rate))
-    memory = of_memory(curve, threads)
-    return [*found, CacheLevel(name="memory", bytes=own[-1].bytes, gbytes_s=memory)]
+            levels.append(CacheLevel(name=name, bytes=capacity, gbytes_s=rate))
+    return [*levels, CacheLevel(name="memory", bytes=own[-1].bytes, gbytes_s=own[-1].gbytes_s)]
 
 
-def cache_sizes(place: Path = CACHES) -> list[tuple[str, int, bool]]:
-    """Name, bytes, and whether cores share it, of the caches that hold data, the smallest first."""
-    found = []
+def read_cache_sizes(place: Path = CACHES) -> list[tuple[str, int, bool]]:
+    """Return name, bytes and whether cores share it, of each data cache, the smallest first."""
+    sizes = []
     for index in sorted(place.glob("index*")):
         try:
             kind, level, size, cores = (
@@ -137,5 +130,5 @@ def cache_sizes(place: Path = CACHES) -> list[tuple[str, int, bool]]:
         except (OSError, ValueError, KeyError, IndexError):
             continue
         if kind != "Instruction":
-            found.append((f"L{level}", amount, "," in cores or "-" in cores))
-    return found
+            sizes.append((f"L{level}", amount, "," in cores or "-" in cores))
+    return sizes

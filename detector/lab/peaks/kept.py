@@ -22,8 +22,8 @@ KEPT = 50  # records
 ALIKE = ("machine", "threads", "looked")  # two keys that agree in these share their bandwidths
 
 
-def key_of(engine: str, precision: str, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
-    """Return all facts that decide a peak, and how long it was measured."""
+def make_key(engine: str, precision: str, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
+    """Return the facts that determine a peak, and how long it was measured."""
     return {
         "machine": to_builtins(this_machine()),
         "engine": engine,
@@ -36,19 +36,19 @@ def key_of(engine: str, precision: str, threads: int, own: Mapping[str, str]) ->
 
 
 def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
-    same = [peaks for known, peaks in _kept(config) if known == key]
+    same = [peaks for known, peaks in _read_records(config) if known == key]
     return same[-1] if same else None
 
 
 def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
     """Find the newest bandwidths of this machine with these threads, of any engine."""
-    alike = [peaks for known, peaks in _kept(config) if _agree(known, key, ALIKE)]
-    return (alike[-1].bandwidths or None) if alike else None
+    matching = [peaks for known, peaks in _read_records(config) if _agree(known, key, ALIKE)]
+    return (matching[-1].bandwidths or None) if matching else None
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
     """Yield other records with these threads: bandwidths, and this engine's peaks of ``types``."""
-    for known, peaks in _kept(config):
+    for known, peaks in _read_records(config):
         if known == key or not _agree(known, key, ALIKE):
             continue
         same = types if _agree(known, key, ("engine", "library", "own")) else ()
@@ -59,8 +59,8 @@ def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -
         )
 
 
-def _kept(config: Config) -> Iterator[tuple[dict[str, Any], Peaks]]:
-    """Return key and peaks of each readable record, the oldest first."""
+def _read_records(config: Config) -> Iterator[tuple[dict[str, Any], Peaks]]:
+    """Yield key and peaks of each readable record, the oldest first."""
     folder = store.choose_folder(config.runtime.engines_dir)
     for entry in _entries(store.read_kept(folder, FILE)):
         if isinstance(known := _key(entry), dict):

@@ -1,7 +1,7 @@
-"""What an engine's own convolutions reach, timed by the profiler that times its layers.
+"""Measure what an engine's own convolutions reach, with the profiler that times its layers.
 
-The graph is a chain of convolutions in shapes for which kernels are made: 64 to 256 channels, 3x3
-and 1x1, maps of 64 to 16 pixels.
+The graph is a chain of convolutions in shapes for which kernels are optimised: 64 to 256 channels,
+3x3 and 1x1, maps of 64 to 16 pixels.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from detector.core.models.graph.build import GraphBuilder, joint_cost, output_sh
 from detector.core.run.measurements import library_version
 from detector.core.types import Candidates
 
-BUDGET_S = 1.0  # on a core, for each precision
-PATIENCE = 5  # times that under other programs' load, at most
+BUDGET_S = 1.0  # CPU seconds per core for each precision
+LOAD_FACTOR = 5  # limit of wall time over BUDGET_S, if other programs run
 FEWEST = WARMUP + 40  # passes, so that a quarter of them are enough for a median
 SIDE = 64  # of the input
 # Channels, kernel, and whether the map is halved first; the fastest shape differs by engine.
 LAYERS = ((64, 3, False), (64, 3, False), (128, 3, True), (128, 3, False), (128, 3, False),
           (256, 1, False), (256, 1, False), (256, 3, True), (256, 3, False), (512, 1, False),
           (512, 1, False))  # fmt: skip
-# What a type's products run on, by the flags of Linux: the first that the CPU has.
+# Linux's flags of the instructions for products of each type, the fastest first.
 INSTRUCTIONS: Mapping[str, Sequence[str]] = {
     "fp32": ("avx512f", "fma", "avx", "sse2", "asimd"),
     "bf16": ("amx_bf16", "avx512_bf16", "bf16"),
@@ -44,39 +44,39 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
 
 
 class Reached(NamedTuple):
-    """``by``: library and layer. ``spread``: the median pass over the quiet ones (0.1: 10%)."""
+    """``by``: library and layer. ``spread``: of the median over the quiet passes (0.1: 10%)."""
 
     gflops_s: float
     by: str
     spread: float
 
 
-def instructions_of(precision: str) -> str:
-    """The flag of the instructions that products of this type can use; "" where none is known."""
+def find_instructions(precision: str) -> str:
+    """Return the flag of the fastest instructions for products of this type; "" if unknown."""
     return next((one for one in INSTRUCTIONS.get(precision, ()) if one in cpu_flags()), "")
 
 
 def measure(
     engine: str, precision: str, threads: int, own: Mapping[str, str]
 ) -> dict[str, Reached]:
-    """Reached by the precision that really ran: fp32 and ``precision``, unless refused."""
-    found: dict[str, Reached] = {}
+    """Return executed precision -> reached, for fp32 and for ``precision`` unless refused."""
+    fastest: dict[str, Reached] = {}
     for one in dict.fromkeys(("fp32", precision)):
         options = EngineOptions(
             requests=1, concurrency=1, threads=threads, precision=one, device="cpu", own=dict(own)
         )
         try:
             for name, reached in _measure(engine, options):
-                if name not in found or reached.gflops_s > found[name].gflops_s:
-                    found[name] = reached
+                if name not in fastest or reached.gflops_s > fastest[name].gflops_s:
+                    fastest[name] = reached
         except (EngineError, ModelError):
-            continue  # layers of this type then have no share of a roof
-    return found
+            continue  # layers of this type will have no roof
+    return fastest
 
 
 def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached]]:
-    plain = chain()
-    network = _converted(plain, engines.graph_wanted(engine, options.precision, "cpu"))
+    plain = make_chain()
+    network = _convert(plain, engines.graph_wanted(engine, options.precision, "cpu"))
     picture = np.random.default_rng(0).integers(0, 256, (1, SIDE, SIDE, 3), np.uint8)
     engines.load_library(engine)
     with _profiler(engine, network, options) as profiler:
@@ -84,12 +84,12 @@ def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached
         while passes < FEWEST or _is_in_budget(start, used, max(1, options.threads or 1)):
             profiler.run(picture)
             passes += 1
-        told = profiler.times()
+        timed = profiler.times()
     library = library_version(engine) or engine
-    costs = joint_cost(plain.graph, [_nodes(layer, network) for layer, _ in told])
-    # Single times are too coarse: OpenVINO reports means over all runs, to the microsecond. Each
-    # layer has quiet runs of its own, since on a busy machine hardly a whole pass is quiet.
-    for (layer, times), cost in zip(told, costs, strict=True):
+    costs = joint_cost(plain.graph, [_nodes(layer, network) for layer, _ in timed])
+    # Single times are too coarse: OpenVINO reports means over all runs, to the microsecond. Quiet
+    # runs are chosen for each layer, since on a busy machine hardly a whole pass is quiet.
+    for (layer, times), cost in zip(timed, costs, strict=True):
         ms = statistics.median(times[at] for at in quiet_runs(times))
         if cost.macs and ms > 0:
             rate = 2 * cost.macs / ms / 1e6
@@ -99,17 +99,16 @@ def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached
 
 
 def _is_in_budget(start: float, used: float, threads: int) -> bool:
-    """Check the budget by CPU time: other programs' share of the seconds does not count."""
+    """Check the CPU time, since other programs may use much of the wall time."""
     enough = time.process_time() - used >= BUDGET_S * threads
-    return not enough and time.perf_counter() - start < BUDGET_S * PATIENCE
+    return not enough and time.perf_counter() - start < BUDGET_S * LOAD_FACTOR
 
 
 @contextmanager
 def _profiler(engine: str, network: Network, options: EngineOptions) -> Iterator[LayerProfiler]:
-    # Open at the same time, as when layers are timed: some engines set up their threads there.
+    # The engine stays open, as when layers are timed, since some engines set up threads in it.
     with engines.open(engine, network, options) as opened:
-        threads = opened.threads
-        profiler = opened.layer_profiler(network, replace(options, threads=threads))
+        profiler = opened.layer_profiler(network, replace(options, threads=opened.threads))
         try:
             yield profiler
         finally:
@@ -123,17 +122,17 @@ def _nodes(layer: LayerExecution, network: Network) -> list[str]:
     return [names.get(name, name) for name in layer.nodes or (layer.name,)]
 
 
-def chain() -> Network:
-    dice = np.random.default_rng(1)
-    made = GraphBuilder("peaks")
-    x, before = made.input_u8(1, SIDE, SIDE), 3
+def make_chain() -> Network:
+    rng = np.random.default_rng(1)
+    builder = GraphBuilder("peaks")
+    x, before = builder.input_u8(1, SIDE, SIDE), 3
     for at, (channels, kernel, halved) in enumerate(LAYERS):
         if halved:
-            x = made.max_pool(f"{at}.pool", x, 2, [2, 2], [0] * 4)
-        x = _conv(made, dice, f"{at}.conv", x, before, channels, kernel)
-        x = made.add("Relu", f"{at}.act", [x])
+            x = builder.max_pool(f"{at}.pool", x, 2, [2, 2], [0] * 4)
+        x = _add_conv(builder, rng, f"{at}.conv", x, before, channels, kernel)
+        x = builder.add("Relu", f"{at}.act", [x])
         before = channels
-    graph = made.model([_conv(made, dice, "out", x, before, 8, 1)])
+    graph = builder.model([_add_conv(builder, rng, "out", x, before, 8, 1)])
     return Network(
         name="peaks",
         family="peaks",
@@ -151,9 +150,9 @@ def _find_nothing(outputs: object, conf: float) -> Candidates:
     return Candidates(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
 
 
-def _conv(
-    made: GraphBuilder,
-    dice: np.random.Generator,
+def _add_conv(
+    builder: GraphBuilder,
+    rng: np.random.Generator,
     name: str,
     x: str,
     before: int,
@@ -162,28 +161,28 @@ def _conv(
 ) -> str:
     shape = (channels, before, kernel, kernel)
     size = np.sqrt(2 / (before * kernel**2)) / (100 if before == 3 else 1)
-    weight: NDArray[np.float32] = dice.normal(0, size, shape).astype(np.float32)
+    weight: NDArray[np.float32] = rng.normal(0, size, shape).astype(np.float32)
     pads = [kernel // 2] * 4
-    # A network's biases are not 0, and engines treat a bias of 0 as none.
-    bias = dice.normal(0, 0.1, channels).astype(np.float32)
-    return made.conv(name, x, weight, bias, strides=[1, 1], pads=pads)
+    # Not 0 as in networks, since engines skip a bias of 0.
+    bias = rng.normal(0, 0.1, channels).astype(np.float32)
+    return builder.conv(name, x, weight, bias, strides=[1, 1], pads=pads)
 
 
-def _converted(network: Network, wanted: str) -> Network:
-    if wanted == network.precision:
+def _convert(network: Network, precision: str) -> Network:
+    if precision == network.precision:
         return network
-    if wanted in ("fp16", "bf16"):
+    if precision in ("fp16", "bf16"):
         from detector.core.models.graph.halves import convert_to_halves
 
-        return convert_to_halves(network, wanted)
+        return convert_to_halves(network, precision)
     from detector.core.models.graph.qdq import depthwise_inputs, quantised_graph, tensors_to_measure
     from detector.core.models.graph.ranges import measure_ranges
 
     slots = np.random.default_rng(2).integers(0, 256, (2, SIDE, SIDE, 3), np.uint8)
-    given = network.graph
-    by_channel = depthwise_inputs(given)
+    graph = network.graph
+    by_channel = depthwise_inputs(graph)
     ranges = measure_ranges(
-        given, tensors_to_measure(given), slots, "minmax", by_channel=by_channel
+        graph, tensors_to_measure(graph), slots, "minmax", by_channel=by_channel
     )
-    graph = quantised_graph(given, ranges, (), wanted)
-    return replace(network, graph=graph, precision=wanted)
+    graph = quantised_graph(graph, ranges, (), precision)
+    return replace(network, graph=graph, precision=precision)

@@ -61,7 +61,7 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
     idle_ns = int(idle.times_ns[0]), int(idle.times_ns[-1])
     return EnergyFacts(
         rows=[
-            energy_row(idle, "idle", *idle_ns, idle.whole(), None),
+            energy_row(idle, "idle", *idle_ns, idle.total(), None),
             energy_row(busy, "run", start, end, used, frames),
         ],
         samples=[
@@ -70,7 +70,7 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
         ],
         joules_per_frame=total / frames if frames else None,
         frames_per_joule=frames / total if total > 0 else None,
-        idle_watts={tag: joules / idle.seconds for tag, joules in idle.whole().items()},
+        idle_watts={tag: joules / idle.seconds for tag, joules in idle.total().items()},
         counters=sorted({*(counter.tag for counter in counters), *(["gpu"] if gpu else [])}),
         slowdown=occasion.slowdown(session),
     )

@@ -26,7 +26,7 @@ from detector.lab.analysis.layers import (
     sum_by_block,
     sum_by_type,
 )
-from detector.lab.peaks import PeaksOf, find_peaks, measure_again
+from detector.lab.peaks import PeakSetup, find_peaks, measure_again
 from detector.lab.profile.base import Occasion, Pass, Varies
 from detector.lab.profile.batches import open_with_batches
 from detector.lab.session.network import LayerRow, LayersFacts, Peaks
@@ -97,14 +97,14 @@ def _compare_with_peaks(
 ) -> tuple[Peaks, list[LayerRow]]:
     engine, options = machine.engine, machine.options
     assert options is not None
-    peaks_of = PeaksOf(engine.name, engine.precision, engine.threads, options.own)
-    peaks = find_peaks(peaks_of, occasion.config)
+    setup = PeakSetup(engine.name, engine.precision, engine.threads, options.own)
+    peaks = find_peaks(setup, occasion.config)
     rows = layer_rows(layers, peaks)
     for _ in range(MAX_REPEATS):
         placed = sum(row.utilisation is not None for row in rows)
         if len(above_roof(rows)) <= FEW_ABOVE * placed:
             break
-        peaks = measure_again(peaks_of, occasion.config, peaks)
+        peaks = measure_again(setup, occasion.config, peaks)
         rows = layer_rows(layers, peaks)
     return peaks, rows
 

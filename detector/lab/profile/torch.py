@@ -12,7 +12,7 @@ from detector.core import engines
 from detector.core.engines.base import NONE
 from detector.core.errors.machine import NotHereError
 from detector.core.run.loading import LoadedModel
-from detector.lab.analysis.layers import ALIKE
+from detector.lab.analysis.layers import TOLERANCE
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.profile.batches import Batch, open_with_batches, time_batches
 from detector.lab.profile.layers import ALONE
@@ -128,7 +128,7 @@ def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
 def explain_operators(self_ms: float, pass_ms: float) -> str | None:
     """Explain why the operators' self CPU times differ from the pass; None if they hardly do."""
     off = self_ms / pass_ms - 1 if pass_ms else 0.0
-    if abs(off) <= ALIKE:
+    if abs(off) <= TOLERANCE:
         return None
     why = (
         "Python code between the operators and the profiler itself took the rest"

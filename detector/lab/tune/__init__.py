@@ -1,4 +1,4 @@
-"""``tune``: which settings run a source fastest here, or reach a target FPS at least cost."""
+"""``tune``: find the settings that run a source fastest, or reach a target FPS at least cost."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from detector.lab.analysis.compare import Variant
 from detector.lab.compare.rounds import run_in_turns
 from detector.lab.profile.base import pin_choices, run_again
 from detector.lab.session.tuning import Settings, Tuning
-from detector.lab.tune.candidates import Plain
+from detector.lab.tune.candidates import DefaultRun
 from detector.lab.tune.kept import keep
 from detector.lab.tune.search import Search, Stays, TuneRun, Turns, Watch
 
-FIRST_FRAMES = 24  # of the first run, which tells how long a round is
+FIRST_FRAMES = 24  # of the first run, by whose speed the length of a round is chosen
 SECONDS, SECONDS_OF_TARGET = 60.0, 180.0
 FLOOR = 0.97
 
 
 def parse_target(text: str) -> float:
-    """60fps or 60 -> 60.0. Raises UsageError."""
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*(?:fps)?", text.strip().lower())
-    if found is None or float(found[1]) <= 0:
+    """Return 60.0 for "60fps" or "60". Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*(?:fps)?", text.strip().lower())
+    if match is None or float(match[1]) <= 0:
         raise UsageError(f"--target {text[:40]}: give a frame rate, such as 60fps")
-    return float(found[1])
+    return float(match[1])
 
 
 def tune(
@@ -56,25 +56,26 @@ def tune(
     watch("the defaults", 0.0, seconds)
     plain, pinned = run_defaults(source, config)
     turns = take_turns(source, pinned)
-    found = Search(turns, config, plain, floor, seconds, watch, target, clock, start).find(source)
+    result = Search(turns, config, plain, floor, seconds, watch, target, clock, start).find(source)
     kind = SourceReading.of(config).kind_of(source)
-    if not use or not found.settings or kind is None:
-        return replace(found, input_kind=kind)
-    kept = keep(found, config, plain, kind)
-    return replace(found, input_kind=kind, kept=str(kept))
+    if not use or not result.settings or kind is None:
+        return replace(result, input_kind=kind)
+    path = keep(result, config, plain, kind)
+    return replace(result, input_kind=kind, kept=str(path))
 
 
-def run_defaults(source: str, config: Config) -> tuple[Plain, Config]:
-    """Return the job on the first frames, and the configuration with what ``auto`` chose for it."""
+def run_defaults(source: str, config: Config) -> tuple[DefaultRun, Config]:
+    """Run the defaults on the first frames; return facts, and the configuration with the choices of
+    ``auto``."""
     loaded: list[LoadedModel] = []
-    # What was kept before must not be the default that is to be beaten.
+    # Without settings kept by an earlier search, since the comparison is with the defaults.
     hooks = Hooks(loaded=loaded.append, timed=True, tuned=False)
     frames = replace(config.input, frames=FIRST_FRAMES)
     document = run_again(source, replace(config, input=frames), hooks).document
     [model] = loaded
     if document.fps.end_to_end is None:
         raise SourceError(f"{source}: no frame could be read")
-    plain = Plain(
+    plain = DefaultRun(
         document.engine,
         document.precision,
         document.fps.end_to_end,
@@ -83,38 +84,39 @@ def run_defaults(source: str, config: Config) -> tuple[Plain, Config]:
         str(model.network.sha256),
     )
     pinned = pin_choices(model.config or config, document, model.engine.device)
-    asked = config.runtime
-    runtime = replace(pinned.runtime, threads=asked.threads, concurrency=asked.concurrency)
+    requested = config.runtime
+    runtime = replace(pinned.runtime, threads=requested.threads, concurrency=requested.concurrency)
     return plain, replace(pinned, runtime=runtime, output=replace(config.output, run_dir=None))
 
 
 def take_turns(source: str, config: Config) -> Turns:
-    """Rounds of a source, with settings on top of ``config``. Skipped frames have no detections."""
+    """Return a function that runs rounds of a source with settings added to ``config``. Skipped
+    frames have no detections."""
 
     def turns(
-        several: Sequence[Settings], frames: int, opens: Callable[[int], bool], stays: Stays
+        choices: Sequence[Settings], frames: int, opens: Callable[[int], bool], stays: Stays
     ) -> list[TuneRun]:
-        made = [config.with_options(settings) for settings in several]
-        every = [max(1, one.input.stride // max(1, config.input.stride)) for one in made]
+        configs = [config.with_options(settings) for settings in choices]
+        strides = [max(1, one.input.stride // max(1, config.input.stride)) for one in configs]
         limited = [
             replace(one, input=replace(one.input, frames=-(-frames // each)))
-            for one, each in zip(made, every, strict=True)
+            for one, each in zip(configs, strides, strict=True)
         ]
 
-        def read(variants: Sequence[Variant], found: Sequence[list[Detections]]) -> list[TuneRun]:
-            return [_ran(*one, frames) for one in zip(variants, found, every, strict=True)]
+        def gather(variants: Sequence[Variant], found: Sequence[list[Detections]]) -> list[TuneRun]:
+            return [_to_run(*one, frames) for one in zip(variants, found, strides, strict=True)]
 
-        return read(*run_in_turns(source, limited, opens, lambda *now: stays(read(*now))))
+        return gather(*run_in_turns(source, limited, opens, lambda *state: stays(gather(*state))))
 
     return turns
 
 
-def _ran(variant: Variant, found: Sequence[Detections], every: int, frames: int) -> TuneRun:
-    """``every``: frames of the source for a frame of the run."""
+def _to_run(variant: Variant, detected: Sequence[Detections], stride: int, frames: int) -> TuneRun:
+    """``stride``: frames of the source per frame of the run."""
     spread: list[Detections] = []
-    for one in found:
-        spread += [one, *[Detections.empty()] * (every - 1)]
-    rates = [rate * every for turn in variant.rounds if (rate := turn.fps["end_to_end"])]
+    for one in detected:
+        spread += [one, *[Detections.empty()] * (stride - 1)]
+    rates = [rate * stride for turn in variant.rounds if (rate := turn.fps["end_to_end"])]
     size = max((turn.video_bytes for turn in variant.rounds), default=0)
     error = "a round wrote no frame" if len(rates) < len(variant.rounds) else None
     return TuneRun(rates, spread[:frames], size, variant.error or error)

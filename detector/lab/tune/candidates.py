@@ -1,4 +1,4 @@
-"""Every change of a run that ``tune`` tries, in one list. The user's own options stay."""
+"""List the changes of a run that ``tune`` tries. The user's own options are kept."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from detector.core.run.choose import ENCODING
 from detector.lab.session.tuning import AS_ASKED, LARGER, NO_VIDEO, SUBTITLES, Settings
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
-SMALLER = (0.84, 0.68, 0.5)  # of each side of the network's input
+SMALLER = (0.84, 0.68, 0.5)  # factors for both sides of the network's input
 GRID = 32  # pixels; the input's sides are multiples of it
 STILL = "0.5%"
 STRIDES = (2, 3)
-# Options for which ``auto`` may take another engine than with the defaults.
-OF_THE_INPUT = ("concurrency", "threads", "batch", "size")
+# Options with which ``auto`` may choose another engine than with the defaults.
+AFFECT_AUTO = ("concurrency", "threads", "batch", "size")
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class DefaultRun:
     engine: str
     precision: str
     fps: float
@@ -37,29 +37,29 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """One change of the run; of an ``axis`` a run has one at most."""
+    """One change of a run, which has at most one for each ``axis``."""
 
     axis: str
     settings: Settings
 
 
-def list_changes(config: Config, plain: Plain) -> list[Adjustment]:
+def list_changes(config: Config, plain: DefaultRun) -> list[Adjustment]:
     return [
-        *_of_engine(config, plain),
-        *_of_requests(config),
-        *_of_loop(config),
-        *_of_video(config),
-        *_of_input(config, plain),
-        *_of_frames(config),
+        *_list_engines(config, plain),
+        *_list_requests(config),
+        *_list_queues(config),
+        *_list_videos(config),
+        *_list_sizes(config, plain),
+        *_list_skips(config),
     ]
 
 
-def combine(best: Settings, change: Adjustment, plain: Plain) -> Settings:
-    """``best`` with a change on top, and the engine by name where ``auto`` could take another."""
-    made = {**best, **change.settings}
-    if "engine" not in made and any(name in made for name in OF_THE_INPUT):
-        made = {**plain.named, **made}
-    return made
+def combine(best: Settings, change: Adjustment, plain: DefaultRun) -> Settings:
+    """Add a change to ``best``, and name the engine if ``auto`` could choose another."""
+    combined = {**best, **change.settings}
+    if "engine" not in combined and any(name in combined for name in AFFECT_AUTO):
+        combined = {**plain.named, **combined}
+    return combined
 
 
 def video_of(settings: Settings) -> str:
@@ -70,7 +70,7 @@ def video_of(settings: Settings) -> str:
     return LARGER if settings.keys() & {"quality", "preset"} else AS_ASKED
 
 
-def _of_engine(config: Config, plain: Plain) -> Iterator[Adjustment]:
+def _list_engines(config: Config, plain: DefaultRun) -> Iterator[Adjustment]:
     runtime, usable = config.runtime, engines.usable()
     names = [name for name in engines.rank_engines() if usable.get(name, "") is None]
     if runtime.engine != "auto":
@@ -86,23 +86,23 @@ def _of_engine(config: Config, plain: Plain) -> Iterator[Adjustment]:
             yield Adjustment("engine", {"engine": name, "precision": precision})
 
 
-def _of_requests(config: Config) -> Iterator[Adjustment]:
+def _list_requests(config: Config) -> Iterator[Adjustment]:
     cores, runtime = usable_cores(), config.runtime
     if not (runtime.threads or runtime.concurrency):
-        wanted = [(1, cores), (cores, 1), (cores + 1, 1), (max(1, cores // 2), 2)]
-        for requests, threads in dict.fromkeys(wanted):
+        pairs = [(1, cores), (cores, 1), (cores + 1, 1), (max(1, cores // 2), 2)]
+        for requests, threads in dict.fromkeys(pairs):
             yield Adjustment("requests", {"concurrency": requests, "threads": threads})
     if runtime.batch == 1:
         yield from (Adjustment("requests", {"batch": size}) for size in (2, 4))
 
 
-def _of_loop(config: Config) -> Iterator[Adjustment]:
-    """A longer queue, which a configuration file sets: no option of the command does."""
+def _list_queues(config: Config) -> Iterator[Adjustment]:
+    """Yield a longer queue, which only a configuration file can set."""
     if config.loop.queue_batches == type(config.loop)().queue_batches:
         yield Adjustment("queue", {"queue_batches": 4})
 
 
-def _of_video(config: Config) -> Iterator[Adjustment]:
+def _list_videos(config: Config) -> Iterator[Adjustment]:
     output = config.output
     saved = output.save or ("video", "jsonl")
     if output.no_video or "video" not in saved:
@@ -115,7 +115,7 @@ def _of_video(config: Config) -> Iterator[Adjustment]:
     yield Adjustment("video", {"no_video": True})
 
 
-def _of_input(config: Config, plain: Plain) -> Iterator[Adjustment]:
+def _list_sizes(config: Config, plain: DefaultRun) -> Iterator[Adjustment]:
     if config.runtime.size is None:
         height, width = plain.model_input
         sizes = [
@@ -127,8 +127,8 @@ def _of_input(config: Config, plain: Plain) -> Iterator[Adjustment]:
                 yield Adjustment("size", {"size": f"{wide}x{high}"})
 
 
-def _of_frames(config: Config) -> Iterator[Adjustment]:
-    """Fewer frames: still ones reuse boxes, tracks move boxes on, or frames are not taken."""
+def _list_skips(config: Config) -> Iterator[Adjustment]:
+    """Yield ways to infer fewer frames: reuse the boxes of still ones, track, or skip frames."""
     every_frame = config.input.stride == 1
     if config.input.skip_still is None and every_frame:
         yield Adjustment("still", {"skip_still": STILL})

@@ -1,4 +1,4 @@
-"""What is kept of a search: a file for --config, and a record for later runs."""
+"""Store the result of a search: a file for --config, and a record for later runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from detector.core.config.schema import Config
 from detector.core.run import measurements
 from detector.lab.session.tuning import Settings, Tuning
-from detector.lab.tune.candidates import Plain
+from detector.lab.tune.candidates import DefaultRun
 
 
 def as_config(tuning: Tuning, calibrate: str | None) -> str:
@@ -17,8 +17,8 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
     grouped: dict[str, Settings] = {}
     for group in fields(Config):
         names = {one.name for one in fields(group.default)}  # type: ignore[arg-type]
-        if mine := {name: value for name, value in tuning.settings.items() if name in names}:
-            grouped[group.name] = mine
+        if settings := {name: value for name, value in tuning.settings.items() if name in names}:
+            grouped[group.name] = settings
     if calibrate is not None:
         grouped["calibration"] = {"calibrate": calibrate}
     head = (
@@ -29,28 +29,28 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
     return head + str(yaml.safe_dump(grouped, sort_keys=False))
 
 
-def keep(found: Tuning, config: Config, plain: Plain, kind: str) -> Path:
+def keep(result: Tuning, config: Config, plain: DefaultRun, kind: str) -> Path:
     """Add a search with options to the records; return their path. Raises OutputError."""
-    assert found.after is not None
+    assert result.after is not None
     rows = [
         measurements.row(
-            settings.get("engine", found.engine),
-            settings.get("precision", found.precision),
+            settings.get("engine", result.engine),
+            settings.get("precision", result.precision),
             settings,
-            found.agreement,
+            result.agreement,
             end_to_end=speed,
         )
-        for settings, speed in ((found.settings, found.after), ({}, found.before))
+        for settings, speed in ((result.settings, result.after), ({}, result.before))
     ]
     record = measurements.make(
         config,
         "tune",
         rows,
-        model=found.model,
+        model=result.model,
         model_sha256=plain.model_sha256,
         model_input=plain.model_input,
         input_kind=kind,
-        rounds=found.rounds,
-        source=found.source,
+        rounds=result.rounds,
+        source=result.source,
     )
     return measurements.keep(record, config)

@@ -1,20 +1,20 @@
-"""The search of ``tune``: which settings run a source fastest, or reach a target at least cost.
+"""Search for the settings that run a source fastest, or reach a target at least cost.
 
-Settings are measured as ``compare`` measures its rows: each in a process of its own, with all that
-it writes, in rounds by turns (``compare/rounds.py``).
+Settings are measured like the rows of ``compare``: each in its own process, with all its outputs,
+in alternating rounds (``compare/rounds.py``).
 
-1. What loses nothing, axis by axis: engine and precision; then requests, threads and batch; without
-   a target also queue and encoding. After each round the slower half takes no part in the next one
+1. Changes without a loss, one axis after another: engine and precision; then requests, threads and
+   batch; without a target also queue and encoding. After each round the slower half is dropped
    (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
-2. With a target that this does not reach: each change with a cost, alone on top of the best. Then
-   sets of these, the cheapest first, if the product of their gains comes within REACH of the target
-   (gains need not multiply: two stages may limit a run in turn). The cost is the loss of agreement
-   with fp32 (in steps of STEP, from that of the defaults), then of video quality (the order of
-   ``VIDEO``), then the number of options. A set is skipped where not even a run without inference
-   reaches the target.
-3. The best takes turns with the defaults. It has to meet the goal in every round: the target, or
-   the fastest round of the defaults. With a target the next set follows if it does not; after the
-   time limit, the cheapest LATE that reached it before, else the fastest.
+2. If that does not reach a target: each change with a cost, added to the best alone. Then sets of
+   them, the cheapest first, if the product of their gains comes within REACH of the target (gains
+   need not multiply: two stages may limit a run in turn). The cost is the loss of agreement with
+   fp32 compared with the defaults (in steps of STEP), then of video quality (in the order of
+   ``VIDEO``), then the number of options. A set is skipped if even a run without inference misses
+   the target.
+3. The best alternates with the defaults. It has to meet the goal in every round: the target, or
+   the fastest round of the defaults. If it misses a target, the next set follows; after the time
+   limit, the cheapest LATE of those that reached it in a trial, or else the fastest.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from detector.core.run.choose import format_options
 from detector.core.session.measured import Interval
 from detector.core.types import Detections
 from detector.lab.session.tuning import VIDEO, Settings, Trial, Tuning
-from detector.lab.tune.candidates import Adjustment, Plain, combine, list_changes, video_of
+from detector.lab.tune.candidates import Adjustment, DefaultRun, combine, list_changes, video_of
 
-TRIAL_S = 0.8  # of a round
+TRIAL_S = 0.8  # length of a round in trials
 FEWEST_FRAMES, MOST_FRAMES = 16, 400
-MOST_OPEN = 6  # processes side by side: each has the network in memory
-LEAST_ROUNDS, ROUNDS = 3, 6  # at the end: by chance all of one kind in 1 of 32
-LONGER = 2  # at the end than before: 26 frames gave a run of 75 FPS 61, for its start and end
-FOR_THE_END = 0.3  # of the time
-FOR_FREE = 0.35  # of it, with a target: what loses nothing
-STEP = 0.005  # of agreement; less is not told from none on the few frames of a round
-UNKNOWN = 1.0  # the loss of what nothing tells of, so that it comes last
-REACH = 0.6  # of the target
-NEAR = 0.95  # of it: one round may be an unlucky one
-DOUBT = 1.1  # a run without inference is measured in one round, too
-LATE = 3  # sets that still run in rounds after the time limit
+MOST_OPEN = 6  # processes at once, since each has the network in memory
+LEAST_ROUNDS, ROUNDS = 3, 6  # of the final; by chance, all 6 have the same winner in 1 of 32 cases
+FINAL_FACTOR = 2  # length of final rounds, as start and end slow short ones (75 FPS became 61)
+FINAL_SHARE = 0.3  # share of the time for the final
+FREE_SHARE = 0.35  # share of the time, with a target, for changes without a loss
+STEP = 0.005  # of agreement; a round has too few frames to show less
+UNKNOWN = 1.0  # loss of changes whose loss is unknown, so that they come last
+REACH = 0.6  # share of the target
+NEAR = 0.95  # share of the target, since a single round may be slow by chance
+DOUBT = 1.1  # factor for runs without inference, which are also measured in a single round
+LATE = 3  # sets that have a final after the time limit
 NULL: Settings = {"engine": "null", "precision": "fp32"}
 
 Watch = Callable[[str, float, float], object]
-"""(what is being tried, seconds that passed, seconds in all)"""
+"""Called with the settings to try, the seconds passed and the seconds in all."""
 
 
 @dataclass(slots=True)
 class TuneRun:
-    """FPS of the source's frames by round, what the first one detected, the size of its video."""
+    """``rates``: FPS of the source by round. ``detections``: of the first round."""
 
     rates: list[float] = field(default_factory=list)
     detections: list[Detections] = field(default_factory=list)
@@ -72,7 +72,7 @@ class TuneRun:
 
 Stays = Callable[[Sequence[TuneRun]], Collection[int]]
 Turns = Callable[[Sequence[Settings], int, Callable[[int], bool], Stays], list[TuneRun]]
-"""Settings, frames of a round, and ``opens`` and ``stays`` of ``rounds.run_in_turns``."""
+"""Arguments: settings, frames per round, ``opens`` and ``stays`` of ``rounds.run_in_turns``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class TuneStep:
-    """A change, measured on top of the best. ``gain``: FPS with it over FPS without."""
+    """A change, measured when added to the best. ``gain``: FPS with it over FPS without."""
 
     change: Adjustment
     gain: float
@@ -93,11 +93,11 @@ class TuneStep:
 
 @dataclass(slots=True)
 class Search:
-    """``config``: as the user has it, whose choices stay. ``floor``: of agreement."""
+    """``config``: the user's, whose options are kept. ``floor``: least agreement with fp32."""
 
     turns: Turns
     config: Config
-    plain: Plain
+    plain: DefaultRun
     floor: float
     seconds: float
     watch: Watch
@@ -108,7 +108,7 @@ class Search:
     notes: list[str] = field(default_factory=list)
     finals: list[Final] = field(default_factory=list)
     ceilings: dict[str, float] = field(default_factory=dict)
-    _share: float = 1 - FOR_THE_END  # of the time, until the search goes on to what follows
+    _share: float = 1 - FINAL_SHARE  # share of the time after which a step ends
     _frames: int = field(init=False)
     _changes: list[Adjustment] = field(init=False)
     _reference: list[Detections] = field(default_factory=list)
@@ -128,67 +128,65 @@ class Search:
         settings, reached = self._reach(self.target, defaults)
         last = self.finals[-1] if self.finals else None
         if reached and last is not None and min(last.defaults.rates) >= self.target:
-            self.finals.append(Final({}, last.defaults, last.defaults))  # these cost nothing
-            settings = {}
+            self.finals.append(Final({}, last.defaults, last.defaults))
+            settings = {}  # the defaults reach the target, too
         return self._result(source, settings, reached)
 
     # ---- rounds
 
     def _race(
-        self, several: Sequence[Settings], stays: Stays, *, frames: int = 0, hurries: bool = True
+        self, choices: Sequence[Settings], stays: Stays, *, frames: int = 0, hurries: bool = True
     ) -> list[TuneRun]:
-        """Run rounds of these in turns. ``hurries``: skips those that there is no time for."""
+        """Run settings in alternating rounds. ``hurries``: skip those for which time is short."""
 
         def opens(at: int) -> bool:
-            self.watch(format_options(several[at]), self.clock() - self.start, self.seconds)
+            self.watch(format_options(choices[at]), self.clock() - self.start, self.seconds)
             return not hurries or self.has_time()
 
-        return self.turns(several, frames or self._frames, opens, stays)
+        return self.turns(choices, frames or self._frames, opens, stays)
 
-    def _try(self, several: Sequence[Settings], stays: Stays = lambda rans: ()) -> list[TuneRun]:
-        found = self._race(several, stays)
-        for settings, ran in zip(several, found, strict=True):
-            if ran.rates or ran.error:
-                self._keep(settings, ran)
-        return found
+    def _try(self, choices: Sequence[Settings], stays: Stays = lambda runs: ()) -> list[TuneRun]:
+        runs = self._race(choices, stays)
+        for settings, run in zip(choices, runs, strict=True):
+            if run.rates or run.error:
+                self._keep(settings, run)
+        return runs
 
-    def _keep(self, settings: Settings, ran: TuneRun) -> None:
-        fine = ran.error is None
+    def _keep(self, settings: Settings, run: TuneRun) -> None:
+        fine = run.error is None
         self.trials.append(
             Trial(
                 settings=settings,
-                frames=self._frames * len(ran.rates),
-                fps=ran.fps if fine else None,
-                agreement=self._agreement(ran) if fine else None,
-                error=ran.error,
+                frames=self._frames * len(run.rates),
+                fps=run.fps if fine else None,
+                agreement=self._agreement(run) if fine else None,
+                error=run.error,
             )
         )
 
     def _run_defaults(self) -> TuneRun:
-        """The defaults, the same engine's fp32 to agree with, and with a target the ceiling."""
+        """Run the defaults, their engine's fp32 as reference, and with a target the ceilings."""
         reference = {"engine": self.plain.engine, "precision": "fp32"}
-        several = [{}, *([reference] if self.plain.precision != "fp32" else [])]
+        choices = [{}, *([reference] if self.plain.precision != "fp32" else [])]
         tops: dict[str, Settings] = {}
         if self.target is not None:
             tops = {"inference": NULL, "inference and video": {**NULL, "no_video": True}}
-        found = self._race([*several, *tops.values()], lambda rans: (), hurries=False)
-        defaults, exact = found[0], found[len(several) - 1]
+        runs = self._race([*choices, *tops.values()], lambda runs: (), hurries=False)
+        defaults, reference_run = runs[0], runs[len(choices) - 1]
         if defaults.error is not None or not defaults.rates:
             raise EngineError(defaults.error or "the source gave no frame")
-        if exact.error is not None:
-            said = f"fp32 failed to run ({exact.error}), so agreement is with the defaults"
-            self.notes.append(said)
-        self._reference = (defaults if exact.error else exact).detections
+        if reference_run.error is not None:
+            note = f"fp32 failed to run ({reference_run.error}), so agreement is with the defaults"
+            self.notes.append(note)
+        self._reference = (defaults if reference_run.error else reference_run).detections
         self.ceilings = {
-            name: ran.fps
-            for name, ran in zip(tops, found[len(several) :], strict=True)
-            if ran.rates
+            name: run.fps for name, run in zip(tops, runs[len(choices) :], strict=True) if run.rates
         }
         self._keep({}, defaults)
         return defaults
 
     def _halve(self, axis: str, best: Settings, floor: float) -> Settings:
-        """The fastest of ``best`` and the changes of an axis on top of it that cost no video."""
+        """Return the fastest of ``best`` and its changes in an axis that keep the video."""
         changes = [
             combine(best, one, self.plain)
             for one in self._changes
@@ -197,71 +195,71 @@ class Search:
         for at in range(0, len(changes), MOST_OPEN - 1):
             if not self.has_time():
                 break
-            several = [best, *changes[at : at + MOST_OPEN - 1]]
-            ranked = partial(self._rank, several, floor)
-            if found := ranked(self._try(several, partial(self._choose_half, ranked))):
-                best = several[found[0]]
+            choices = [best, *changes[at : at + MOST_OPEN - 1]]
+            ranked = partial(self._rank, choices, floor)
+            if ranking := ranked(self._try(choices, partial(self._choose_half, ranked))):
+                best = choices[ranking[0]]
         return best
 
     def _rank(
-        self, several: Sequence[Settings], floor: float, rans: Sequence[TuneRun]
+        self, choices: Sequence[Settings], floor: float, runs: Sequence[TuneRun]
     ) -> list[int]:
         """Rank settings that keep to the floor: most rounds first, then the fastest."""
         allowed = [
             at
-            for at, (settings, ran) in enumerate(zip(several, rans, strict=True))
-            if ran.rates and ran.error is None and self._is_allowed(settings, ran, floor)
+            for at, (settings, run) in enumerate(zip(choices, runs, strict=True))
+            if run.rates and run.error is None and self._is_allowed(settings, run, floor)
         ]
-        return sorted(allowed, key=lambda at: (-len(rans[at].rates), -rans[at].fps))
+        return sorted(allowed, key=lambda at: (-len(runs[at].rates), -runs[at].fps))
 
     def _choose_half(
-        self, rank: Callable[[Sequence[TuneRun]], list[int]], rans: Sequence[TuneRun]
+        self, rank: Callable[[Sequence[TuneRun]], list[int]], runs: Sequence[TuneRun]
     ) -> Sequence[int]:
-        most = max(len(one.rates) for one in rans)
-        left = [at for at in rank(rans) if len(rans[at].rates) == most]
+        most = max(len(one.rates) for one in runs)
+        left = [at for at in rank(runs) if len(runs[at].rates) == most]
         half = left[: len(left) // 2]
         return half if len(half) > 1 and self.has_time() else ()
 
-    def _is_allowed(self, settings: Settings, ran: TuneRun, floor: float) -> bool:
-        share = self._agreement(ran)
-        if share is None:  # nothing tells what another precision loses
+    def _is_allowed(self, settings: Settings, run: TuneRun, floor: float) -> bool:
+        share = self._agreement(run)
+        if share is None:  # the loss of another precision is unknown
             own = self.plain.precision
             return settings.get("precision", own) in ("fp32", own)
         return share >= floor
 
-    def _agreement(self, ran: TuneRun) -> float | None:
-        """Agreement with fp32 on shared frames. None: fp32 finds nothing, or random weights."""
-        both = min(len(self._reference), len(ran.detections))
+    def _agreement(self, run: TuneRun) -> float | None:
+        """Return the agreement with fp32 on shared frames; None if there is nothing to compare."""
+        both = min(len(self._reference), len(run.detections))
         reference = self._reference[:both]
         if not any(map(len, reference)) or self.config.network.random_weights is not None:
             return None
-        return agreement(reference, ran.detections[:both]).share
+        return agreement(reference, run.detections[:both]).share
 
     def has_time(self) -> bool:
         return self.clock() - self.start < self.seconds * self._share
 
     def _holds(self, settings: Settings) -> bool:
-        """Return whether these meet the goal in each round, in turns with the defaults. It ends
-        with the first round that does not, from LEAST_ROUNDS on."""
-        several = [{}, settings] if settings else [{}]
+        """Run a final against the defaults; return whether the settings meet the goal in each
+        round. After LEAST_ROUNDS it ends with the first round in which they do not."""
+        choices = [{}, settings] if settings else [{}]
         left_s = max(0.0, self.seconds - (self.clock() - self.start))
         affordable = round(left_s * self.plain.fps / (2 * ROUNDS) * 0.8)  # the rest is loading
-        frames = max(self._frames, min(MOST_FRAMES, LONGER * self._frames, affordable))
+        frames = max(self._frames, min(MOST_FRAMES, FINAL_FACTOR * self._frames, affordable))
 
-        def meets(rans: Sequence[TuneRun]) -> bool:
-            own = min(rans[-1].rates)
-            return own > max(rans[0].rates) if self.target is None else own >= self.target
+        def meets(runs: Sequence[TuneRun]) -> bool:
+            own = min(runs[-1].rates)
+            return own > max(runs[0].rates) if self.target is None else own >= self.target
 
-        def stays(rans: Sequence[TuneRun]) -> Collection[int]:
-            done = min(len(one.rates) for one in rans)
-            goes_on = done < ROUNDS and (done < LEAST_ROUNDS or meets(rans))
-            return range(len(rans)) if goes_on and not any(one.error for one in rans) else ()
+        def stays(runs: Sequence[TuneRun]) -> Collection[int]:
+            done = min(len(one.rates) for one in runs)
+            goes_on = done < ROUNDS and (done < LEAST_ROUNDS or meets(runs))
+            return range(len(runs)) if goes_on and not any(one.error for one in runs) else ()
 
-        rans = self._race(several, stays, frames=frames, hurries=False)
-        if any(one.error for one in rans):
+        runs = self._race(choices, stays, frames=frames, hurries=False)
+        if any(one.error for one in runs):
             return False
-        self.finals.append(Final(settings, rans[0], rans[-1]))
-        return meets(rans)
+        self.finals.append(Final(settings, runs[0], runs[-1]))
+        return meets(runs)
 
     # ---- a target
 
@@ -276,17 +274,17 @@ class Search:
             self.notes.append("no change reaches it; omit --target for the fastest settings")
             return {}, False
         best: Settings = {}
-        self._share = FOR_FREE
+        self._share = FREE_SHARE
         for axis in ("engine", "requests"):
             best = self._halve(axis, best, (own or 0.0) - STEP / 2)
-        self._share = 1 - FOR_THE_END
+        self._share = 1 - FINAL_SHARE
         if best and self._fps_of(best) >= near and self._holds(best):
             return best, True
         steps = list(self._steps(best))
         for settings in self._sets(best, steps, target):
             if not self.has_time():
                 break
-            if self._tried(settings) is None:
+            if self._find_trial(settings) is None:
                 self._try([settings])
             fast = self._keeps_floor(settings) and self._fps_of(settings) >= near
             if fast and self._holds(settings):
@@ -300,63 +298,63 @@ class Search:
         fast = [one for one in allowed if late and self._fps_of(one) >= target]
         fastest = max(allowed, key=self._fps_of)
         raced = [one.settings for one in self.finals]
-        left = [one for one in fast or [fastest] if one not in raced]
-        found = next((one for one in left[:LATE] if self._holds(one)), None)
+        untested = [one for one in fast or [fastest] if one not in raced]
+        settings = next((one for one in untested[:LATE] if self._holds(one)), None)
         if late:
-            untried = "sets untried" if found is None else "cheaper sets untried"
+            untried = "sets untried" if settings is None else "cheaper sets untried"
             self.notes.append(f"{self.seconds:g} s left {untried}; give more --seconds")
-        if found is None:
+        if settings is None:
             best = max(self.finals, key=lambda one: one.own.fps, default=None)
             return fastest if best is None else best.settings, False
-        return found, True
+        return settings, True
 
-    def _tried(self, settings: Settings) -> Trial | None:
-        tried = [one for one in self.trials if one.settings == settings]
-        return max(tried, key=lambda one: one.frames, default=None)
+    def _find_trial(self, settings: Settings) -> Trial | None:
+        trials = [one for one in self.trials if one.settings == settings]
+        return max(trials, key=lambda one: one.frames, default=None)
 
     def _fps_of(self, settings: Settings) -> float:
-        tried = self._tried(settings)
-        return 0.0 if tried is None else tried.fps or 0.0
+        trial = self._find_trial(settings)
+        return 0.0 if trial is None else trial.fps or 0.0
 
     def _keeps_floor(self, settings: Settings) -> bool:
-        tried = self._tried(settings)
-        share = None if tried is None else tried.agreement
+        trial = self._find_trial(settings)
+        share = None if trial is None else trial.agreement
         return share is None or share >= self.floor
 
-    def _loss_of(self, tried: Trial | None, axis: str = "") -> float:
+    def _loss_of(self, trial: Trial | None, axis: str = "") -> float:
         own = self.trials[0].agreement  # of the defaults
         if axis == "video":  # it changes no detection
             return 0.0
-        if own is None or tried is None or tried.agreement is None:
+        if own is None or trial is None or trial.agreement is None:
             return UNKNOWN
-        return max(0.0, own - tried.agreement)
+        return max(0.0, own - trial.agreement)
 
-    def _cost_of(self, tried: Trial) -> tuple[int, int, int]:
-        return _cost(self._loss_of(tried), [tried.settings])
+    def _cost_of(self, trial: Trial) -> tuple[int, int, int]:
+        return _cost(self._loss_of(trial), [trial.settings])
 
     def _steps(self, best: Settings) -> Iterator[TuneStep]:
         free = ("requests", "queue")
-        changes = [one for one in self._changes if one.axis not in free and self._costs(one)]
+        changes = [one for one in self._changes if one.axis not in free and self._has_cost(one)]
         for at in range(0, len(changes), MOST_OPEN - 1):
             if not self.has_time():
                 return
             chosen = changes[at : at + MOST_OPEN - 1]
-            several = [best, *(combine(best, one, self.plain) for one in chosen)]
-            plain, *rans = self._try(several)
-            for change, settings, ran in zip(chosen, several[1:], rans, strict=True):
-                if ran.rates and ran.error is None and plain.rates:
-                    loss = self._loss_of(self._tried(settings), change.axis)
-                    yield TuneStep(change, ran.fps / plain.fps, loss)
+            choices = [best, *(combine(best, one, self.plain) for one in chosen)]
+            plain, *runs = self._try(choices)
+            for change, settings, run in zip(chosen, choices[1:], runs, strict=True):
+                if run.rates and run.error is None and plain.rates:
+                    loss = self._loss_of(self._find_trial(settings), change.axis)
+                    yield TuneStep(change, run.fps / plain.fps, loss)
 
-    def _costs(self, change: Adjustment) -> bool:
-        """Of an engine that ran before: whether it lost some agreement."""
-        tried = self._tried(change.settings)
-        if change.axis != "engine" or tried is None:
+    def _has_cost(self, change: Adjustment) -> bool:
+        """Return whether a change costs anything; an engine may have lost no agreement."""
+        trial = self._find_trial(change.settings)
+        if change.axis != "engine" or trial is None:
             return True
-        return tried.error is None and self._loss_of(tried) > STEP / 2
+        return trial.error is None and self._loss_of(trial) > STEP / 2
 
     def _sets(self, best: Settings, steps: Sequence[TuneStep], target: float) -> Iterator[Settings]:
-        """Yield the cheapest first. Last the fastest change of each axis, whatever they promise."""
+        """Yield the cheapest first, and last the fastest change of each axis, whatever the gain."""
         axes: dict[str, list[TuneStep | None]] = {}
         for step in steps:
             axes.setdefault(step.change.axis, [None]).append(step)
@@ -379,7 +377,7 @@ class Search:
             yield settings
 
     def _is_bounded(self, taken: Sequence[TuneStep], target: float) -> bool:
-        """Return whether a run without inference, or without video too, would not do either."""
+        """Return whether even a run without inference (and video) would miss the target."""
         video = any(one.change.axis == "video" for one in taken)
         top = self.ceilings.get("inference and video" if video else "inference", inf)
         return DOUBT * top * _stride_of(*(one.change for one in taken)) < target
@@ -390,7 +388,7 @@ class Search:
         raced = [one for one in self.finals if one.settings == settings]
         final = raced[-1] if raced else self.finals[-1] if self.finals else None
         defaults = [self._fps_of({})] if final is None else final.defaults.rates
-        found = Tuning(
+        result = Tuning(
             model=self.plain.model,
             engine=self.plain.engine,
             precision=self.plain.precision,
@@ -408,11 +406,11 @@ class Search:
             notes=tuple(self._remarks()),
         )
         if final is None:
-            return found
+            return result
         own, before = final.own, final.defaults
         sizes = own.video_bytes, before.video_bytes
         return replace(
-            found,
+            result,
             rounds=len(own.rates),
             after=Interval.over(own.rates),
             ratio=Interval.over([a / b for a, b in zip(own.rates, before.rates, strict=True)]),
@@ -440,6 +438,6 @@ def _stride_of(*changes: Adjustment) -> int:
     return max([1, *(int(one.settings.get("stride", 1)) for one in changes)])
 
 
-def _cost(loss: float, several: Sequence[Settings]) -> tuple[int, int, int]:
-    video = max((VIDEO.index(video_of(one)) for one in several), default=0)
-    return round(loss / STEP), video, sum(map(len, several))
+def _cost(loss: float, choices: Sequence[Settings]) -> tuple[int, int, int]:
+    video = max((VIDEO.index(video_of(one)) for one in choices), default=0)
+    return round(loss / STEP), video, sum(map(len, choices))

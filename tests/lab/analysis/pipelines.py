@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from detector.core.timeline import STAGES
-from detector.lab.analysis.loop.activities import Activity, LoopShape
+from detector.lab.analysis.loop.activities import Activity, LoopShape, Steps
 
 MS = 1_000_000
 
@@ -149,3 +151,8 @@ class _Paper:
         done = self.clock[thread]
         self.wait(thread, self.taken.get(batch - self.loop.results))
         return done
+
+
+def mean_depth(steps: Steps) -> float:
+    times, levels = steps
+    return float(np.sum(levels[:-1] * np.diff(times)) / (times[-1] - times[0]))

@@ -10,7 +10,7 @@ from detector.core.analysis.matching import confusion
 from detector.core.types import Detections
 from detector.lab.analysis.accuracy import average_precision as ap
 from detector.lab.analysis.accuracy.average_precision import accuracy, difference
-from detector.lab.datasets.base import picture
+from detector.lab.datasets.base import make_picture
 
 pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
 
@@ -23,7 +23,7 @@ def labels(*rows, number=0, labelled=None):
         (box, class_id, "ignored" in flags, "crowd" in flags, None)
         for box, class_id, *flags in rows
     ]
-    return picture(number, f"{number}.jpg", (640, 480), made, labelled=labelled)
+    return make_picture(number, f"{number}.jpg", (640, 480), made, labelled=labelled)
 
 
 def found(*rows):

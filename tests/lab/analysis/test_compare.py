@@ -27,8 +27,8 @@ def variant(name="a", *fps: float, digest="d", **more):
     return Variant(name, "fp32", 1, name, rounds=turns(*fps, **more), frames_digest=digest)
 
 
-def document(*variants, rounds=3, look=None):
-    return compare_variants(variants, About(source="in.mp4", rounds=rounds, budget=0.95), look)
+def document(*variants, rounds=3, **look):
+    return compare_variants(variants, About(source="in.mp4", rounds=rounds, budget=0.95), **look)
 
 
 def test_median_interval_and_ratio_are_taken_round_by_round():

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from graphlib import TopologicalSorter
 
 import numpy as np
 import pytest
@@ -31,9 +32,9 @@ from detector.lab.analysis.loop.activities import (
     frame_times_ms,
     queue_curves,
 )
-from detector.lab.analysis.loop.critical_path import _steady, critical_path
+from detector.lab.analysis.loop.critical_path import _find_steady_state, critical_path
 from detector.lab.analysis.loop.recorded import recorded_facts
-from detector.lab.analysis.loop.why import Explanation, Known
+from detector.lab.analysis.loop.why import Explanation, RunEvidence
 from detector.lab.session.nsys import NsysRun
 from detector.lab.session.read import read_session
 from tests.lab.analysis.pipelines import load, run_of, shape, wall
@@ -176,7 +177,7 @@ def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done()
         graph = activity_graph(run_of(one), loop)
         for at, activity in enumerate(graph.activities):
             edge = graph.binding(at)
-            ready = 0 if edge is None else graph.when(edge)
+            ready = 0 if edge is None else graph.time_of(edge)
             if activity.thread.startswith("worker") and workers > 1:
                 # Either of two idle workers may take a batch.
                 assert activity.start_ns >= ready
@@ -205,7 +206,7 @@ def test_a_real_run_keeps_to_the_graph(tmp_path, flags):
     causes = {edge.cause for _, edge in edges}
     assert causes == ({PROGRAM} if "sync" in flags else {PROGRAM, DATA, REQUEST, IMAGE})
     for at, edge in edges:
-        assert graph.when(edge) <= graph.activities[at].start_ns, (graph.activities[at], edge)
+        assert graph.time_of(edge) <= graph.activities[at].start_ns, (graph.activities[at], edge)
 
 
 def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
@@ -233,7 +234,8 @@ def slack(graph: ActivityGraph) -> list[int]:
     Durations stay as they were, hand-overs take no time, and each activity starts as early as its
     predecessors allow.
     """
-    order = graph.order()
+    before = {at: {edge.before for edge in edges} for at, edges in enumerate(graph.edges)}
+    order = list(TopologicalSorter(before).static_order())
     starts, ends = _earliest(graph, order)
     finish = max(ends, default=0)
     latest_end, latest_start = [finish] * len(ends), [finish] * len(ends)
@@ -353,7 +355,7 @@ def test_activities_come_from_the_columns_of_a_session():
 def test_nothing_written_has_no_path():
     assert critical_path(activity_graph([], shape())) is None
     assert critical_path(activity_graph([Activity("read", 0, "reader", 0, 5)], shape())) is None
-    assert _steady(activity_graph([], shape()), [5, 9]) == (5, 9)  # nor anything read
+    assert _find_steady_state(activity_graph([], shape()), [5, 9]) == (5, 9)  # nor anything read
 
 
 def test_frames_that_a_damaged_recording_numbers_backwards_have_a_path():
@@ -420,7 +422,7 @@ def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
     for curve in queue_curves(activities, whole):
         assert 0 <= curve.full <= 1
         assert len(curve.times_s) == len(curve.means)
-    explained = Explanation(activities, whole, Known())
+    explained = Explanation(activities, whole, RunEvidence())
     for frame in explained.frames:
         assert all(part.ms >= 0 for part in explained.explain(frame).parts)
     assert len(frame_times_ms(columns)) <= len(spans)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.lab.analysis.loop.activities import FILLED, IN_FLIGHT, RESULTS, depths, mean_depth
-from tests.lab.analysis.pipelines import load, run_of, shape
+from detector.lab.analysis.loop.activities import FILLED, IN_FLIGHT, RESULTS, depths
+from tests.lab.analysis.pipelines import load, mean_depth, run_of, shape
 
 
 def test_a_fast_reader_fills_the_queue_to_its_bound():

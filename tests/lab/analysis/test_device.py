@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.lab.analysis.layers import LAUNCHING, UNASKED, WAITING, device_facts, merge
+from detector.lab.analysis.layers import LAUNCHING, NO_REQUEST, WAITING, device_facts, merge
 
 
 @pytest.mark.parametrize(
@@ -13,14 +13,14 @@ from detector.lab.analysis.layers import LAUNCHING, UNASKED, WAITING, device_fac
         ([(0, 10)], [(0, 2)], [], 10, {}, False),
         ([(1, 3), (2, 4)], [(0, 4)], [], 3, {LAUNCHING: 1}, False),  # two streams count once
         ([(2, 3), (8, 9)], [(0, 9)], [], 2, {LAUNCHING: 7}, True),
-        ([(0, 1), (9, 10)], [(0, 1)], [], 2, {UNASKED: 8}, False),  # idle, as no work was given
-        ([(0, 4), (6, 10)], [(5, 6)], [], 8, {LAUNCHING: 1, UNASKED: 1}, False),
-        ([(2, 4)], [(0, 1), (5, 8)], [], 2, {LAUNCHING: 4, UNASKED: 2}, True),
+        ([(0, 1), (9, 10)], [(0, 1)], [], 2, {NO_REQUEST: 8}, False),  # idle, as no work was given
+        ([(0, 4), (6, 10)], [(5, 6)], [], 8, {LAUNCHING: 1, NO_REQUEST: 1}, False),
+        ([(2, 4)], [(0, 1), (5, 8)], [], 2, {LAUNCHING: 4, NO_REQUEST: 2}, True),
         ([(0, 2), (4, 5)], [(2, 4)], [], 3, {LAUNCHING: 2}, False),  # busy for most of the time
         # A host that waits launches nothing.
         ([(1, 2)], [(0, 1)], [(2, 5)], 1, {LAUNCHING: 1, WAITING: 3}, False),
         ([(4, 5)], [(0, 5)], [(1, 5)], 1, {LAUNCHING: 1, WAITING: 3}, False),  # within an operator
-        ([(0, 1)], [(1, 5)], [(8, 10)], 1, {LAUNCHING: 4, WAITING: 2, UNASKED: 3}, False),
+        ([(0, 1)], [(1, 5)], [(8, 10)], 1, {LAUNCHING: 4, WAITING: 2, NO_REQUEST: 3}, False),
     ],
 )
 def test_busy_and_idle(kernels, host, waits, busy_ms, idle, launch_bound):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.lab.analysis.diff import END_TO_END, change, diff, what_differs
+from detector.lab.analysis.diff import END_TO_END, change, diff, list_differences
 from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran
 from tests.session.documents import document
@@ -67,8 +67,8 @@ def test_diff_names_changed_settings_libraries_and_models(tmp_path):
         },
     }
     one, two = (SavedSession(tmp_path, document(**each), {}) for each in (about, other))
-    assert what_differs(one, one) == []
-    *named, models = what_differs(one, two)
+    assert list_differences(one, one) == []
+    *named, models = list_differences(one, two)
     assert named == [
         "conf: 0.25 -> 1.0",
         "cores: 2 -> 4",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from detector.lab.analysis.loop.activities import QUEUE_BINS, depths, mean_depth, queue_curves
-from detector.lab.analysis.loop.why import Explanation, Known
-from tests.lab.analysis.pipelines import load, run_of, shape
+from detector.lab.analysis.loop.activities import QUEUE_BINS, depths, queue_curves
+from detector.lab.analysis.loop.why import Explanation, RunEvidence
+from tests.lab.analysis.pipelines import load, mean_depth, run_of, shape
 
 LOOPS = [shape(), shape(batch=4, images=16), shape(concurrency=2, requests=6), shape(sync=True)]
 
@@ -16,7 +16,7 @@ def test_the_parts_of_a_frame_are_its_time(loop):
     """Calls and the waits before them cover it; calls of a batch may overlap."""
     one = load(23, loop, read=1, infer=3, head=0.5, write=2)
     calls = run_of(one)
-    found = Explanation(calls, loop, Known())
+    found = Explanation(calls, loop, RunEvidence())
     assert found.frames == list(range(23))
     for frame in found.frames:
         told = found.explain(frame)
@@ -26,7 +26,7 @@ def test_the_parts_of_a_frame_are_its_time(loop):
 
 def test_waits_say_what_they_wait_for():
     one = load(30, shape(queue=2, requests=8, images=20), read=1, infer=8)
-    last = Explanation(run_of(one), one.shape, Known()).explain(20)
+    last = Explanation(run_of(one), one.shape, RunEvidence()).explain(20)
     waits = {part.stage: part.ms for part in last.parts if part.waits}
     assert max(waits, key=lambda stage: waits[stage]) == "infer"
 

@@ -9,9 +9,9 @@ import pytest
 from detector.core.errors import UsageError
 from detector.lab.analysis.layers import (
     TimedLayer,
-    block_of,
     explain_sum,
     far_from_roof,
+    find_block,
     layer_rows,
     parse_sheet,
     place_on_sheet,
@@ -80,7 +80,7 @@ def test_without_peaks_there_are_rates_and_no_bound():
         (3.0, 8.7, 10.5, 0.7, "other work interrupted"),
         (11.2, 10.9, 11.5, 0.5, "the profiler adds time inside the layers"),
         (7.0, 7.5, 11.0, 3.5, "takes 11.000 ms, of which 3.500 ms are outside"),
-        (7.0, 7.5, 8.0, 0.5, "busier during the unprofiled passes"),
+        (7.0, 7.5, 8.0, 0.5, "busier in the unprofiled passes"),
         (
             13.0,
             13.0,
@@ -93,19 +93,19 @@ def test_without_peaks_there_are_rates_and_no_bound():
 def test_deviating_layer_sum_is_explained_by_its_cause(
     sum_ms, run_sum_ms, profiled_ms, outside_ms, why
 ):
-    off, said = explain_sum(sum_ms, run_sum_ms, 10.0, profiled_ms, outside_ms)
+    off, said = explain_sum(sum_ms, run_sum_ms, 10.0, profiled_ms, outside_ms, on_gpu=False)
     assert off == pytest.approx(sum_ms / 10 - 1)
     assert (said is None) if why is None else (why in said)
 
 
 def test_without_a_forward_pass_no_sum_is_off():
-    assert explain_sum(7.0, 7.5, 0.0, 10.5, 3.0) == (0.0, None)
+    assert explain_sum(7.0, 7.5, 0.0, 10.5, 3.0, on_gpu=False) == (0.0, None)
 
 
 def test_on_a_gpu_a_forward_pass_holds_the_copies_too():
     assert "copies " in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0, on_gpu=True)[1]
     assert "launched and sync" in explain_sum(7.7, 7.7, 1.6, 8.7, 0.7, on_gpu=True)[1]
-    assert "copies" not in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0)[1]
+    assert "copies" not in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0, on_gpu=False)[1]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_on_a_gpu_a_forward_pass_holds_the_copies_too():
     ],
 )
 def test_a_layer_is_in_one_block(name, block):
-    assert block_of(name) == block
+    assert find_block(name) == block
 
 
 def test_blocks_hold_each_layer_once():

@@ -64,7 +64,7 @@ def test_layer_of_an_unmeasured_type_has_no_utilisation():
 def test_the_whole_model():
     rows = [layer(1.0, 100, 1000), layer(3.0, 10, 10_000)]
     rows = [place_layer(row, PEAKS, 0.01) for row in rows]
-    found = place_model(rows, PEAKS, forward_ms=5.0)
+    found = place_model(rows, PEAKS, forward_ms=5.0, batch=1)
     assert found.flops == 110e6 == 2 * found.macs
     assert found.utilisation == pytest.approx((1.0 + 1.0) / 5.0)
     assert found.bound == MEMORY  # 3 ms of 4

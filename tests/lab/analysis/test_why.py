@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from detector.lab.analysis.loop.activities import OffCpu
-from detector.lab.analysis.loop.why import Explanation, Known
+from detector.lab.analysis.loop.why import Explanation, RunEvidence
 from detector.lab.session.passes import Collection, MomentsFacts, ThreadMoments
 from tests.lab.analysis.pipelines import MS, load, run_of, shape
 
@@ -64,28 +64,32 @@ def plant_gc(frame, **loop):
     calls, made = run("nms", frame, 60.0, **loop)
     slow = call(calls, "nms", frame)
     pause = Collection(slow.start_ns + MS // 5, slow.start_ns + 60 * MS, 2)
-    return calls, made, Known(moments(calls, collections=[pause]))
+    return calls, made, RunEvidence(moments(calls, collections=[pause]))
 
 
 def plant_core(frame, **loop):
     calls, made = run("preprocess", frame, 70.0, **loop)
-    return calls, made, Known(moments(calls, ready=[("preprocess", frame, 70.0)]))
+    return calls, made, RunEvidence(moments(calls, ready=[("preprocess", frame, 70.0)]))
 
 
 def plant_disk(frame, **loop):
     calls, made = run("write", frame, 90.0, **loop)
-    return calls, made, Known(moments(calls, blocked=[("write", frame, 90.0)]))
+    return calls, made, RunEvidence(moments(calls, blocked=[("write", frame, 90.0)]))
 
 
 def plant_boxes(frame, **loop):
     calls, made = run("annotate", frame, 50.0, **loop)
-    return calls, made, Known(moments(calls), {**dict.fromkeys(range(FRAMES), 12), frame: 300})
+    return (
+        calls,
+        made,
+        RunEvidence(moments(calls), {**dict.fromkeys(range(FRAMES), 12), frame: 300}),
+    )
 
 
 def plant_key(frame, **loop):
     """Another frame was slow, too, so a key frame without cost explains nothing."""
     calls, made = run("read", frame, 60.0, also=(3, 50.0), **loop)
-    return calls, made, Known(moments(calls), dict.fromkeys(range(FRAMES), 12), {3, frame})
+    return calls, made, RunEvidence(moments(calls), dict.fromkeys(range(FRAMES), 12), {3, frame})
 
 
 PLANTS = {
@@ -159,14 +163,16 @@ def test_a_call_whose_codec_had_no_core_did_not_wait_for_the_disk(stage, held_ms
     ready = [2.0 + held_ms * (number == row) for number in range(len(known.at_ns))]
     library = ThreadMoments([0.0] * len(ready), ready)
     known = replace(known, threads={**known.threads, "library": library})
-    told = Explanation(calls, made, Known(known)).explain(12)
+    told = Explanation(calls, made, RunEvidence(known)).explain(12)
     assert (told.cause.name, told.cause.stage) == (name, stage)
     assert ("library" in told.cause.text) == (name == "core")
 
 
 def test_the_ledger_tells_a_wait_for_a_core_and_more_work_without_moments():
     calls, made = run("preprocess", 12, 70.0)
-    told = Explanation(ledger(calls, ready=[("preprocess", 12, 70.0)]), made, Known()).explain(12)
+    told = Explanation(
+        ledger(calls, ready=[("preprocess", 12, 70.0)]), made, RunEvidence()
+    ).explain(12)
     assert (told.cause.name, told.cause.stage) == ("core", "preprocess")
     assert told.cause.explains_ms == pytest.approx(70)
     part = next(one for one in told.parts if one.stage == "preprocess" and not one.waits)
@@ -178,13 +184,13 @@ def test_an_inference_that_its_engines_threads_computed_for_was_more_work():
     calls, made = run("infer", 12, 50.0)
     slept = [("infer", number, 8.0) for number in range(FRAMES) if number != 12]
     busy = ledger(calls, blocked=[*slept, ("infer", 12, 58.0)], library=[("infer", 12, 51.0)])
-    told = Explanation(busy, made, Known()).explain(12)
+    told = Explanation(busy, made, RunEvidence()).explain(12)
     assert (told.cause.name, told.cause.stage) == ("work", "infer")
     assert [one.library_cpu_ms for one in told.parts if one.stage == "infer" and not one.waits] == [
         51
     ]
     idle = ledger(calls, blocked=[*slept, ("infer", 12, 58.0)])
-    assert Explanation(idle, made, Known()).explain(12).cause.name == "unknown"
+    assert Explanation(idle, made, RunEvidence()).explain(12).cause.name == "unknown"
 
 
 @pytest.mark.parametrize("name", ["gc", "disk"])
@@ -220,7 +226,7 @@ def test_many_boxes_do_not_explain_a_call_that_did_not_compute():
 
 def test_a_slow_clock():
     calls, made = run("infer", 20, 10.0)
-    known = Known(moments(calls, mhz=[3000.0] * 19 + [1200.0] * 4 + [3000.0] * 17))
+    known = RunEvidence(moments(calls, mhz=[3000.0] * 19 + [1200.0] * 4 + [3000.0] * 17))
     told = Explanation(calls, made, known).explain(20)
     assert told.cause.name == "clock"
     assert told.mhz < 3000

@@ -72,18 +72,18 @@ def test_ambiguous_column_is_reported_and_not_read(title, cells) -> None:
     assert found.why
     table = make_table("t", ["model", title], [[f"m{n}", cell] for n, cell in enumerate(cells)])
     assert len(table.unread) == 1
-    assert table.columns[1].told == []
+    assert table.columns[1].known == []
 
 
 def test_a_unit_in_the_cell_wins_over_the_titles() -> None:
     table = make_table("t", ["model", "latency (ms)"], [["a", "2 s"], ["b", "5"]])
-    assert [one.value for one in table.columns[1].told] == pytest.approx([2, 0.005])
+    assert [one.value for one in table.columns[1].known] == pytest.approx([2, 0.005])
 
 
 def test_number_with_ambiguous_separator_is_not_read() -> None:
     table = make_table("t", ["model", "latency (ms)"], [["a", "1,234"]])
     assert table.unread
-    assert table.columns[1].told == []
+    assert table.columns[1].known == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.lab.audit.numbers import DecimalMark, Number, exact, shown, total
+from detector.lab.audit.numbers import DecimalMark, Number, exact, show, total
 from tests.lab.audit.cases import of_text, rules_of
 from tests.properties import STEADY
 
@@ -59,7 +59,7 @@ def test_two_commas_part_thousands_in_a_table_that_has_both() -> None:
     [(12.345, "12.35"), (20_000.4, "20000"), (2e12, "2.000e+12"), (2e-5, "2.000e-05")],
 )
 def test_numbers_are_shown_with_four_figures(value, text) -> None:
-    assert shown(value) == text
+    assert show(value) == text
 
 
 def test_a_zero_with_a_huge_exponent_is_a_number() -> None:
@@ -94,7 +94,7 @@ def test_what_a_cell_proves(cells, comma, point) -> None:
 
 def test_a_number_of_two_readings_is_not_read() -> None:
     assert UNPROVED.read("1,234") is None
-    assert UNPROVED.why_unread("1,234")
+    assert UNPROVED.explain_unread("1,234")
     assert POINT.read("1,234") == Number(1234, 1233.5, 1234.5)
     assert COMMA.read("1,234").value == pytest.approx(1.234)
     assert COMMA.read("1.234").value == 1234

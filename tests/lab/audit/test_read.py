@@ -44,14 +44,14 @@ def test_every_table_of_a_page_has_its_heading_and_line() -> None:
     assert second.name.startswith("page.md:15: Second")
     assert first.labels == ["a", "b"]
     assert first.columns[2].texts == ["x | y", ""]
-    assert [one.value for one in second.columns[1].told] == [40]
+    assert [one.value for one in second.columns[1].known] == [40]
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_separators_of_csv(separator) -> None:
     text = f"model{separator}FPS\na{separator}40\n"
     (table,) = parse_tables(text, "t.csv", markdown=False)
-    assert [one.value for one in table.columns[1].told] == [40]
+    assert [one.value for one in table.columns[1].known] == [40]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_undecodable_huge_or_missing_file_raises_source_error(tmp_path: Path) ->
 
 def test_a_formula_is_text() -> None:
     (table,) = parse_tables("model,FPS\n=cmd|calc,=1+1\n", "t.csv", markdown=False)
-    assert table.columns[1].told == []
+    assert table.columns[1].known == []
     assert table.labels == ["=cmd|calc"]
 
 
@@ -104,7 +104,7 @@ def test_titles_are_given_by_a_file(tmp_path: Path) -> None:
     titles = read_titles(str(tmp_path / "titles.yaml"))
     (table,) = parse_tables("model,Lat.,score\na,5,7\n", "t.csv", markdown=False, titles=titles)
     assert [one.title for one in table.columns] == ["model", "latency (ms)"]
-    assert [one.value for one in table.columns[1].told] == pytest.approx([0.005])
+    assert [one.value for one in table.columns[1].known] == pytest.approx([0.005])
     (tmp_path / "t.csv").write_text("model,FPS\na,5\n")
     with pytest.raises(UsageError):  # a misspelt title is an error
         gather([str(tmp_path / "t.csv")], {"Lat": "latency (ms)"}, Machine())
@@ -116,9 +116,9 @@ def test_titles_are_given_by_a_file(tmp_path: Path) -> None:
 def test_facts_of_a_machine(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text("cores: 8\npeak: 8.1TFLOPS\nbandwidth: 320GB/s\n")
     found = read_machine([str(tmp_path / "m.yaml"), "card=T4", "clock=3.2GHz"])
-    assert (found.peak, found.bandwidth) == (pytest.approx(8.1e12), pytest.approx(320e9))
+    assert (found.number("peak"), found.number("bandwidth")) == pytest.approx((8.1e12, 320e9))
     assert (found.number("cores"), found.number("clock")) == (8, pytest.approx(3.2e9))
-    assert found.card == "T4"
+    assert found.given["card"] == "T4"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from detector.core.errors import SourceError, UsageError
 from detector.lab import datasets
-from detector.lab.datasets.base import picture_size
+from detector.lab.datasets.base import read_picture_size
 from tests.lab.datasets import made
 from tests.sources.clips import write_video
 
@@ -138,7 +138,7 @@ def test_the_real_sequence(shared):
 
 def test_size_of_a_picture(tmp_path):
     for name in ("a.jpg", "b.png", "c.bmp"):
-        assert picture_size(str(made.picture(tmp_path / name, 31, 17))) == (31, 17)
+        assert read_picture_size(str(made.picture(tmp_path / name, 31, 17))) == (31, 17)
 
 
 def without(key):

@@ -17,7 +17,13 @@ from detector.core.config.levels import resolve_config
 from detector.core.errors.machine import NotHereError
 from detector.core.session.codec import to_builtins
 from detector.core.session.store import Session
-from detector.lab.analysis.energy import KEPT, SUMMED, Metered, energy_samples, subtract_idle
+from detector.lab.analysis.energy import (
+    MOST_SAMPLES,
+    SUMMED,
+    Metered,
+    energy_samples,
+    subtract_idle,
+)
 from detector.lab.profile import energy
 from detector.lab.profile.base import Occasion
 from detector.lab.profile.energy import (
@@ -78,7 +84,7 @@ def test_sockets_add_up_and_a_counter_may_wrap(tmp_path):
     with EnergyMeter(rapl_counters(tmp_path), None) as meter:
         write(first, 100_000)  # over its end: 0.2 J
         write(second, 600_000)  # 0.5 J
-    assert meter.metered().whole() == {"package": pytest.approx(0.7)}
+    assert meter.metered().total() == {"package": pytest.approx(0.7)}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +115,7 @@ def test_samples_add_up_to_the_whole():
     rows = energy_samples(told, "run sample", written)
     assert len(rows) == 100
     assert {tag: sum(row.joules(tag) for row in rows) for tag in told.joules} == pytest.approx(
-        told.whole()
+        told.total()
     )
     assert sum(row.duration for row in rows) == pytest.approx(10)
     assert [row.timestamp for row in rows[:2]] == pytest.approx([1000.0, 1000.1])
@@ -118,10 +124,10 @@ def test_samples_add_up_to_the_whole():
 
 
 def test_a_long_series_is_put_together():
-    told = metered(10 * KEPT // 10 + 7, package=7.0)
+    told = metered(10 * MOST_SAMPLES // 10 + 7, package=7.0)
     rows = energy_samples(told, "run sample")
-    assert len(rows) <= KEPT
-    assert sum(row.package for row in rows) == pytest.approx(told.whole()["package"])
+    assert len(rows) <= MOST_SAMPLES
+    assert sum(row.package for row in rows) == pytest.approx(told.total()["package"])
 
 
 STEPS = {

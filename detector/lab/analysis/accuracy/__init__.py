@@ -1,1 +1,1 @@
-"""Detections held against labels (average precision) and against each other (agreement)."""
+"""Compare detections with labels: average precision, and the accuracy of track ids."""

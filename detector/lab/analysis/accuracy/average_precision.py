@@ -1,7 +1,7 @@
-"""Average precision (AP): the figures of ``eval`` and of ``compare --labels``.
+"""Compute average precision (AP) and the other figures of ``eval`` and ``compare --labels``.
 
-Classes are the scored ones: both sides are mapped already. A picture counts for a class only
-if that class was looked for in it (``LabelledPicture.labelled``). A figure is None if there is
+Labels and detections are already mapped to the scored classes. A picture counts for a class only
+if it was labelled for that class (``LabelledPicture.labelled``). A figure is None if there is
 nothing to count.
 
 faster-coco-eval computes COCO's table of precisions; our own evaluator, at IoU 0.5, computes
@@ -39,7 +39,7 @@ INSTALL = "pip install 'detect-video[eval]'"
 
 
 def check_installed() -> None:
-    """Asked before hours of inference. Raises UsageError with the command that installs it."""
+    """Check for faster-coco-eval before hours of inference. Raises UsageError if it is missing."""
     try:
         import faster_coco_eval  # noqa: F401
     except ImportError as error:
@@ -51,8 +51,8 @@ def check_installed() -> None:
 def accuracy(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
 ) -> Accuracy:
-    """Compute all figures of a dataset; means are over classes with boxes to find."""
-    found = [keep_judged(one, picture) for one, picture in zip(found, pictures, strict=True)]
+    """Compute all figures of a dataset; means are over the classes with labelled boxes."""
+    found = [_keep_labelled(one, picture) for one, picture in zip(found, pictures, strict=True)]
     table = precision_table(pictures, found, len(names))
     outcomes = [_match_class(pictures, found, class_id) for class_id in range(len(names))]
     classes = {}
@@ -66,7 +66,7 @@ def accuracy(
         ap50_interval=_interval_of_mean(outcomes, len(pictures)),
         per_class=classes,
         curves={
-            name: tuple(map(_plain, table[IOU_50, :, at, 0].tolist()))
+            name: tuple(map(_to_figure, table[IOU_50, :, at, 0].tolist()))
             for at, name in enumerate(names)
         },
         confusion=ConfusionMatrix(
@@ -75,12 +75,10 @@ def accuracy(
     )
 
 
-def keep_judged(one: Detections, picture: LabelledPicture) -> Detections:
-    """Keep the detections of classes that were looked for in the picture."""
+def _keep_labelled(found: Detections, picture: LabelledPicture) -> Detections:
     if picture.labelled is None:
-        return one
-    keep = np.isin(one.class_ids, list(picture.labelled))
-    return Detections(one.boxes[keep], one.scores[keep], one.class_ids[keep], one.names, one.cut)
+        return found
+    return found.only(np.isin(found.class_ids, list(picture.labelled)))
 
 
 def difference(figures: AveragePrecision, first: AveragePrecision) -> AveragePrecision:
@@ -91,27 +89,27 @@ def difference(figures: AveragePrecision, first: AveragePrecision) -> AveragePre
     return AveragePrecision(**{key: change(key) for key in FIGURES})
 
 
-# The places of the pictures that count for a class, and what matching made of each.
+# The indexes of the pictures that count for a class, and the matches of each.
 ClassOutcomes = tuple[NDArray[np.int64], list[Matches]]
 NOTHING = Matches(np.zeros(0), np.zeros(0, np.int8), 0)
 
 
 def _match_class(
-    pictures: Sequence[LabelledPicture], found: Sequence[Detections], class_id: int
+    pictures: Sequence[LabelledPicture], detections: Sequence[Detections], class_id: int
 ) -> ClassOutcomes:
     places = [
         at for at, one in enumerate(pictures) if one.labelled is None or class_id in one.labelled
     ]
-    rows = [_match_picture(pictures[at], found[at], class_id) for at in places]
+    rows = [_match_picture(pictures[at], detections[at], class_id) for at in places]
     return np.array(places, np.int64), rows
 
 
-def _match_picture(picture: LabelledPicture, found: Detections, class_id: int) -> Matches:
-    mine, hits = picture.class_ids == class_id, found.class_ids == class_id
-    if not hits.any() and not mine.any():
+def _match_picture(picture: LabelledPicture, detections: Detections, class_id: int) -> Matches:
+    labels, hits = picture.class_ids == class_id, detections.class_ids == class_id
+    if not hits.any() and not labels.any():
         return NOTHING
-    truth = Truth(picture.boxes[mine], picture.ignored[mine], picture.crowd[mine])
-    return judge(found.boxes[hits], found.scores[hits], truth)
+    truth = Truth(picture.boxes[labels], picture.ignored[labels], picture.crowd[labels])
+    return judge(detections.boxes[hits], detections.scores[hits], truth)
 
 
 def _count_ignored(picture: LabelledPicture, class_id: int) -> int:
@@ -132,9 +130,9 @@ def _class_accuracy(
         ap_medium=_figure(table[..., 2]),
         ap_large=_figure(table[..., 3]),
         ap50_interval=_interval(rows),
-        recall=_plain(recall(rows)),
-        recall_conf25=_plain(recall(rows, SHOWN_SCORE)),
-        precision_conf25=_plain(precision(rows, SHOWN_SCORE)),
+        recall=_to_figure(recall(rows)),
+        recall_conf25=_to_figure(recall(rows, SHOWN_SCORE)),
+        precision_conf25=_to_figure(precision(rows, SHOWN_SCORE)),
         ignored_boxes=ignored_boxes,
     )
 
@@ -161,7 +159,7 @@ def _interval_of_mean(outcomes: list[ClassOutcomes], pictures: int) -> Interval:
 
 def _percentiles(drawn: Sequence[float]) -> Interval:
     low, high = percentiles(drawn)
-    return _plain(low), _plain(high)
+    return _to_figure(low), _to_figure(high)
 
 
 def _figure(part: NDArray[np.float64]) -> Figure:
@@ -169,24 +167,24 @@ def _figure(part: NDArray[np.float64]) -> Figure:
 
 
 def _mean(values: Sequence[Figure]) -> Figure:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
-def _plain(value: float) -> Figure:
+def _to_figure(value: float) -> Figure:
     return None if math.isnan(value) else value
 
 
-# Our own evaluator: one class, one IoU threshold.
+# Our own evaluator, for one class and one IoU threshold
 
 
 def average_precision(pictures: Sequence[Matches]) -> float:
-    """Mean precision at 101 recalls, each the best at that recall or beyond; NaN without a box."""
+    """Return the mean of the best precisions at or beyond 101 recalls; NaN without a box."""
     return Ranking.of(pictures).average_precision(np.ones(len(pictures), np.int64))
 
 
 def recall(pictures: Sequence[Matches], score: float = 0.0) -> float:
-    """Share of the boxes that are detected with at least this score. NaN without a box to find."""
+    """Return the share of boxes detected with at least this score; NaN without a box."""
     wanted = sum(picture.wanted for picture in pictures)
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     return right / wanted if wanted else float("nan")
@@ -198,7 +196,7 @@ def unmatched(pictures: Sequence[Matches], score: float = 0.0) -> int:
 
 
 def precision(pictures: Sequence[Matches], score: float = 0.0) -> float:
-    """Share of right detections among those right or wrong with at least this score."""
+    """Return the share of right detections among the right and wrong of at least this score."""
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     judged = right + unmatched(pictures, score)
     return right / judged if judged else float("nan")
@@ -207,21 +205,20 @@ def precision(pictures: Sequence[Matches], score: float = 0.0) -> float:
 def interval(
     pictures: Sequence[Matches], figure: Callable[[Sequence[Matches]], float]
 ) -> tuple[float, float]:
-    """The 95 % bootstrap interval over pictures; too narrow if pictures resemble each other."""
+    """Return the 95 % bootstrap interval over pictures; too narrow if pictures are similar."""
     rng = np.random.default_rng(SEED)
     n = len(pictures)
     drawn = [figure([pictures[i] for i in rng.integers(0, n, n)]) for _ in range(RESAMPLES)]
-    low, high = np.nanpercentile(drawn, (2.5, 97.5))
-    return float(low), float(high)
+    return percentiles(drawn)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All detections of a class, best first. A sample only weighs them: nothing is sorted again."""
+    """All detections of a class, best first. Sorted once; a bootstrap sample only weights them."""
 
     right: NDArray[np.bool_]  # [m]
     wrong: NDArray[np.bool_]
-    picture: NDArray[np.int64]  # [m] the place of its picture
+    picture: NDArray[np.int64]  # [m] index of its picture
     wanted: NDArray[np.int64]  # [n] boxes of each picture
 
     @classmethod
@@ -246,7 +243,7 @@ class Ranking:
 
 
 def samples(pictures: int) -> list[NDArray[np.int64]]:
-    """How often each picture is in each sample of the bootstrap. ``interval`` draws the same."""
+    """Return how often each picture is in each bootstrap sample; ``interval`` draws the same."""
     rng = np.random.default_rng(SEED)
     return [
         np.bincount(rng.integers(0, pictures, pictures), minlength=pictures)
@@ -255,22 +252,23 @@ def samples(pictures: int) -> list[NDArray[np.int64]]:
 
 
 def percentiles(drawn: Sequence[float]) -> tuple[float, float]:
-    """Return the bounds of the middle 95 %; NaN where every figure is."""
+    """Return the bounds of the middle 95 %; NaN if all figures are NaN."""
     if np.isnan(drawn).all():
         return float("nan"), float("nan")
     low, high = np.nanpercentile(drawn, (2.5, 97.5))
     return float(low), float(high)
 
 
-# COCO's table of precisions, by faster-coco-eval. The library treats a box to ignore as a crowd.
-# Ours are of two kinds (see ``matching``), so the other kind is marked after it has read the boxes.
+# COCO's table of precisions, by faster-coco-eval. The library ignores only crowds. We also ignore
+# single boxes (see ``matching``), which we mark after it has read the labels.
 
 
 def precision_table(
-    pictures: Sequence[LabelledPicture], found: Sequence[Detections], classes: int
+    pictures: Sequence[LabelledPicture], detections: Sequence[Detections], classes: int
 ) -> NDArray[np.float64]:
-    """Precision [10, 101, classes, 4]: IoU (0.50 to 0.95), recall (0 to 1), class, area (all, below
-    32 x 32 pixels, below 96 x 96, above). NaN without a box; 100 detections of a class count."""
+    """Return precisions [10, 101, classes, 4]: IoU (0.50 to 0.95), recall (0 to 1), class, area
+    (all, below 32 x 32 pixels, below 96 x 96, above). NaN without a box; at most 100 detections of
+    a class count per picture."""
     from faster_coco_eval import COCO, COCOeval_faster
 
     class Evaluator(COCOeval_faster):  # type: ignore[misc]
@@ -281,7 +279,7 @@ def precision_table(
 
     evaluator = Evaluator(
         COCO(_coco_labels(pictures, classes)),
-        COCO(_coco_detections(pictures, found, classes)),
+        COCO(_coco_detections(pictures, detections, classes)),
         "bbox",
     )
     evaluator.evaluate()
@@ -315,10 +313,10 @@ def _coco_labels(pictures: Sequence[LabelledPicture], classes: int) -> dict[str,
 
 
 def _coco_detections(
-    pictures: Sequence[LabelledPicture], found: Sequence[Detections], classes: int
+    pictures: Sequence[LabelledPicture], detections: Sequence[Detections], classes: int
 ) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
-    for at, one in enumerate(found, 1):
+    for at, one in enumerate(detections, 1):
         parts = zip(_xywh(one.boxes), one.class_ids.tolist(), one.scores.tolist(), strict=True)
         for box, class_id, score in parts:
             more = {"score": score, "area": box[2] * box[3], "iscrowd": 0}

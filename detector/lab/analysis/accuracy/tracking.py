@@ -1,14 +1,14 @@
-"""How right the identities of tracks are: HOTA, IDF1, MOTA, switches and fragmentations.
+"""Measure the accuracy of track ids: HOTA, IDF1, MOTA, switches and fragmentations.
 
-The definitions are those of the papers, as TrackEval computes them (the tests hold its figures):
+The definitions are those of the papers, as TrackEval computes them (tests contain its figures):
 
 - HOTA (Luiten et al., 2020, arXiv:2009.07736): the mean over IoU 0.05 to 0.95 of the root of
   detection and association accuracy;
-- IDF1 (Ristani et al., 2016, arXiv:1609.01775): each track stands for one labelled object;
+- IDF1 (Ristani et al., 2016, arXiv:1609.01775): each track is assigned to one labelled object;
 - MOTA, id switches and fragmentations (Bernardin and Stiefelhagen, 2008: CLEAR MOT).
 
-IDF1 and the last three are at IoU 0.5. A box matches a labelled one of its own class only. What
-lies on a box that is to be ignored counts as neither right nor wrong.
+All but HOTA are at IoU 0.5. Boxes match only within a class. A detection that matches a box to
+ignore counts as neither right nor wrong.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from detector.core.types import Detections, LabelledPicture
 from detector.lab.session.evaluation import TrackAccuracy
 
 ALPHAS = np.arange(0.05, 0.99, 0.05)
-LEAST = 0.5  # IoU of a match, but for HOTA
+LEAST_IOU = 0.5  # of a match, except in HOTA
 EPSILON = float(np.finfo(float).eps)
 
 Numbers = NDArray[np.int64]
 
 
 class TrackedFrame(NamedTuple):
-    """One frame: labelled objects and tracks as numbers from 0, and how their boxes overlap."""
+    """One frame: labelled objects and tracks as numbers from 0, and the IoU of their boxes."""
 
     objects: Numbers  # [n]
     tracks: Numbers  # [m]
-    overlap: Floats  # [n, m], 0 for boxes of two classes
+    overlap: Floats  # [n, m], 0 between classes
 
 
 def track_accuracy(
-    pictures: Sequence[LabelledPicture], found: Sequence[Detections]
+    pictures: Sequence[LabelledPicture], detections: Sequence[Detections]
 ) -> TrackAccuracy:
-    moments, objects, tracks = _moments(pictures, found)
-    hota, detection, association = _hota(moments, objects, tracks)
-    labelled = sum(len(one.objects) for one in moments)
-    boxes = sum(len(one.tracks) for one in moments)
-    matches, switches, fragmentations = _clear(moments, objects)
-    right = _identified(moments, objects, tracks)
+    frames, objects, tracks = _number_tracks(pictures, detections)
+    hota, detection, association = _hota(frames, objects, tracks)
+    labelled = sum(len(one.objects) for one in frames)
+    boxes = sum(len(one.tracks) for one in frames)
+    matches, switches, fragmentations = _count_clear_mot(frames, objects)
+    identified = _count_identified(frames, objects, tracks)
     return TrackAccuracy(
         hota=hota,
         detection=detection,
         association=association,
-        idf1=2 * right / (labelled + boxes) if labelled + boxes else None,
+        idf1=2 * identified / (labelled + boxes) if labelled + boxes else None,
         mota=(2 * matches - boxes - switches) / labelled if labelled else None,
         switches=switches,
         fragmentations=fragmentations,
@@ -60,91 +60,91 @@ def track_accuracy(
     )
 
 
-def _moments(
-    pictures: Sequence[LabelledPicture], found: Sequence[Detections]
+def _number_tracks(
+    pictures: Sequence[LabelledPicture], detected: Sequence[Detections]
 ) -> tuple[list[TrackedFrame], int, int]:
     objects: dict[tuple[int, int], int] = {}
     tracks: dict[int, int] = {}
-    moments = []
-    for picture, detections in zip(pictures, found, strict=True):
+    frames = []
+    for picture, detections in zip(pictures, detected, strict=True):
         assert picture.track_ids is not None
         assert detections.track_ids is not None
-        followed = detections.only(detections.track_ids >= 0)
+        tracked = detections.only(detections.track_ids >= 0)
         if picture.labelled is not None:
-            followed = followed.only(np.isin(followed.class_ids, list(picture.labelled)))
-        overlap = overlaps(picture.boxes, followed.boxes.astype(np.float64))
-        overlap *= picture.class_ids[:, None] == followed.class_ids[None]
-        excused = picture.ignored | picture.crowd
-        rows, columns = assign(np.where(overlap >= LEAST - EPSILON, overlap, 0))
-        counts = np.ones(len(followed), bool)
-        counts[columns[excused[rows]]] = False
-        kept = np.flatnonzero(~excused)
-        names = [(int(picture.class_ids[i]), int(picture.track_ids[i])) for i in kept]
-        assert followed.track_ids is not None
-        moments.append(
+            tracked = tracked.only(np.isin(tracked.class_ids, list(picture.labelled)))
+        overlap = overlaps(picture.boxes, tracked.boxes.astype(np.float64))
+        overlap *= picture.class_ids[:, None] == tracked.class_ids[None]
+        ignored = picture.ignored | picture.crowd
+        rows, columns = assign(np.where(overlap >= LEAST_IOU - EPSILON, overlap, 0))
+        counts = np.ones(len(tracked), bool)
+        counts[columns[ignored[rows]]] = False
+        labelled = np.flatnonzero(~ignored)
+        keys = [(int(picture.class_ids[i]), int(picture.track_ids[i])) for i in labelled]
+        assert tracked.track_ids is not None
+        frames.append(
             TrackedFrame(
-                np.array([objects.setdefault(one, len(objects)) for one in names], np.int64),
+                np.array([objects.setdefault(one, len(objects)) for one in keys], np.int64),
                 np.array(
                     [
                         tracks.setdefault(one, len(tracks))
-                        for one in followed.track_ids[counts].tolist()
+                        for one in tracked.track_ids[counts].tolist()
                     ],
                     np.int64,
                 ),
-                overlap[kept][:, counts],
+                overlap[labelled][:, counts],
             )
         )
-    return moments, len(objects), len(tracks)
+    return frames, len(objects), len(tracks)
 
 
-def _hota(moments: Sequence[TrackedFrame], objects: int, tracks: int) -> tuple[float, float, float]:
-    """HOTA, and the accuracies of detection and association, as means over ``ALPHAS``."""
-    together = np.zeros((objects, tracks))
-    of_object, of_track = np.zeros((objects, 1)), np.zeros((1, tracks))
-    for one in moments:
-        whole = one.overlap.sum(0)[None] + one.overlap.sum(1)[:, None] - one.overlap
-        share = np.divide(one.overlap, whole, out=np.zeros_like(whole), where=whole > EPSILON)
-        together[np.ix_(one.objects, one.tracks)] += share
-        of_object[one.objects] += 1
-        of_track[0, one.tracks] += 1
-    fit = together / np.maximum(of_object + of_track - together, EPSILON)
+def _hota(frames: Sequence[TrackedFrame], objects: int, tracks: int) -> tuple[float, float, float]:
+    """Return HOTA and the accuracies of detection and association, as means over ``ALPHAS``."""
+    potential = np.zeros((objects, tracks))
+    object_counts, track_counts = np.zeros((objects, 1)), np.zeros((1, tracks))
+    for frame in frames:
+        union = frame.overlap.sum(0)[None] + frame.overlap.sum(1)[:, None] - frame.overlap
+        share = np.divide(frame.overlap, union, out=np.zeros_like(union), where=union > EPSILON)
+        potential[np.ix_(frame.objects, frame.tracks)] += share
+        object_counts[frame.objects] += 1
+        track_counts[0, frame.tracks] += 1
+    alignment = potential / np.maximum(object_counts + track_counts - potential, EPSILON)
     matched = np.zeros((len(ALPHAS), objects, tracks))
-    for one in moments:
-        rows, columns = assign(fit[np.ix_(one.objects, one.tracks)] * one.overlap)
-        close = one.overlap[rows, columns] >= ALPHAS[:, None] - EPSILON
-        matched[:, one.objects[rows], one.tracks[columns]] += close
-    right = matched.sum(axis=(1, 2))
-    detection = right / np.maximum(of_object.sum() + of_track.sum() - right, 1)
-    joint = matched / np.maximum(of_object + of_track - matched, 1)
-    association = (matched * joint).sum(axis=(1, 2)) / np.maximum(right, 1)
+    for frame in frames:
+        rows, columns = assign(alignment[np.ix_(frame.objects, frame.tracks)] * frame.overlap)
+        close = frame.overlap[rows, columns] >= ALPHAS[:, None] - EPSILON
+        matched[:, frame.objects[rows], frame.tracks[columns]] += close
+    correct = matched.sum(axis=(1, 2))
+    detection = correct / np.maximum(object_counts.sum() + track_counts.sum() - correct, 1)
+    similarity = matched / np.maximum(object_counts + track_counts - matched, 1)
+    association = (matched * similarity).sum(axis=(1, 2)) / np.maximum(correct, 1)
     hota = np.sqrt(detection * association)
     return float(hota.mean()), float(detection.mean()), float(association.mean())
 
 
-def _clear(moments: Sequence[TrackedFrame], objects: int) -> tuple[int, int, int]:
-    """Matches, switches and fragmentations. A match of the frame before is kept where it can be."""
+def _count_clear_mot(frames: Sequence[TrackedFrame], objects: int) -> tuple[int, int, int]:
+    """Count matches, switches and fragmentations, preferring the previous frame's matches."""
     matches = switches = 0
-    last, before = np.full(objects, -1), np.full(objects, -1)
+    last, previous = np.full(objects, -1), np.full(objects, -1)
     parts = np.zeros(objects, np.int64)
-    for one in moments:
-        if not len(one.objects) or not len(one.tracks):
+    for frame in frames:
+        if not len(frame.objects) or not len(frame.tracks):
             continue
-        close = one.overlap >= LEAST - EPSILON
-        kept = before[one.objects][:, None] == one.tracks[None]
-        rows, columns = assign(np.where(close, one.overlap + 1000 * kept, 0))
-        seen, tracks = one.objects[rows], one.tracks[columns]
-        switches += int(np.count_nonzero((last[seen] >= 0) & (last[seen] != tracks)))
-        parts[seen] += before[seen] < 0
-        before[:] = -1
-        last[seen] = before[seen] = tracks
+        close = frame.overlap >= LEAST_IOU - EPSILON
+        same = previous[frame.objects][:, None] == frame.tracks[None]
+        rows, columns = assign(np.where(close, frame.overlap + 1000 * same, 0))
+        matched, tracks = frame.objects[rows], frame.tracks[columns]
+        switches += int(np.count_nonzero((last[matched] >= 0) & (last[matched] != tracks)))
+        parts[matched] += previous[matched] < 0
+        previous[:] = -1
+        last[matched] = previous[matched] = tracks
         matches += len(rows)
     return matches, switches, int((parts[parts > 0] - 1).sum())
 
 
-def _identified(moments: Sequence[TrackedFrame], objects: int, tracks: int) -> int:
-    """Boxes that lie on the object that their track stands for."""
-    together = np.zeros((objects, tracks))
-    for one in moments:
-        together[np.ix_(one.objects, one.tracks)] += one.overlap >= LEAST - EPSILON
-    rows, columns = assign(together)
-    return int(together[rows, columns].sum())
+def _count_identified(frames: Sequence[TrackedFrame], objects: int, tracks: int) -> int:
+    """Count the boxes that match the object to which their track is assigned."""
+    matches = np.zeros((objects, tracks))
+    for frame in frames:
+        matches[np.ix_(frame.objects, frame.tracks)] += frame.overlap >= LEAST_IOU - EPSILON
+    rows, columns = assign(matches)
+    return int(matches[rows, columns].sum())

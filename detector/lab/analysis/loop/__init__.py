@@ -1,1 +1,1 @@
-"""What the spans of a run say: activities, critical path; and what runs in turns say."""
+"""Facts from the spans of a run (activities, critical path), and from alternating runs."""

@@ -1,16 +1,14 @@
-"""A run as a graph of stage calls: what each had to wait for, by the rules of the loop.
+"""A run as a graph of stage calls, with edges to the calls that each had to wait for.
 
-A call starts when the last of its predecessors is done: the call before it on its thread (program
-order), the stage that made its data, and the call that gave back the room that it needed (bounded
-queues push back, and requests and pictures come from pools). The rules are those of
-``loop/overlapped.py``; threads are those of the calls, and nothing is guessed from the clock. Below
-the graph are other views of the same calls: the depths of queues, and the durations of each stage.
+A call starts when the last of its predecessors is done: the previous call of its thread (program
+order), the stage that made its data, and the call that released what it needs (room in a bounded
+queue, or a request or picture of a pool). The rules are those of ``loop/overlapped.py``; nothing is
+inferred from times. This file also computes the depths of queues and the durations of stages.
 """
 
 from __future__ import annotations
 
 import bisect
-import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -35,8 +33,8 @@ REQUEST = "request given back"
 IMAGE = "picture given back"
 BATCH_ROOM = "room for a filled batch"
 RESULT_ROOM = "room for a result"
-# How people read them; sessions hold the names above.
-SHOWN = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free image"}
+# Names in reports; sessions contain those above.
+DISPLAY_NAMES = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free image"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,8 @@ class LoopShape:
 
 
 class OffCpu(NamedTuple):
-    """Time of a call's thread: ``off_cpu_ns`` without a core, of it ``ready_ns`` ready for one."""
+    """Time of a call: ``off_cpu_ns`` its thread had no core, for ``ready_ns`` of them it waited for
+    one. ``library_ns``: CPU time of library threads."""
 
     off_cpu_ns: int
     ready_ns: int
@@ -66,7 +65,7 @@ class OffCpu(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """One call of a stage. ``number``: of the frame or, for infer, batch. ``spent``: if known."""
+    """One call of a stage. ``number``: of its frame or, for infer, its batch."""
 
     stage: str
     number: int
@@ -91,92 +90,77 @@ class ActivityGraph:
     activities: Sequence[Activity]
     edges: Sequence[Sequence[Edge]]
 
-    def when(self, edge: Edge) -> int:
+    def time_of(self, edge: Edge) -> int:
         before = self.activities[edge.before]
         return before.start_ns if edge.at_start else before.end_ns
 
-    def order(self) -> list[int]:
-        waiting = [len(edges) for edges in self.edges]
-        after: list[list[int]] = [[] for _ in self.edges]
-        for at, edges in enumerate(self.edges):
-            for edge in edges:
-                after[edge.before].append(at)
-        ready = [at for at, count in enumerate(waiting) if not count]  # sorted, so already a heap
-        found = []
-        while ready:
-            at = heapq.heappop(ready)
-            found.append(at)
-            for other in after[at]:
-                waiting[other] -= 1
-                if not waiting[other]:
-                    heapq.heappush(ready, other)
-        return found
-
     def binding(self, at: int) -> Edge | None:
-        """The predecessor that was done last, which is why the activity did not start earlier."""
-        return max(self.edges[at], key=self.when, default=None)
+        """Return the edge to the predecessor that ended last, which delayed the activity."""
+        return max(self.edges[at], key=self.time_of, default=None)
 
 
 def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Activity]:
-    """Return the work spans of one source by start; a stage that ran inside another is left out."""
+    """Return the work spans of one source by start, without stages nested in another."""
     rows = len(columns["kind"])
-    told = [columns.get(name, np.full(rows, NOT_KNOWN)) for name in THREAD_TIMES]
+    columns_of_cpu = [columns.get(name, np.full(rows, NOT_KNOWN)) for name in THREAD_TIMES]
     picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
     threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
-    found = []
+    activities = []
     for t, s, i, start, end, off, ready, library in zip(
         columns["thread"][picked].tolist(),
         columns["stage"][picked].tolist(),
         columns["index"][picked].tolist(),
         columns["start_ns"][picked].tolist(),
         columns["end_ns"][picked].tolist(),
-        *(column[picked].tolist() for column in told),
+        *(column[picked].tolist() for column in columns_of_cpu),
         strict=True,
     ):
         spent = None
         if off != NOT_KNOWN and ready != NOT_KNOWN:
             spent = OffCpu(off, ready, None if library == NOT_KNOWN else library)
-        found.append(Activity(stages[s], i, threads[t], start, end, spent))
-    found.sort(key=lambda one: (one.start_ns, one.end_ns))
-    return _outermost(found)
+        activities.append(Activity(stages[s], i, threads[t], start, end, spent))
+    activities.sort(key=lambda one: (one.start_ns, one.end_ns))
+    return _drop_nested(activities)
 
 
-def _outermost(found: list[Activity]) -> list[Activity]:
-    last: dict[str, int] = {}  # thread -> the place of its last call that is kept
-    kept: list[Activity] = []
-    for one in found:
+def _drop_nested(activities: list[Activity]) -> list[Activity]:
+    last: dict[str, int] = {}  # thread -> index of its last call in ``outermost``
+    outermost: list[Activity] = []
+    for one in activities:
         at = last.get(one.thread)
-        if at is None or one.start_ns >= kept[at].end_ns:
-            last[one.thread] = len(kept)
-            kept.append(one)
-        elif (outer := kept[at].spent) and one.spent:
+        if at is None or one.start_ns >= outermost[at].end_ns:
+            last[one.thread] = len(outermost)
+            outermost.append(one)
+        elif (outer := outermost[at].spent) and one.spent:
             both = outer.off_cpu_ns + one.spent.off_cpu_ns, outer.ready_ns + one.spent.ready_ns
-            kept[at] = kept[at]._replace(spent=OffCpu(*both, outer.library_ns))
-    return kept
+            outermost[at] = outermost[at]._replace(spent=OffCpu(*both, outer.library_ns))
+    return outermost
 
 
 def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> ActivityGraph:
-    """Return the graph of one source's run. An activity has no edge to one that was not kept."""
-    rules = _Rules(activities, shape)
+    """Return the graph of one source's run. Edges to activities that are missing are omitted."""
+    rules = _EdgeRules(activities, shape)
     return ActivityGraph(activities, [list(rules.edges(at)) for at in range(len(activities))])
 
 
 class Batches:
-    """The frames of each batch, and which of them were inferred: only these have a head. Others
-    (--infer-every, --skip-still) take no row, so that a batch spans more frames."""
+    """The frames of each batch, and which of them were inferred; only these have a head call. The
+    others (--infer-every, --skip-still) need no row of the batch, so it spans more frames."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)
         for one in activities:
             numbers[one.stage].add(one.number)
         # The last read finds the end of the source; it may be the first call of a batch.
-        behind = numbers[PREPROCESS] | numbers[NMS]
-        self.frames = 1 + min(max(numbers[READ], default=-1), max(behind, default=-1))
+        after_inference = numbers[PREPROCESS] | numbers[NMS]
+        self.frames = 1 + min(max(numbers[READ], default=-1), max(after_inference, default=-1))
         self._inferred = numbers[HEAD]
-        spared = numbers[NMS] - numbers[HEAD]
-        self._firsts = self._reaching(shape) if spared else range(0, self.frames + 1, shape.batch)
+        skipped = numbers[NMS] - numbers[HEAD]
+        self._firsts = (
+            self._find_firsts(shape) if skipped else range(0, self.frames + 1, shape.batch)
+        )
 
-    def _reaching(self, shape: LoopShape) -> list[int]:
+    def _find_firsts(self, shape: LoopShape) -> list[int]:
         firsts, rows, most = [0], 0, longest_batch(shape.batch, shape.images)
         for frame in range(self.frames + 1):
             if rows == shape.batch or frame - firsts[-1] == most:
@@ -204,67 +188,71 @@ class Batches:
         return [frame for frame in self.members(batch) if frame in self._inferred]
 
 
-class _Rules:
+class _EdgeRules:
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         self._activities, self._shape = activities, shape
         self._order = in_order(one.stage for one in activities)
-        self._at = {(one.stage, one.number): at for at, one in enumerate(activities)}
+        self._places = {(one.stage, one.number): at for at, one in enumerate(activities)}
         self._batches = Batches(activities, shape)
-        # The calls after which requests were returned: the head of each batch's last row. For a
-        # batch without a row it was not before the last read.
+        # The calls that returned the requests, by end: the head of each batch's last row, or the
+        # last read of a batch without rows.
         calls = [at for at, one in enumerate(activities) if one.stage in (READ, HEAD)]
         last = {self._batches.of(activities[at].number): at for at in calls}
-        self._given_back = sorted(last.values(), key=lambda at: activities[at].end_ns)
+        self._returned = sorted(last.values(), key=lambda at: activities[at].end_ns)
         self._hand_overs = hand_overs(activities, self._batches)
-        self._done_before = {taken: done for done, taken in self._hand_overs.values()}
-        self._before: dict[int, int] = {}
+        self._handed_by = {taken: done for done, taken in self._hand_overs.values()}
+        self._previous: dict[int, int] = {}
         before: dict[str, int] = {}
         for at, one in enumerate(activities):
             if one.thread in before:
-                self._before[at] = before[one.thread]
+                self._previous[at] = before[one.thread]
             before[one.thread] = at
 
     def edges(self, at: int) -> Iterator[Edge]:
         one = self._activities[at]
-        if at in self._before:
-            yield Edge(self._before[at], PROGRAM)
+        if at in self._previous:
+            yield Edge(self._previous[at], PROGRAM)
         if self._shape.sync:
             return
         if one.stage == READ:
-            yield from self._reading(one.number)
+            yield from self._edges_of_read(one.number)
         elif one.stage == INFER:
-            yield from self._inferring(at, one.number)
-        elif at in self._done_before:
-            yield Edge(self._done_before[at], DATA)
+            yield from self._edges_of_infer(at, one.number)
+        elif at in self._handed_by:
+            yield Edge(self._handed_by[at], DATA)
 
-    def _reading(self, frame: int) -> Iterator[Edge]:
+    def _edges_of_read(self, frame: int) -> Iterator[Edge]:
         shape = self._shape
-        yield from self._edge(self._last_of_frame(), frame - shape.images, IMAGE)
+        yield from self._find_edge(self._find_last_stage(), frame - shape.images, IMAGE)
         if not self._batches.begins(frame):
             return
         batch = self._batches.of(frame)
-        if 0 <= batch - shape.requests < len(self._given_back):
-            yield Edge(self._given_back[batch - shape.requests], REQUEST)
+        if 0 <= batch - shape.requests < len(self._returned):
+            yield Edge(self._returned[batch - shape.requests], REQUEST)
         # The queue had room as soon as a worker took the batch ``queue_batches`` places ahead.
-        yield from self._edge(INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True)
+        yield from self._find_edge(
+            INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True
+        )
 
-    def _inferring(self, at: int, batch: int) -> Iterator[Edge]:
+    def _edges_of_infer(self, at: int, batch: int) -> Iterator[Edge]:
         members = self._batches.members(batch)
-        if members:  # one that has no row is only read
+        if members:
             last = members[-1]
-            is_row = (PREPROCESS, last) in self._at
-            yield from self._edge(PREPROCESS if is_row else READ, last, DATA)
-        if at in self._before:
+            is_row = (PREPROCESS, last) in self._places
+            yield from self._find_edge(PREPROCESS if is_row else READ, last, DATA)
+        if at in self._previous:
             # The queue had room for this worker's last result when the writer took an earlier one.
-            last = self._batches.of_call(self._activities[self._before[at]])
+            last = self._batches.of_call(self._activities[self._previous[at]])
             if (earlier := self._hand_overs.get(last - self._shape.results)) is not None:
                 yield Edge(earlier[1], RESULT_ROOM, at_start=True)
 
-    def _last_of_frame(self) -> str:
-        return next((one for one in reversed(self._order) if (one, 0) in self._at), NMS)
+    def _find_last_stage(self) -> str:
+        return next((one for one in reversed(self._order) if (one, 0) in self._places), NMS)
 
-    def _edge(self, stage: str, index: int, cause: str, at_start: bool = False) -> Iterator[Edge]:
-        at = self._at.get((stage, index)) if index >= 0 else None
+    def _find_edge(
+        self, stage: str, index: int, cause: str, at_start: bool = False
+    ) -> Iterator[Edge]:
+        at = self._places.get((stage, index)) if index >= 0 else None
         if at is not None:
             yield Edge(at, cause, at_start)
 
@@ -286,13 +274,12 @@ def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, tu
 
 
 def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
-    """[F] int64: when each frame was done, in nanoseconds of the clock, by frame."""
-    done = _ends(activities)
+    """Return when each frame was done, in nanoseconds [F], by frame."""
+    done = _find_ends(activities)
     return np.array([done[index] for index in sorted(done)], np.int64)
 
 
-def _ends(activities: Sequence[Activity]) -> dict[int, int]:
-    """Frame -> when it was done, in nanoseconds."""
+def _find_ends(activities: Sequence[Activity]) -> dict[int, int]:
     stages, done = ends_of_frames({one.stage for one in activities}), dict[int, int]()
     for one in activities:
         if one.stage in stages:
@@ -300,18 +287,18 @@ def _ends(activities: Sequence[Activity]) -> dict[int, int]:
     return done
 
 
-# How full the loop's queues were over time, from the spans of its stages.
+# The depths of the loop's queues over time
 
 FILLED = "batches waiting for inference"  # preprocessed, not yet in the engine
 RESULTS = "results waiting for the writer"
 IN_FLIGHT = "frames in flight"  # read, not yet written
 
 Steps = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""(times in nanoseconds, ascending; the depth from each of them on)."""
+"""Times in nanoseconds, ascending, and the depth from each time on."""
 
 
 def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]:
-    """The depth of each queue as steps. In the plain loop there are only frames in flight."""
+    """Return the depth of each queue over time; the plain loop has only frames in flight."""
     changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     batches = Batches(activities, shape)
     inferred = [batches.inferred(one.number) for one in activities if one.stage == INFER]
@@ -325,7 +312,7 @@ def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]
             changes[FILLED].append((one.start_ns, -1))
     for done, taken in hand_overs(activities, batches).values():
         changes[RESULTS] += [(activities[done].end_ns, 1), (activities[taken].start_ns, -1)]
-    changes[IN_FLIGHT] += [(when, -1) for when in _ends(activities).values()]
+    changes[IN_FLIGHT] += [(when, -1) for when in _find_ends(activities).values()]
     names = (IN_FLIGHT,) if shape.sync else (FILLED, RESULTS, IN_FLIGHT)
     return {name: _steps(changes[name]) for name in names}
 
@@ -335,13 +322,6 @@ def _steps(changes: list[tuple[int, int]]) -> Steps:
         sorted(changes, key=lambda change: (change[0], -change[1])), np.int64
     ).reshape(-1, 2)
     return ordered[:, 0], np.cumsum(ordered[:, 1])
-
-
-def mean_depth(steps: Steps) -> float:
-    times, levels = steps
-    if len(times) < 2 or times[-1] == times[0]:
-        return 0.0
-    return float(np.sum(levels[:-1] * np.diff(times)) / (times[-1] - times[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,31 +355,31 @@ def queue_curves(activities: Sequence[Activity], shape: LoopShape) -> list[Queue
 def _queue_curve(name: str, steps: Steps, room: int, begin: int) -> QueueCurve:
     times, levels = steps
     edges = np.linspace(times[0], times[-1], min(QUEUE_BINS, len(times) - 1) + 1)
-    # The area below the steps up to each time: a bin's mean is a difference of two of them.
+    # The area below the steps up to each time; a bin's mean is from a difference of two areas.
     area = np.concatenate([[0.0], np.cumsum(levels[:-1] * np.diff(times))])
     at = np.clip(np.searchsorted(times, edges, side="right") - 1, 0, len(times) - 1)
     means = np.diff(area[at] + levels[at] * (edges - times[at])) / np.diff(edges)
-    seen = [levels[a : max(a, b) + 1] for a, b in itertools.pairwise(at)]
-    lasting = np.diff(times)
-    whole = float(lasting.sum())
+    in_bins = [levels[a : max(a, b) + 1] for a, b in itertools.pairwise(at)]
+    durations = np.diff(times)
+    whole = float(durations.sum())
     return QueueCurve(
         name,
         ((edges[:-1] + edges[1:]) / 2e9 - begin / 1e9).tolist(),
         np.maximum(means, 0.0).tolist(),
-        [int(part.min()) for part in seen],
-        [int(part.max()) for part in seen],
+        [int(part.min()) for part in in_bins],
+        [int(part.max()) for part in in_bins],
         room,
-        mean_depth(steps),
-        float(lasting[levels[:-1] >= room].sum()) / whole,
-        float(lasting[levels[:-1] <= 0].sum()) / whole,
+        float(area[-1]) / whole,
+        float(durations[levels[:-1] >= room].sum()) / whole,
+        float(durations[levels[:-1] <= 0].sum()) / whole,
     )
 
 
-# The durations of each stage: counts, sums and percentiles, as in the table of the lab's tools.
+# The durations of each stage
 
 
 def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.float64]:
-    """[N] float64: milliseconds of every recorded call of a stage, by start."""
+    """Return the milliseconds [N] of every recorded call of a stage, by start."""
     return _durations_by_stage(columns).get(stage, np.zeros(0))
 
 
@@ -414,8 +394,8 @@ def _durations_by_stage(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[n
 
 
 def step_rows(columns: dict[str, NDArray[Any]]) -> list[StepRow]:
-    found = _durations_by_stage(columns)
-    calls = {stage: found[stage] for stage in in_order(found) if stage in found}
+    durations = _durations_by_stage(columns)
+    calls = {stage: durations[stage] for stage in in_order(durations) if stage in durations}
     whole = sum(float(values.sum()) for values in calls.values()) or 1.0
     return [
         StepRow(
@@ -444,7 +424,7 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
 
 
 def frame_times_ms(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """[F] float64: ms from each frame's read to its last stage's end, of the first source."""
+    """Return the ms [F] from each frame's read to its last stage's end, of the first source."""
     frames = find_frame_times(columns)
     own = frames[frames[:, 0] == 0]
     times: NDArray[np.float64] = (own[:, 3] - own[:, 2]) / 1e6

@@ -1,9 +1,9 @@
-"""nvprof's dependency table by call of CUDA: each call's, kernel's and copy's time on the critical
+"""Make a table of CUDA calls like nvprof's: how long each call, kernel and copy was on the critical
 path of its process, and how long each call waited for the GPU.
 
-The path is walked from its end: from a waiting call to the GPU work that it waited for, from GPU
-work to the later of its stream's work before and the call that launched it, from a call to the one
-before it on its thread. The time between two of them is the host's own.
+The path is walked from its end: from a waiting call to the GPU work that it waited for; from GPU
+work to the previous work of its stream or to its launch, whichever ended last; from a call to the
+previous one of its thread. Time between them is attributed to the host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OTHER, HAND_OVER = "<other>", "<hand-over to the GPU>"
 PHASES = ("start-up", "steady state", "tear-down")
 WAITS = re.compile(r"Synchronize|^cu(da)?Memcpy(?!.*Async)|^cu(da)?Memset(?!.*Async)")
 
-One = TypeVar("One", CudaCall, DeviceWork)
+Ended = TypeVar("Ended", CudaCall, DeviceWork)
 Piece = tuple[str, int, int]
 """Name, start, end: a stretch of the path."""
 
@@ -31,10 +31,10 @@ Piece = tuple[str, int, int]
 def call_rows(
     calls: Sequence[CudaCall], works: Sequence[DeviceWork], edges: Sequence[int]
 ) -> list[CallRow]:
-    """The rows of each phase, the longest on the path first. ``edges``: the phases' bounds."""
+    """Return rows by phase, the longest on the path first. ``edges``: the phases' bounds."""
     if not calls:
         return []
-    walk = _Walk(_outermost(calls), works)
+    walk = _Walk(_drop_nested(calls), works)
     on_path: dict[int, Counter[str]] = defaultdict(Counter)
     for name, start, end in walk.pieces(edges[0], edges[-1]):
         for phase, (begin, until) in enumerate(pairwise(edges)):
@@ -56,16 +56,16 @@ def call_rows(
     return rows
 
 
-def _outermost(calls: Iterable[CudaCall]) -> list[CudaCall]:
-    """Return outermost calls only, without nested ones: the runtime calls the driver."""
-    found: list[CudaCall] = []
+def _drop_nested(calls: Iterable[CudaCall]) -> list[CudaCall]:
+    """Return the outermost calls; the CUDA runtime calls the driver inside them."""
+    outermost: list[CudaCall] = []
     ends: dict[int, int] = {}
     for call in sorted(calls, key=lambda one: (one.thread, one.start, -one.end)):
         until = ends.get(call.thread)
         if until is None or call.end > until or call.start >= until:
-            found.append(call)
+            outermost.append(call)
             ends[call.thread] = call.end if until is None else max(until, call.end)
-    return found
+    return outermost
 
 
 class _Walk:
@@ -80,77 +80,77 @@ class _Walk:
         for work in self._works:
             self._of_stream[work.stream].append(work)
 
-    def awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
-        """Return the GPU work that the call waited for: the last to end within it, else its own."""
-        work = _last(self._works, until)
+    def find_awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
+        """Return the last GPU work to end within the call for which the call waited."""
+        work = _find_last(self._works, until)
         while work is not None and work.end > call.start:
             launch = self._launches.get(work.correlation)
             if launch is call or (
                 WAITS.search(call.name) and (launch is None or launch.start < call.start)
             ):
                 return work
-            work = _last(self._works, work.end - 1)
+            work = _find_last(self._works, work.end - 1)
         return None
 
     def waited_ns(self, call: CudaCall) -> int:
-        work = self.awaited(call, call.end)
+        work = self.find_awaited(call, call.end)
         return 0 if work is None else work.end - call.start
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
-        """Yield the path between two moments, from its end; without gaps."""
-        now, node = end, self._latest(end)
-        seen: set[CudaCall | DeviceWork] = set()
-        while node is not None and now > begin and node not in seen:
-            seen.add(node)
+        """Yield the path between two times, from its end, without gaps."""
+        now, node = end, self._find_latest(end)
+        visited: set[CudaCall | DeviceWork] = set()
+        while node is not None and now > begin and node not in visited:
+            visited.add(node)
             if node.end < now:
                 yield OTHER, node.end, now
                 now = node.end
             if isinstance(node, DeviceWork):
                 yield node.name, node.start, now
                 now = min(now, node.start)
-                node, launch = self._before_work(node)
+                node, launch = self._find_previous_of_work(node)
                 if launch is not None:
                     if launch.end < now:
                         yield HAND_OVER, launch.end, now
                     now = min(now, launch.end)
                     yield launch.name, launch.start, now
                     now = min(now, launch.start)
-                    node = self._before_call(launch, now)
+                    node = self._find_previous_call(launch, now)
                 continue
-            work = self.awaited(node, min(now, node.end))
-            if work is not None and work not in seen:
+            work = self.find_awaited(node, min(now, node.end))
+            if work is not None and work not in visited:
                 yield node.name, work.end, now
                 now, node = work.end, work
                 continue
             yield node.name, node.start, now
             now = min(now, node.start)
-            node = self._before_call(node, now)
+            node = self._find_previous_call(node, now)
         if now > begin:
             yield OTHER, begin, now
 
-    def _latest(self, end: int) -> CudaCall | DeviceWork | None:
-        ended = [one for one in (_last(self.calls, end), _last(self._works, end)) if one]
+    def _find_latest(self, end: int) -> CudaCall | DeviceWork | None:
+        ended = [one for one in (_find_last(self.calls, end), _find_last(self._works, end)) if one]
         return max(ended, key=attrgetter("end"), default=None)
 
-    def _before_call(self, call: CudaCall, now: int) -> CudaCall | None:
-        return _last(self._of_thread[call.thread], now) or _last(self.calls, now)
+    def _find_previous_call(self, call: CudaCall, now: int) -> CudaCall | None:
+        return _find_last(self._of_thread[call.thread], now) or _find_last(self.calls, now)
 
-    def _before_work(
+    def _find_previous_of_work(
         self, work: DeviceWork
     ) -> tuple[CudaCall | DeviceWork | None, CudaCall | None]:
-        """Return what the work waited for, or the call that launched it if that was last."""
+        """Return what the work waited for, or the call that launched it if that ended last."""
         launch = self._launches.get(work.correlation)
-        before = _last(self._of_stream[work.stream], work.start)
+        before = _find_last(self._of_stream[work.stream], work.start)
         before = None if before is work else before
         if launch is None:
-            ended = [one for one in (before, _last(self.calls, work.start)) if one is not None]
+            ended = [one for one in (before, _find_last(self.calls, work.start)) if one is not None]
             return max(ended, key=attrgetter("end"), default=None), None
         if before is not None and before.end >= launch.end:
             return before, None
         return None, launch
 
 
-def _last(ordered: Sequence[One], until: int) -> One | None:
-    """Return the last that ended until then. ``ordered``: by their ends."""
+def _find_last(ordered: Sequence[Ended], until: int) -> Ended | None:
+    """Return the last item that ended by ``until``; ``ordered``: by end."""
     at = bisect_right(ordered, until, key=attrgetter("end"))
     return ordered[at - 1] if at else None

@@ -1,8 +1,8 @@
 """The critical path: the chain of calls and hand-overs that the run's wall time consists of.
 
 It is walked backwards from the last frame written; each call leads to the predecessor that ended
-last. The time between is a hand-over (waking a thread, a lock, the interpreter), booked as the
-call's wait with its cause. Self times and waits add up to the wall time exactly.
+last. The time between is a hand-over (waking a thread, a lock, the interpreter), counted as the
+call's wait, with its cause. Self times and waits add up to the wall time exactly.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
         return None
     began = min(one.start_ns for one in graph.activities)
     ended = max(one.end_ns for one in graph.activities)
-    start, end = _steady(graph, written.tolist())
+    start, end = _find_steady_state(graph, written.tolist())
     last = max(
         (at for at, one in enumerate(graph.activities) if one.end_ns <= end),
         key=lambda at: graph.activities[at].end_ns,
@@ -104,7 +104,7 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
     steps = _walk(graph, last, start, end)
     path = CriticalPath(
         steps,
-        _by_stage(graph, steps),
+        _sum_by_stage(graph, steps),
         end - start,
         start - began,
         ended - end,
@@ -114,8 +114,8 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
     return path
 
 
-def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """From the first frame's end to the last one written while there was one to read."""
+def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
+    """Return the bounds: the ends of the first frame and of the last one before reading ended."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]
@@ -127,15 +127,15 @@ def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
 
 
 def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[PathCall]:
-    """Return the steps from last to first, clipped to [start, end]. In a damaged recording whose
-    calls wait in a circle, the rest is the wait of the call that repeats."""
-    steps, at, until, seen = [], last, end, set()
+    """Return the steps from last to first, clipped to [start, end]. If calls of a damaged recording
+    wait in a circle, the rest counts as the wait of the call that repeats."""
+    steps, at, until, visited = [], last, end, set()
     while until > start:
-        one = graph.activities[at]
-        begins = max(start, min(one.start_ns, until))
-        edge = None if at in seen else graph.binding(at)
-        seen.add(at)
-        ready = start if edge is None else max(start, min(graph.when(edge), begins))
+        activity = graph.activities[at]
+        begins = max(start, min(activity.start_ns, until))
+        edge = None if at in visited else graph.binding(at)
+        visited.add(at)
+        ready = start if edge is None else max(start, min(graph.time_of(edge), begins))
         steps.append(
             PathCall(at, until - begins, begins - ready, PROGRAM if edge is None else edge.cause)
         )
@@ -145,7 +145,7 @@ def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[PathCal
     return steps
 
 
-def _by_stage(graph: ActivityGraph, steps: Sequence[PathCall]) -> dict[str, StageOnPath]:
+def _sum_by_stage(graph: ActivityGraph, steps: Sequence[PathCall]) -> dict[str, StageOnPath]:
     stages: dict[str, StageOnPath] = {}
     for step in steps:
         stage = stages.setdefault(graph.activities[step.at].stage, StageOnPath())

@@ -1,6 +1,6 @@
-"""What nvprof's ``--dependency-analysis`` printed, of a recorded run: for each stage, system call
-and wait of the loop, how long it was on the critical path and how long it waited. Shares are of the
-whole run; start-up and tear-down have own rows."""
+"""Make a table like that of nvprof's ``--dependency-analysis``: how long each stage, system call
+and wait of the loop was on the critical path, and how long it waited. Shares are of the whole run;
+start-up and tear-down have their own rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detector.lab.analysis.loop.critical_path import CriticalPath
 from detector.lab.session.profile import DependencyRow
 
 STARTUP, TEARDOWN, HAND_OVER = "<start-up>", "<tear-down>", "<hand-over>"
-"""Hand-over: from the end of a call on the path to the start of the next one."""
+"""Hand-over: the time from the end of a call on the path to the start of the next."""
 
 Call = tuple[str, str, int, int]
 """Thread, name, start, end, in nanoseconds."""
@@ -25,7 +25,7 @@ def dependency_rows(
     blocked: Mapping[str, Mapping[str, float]],
     waits: Mapping[str, Mapping[str, float]],
 ) -> list[DependencyRow]:
-    """Rows by seconds on the path, which add up to the run's.
+    """Return rows by seconds on the path, which add up to the run's.
 
     ``calls``: system calls on the loop's threads. ``blocked``: stage -> call -> seconds. ``waits``:
     thread -> queue -> seconds. A system call's waiting time is the part off the path.
@@ -37,20 +37,20 @@ def dependency_rows(
     until = min((one.start_ns for one in activities), default=0) + path.startup_ns + path.wall_ns
     for step in path.steps:  # from the last to the first
         one = activities[step.at]
-        inside = _inside(by_thread[one.thread], until - step.self_ns, until)
+        inside = _sum_inside(by_thread[one.thread], until - step.self_ns, until)
         for name, ns in inside.items():
-            on_path[_in_stage(name, one.stage)] += ns
+            on_path[_name_in_stage(name, one.stage)] += ns
         on_path[one.stage] += step.self_ns - sum(inside.values())
         on_path[HAND_OVER] += step.wait_ns
         until -= step.self_ns + step.wait_ns
     waited: Counter[str] = Counter()
     for stage, each in blocked.items():
         for call_name, seconds in each.items():
-            name = _in_stage(call_name, stage)
+            name = _name_in_stage(call_name, stage)
             waited[name] += max(0, round(seconds * 1e9) - on_path[name])
     for each in waits.values():
-        for what, seconds in each.items():
-            waited[f"wait for {what}"] += round(seconds * 1e9)
+        for queue, seconds in each.items():
+            waited[f"wait for {queue}"] += round(seconds * 1e9)
     total = sum(on_path.values()) or 1
     names = sorted({*on_path, *waited}, key=lambda name: (-on_path[name], -waited[name], name))
     return [
@@ -60,19 +60,20 @@ def dependency_rows(
     ]
 
 
-def _in_stage(call: str, stage: str) -> str:
+def _name_in_stage(call: str, stage: str) -> str:
     return f"{call} ({stage})"
 
 
-def _inside(calls: Sequence[Call], start: int, end: int) -> Counter[str]:
-    """Nanoseconds of outermost calls between two moments. ``calls``: of one thread, by start."""
-    found: Counter[str] = Counter()
+def _sum_inside(calls: Sequence[Call], start: int, end: int) -> Counter[str]:
+    """Return the nanoseconds of outermost calls between two times. ``calls``: of one thread, by
+    start."""
+    sums: Counter[str] = Counter()
     free = start
     for _, name, begins, ends in calls:
         if begins >= end:
             break
         lasted = min(ends, end) - max(begins, free)
         if lasted > 0:
-            found[name] += lasted
+            sums[name] += lasted
             free = max(free, min(ends, end))
-    return found
+    return sums

@@ -63,14 +63,14 @@ def recorded_facts(runs: Sequence[NsysRun], number: int | None = None) -> NsysDo
         dependency=(
             dependency_rows(path, activities, recorded.blocked, blocked, waits) if path else []
         ),
-        calls=call_rows(recorded.cuda, recorded.device, _phases(recorded, activities, path)),
+        calls=call_rows(recorded.cuda, recorded.device, _find_phases(recorded, activities, path)),
         loop=recorded.loop,
         loop_is_known=recorded.loop_is_known,
         gpu=gpu_busy(recorded.kernels, activities),
     )
 
 
-def _phases(
+def _find_phases(
     recorded: NsysRun, activities: Sequence[Activity], path: CriticalPath | None
 ) -> list[int]:
     """Return the bounds of start-up, steady state (as in the critical path) and tear-down."""
@@ -85,7 +85,7 @@ def _phases(
 
 
 def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
     picked = columns["kind"] != KINDS.index(WORK)
     rows = zip(
@@ -93,15 +93,15 @@ def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
         strict=True,
     )
     for thread, stage, start, end in rows:
-        found[threads[thread]][stages[stage]] += (end - start) / 1e9
-    return {thread: dict(each) for thread, each in found.items()}
+        seconds[threads[thread]][stages[stage]] += (end - start) / 1e9
+    return {thread: dict(each) for thread, each in seconds.items()}
 
 
 def blocked_seconds(
     activities: Sequence[Activity], calls: Sequence[tuple[str, str, int, int]]
 ) -> dict[str, dict[str, float]]:
     """Return stage -> system call -> seconds of it on the stage's thread, within the stage."""
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+    blocked: dict[str, Counter[str]] = defaultdict(Counter)
     by_thread: dict[tuple[str, str], list[Activity]] = defaultdict(list)
     for one in activities:
         by_thread[one.thread, one.stage].append(one)
@@ -110,17 +110,17 @@ def blocked_seconds(
         times = np.array([call[2:] for call in calls if call[0] == thread], np.int64)
         for (own_thread, stage), own in by_thread.items():
             if own_thread == thread:
-                inside = _time_inside(own, times[:, 1]) - _time_inside(own, times[:, 0])
+                inside = _sum_time_until(own, times[:, 1]) - _sum_time_until(own, times[:, 0])
                 for name, ns in zip(names, inside.tolist(), strict=True):
-                    found[stage][name] += ns
+                    blocked[stage][name] += ns
     return {
         stage: {name: ns / 1e9 for name, ns in each.most_common() if ns}
-        for stage, each in found.items()
+        for stage, each in blocked.items()
         if any(each.values())
     }
 
 
-def _time_inside(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sum_time_until(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the nanoseconds [N] that successive activities had run by each moment."""
     starts = np.array([one.start_ns for one in own], np.int64)
     lengths = np.array([one.end_ns for one in own], np.int64) - starts

@@ -1,7 +1,7 @@
-"""What a run would gain from a change, by runs with it and without it in turn.
+"""Find what a run would gain from changes, by alternating runs with and without each.
 
-A round of a change is one run with it, between two runs without. Their mean is what it is compared
-with: what slows the computer down steadily falls on both alike.
+A round of a change is one run with it, between two without. It is compared with their mean, so that
+a steady drift of the computer affects both alike.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from detector.core.session.document import SessionDocument
 from detector.core.timeline.spans import ANNOTATE, INFER, WRITE
 from detector.lab.session.passes import Change, Interval
 
-FEW = 60  # frames: some ten times what queues and pools hold
-APART = 0.2  # of the time a frame, between the fastest and the slowest run without a change
-LEAST = 0.02  # of a frame's time: a stage of less gives less than runs differ by
-LARGER = 4  # times the run's batch
+FEW = 60  # frames; about ten times as many as queues and pools hold
+APART = 0.2  # largest spread of the time per frame between unchanged runs, as a share
+LEAST = 0.02  # share of a frame's time; shorter stages gain less than the noise
+LARGER = 4  # factor for the run's batch
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change of a run that may make it faster. With ``options`` what-if measures it, in the row
-    ``change``, which says ``how``; without, that row bounds its gain, if it has one. A user types
-    ``words``; ``does``: their effect, "" if not offered."""
+    """A change that may make a run faster. ``change``: its row of what-if, which measures it if it
+    has ``options`` (``how``: in words) and else bounds its gain. ``words``: what a user types.
+    ``does``: their effect; "" if not offered."""
 
     change: str
     words: tuple[str, ...]
@@ -46,22 +46,22 @@ class Candidate:
 
 
 def list_candidates(document: SessionDocument) -> list[Candidate]:
-    """Return what would help besides a stage that costs nothing; of cameras, what can be tried."""
-    found = (
-        [] if document.streams is not UNSET else [_other_loop(document), *_less_writing(document)]
+    """Return the changes that may help; for cameras, only those that can be tried."""
+    candidates = (
+        [] if document.streams is not UNSET else [_change_loop(document), *_write_less(document)]
     )
     batch = LARGER * document.config.get("runtime", {}).get("batch", document.batch)
     words, does = ("--batch", str(batch)), f"{batch} frames per inference; each frame waits longer"
-    found.append(Candidate(f"batch {batch}", words, does, options={"batch": batch}))
+    candidates.append(Candidate(f"batch {batch}", words, does, options={"batch": batch}))
     if (smaller := document.verdict.smaller_input) is not UNSET:
         height, width = smaller
         fewer = 1 - width * height / (document.model_input[0] * document.model_input[1])
         does = f"{fewer:.0%} fewer pixels, trained for; may miss small objects"
-        found.append(Candidate("", ("--size", f"{width}x{height}"), does))
-    return found
+        candidates.append(Candidate("", ("--size", f"{width}x{height}"), does))
+    return candidates
 
 
-def _other_loop(document: SessionDocument) -> Candidate:
+def _change_loop(document: SessionDocument) -> Candidate:
     if not document.sync:
         how = "one plain loop with the same threads"
         return Candidate("overlap off", ("--sync",), "", options={"sync": True}, how=how)
@@ -70,23 +70,23 @@ def _other_loop(document: SessionDocument) -> Candidate:
     return Candidate("overlap on", (), does, options={"sync": False}, how=how)
 
 
-def _less_writing(document: SessionDocument) -> Iterator[Candidate]:
-    outputs, asked = document.each[0].outputs, document.config.get("output", {})
+def _write_less(document: SessionDocument) -> Iterator[Candidate]:
+    outputs, requested = document.each[0].outputs, document.config.get("output", {})
     if outputs.keys().isdisjoint(WRITING):
         return
-    if asked.get("save") is None:  # else the two contradict each other
+    if requested.get("save") is None:  # else the two contradict each other
         does = "writes the detections alone, without an annotated video"
         stage = ANNOTATE if document.verdict.bottleneck == ANNOTATE else WRITE
         options = {"no_video": True, "output": None}
         yield Candidate("no video", ("--no-video",), does, stage, options)
-    faster = faster_encoding(given_encoding(asked))
+    faster = faster_encoding(given_encoding(requested))
     if "video" in outputs and has_encodings(outputs["video"]) and faster is not None:
         yield Candidate("write free", faster, "encodes faster into a larger file", WRITE)
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Seconds a frame. ``plain``: unchanged runs in order. ``changed``: each change by round;
+    """Seconds per frame. ``plain``: unchanged runs in order. ``changed``: each change by round;
     ``beside``: the mean of the plain runs around each. ``failed``: change -> reason."""
 
     plain: list[float] = field(default_factory=list)
@@ -98,24 +98,25 @@ class Turns:
         self.changed.setdefault(change, []).append(with_it)
         self.beside.setdefault(change, []).append((before + after) / 2)
 
-    def drop(self, change: str, why: str) -> None:
-        self.failed[change] = why
+    def drop(self, change: str, reason: str) -> None:
+        self.failed[change] = reason
         self.changed.pop(change, None)
         self.beside.pop(change, None)
 
 
 def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> list[Change]:
-    """``how``: change -> (stage, its replacement). FPS are ratios times the plain median."""
+    """Return rows. ``how``: change -> (stage, its replacement). FPS: the ratio times the plain
+    median."""
     rows, plain_s = [], 1 / statistics.median([1 / one for one in turns.plain])
     for change, seconds in turns.changed.items():
         pairs = list(zip(seconds, turns.beside[change], strict=True))
         ratios = [without / with_it for with_it, without in pairs]
-        stage, said = how[change]
+        stage, replacement = how[change]
         rows.append(
             Change(
                 change=change,
                 stage=stage,
-                how=said,
+                how=replacement,
                 fps=Interval.over([ratio / plain_s for ratio in ratios]),
                 frame_ms=Interval.over([1e3 * plain_s / ratio for ratio in ratios]),
                 fps_ratio=Interval.over(ratios),
@@ -128,13 +129,13 @@ def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> li
 def list_doubts(
     frames: int, plain: Sequence[float], document: SessionDocument | None = None
 ) -> list[str]:
-    """Reasons why the figures may not hold for the whole run. ``document``: of the run before."""
+    """Return why the figures may not hold for the whole run. ``document``: of the profiled run."""
     reasons = []
     if frames < FEW:
         few = counted(frames, "frame", "is")
         reasons.append(f"{few} few: start and end weigh as much as the steady state")
-    if (apart := max(plain) / min(plain) - 1) > APART:
-        reasons.append(f"in this pass the unchanged run varied by {apart:.0%}")
+    if (spread := max(plain) / min(plain) - 1) > APART:
+        reasons.append(f"in this pass the unchanged run varied by {spread:.0%}")
     if document is not None:
         others = describe_others(document.verdict.others_cores, document.cpu.cores)
         reasons += [f"{others}, so they also use what a change frees"] if others else []
@@ -142,7 +143,7 @@ def list_doubts(
 
 
 def stage_share(document: SessionDocument, stage: str) -> float:
-    """Return a stage's time over a frame's; a stage off the critical path takes cores, too."""
+    """Return a stage's share of a frame's time, by its wall or CPU time, whichever is longer."""
     figures, libraries = document.stages[stage], document.cpu.libraries
     own = None if libraries is None else libraries.stages.get(stage)
     cpu = figures.cpu_s + (0.0 if own is None else own.cpu_s)

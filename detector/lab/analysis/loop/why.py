@@ -1,8 +1,8 @@
-"""Why single frames were slow: their way through the stages beside the median frame's.
+"""Explain why single frames were slow, compared with the median frame.
 
-A slow frame is followed to the call that held it up: its own, or that of an earlier frame which it
-waited for, by the rules of ``activities``. Each cause then has to account for at least half of what
-that call took beyond its stage's median; the one that accounts for most is named.
+A slow frame is traced to the call that delayed it: its own, or that of an earlier frame that it
+waited for, by the rules of ``activities``. A cause has to account for at least half of that call's
+excess over its stage's median; the cause that accounts for most is reported.
 """
 
 from __future__ import annotations
@@ -22,34 +22,25 @@ from detector.lab.analysis.loop.activities import Activity, Batches, LoopShape, 
 from detector.lab.session.passes import MomentsFacts
 from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
 
-GC, CORE, DISK, BOXES, KEY, CLOCK, WORK, OTHERS, UNKNOWN = (
-    "gc",
-    "core",
-    "disk",
-    "boxes",
-    "key frame",
-    "clock",
-    "work",
-    "others",
-    "unknown",
-)
-HALF = 0.5  # of the excess that a cause has to account for
-MORE_BOXES, MANY = 2.0, 20  # times the median, and at least so many more
-SLOWER_CLOCK = 0.95  # of the median
-LIBRARY = "library"  # its threads together, in MomentsFacts.threads
+GC, CORE, DISK, BOXES, KEY = "gc", "core", "disk", "boxes", "key frame"
+CLOCK, WORK, OTHERS, UNKNOWN = "clock", "work", "others", "unknown"
+HALF = 0.5  # share of the excess that a cause has to account for
+MORE_BOXES, MANY = 2.0, 20  # this multiple of the median, and this many more
+SLOWER_CLOCK = 0.95  # share of the median clock
+LIBRARY = "library"  # all library threads together, in MomentsFacts.threads
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RunEvidence:
     moments: MomentsFacts | None = None
     boxes: Mapping[int, int] = field(default_factory=dict)
     keys: Collection[int] | None = None
     others: float = 0.0  # share of the cores that other programs used
 
 
-class Took(NamedTuple):
-    """Milliseconds of a thread between two instants. By moments, ``ready`` is an upper bound, and
-    ``spread_ready`` assumes an even spread; by the ledger both are exact."""
+class ThreadTimes(NamedTuple):
+    """Milliseconds of a thread during a call: on a core, and ready for one. From moments, ``ready``
+    is an upper bound and ``spread_ready`` assumes an even spread; from spans both are exact."""
 
     cpu: float
     ready: float
@@ -57,20 +48,22 @@ class Took(NamedTuple):
 
 
 class Explanation:
-    def __init__(self, activities: Sequence[Activity], shape: LoopShape, known: Known) -> None:
-        self.activities, self.shape, self.known = activities, shape, known
+    def __init__(
+        self, activities: Sequence[Activity], shape: LoopShape, evidence: RunEvidence
+    ) -> None:
+        self.activities, self.shape, self.evidence = activities, shape, evidence
         self.graph = activity_graph(activities, shape)
         self._batches = Batches(activities, shape)
-        self._clock = _MomentIndex(known.moments) if known.moments is not None else None
-        self._calls: dict[int, list[int]] = defaultdict(list)  # frame -> places of its calls
+        self._clock = _MomentIndex(evidence.moments) if evidence.moments is not None else None
+        self._calls: dict[int, list[int]] = defaultdict(list)  # frame -> indexes of its calls
         durations: dict[str, list[float]] = defaultdict(list)
         computed: dict[str, list[float]] = defaultdict(list)
         ready: dict[str, list[float]] = defaultdict(list)
         for at, one in enumerate(activities):
             durations[one.stage].append(_ms(one))
-            if (took := self._took(one)) is not None:
-                computed[one.stage].append(took.cpu + _booked_ms(one))
-                ready[one.stage].append(took.ready)
+            if (times := self._find_times(one)) is not None:
+                computed[one.stage].append(times.cpu + _library_cpu_ms(one))
+                ready[one.stage].append(times.ready)
             for frame in self._frames_of(one):
                 self._calls[frame].append(at)
         self.medians = {stage: median(each) for stage, each in durations.items()}
@@ -86,10 +79,10 @@ class Explanation:
             for stage, wait_ms, _ in self._waits_of(frame):
                 waits[stage].append(wait_ms)
         self._usual_wait = {stage: median(each) for stage, each in waits.items()}
-        self._usual_boxes = median(known.boxes.values()) if known.boxes else 0.0
+        self._usual_boxes = median(evidence.boxes.values()) if evidence.boxes else 0.0
 
     def _frames_of(self, one: Activity) -> Sequence[int]:
-        """An inference is in every frame that has a row of its batch."""
+        """Return the frames of a call; an inference has all frames in its batch."""
         return [one.number] if one.stage != INFER else [*self._batches.inferred(one.number)]
 
     @property
@@ -107,7 +100,7 @@ class Explanation:
         return median(map(self.frame_ms, self._calls))
 
     def _waits_of(self, frame: int) -> Iterator[tuple[str, float, int]]:
-        """Stage, wait before it in ms, and the place of its call; in order."""
+        """Yield each call's stage, the wait before it in ms, and its index, in order."""
         done: int | None = None
         for at in self._calls[frame]:
             one = self.activities[at]
@@ -115,7 +108,7 @@ class Explanation:
             done = one.end_ns if done is None else max(done, one.end_ns)
 
     def explain(self, frame: int) -> WhyFrame:
-        """Raises KeyError for a frame that was not recorded from end to end."""
+        """Explain a frame. Raises KeyError if it was not recorded from end to end."""
         parts: list[WhyPart] = []
         for stage, wait_ms, at in self._waits_of(frame):
             usual = self._usual_wait[stage]
@@ -125,141 +118,147 @@ class Explanation:
                 after = None if edge is None else self.activities[edge.before]
                 waited_for = None if after is None else f"{after.stage} {after.number}"
                 parts.append(WhyPart(stage, True, wait_ms, usual, cause, waited_for))
-            parts.append(self._work(at))
+            parts.append(self._describe_call(at))
         calls = [self.activities[at] for at in self._calls[frame]]
         start, end = min(one.start_ns for one in calls), max(one.end_ns for one in calls)
-        clock, keys = self._clock, self.known.keys
+        clock, keys = self._clock, self.evidence.keys
         return WhyFrame(
             frame=frame,
             ms=self.frame_ms(frame),
-            boxes=self.known.boxes.get(frame),
+            boxes=self.evidence.boxes.get(frame),
             key=None if keys is None else frame in keys,
             faults=None if clock is None else clock.faults(start, end),
             disk_faults=None if clock is None else clock.faults(start, end, from_disk=True),
             mhz=None if clock is None else clock.mhz(start, end),
-            cause=self._cause(self._culprit(frame)),
+            cause=self._find_cause(self._find_delaying_call(frame)),
             parts=parts,
         )
 
-    def _work(self, at: int) -> WhyPart:
+    def _describe_call(self, at: int) -> WhyPart:
         one = self.activities[at]
-        took = self._took(one)
-        if took is not None:  # what two frames shared is spread evenly over the time between them
-            took = Took(took.cpu, min(took.spread_ready, _ms(one) - took.cpu), took.spread_ready)
+        times = self._find_times(one)
+        if times is not None:
+            times = ThreadTimes(
+                times.cpu, min(times.spread_ready, _ms(one) - times.cpu), times.spread_ready
+            )
         return WhyPart(
             one.stage,
             False,
             _ms(one),
             self.medians[one.stage],
-            cpu_ms=None if took is None else took.cpu,
-            ready_ms=None if took is None else took.ready,
-            blocked_ms=None if took is None else max(0.0, _ms(one) - took.cpu - took.ready),
-            library_cpu_ms=_booked_ms(one) if _is_booked(one) else None,
+            cpu_ms=None if times is None else times.cpu,
+            ready_ms=None if times is None else times.ready,
+            blocked_ms=None if times is None else max(0.0, _ms(one) - times.cpu - times.ready),
+            library_cpu_ms=_library_cpu_ms(one) if _has_library_cpu(one) else None,
         )
 
-    def _took(self, one: Activity) -> Took | None:
-        """By the ledger of its thread; by moments where the spans have none; else None."""
+    def _find_times(self, one: Activity) -> ThreadTimes | None:
+        """Return the thread's times from the span, or from moments; None if neither has them."""
         if one.spent is not None:
             ready = one.spent.ready_ns / 1e6
-            return Took(max(0.0, _ms(one) - one.spent.off_cpu_ns / 1e6), ready, ready)
-        knows = self._clock is not None and self._clock.knows(one.thread)
-        return self._clock.took(one) if self._clock is not None and knows else None
+            return ThreadTimes(max(0.0, _ms(one) - one.spent.off_cpu_ns / 1e6), ready, ready)
+        clock = self._clock
+        return clock.find_times(one) if clock is not None and clock.has_thread(one.thread) else None
 
     def _library_ms(self, one: Activity) -> float:
-        """CPU of libraries' threads for a call: as booked, else as far as moments tell."""
-        if _is_booked(one):
-            return _booked_ms(one)
-        return 0.0 if self._clock is None else self._clock.took(one, LIBRARY).cpu
+        """Return the CPU time of library threads for a call, from the span or from moments."""
+        if _has_library_cpu(one):
+            return _library_cpu_ms(one)
+        return 0.0 if self._clock is None else self._clock.find_times(one, LIBRARY).cpu
 
-    # ---- which call held the frame up
+    # ---- which call delayed the frame
 
     def _excess(self, at: int) -> float:
         one = self.activities[at]
         return _ms(one) - self.medians[one.stage]
 
-    def _culprit(self, frame: int) -> int:
-        """The call with the largest excess: the frame's own, or one that its waits lead back to."""
+    def _find_delaying_call(self, frame: int) -> int:
+        """Return the call with the largest excess: the frame's own, or one that it waited for."""
         best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
         for stage, wait_ms, at in self._waits_of(frame):
-            found = [at]
+            calls = [at]
             if wait_ms > self._usual_wait[stage]:
-                found += self._led_back(at, since)
-            best = max([best, *found], key=self._excess)
+                calls += self._trace_back(at, since)
+            best = max([best, *calls], key=self._excess)
         return best
 
-    def _led_back(self, at: int, since: int) -> Iterator[int]:
+    def _trace_back(self, at: int, since: int) -> Iterator[int]:
         while (edge := self.graph.binding(at)) is not None:
             at = edge.before
             if self.activities[at].end_ns <= since:
                 return
             yield at
 
-    # ---- why that call took long
+    # ---- why that call was slow
 
-    def _cause(self, at: int) -> WhyCause:
+    def _find_cause(self, at: int) -> WhyCause:
         one, excess = self.activities[at], max(0.0, self._excess(at))
-        told = [
+        causes = [
             (explains, order, name, text)
-            for order, (name, explains, text) in enumerate(self._candidates(at))
+            for order, (name, explains, text) in enumerate(self._list_causes(at))
             if excess > 0 and explains >= HALF * excess
         ]
         frame = self._frames_of(one)[0]
-        if told:
-            explains, _, name, text = max(told, key=lambda each: (each[0], -each[1]))
+        if causes:
+            explains, _, name, text = max(causes, key=lambda each: (each[0], -each[1]))
             return WhyCause(name, one.stage, frame, excess, min(explains, excess), text)
-        took = self._took(one)
-        if took is None:
+        times = self._find_times(one)
+        if times is None:
             text = "the spans do not show it; `profile --moments` records more"
         else:
-            blocked = max(0.0, _ms(one) - took.cpu - took.ready)
+            blocked = max(0.0, _ms(one) - times.cpu - times.ready)
             text = (
-                f"computed for {took.cpu:.1f} ms, waited {took.ready:.1f} ms for a core, was "
+                f"computed for {times.cpu:.1f} ms, waited {times.ready:.1f} ms for a core, was "
                 f"blocked for {blocked:.1f} ms; no single cause explains half of the delay"
             )
         name = UNKNOWN
-        if self.known.others >= HALF:
-            name, text = OTHERS, f"other programs used {self.known.others:.0%} of the cores; {text}"
+        if self.evidence.others >= HALF:
+            name, text = (
+                OTHERS,
+                f"other programs used {self.evidence.others:.0%} of the cores; {text}",
+            )
         return WhyCause(name, one.stage, frame, excess, 0.0, text)
 
-    def _candidates(self, at: int) -> Iterator[tuple[str, float, str]]:
-        """(cause, milliseconds that it accounts for, in words); of equal ones the first counts."""
-        one, excess, known = self.activities[at], self._excess(at), self.known
+    def _list_causes(self, at: int) -> Iterator[tuple[str, float, str]]:
+        """Yield (cause, milliseconds that it accounts for, text); the first wins a tie."""
+        one, excess, evidence = self.activities[at], self._excess(at), self.evidence
         if self._clock is not None:
             pauses, generation = self._clock.collected(one)
             text = f"Python's garbage collection, generation {generation}: {pauses:.1f} ms"
             yield GC, pauses, text
-        if (took := self._took(one)) is not None:
-            yield from self._from_ledger(one, took, excess)
-        boxes = known.boxes.get(one.number)
+        if (times := self._find_times(one)) is not None:
+            yield from self._list_thread_causes(one, times, excess)
+        boxes = evidence.boxes.get(one.number)
         if boxes is not None and is_after_inference(one.stage):
             usual = self._usual_boxes
             if boxes >= max(MORE_BOXES * usual, usual + MANY):
                 share = (boxes - usual) / boxes
                 text = f"{boxes} boxes; the median frame has {usual:g}"
-                yield BOXES, share * self._own_work(one, excess), text
-        if known.keys is not None and one.stage == READ and one.number in known.keys:
+                yield BOXES, share * self._limit_to_work(one, excess), text
+        if evidence.keys is not None and one.stage == READ and one.number in evidence.keys:
             others = [_ms(each) for each in self.activities if self._is_key_read(each, one)]
             usual = median(others) - self.medians[READ] if others else excess
-            yield KEY, self._own_work(one, min(usual, excess)), "a key frame of the source"
+            yield KEY, self._limit_to_work(one, min(usual, excess)), "a key frame of the source"
 
     def _is_key_read(self, each: Activity, but: Activity) -> bool:
-        """Another key frame's, but for the first, which many readers decode as they open a file."""
-        of_key = each.stage == READ and each.number in (self.known.keys or ())
+        """Return whether this reads another key frame, except the first, which many readers decode
+        when they open a file."""
+        of_key = each.stage == READ and each.number in (self.evidence.keys or ())
         return of_key and each is not but and each.number > 0
 
-    def _own_work(self, one: Activity, excess: float) -> float:
-        """What more work can account for: no more than the thread and the libraries computed."""
-        took = self._took(one)
-        if took is None:
+    def _limit_to_work(self, one: Activity, excess: float) -> float:
+        """Limit an excess due to more work to the time that was computed for the call."""
+        times = self._find_times(one)
+        if times is None:
             return excess
-        return min(excess, took.cpu + self._library_ms(one))
+        return min(excess, times.cpu + self._library_ms(one))
 
-    def _from_ledger(
-        self, one: Activity, took: Took, excess: float
+    def _list_thread_causes(
+        self, one: Activity, times: ThreadTimes, excess: float
     ) -> Iterator[tuple[str, float, str]]:
         clock = self._clock
-        waited = took.ready - self._usual_wait_for_core(one)
-        # Most library threads are the engine's; a codec's own hold up reading and writing.
+        waited = times.ready - self._usual_wait_for_core(one)
+        # Most library threads are the engine's; those of codecs delay reading and writing.
         held_up = 0.0
         if one.stage in (INFER, READ, WRITE) and clock is not None:
             held_up = clock.held_up(one)
@@ -269,9 +268,9 @@ class Explanation:
             text = f"library threads {text}"
         yield CORE, waited, text
         if clock is not None:
-            yield from self._from_moments(one, took, clock)
-        # Only where nothing else tells: it says what happened, not why.
-        work = took.cpu + _booked_ms(one)
+            yield from self._list_moment_causes(one, times, clock)
+        # The last resort, with the least weight, since more work is a fact rather than a reason.
+        work = times.cpu + _library_cpu_ms(one)
         if work - self._usual_work[one.stage] >= HALF * excess:
             text = f"computed for {work:.1f} ms (median {self._usual_work[one.stage]:.1f} ms)"
             text += "; this first call includes warm-up" if one.number == 0 else ""
@@ -282,15 +281,16 @@ class Explanation:
             return self._clock.usual_ready(one.thread)
         return self._usual_ready[one.stage]
 
-    def _from_moments(
-        self, one: Activity, took: Took, clock: _MomentIndex
+    def _list_moment_causes(
+        self, one: Activity, times: ThreadTimes, clock: _MomentIndex
     ) -> Iterator[tuple[str, float, str]]:
-        """Causes that only moments show: no library ran or waited for a core, and the clock."""
-        pauses, library = clock.collected(one)[0], clock.took(one, LIBRARY)
+        """Yield the causes that only moments show: blocked without a library at work, and the clock
+        rate."""
+        pauses, library = clock.collected(one)[0], clock.find_times(one, LIBRARY)
         disk_faults = clock.faults(one.start_ns, one.end_ns, from_disk=True)
-        # A library may compute for this call: what its threads did beyond what they always do.
+        # The CPU time of library threads above their usual rate was for this call.
         for_it = max(0.0, library.cpu - clock.library_rate * _ms(one))
-        blocked = _ms(one) - took.cpu - took.ready - for_it - pauses - clock.held_up(one)
+        blocked = _ms(one) - times.cpu - times.ready - for_it - pauses - clock.held_up(one)
         if one.stage in (READ, WRITE) or disk_faults:
             text = f"{blocked:.1f} ms blocked, waiting for the disk or another device"
             yield DISK, blocked, text + (f"; {disk_faults} page faults from it" * bool(disk_faults))
@@ -301,7 +301,7 @@ class Explanation:
 
 
 class _MomentIndex:
-    """Moments, looked up by time. Counts between two of them are spread evenly."""
+    """Looks up moments by time, assuming that counts are spread evenly between two moments."""
 
     def __init__(self, moments: MomentsFacts) -> None:
         self._moments = moments
@@ -315,7 +315,7 @@ class _MomentIndex:
             self.library_rate = float(np.median(rates))
 
     def _shares(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """Yield (row, share of it between the instants)."""
+        """Yield the index of each moment with time in this interval, and the share of it."""
         ends = self._ends
         first = max(1, int(np.searchsorted(ends, start, side="right")))
         for row in range(first, len(ends)):
@@ -325,27 +325,27 @@ class _MomentIndex:
                 return
             yield row - 1, inside / max(1, right - left)
 
-    def took(self, one: Activity, thread: str | None = None) -> Took:
+    def find_times(self, one: Activity, thread: str | None = None) -> ThreadTimes:
         times = self._moments.threads.get(thread or one.thread)
         if times is None:
-            return Took(0.0, 0.0, 0.0)
+            return ThreadTimes(0.0, 0.0, 0.0)
         shares = list(self._shares(one.start_ns, one.end_ns))
-        return Took(
+        return ThreadTimes(
             min(_ms(one), sum(times.cpu_ms[row] * share for row, share in shares)),
             min(_ms(one), sum(times.ready_ms[row] for row, _ in shares)),
             sum(times.ready_ms[row] * share for row, share in shares),
         )
 
-    def knows(self, thread: str) -> bool:
+    def has_thread(self, thread: str) -> bool:
         return thread in self._moments.threads
 
     def usual_ready(self, thread: str) -> float:
-        """Return its usual wait for a core between two frames."""
+        """Return the thread's usual wait for a core between two frames."""
         times = self._moments.threads.get(thread)
         return median(times.ready_ms) if times is not None and times.ready_ms else 0.0
 
     def held_up(self, one: Activity) -> float:
-        return max(0.0, self.took(one, LIBRARY).ready - self.usual_ready(LIBRARY))
+        return max(0.0, self.find_times(one, LIBRARY).ready - self.usual_ready(LIBRARY))
 
     def faults(self, start: int, end: int, from_disk: bool = False) -> int:
         values = self._moments.disk_faults if from_disk else self._moments.faults
@@ -353,28 +353,28 @@ class _MomentIndex:
 
     def mhz(self, start: int, end: int) -> float | None:
         values = self._moments.mhz
-        found = [values[row] for row, _ in self._shares(start, end)] if values else []
-        return sum(found) / len(found) if found else None
+        clocks = [values[row] for row, _ in self._shares(start, end)] if values else []
+        return sum(clocks) / len(clocks) if clocks else None
 
     def collected(self, one: Activity) -> tuple[float, int]:
-        """Milliseconds of collections during a call, and their highest generation."""
-        found = [
+        """Return the ms of garbage collections in a call, and their highest generation."""
+        overlaps = [
             (min(one.end_ns, each.end_ns) - max(one.start_ns, each.start_ns), each.generation)
             for each in self._moments.collections
             if each.start_ns < one.end_ns and each.end_ns > one.start_ns
         ]
-        return sum(ns for ns, _ in found) / 1e6, max((which for _, which in found), default=0)
+        return sum(ns for ns, _ in overlaps) / 1e6, max((which for _, which in overlaps), default=0)
 
 
 def _ms(one: Activity) -> float:
     return (one.end_ns - one.start_ns) / 1e6
 
 
-def _is_booked(one: Activity) -> bool:
+def _has_library_cpu(one: Activity) -> bool:
     return one.spent is not None and one.spent.library_ns is not None
 
 
-def _booked_ms(one: Activity) -> float:
+def _library_cpu_ms(one: Activity) -> float:
     return 0.0 if one.spent is None else (one.spent.library_ns or 0) / 1e6
 
 

@@ -1,1 +1,1 @@
-"""The rules of ``audit``, a file for each kind of mistake."""
+"""The rules of ``audit``, one file for each kind of mistake."""

@@ -9,7 +9,7 @@ from detector.core.session.measured import Metric
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.session.comparison import METRICS, Comparison, Row
 
-ENOUGH_ROUNDS = 3  # below it, intervals lie apart by chance
+ENOUGH_ROUNDS = 3  # with fewer, intervals may be apart by chance
 _rule = partial(rule, over="comparison")
 
 
@@ -26,7 +26,7 @@ def not_comparable(document: Comparison) -> Iterator[Hit]:
 @_rule("warning", "too few rounds to separate a difference from chance", "--rounds 5")
 def few_rounds(document: Comparison) -> Iterator[Hit]:
     if document.rounds < ENOUGH_ROUNDS and len(document.rows) > 1:
-        yield Hit(f"{document.rounds} per row; so few intervals can differ by chance")
+        yield Hit(f"{document.rounds} per row; with so few, intervals can differ by chance")
 
 
 @_rule(
@@ -36,20 +36,20 @@ def few_rounds(document: Comparison) -> Iterator[Hit]:
 )
 def difference_within_noise(document: Comparison) -> Iterator[Hit]:
     for metric in METRICS:
-        unsure = [row for row in document.rows if _is_unsure(row, document, metric)]
-        if unsure:
-            said = "; ".join(
+        unseparated = [row for row in document.rows if _is_unseparated(row, document, metric)]
+        if unseparated:
+            ratios = "; ".join(
                 f"{row.name} {row.ratio[metric]:.2f}x "
                 f"[{row.ratio_interval[metric][0]:.2f}..{row.ratio_interval[metric][1]:.2f}]"  # type: ignore[index]
-                for row in unsure[:4]
+                for row in unseparated[:4]
             )
             yield Hit(
-                (f"{metric.replace('_', '-')} FPS: {said}: not separable from {document.baseline}"),
-                rows=tuple(row.name for row in unsure),
+                f"{metric.replace('_', '-')} FPS: {ratios}: not separable from {document.baseline}",
+                rows=tuple(row.name for row in unseparated),
             )
 
 
-def _is_unsure(row: Row, document: Comparison, metric: Metric) -> bool:
+def _is_unseparated(row: Row, document: Comparison, metric: Metric) -> bool:
     ratio, interval = row.ratio.get(metric), row.ratio_interval.get(metric)
     if row.name == document.baseline or ratio is None or interval is None:
         return False

@@ -1,4 +1,4 @@
-"""Passes of ``profile`` that measured another thing than the run whose figures stand beside."""
+"""Passes of ``profile`` that measured something else than the session's own run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from detector.lab.session.read import SavedSession
     over="session",
 )
 def pass_of_another_run(session: SavedSession) -> Iterator[Hit]:
-    """A file of passes/ that was copied from another session."""
     run = Execution.of(session.document)
     for name, record in session.passes.items():
-        if record.ran is not None and (said := _differences(run, record.ran.execution)):
-            yield Hit(f"passes/{name}.json comes from a run with {said}")
+        if record.ran is not None and (
+            differences := _describe_differences(run, record.ran.execution)
+        ):
+            yield Hit(f"passes/{name}.json comes from a run with {differences}")
 
 
 @rule(
@@ -34,13 +35,13 @@ def pass_ran_another_thing(session: SavedSession) -> Iterator[Hit]:
     for name, record in session.passes.items():
         if record.ran is None:
             continue
-        for one in record.ran.measured:
-            if said := _differences(run, one, but=record.ran.on_purpose):
-                yield Hit(f"the pass {name} ran with {said}")
+        for execution in record.ran.measured:
+            if differences := _describe_differences(run, execution, but=record.ran.on_purpose):
+                yield Hit(f"the pass {name} ran with {differences}")
 
 
-def _differences(run: Execution, other: Execution, but: Iterable[str] = ()) -> str:
-    """Such as "precision fp32 (the run: int8)"."""
+def _describe_differences(run: Execution, other: Execution, but: Iterable[str] = ()) -> str:
+    """Return text such as "precision fp32 (the run: int8)"."""
     return ", ".join(
         f"{name} {getattr(other, name)} (the run: {getattr(run, name)})"
         for name in run.differs_in(other)

@@ -1,14 +1,14 @@
-"""Mistakes in what a profiler printed: rows inside rows, the profiler itself, start-up, waits."""
+"""Mistakes in a profiler's output: nested rows, the profiler's own time, start-up, waits."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import BYTES, COUNT, ENERGY, NAME, SHARE, STAGE, TIME
-from detector.lab.audit.numbers import Number, shown
+from detector.lab.audit.numbers import show
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
@@ -18,22 +18,18 @@ START_UP = re.compile(
     r"StreamCreate|CtxDetach|CtxCreate|ModuleUnload|ModuleLoad|MemGetInfo",
     re.IGNORECASE,
 )
-MOST_NAMES = 1000  # that are compared with each other
-WRAPPER = 0.1  # own time of a row that holds everything
+MOST_NAMES = 1000  # all pairs are compared
+WRAPPER = 0.1  # least self time, as a share, of a row that contains all others
 
 
-def _times(table: AuditTable, *words: str, but: Sequence[str] = ()) -> AuditColumn | None:
-    return table.one(TIME, *words, but=but)
-
-
-def _total(table: AuditTable) -> AuditColumn | None:
-    return _times(table, "total", "cumulative", but=("self", "cuda")) or _times(
-        table, "time", but=("self", "waiting")
+def _find_total(table: AuditTable) -> AuditColumn | None:
+    return table.find(TIME, "total", "cumulative", but=("self", "cuda")) or table.find(
+        TIME, "time", but=("self", "waiting")
     )
 
 
-def _root(name: str) -> str:
-    """``aten::_convolution``, ``cudnn_convolution`` -> ``convolution``; ``conv2d`` too."""
+def _normalise_name(name: str) -> str:
+    """Return ``convolution`` for ``aten::_convolution``, ``cudnn_convolution`` and ``conv2d``."""
     plain = re.sub(r"^(?:aten::)?_*(?:cudnn_|mkldnn_|miopen_|native_|mps_)?_*", "", name.lower())
     plain = re.sub(r"_(?:with_indices|overrideable|forward|impl|nhwc)$|_+$", "", plain)
     return {"conv2d": "convolution", "conv1d": "convolution"}.get(plain, plain)
@@ -47,24 +43,23 @@ def _root(name: str) -> str:
     clean="name,CPU total (ms),calls\nconvolution,8.656,60\ncat,0.69,20\n",
 )
 def container_with_children(table: AuditTable) -> Iterator[Hit]:
-    if table.one(kinds.CONTAINS):
-        yield from _declared(table)
+    if table.find(kinds.CONTAINS):
+        yield from _check_declared_children(table)
         return
     names = list(table.named_rows(NAME))
-    calls, total = table.one(COUNT, "calls", "count"), _total(table)
+    calls, total = table.numbers(COUNT, "calls", "count"), _find_total(table)
     groups: dict[tuple[str, float], list[tuple[str, int]]] = {}
-    for name, row in names if calls and total else ():
-        number = calls.numbers[row] if calls else None
-        if number:
-            groups.setdefault((_root(name), number.value), []).append((name, row))
+    for name, row in names if total else ():
+        if number := calls[row]:
+            groups.setdefault((_normalise_name(name), number.value), []).append((name, row))
     for (_, count), group in groups.items():
         if len(group) > 1 and len({name for name, _ in group}) > 1 and total:
-            said = ", ".join(f"{n} {ms(x)}" for n, r in group if (x := total.numbers[r]))
+            listed = ", ".join(f"{n} {ms(x)}" for n, r in group if (x := total.numbers[r]))
             yield Hit(
-                f"{said}: {shown(count)} calls each, nested in each other",
+                f"{listed}: {show(count)} calls each, nested in each other",
                 rows=tuple(name for name, _ in group),
             )
-    values = [one for one in table.all(TIME, SHARE) if one.told]
+    values = [one for one in table.all(TIME, SHARE) if one.known]
     models = table.texts(kinds.MODEL)
     inside = [
         (name, inner, row)
@@ -80,11 +75,11 @@ def container_with_children(table: AuditTable) -> Iterator[Hit]:
         )
 
 
-def _declared(table: AuditTable) -> Iterator[Hit]:
+def _check_declared_children(table: AuditTable) -> Iterator[Hit]:
     names = dict(table.named_rows(NAME))
     lower = {name.lower(): row for name, row in names.items()}
-    column = table.one(kinds.CONTAINS)
-    time = _total(table) or table.one(TIME)
+    column = table.find(kinds.CONTAINS)
+    time = _find_total(table) or table.find(TIME)
     if column is None or time is None:
         return
     holders = {
@@ -97,12 +92,12 @@ def _declared(table: AuditTable) -> Iterator[Hit]:
     holders = {name: parts for name, parts in holders.items() if parts}
     if not holders:
         return
-    each = {name: number.value for name, row in names.items() if (number := time.numbers[row])}
-    leaves = sum(value for name, value in each.items() if name not in holders)
-    said = (f"{name} holds {' and '.join(parts)}" for name, parts in holders.items())
+    seconds = {name: number.value for name, row in names.items() if (number := time.numbers[row])}
+    leaves = sum(value for name, value in seconds.items() if name not in holders)
+    listed = (f"{name} holds {' and '.join(parts)}" for name, parts in holders.items())
     yield Hit(
-        f"all rows add up to {shown(sum(each.values()))} s, rows that contain no other row to "
-        f"{shown(leaves)} s: {', '.join(said)}",
+        f"all rows add up to {show(sum(seconds.values()))} s, rows that contain no other row to "
+        f"{show(leaves)} s: {', '.join(listed)}",
         rows=tuple(holders),
     )
 
@@ -117,8 +112,8 @@ def _declared(table: AuditTable) -> Iterator[Hit]:
 def self_above_total(table: AuditTable) -> Iterator[Hit]:
     for kind in (TIME, SHARE):
         own, whole = (
-            table.one(kind, "self", but=("cuda",)),
-            table.one(kind, "total", "cumulative", but=("self", "cuda")),
+            table.find(kind, "self", but=("cuda",)),
+            table.find(kind, "total", "cumulative", but=("self", "cuda")),
         )
         for row in range(table.rows if own and whole else 0):
             one, two = (column.numbers[row] if column else None for column in (own, whole))
@@ -130,7 +125,7 @@ def self_above_total(table: AuditTable) -> Iterator[Hit]:
                 )
 
 
-def _negative(quantity: str, table: AuditTable) -> Iterator[Hit]:
+def _find_negative(quantity: str, table: AuditTable) -> Iterator[Hit]:
     for column in table.all(quantity):
         if column.has("change", "diff*", "delta", "slope", "gain"):
             continue
@@ -150,7 +145,7 @@ def _negative(quantity: str, table: AuditTable) -> Iterator[Hit]:
     clean="name,self CPU (ms),calls\nforward,0.009,1\n",
 )
 def negative_time(table: AuditTable) -> Iterator[Hit]:
-    yield from _negative(TIME, table)
+    yield from _find_negative(TIME, table)
 
 
 @rule(
@@ -161,7 +156,7 @@ def negative_time(table: AuditTable) -> Iterator[Hit]:
     clean="name,self CPU mem (MB),calls\nmax_pool2d,113.28,300\n",
 )
 def negative_memory(table: AuditTable) -> Iterator[Hit]:
-    yield from _negative(BYTES, table)
+    yield from _find_negative(BYTES, table)
 
 
 @rule(
@@ -173,40 +168,40 @@ def negative_memory(table: AuditTable) -> Iterator[Hit]:
     clean="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\nconv2d,6000,7.7,7.7\n",
 )
 def profiler_inside(table: AuditTable) -> Iterator[Hit]:
-    own, whole = _times(table, "self", but=("cuda",)), _total(table)
+    own, whole = table.find(TIME, "self", but=("cuda",)), _find_total(table)
     names = list(table.named_rows(NAME, STAGE))
     if not names or whole is None:
         return
-    most = max((one.value for one in whole.told), default=0.0)
-    found = [
+    most = max((one.value for one in whole.known), default=0.0)
+    profiler_rows = [
         (name, number)
         for name, row in names
         if PROFILER.search(name) and (number := whole.numbers[row]) and most
     ]
-    share = sum(one.value for _, one in found) / most if most else 0.0
+    share = sum(one.value for _, one in profiler_rows) / most if most else 0.0
     if share > 0.05:
         yield Hit(
-            f"{', '.join(f'{name} {ms(one)}' for name, one in found)}: {percent(share)} of "
+            f"{', '.join(f'{name} {ms(one)}' for name, one in profiler_rows)}: {percent(share)} of "
             f"{ms(most)}",
-            rows=tuple(name for name, _ in found),
+            rows=tuple(name for name, _ in profiler_rows),
         )
-    calls = table.one(COUNT, "calls")
-    for name, row in names if own and calls and _nested_in(table) else ():
-        one, all_of_it = own.numbers[row] if own else None, whole.numbers[row]
-        n = calls.numbers[row] if calls else None
-        whole_run = all_of_it and n and n.value == 1 and all_of_it.value >= 0.95 * most
-        if one and all_of_it and whole_run and WRAPPER * most < one.value < all_of_it.value:
+    calls = table.numbers(COUNT, "calls")
+    for name, row in names if own and _has_root(table) else ():
+        one, total, n = own.numbers[row] if own else None, whole.numbers[row], calls[row]
+        if not (one and total and n) or n.value != 1 or total.value < 0.95 * most:
+            continue
+        if WRAPPER * most < one.value < total.value:
             yield Hit(
-                f"{name}: {ms(one)} of {ms(all_of_it)} are self time, "
-                f"{percent(one.value / all_of_it.value)}: wrapper code, and the profiler's "
+                f"{name}: {ms(one)} of {ms(total)} are self time, "
+                f"{percent(one.value / total.value)}: wrapper code, and the profiler's "
                 "overhead for each nested call",
                 rows=(name,),
             )
 
 
-def _nested_in(table: AuditTable) -> bool:
-    share = table.one(SHARE, "total")
-    return share is not None and any(one.value > 0.9 for one in share.told)
+def _has_root(table: AuditTable) -> bool:
+    share = table.find(SHARE, "total")
+    return share is not None and any(one.value > 0.9 for one in share.known)
 
 
 @rule(
@@ -220,7 +215,7 @@ def start_up_inside(table: AuditTable) -> Iterator[Hit]:
     share = next((one for one in table.all(SHARE) if not one.has("self", "util*")), None)
     if share is None:
         return
-    if table.one(NAME) or table.one(STAGE):
+    if table.find(NAME) or table.find(STAGE):
         rows = [
             (row, number)
             for row in range(table.rows)
@@ -247,13 +242,12 @@ GPU_COPY = re.compile(r"post|nms|copy|\.cpu|to_cpu|download", re.IGNORECASE)
     clean="stage,percent of time\npre-processing,0.2\ninference,84.5\npost-processing,15.3\n",
 )
 def asynchronous_without_wait(case: Case) -> Iterator[Hit]:
-    """Behind an asynchronous inference stands a stage that seems to take the time."""
     if not case.on_gpu:
         return
-    busy = _gpu_busy(case)
+    busy = _find_gpu_busy(case)
     for table in case.tables:
-        share = table.one(SHARE, but=("self", "util*"))
-        if share is None or table.one(STAGE) is None:
+        share = table.find(SHARE, but=("self", "util*"))
+        if share is None or table.find(STAGE) is None:
             continue
         stages: dict[str, float] = {}
         for name, row in table.named_rows(STAGE):
@@ -263,19 +257,19 @@ def asynchronous_without_wait(case: Case) -> Iterator[Hit]:
         after = {name: v for name, v in stages.items() if GPU_COPY.search(name)}
         if infer and after and sum(after.values()) > 2 * infer:
             name = max(after, key=lambda one: after[one])
-            said = f"; {busy[0]}" if busy else ""
+            gpu_note = f"; {busy[0]}" if busy else ""
             yield Hit(
-                f"{name} {percent(after[name])}, inference {percent(infer)}{said}: the wait for "
-                "the GPU is charged to the first copy",
+                f"{name} {percent(after[name])}, inference {percent(infer)}{gpu_note}: the wait "
+                "for the GPU is charged to the first copy",
                 (table.name, *(busy[1:] if busy else ())),
                 tuple(stages),
             )
 
 
-def _gpu_busy(case: Case) -> tuple[str, str] | None:
+def _find_gpu_busy(case: Case) -> tuple[str, str] | None:
     for table in case.tables:
-        cpu, gpu = _times(table, "cpu"), _times(table, "cuda", "gpu")
-        if cpu and gpu and not table.one(COUNT, "calls"):
+        cpu, gpu = table.find(TIME, "cpu"), table.find(TIME, "cuda", "gpu")
+        if cpu and gpu and not table.find(COUNT, "calls"):
             for one, two in zip(cpu.numbers, gpu.numbers, strict=True):
                 if one and two and 0 < two.value < one.value:
                     share = percent(two.value / one.value)
@@ -291,11 +285,10 @@ def _gpu_busy(case: Case) -> tuple[str, str] | None:
     clean="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0\n",
 )
 def wait_in_asynchronous_call(table: AuditTable) -> Iterator[Hit]:
-    waits = _times(table, "wait*", "waiting")
-    for name, row in table.named_rows(NAME) if waits else ():
-        number = waits.numbers[row] if waits else None
-        if number and number.low > 0 and re.search(r"async", name, re.IGNORECASE):
-            yield Hit(f"{name} waits {shown(number.value * 1e6)} us", rows=(name,))
+    waits = table.numbers(TIME, "wait*", "waiting")
+    for name, row in table.named_rows(NAME):
+        if (number := waits[row]) and number.low > 0 and re.search(r"async", name, re.IGNORECASE):
+            yield Hit(f"{name} waits {show(number.value * 1e6)} us", rows=(name,))
 
 
 @rule(
@@ -308,21 +301,20 @@ def wait_in_asynchronous_call(table: AuditTable) -> Iterator[Hit]:
     clean="function,calls,self (s)\nconv2d,7680,2.07\n",
 )
 def count_against_claim(case: Case) -> Iterator[Hit]:
-    """Calls of a layer are a multiple of the pictures."""
     pictures = case.machine.number("pictures")
     for table in case.tables if pictures else ():
-        calls = table.one(COUNT, "calls")
+        calls = table.numbers(COUNT, "calls")
         odd = [
             (name, n.value)
-            for name, row in (table.named_rows(NAME) if calls else ())
-            if calls and (n := calls.numbers[row]) and _root(name) == "convolution"
+            for name, row in table.named_rows(NAME)
+            if (n := calls[row]) and _normalise_name(name) == "convolution"
             if pictures and n.value >= pictures and n.value % pictures
         ]
         if odd and pictures:
             name, n_calls = odd[0]
             yield Hit(
-                f"{name}: {shown(n_calls)} calls are {shown(n_calls / pictures)} for each of "
-                f"{shown(pictures)} pictures, which is not a whole number",
+                f"{name}: {show(n_calls)} calls are {show(n_calls / pictures)} for each of "
+                f"{show(pictures)} pictures, which is not a whole number",
                 (table.name,),
                 tuple(name for name, _ in odd),
             )
@@ -346,18 +338,17 @@ def energy_without_idle(case: Case) -> Iterator[Hit]:
     if "idle" in words or "baseline" in words:
         return
     for table in case.tables:
-        energy, time = table.one(ENERGY), _times(table, "duration", "time", "window")
-        for row in range(table.rows if energy else 0):
-            joules: Number | None = energy.numbers[row] if energy else None
-            seconds = time.numbers[row] if time else None
+        times = table.numbers(TIME, "duration", "time", "window")
+        for row, joules in enumerate(table.numbers(ENERGY)):
+            seconds = times[row]
             if joules:
                 watts = (
-                    f" in {shown(seconds.value)} s are {shown(joules.value / seconds.value)} W"
+                    f" in {show(seconds.value)} s are {show(joules.value / seconds.value)} W"
                     if seconds and seconds.value
                     else ""
                 )
                 yield Hit(
-                    (f"{shown(joules.value)} J{watts}; no row or column measures the idle machine"),
+                    f"{show(joules.value)} J{watts}; no row or column measures the idle machine",
                     (table.name,),
                     (table.labels[row],),
                 )

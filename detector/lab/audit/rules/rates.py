@@ -1,4 +1,4 @@
-"""Mistakes between times, rates and their ratios."""
+"""Times, rates and ratios that contradict each other."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import RATE, RATIO, TIME
-from detector.lab.audit.numbers import Number, exact, shown
+from detector.lab.audit.numbers import Number, exact, show
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms
 
-MOST_ROWS = 100  # that are compared with each other
-MOST_COLUMNS = 20  # that are compared with each other
+MOST_ROWS, MOST_COLUMNS = 100, 20  # all pairs are compared
 SLACK = 0.05  # the mean of 1/t is not 1 over the mean of t
 ENDS = ("end-to-end", "e2e", "end", "pipeline", "overall")
 NOT_LATENCY = (
@@ -38,29 +37,29 @@ NOT_LATENCY = (
 )
 
 
-def latency_of(table: AuditTable) -> AuditColumn | None:
-    return table.one(TIME, "latency", "inference", but=NOT_LATENCY) or table.one(
+def find_latency(table: AuditTable) -> AuditColumn | None:
+    return table.find(TIME, "latency", "inference", but=NOT_LATENCY) or table.find(
         TIME, "time", "forward", "speed", but=NOT_LATENCY
     )
 
 
-def _pairs(table: AuditTable) -> Iterator[tuple[int, Number, Number, Number]]:
-    """(row, latency in s, frames a second, batch) of the rows that tell both times of one thing."""
-    latency, fps = latency_of(table), table.one(RATE)
-    if latency is None or fps is None or table.one(kinds.STAGE) is not None:
+def _read_latency_and_fps(table: AuditTable) -> Iterator[tuple[int, Number, Number, Number]]:
+    """Yield (row, latency in s, FPS, batch) for the rows that state both."""
+    latency, fps = find_latency(table), table.find(RATE)
+    if latency is None or fps is None or table.find(kinds.STAGE) is not None:
         return
     if fps.has(*ENDS) and not latency.has(*ENDS):
         return
-    batches = table.one(kinds.BATCH)
-    for row in range(table.rows):
-        time, rate = latency.numbers[row], fps.numbers[row]
-        batch = batches.numbers[row] if batches else None
+    batches = table.numbers(kinds.BATCH)
+    for row, (time, rate) in enumerate(zip(latency.numbers, fps.numbers, strict=True)):
+        batch = batches[row]
         if time and rate and time.value > 0 and rate.value > 0:
             yield row, time, rate, batch if batch and batch.value >= 1 else exact(1)
 
 
-def _times_of_many(table: AuditTable) -> float | None:
-    counts = [time * rate for _, time, rate, _ in _pairs(table)]
+def _count_pictures(table: AuditTable) -> float | None:
+    """Return how many pictures each latency covers; None if not the same number in all rows."""
+    counts = [time * rate for _, time, rate, _ in _read_latency_and_fps(table)]
     if len(counts) < 2:
         return None
     low, high = max(one.low for one in counts), min(one.high for one in counts)
@@ -76,15 +75,15 @@ def _times_of_many(table: AuditTable) -> float | None:
     clean="engine,time (ms),FPS\npytorch,26.1,38.3\ntensorrt,2.92,342\n",
 )
 def time_of_many_pictures(table: AuditTable) -> Iterator[Hit]:
-    count, batches = _times_of_many(table), table.one(kinds.BATCH)
+    count, batches = _count_pictures(table), table.find(kinds.BATCH)
     if count is not None and 900 < count < 1100:
-        return  # units-contradict says so
+        return  # units-contradict reports it
     if count is not None and batches is None:
-        _, time, rate, _ = next(_pairs(table))
+        _, time, rate, _ = next(_read_latency_and_fps(table))
         yield Hit(
-            f"{shown(time.value)} s x {shown(rate.value)} FPS = {shown(time.value * rate.value)}, "
+            f"{show(time.value)} s x {show(rate.value)} FPS = {show(time.value * rate.value)}, "
             f"and about {count:.0f} in every row: the time covers that many pictures",
-            rows=tuple(table.labels[row] for row, *_ in _pairs(table)),
+            rows=tuple(table.labels[row] for row, *_ in _read_latency_and_fps(table)),
         )
 
 
@@ -96,23 +95,23 @@ def time_of_many_pictures(table: AuditTable) -> Iterator[Hit]:
     clean="model,latency (ms),fps\na,14.1,70.9\nb,15.0,66.7\n",
 )
 def fps_against_latency(table: AuditTable) -> Iterator[Hit]:
-    if _times_of_many(table) is not None:
+    if _count_pictures(table) is not None:
         return
-    found = []
-    for row, time, rate, batch in _pairs(table):
+    rows = []
+    for row, time, rate, batch in _read_latency_and_fps(table):
         single, whole = exact(1) / time, batch / time
         if rate.high < single.low * (1 - SLACK) and not rate.meets(whole, SLACK):
-            found.append((row, time.value, rate.value))
-    if found:
-        row, time_s, fps = found[0]
-        rest = [1 / rate - time for _, time, rate in found]
+            rows.append((row, time.value, rate.value))
+    if rows:
+        row, time_s, fps = rows[0]
+        rest = [1 / rate - time for _, time, rate in rows]
         others = (
             f", {ms(min(rest))} to {ms(max(rest))} in {len(rest)} rows" if len(rest) > 1 else ""
         )
         yield Hit(
-            f"{ms(time_s)} is {shown(1 / time_s)} FPS, the table says {shown(fps)} ({ms(1 / fps)} "
+            f"{ms(time_s)} is {show(1 / time_s)} FPS, the table says {show(fps)} ({ms(1 / fps)} "
             f"per picture): {ms(rest[0])} per picture is unaccounted for{others}",
-            rows=tuple(table.labels[row] for row, *_ in found),
+            rows=tuple(table.labels[row] for row, *_ in rows),
         )
 
 
@@ -124,22 +123,21 @@ def fps_against_latency(table: AuditTable) -> Iterator[Hit]:
     clean="model,batch,streams,latency (ms),fps\na,4,1,10.0,400\nb,8,2,20,790\n",
 )
 def fps_above_latency(table: AuditTable) -> Iterator[Hit]:
-    if _times_of_many(table) is not None:
+    if _count_pictures(table) is not None:
         return
-    flights = table.one(kinds.IN_FLIGHT)
-    found = []
-    for row, time, rate, batch in _pairs(table):
-        flight = flights.numbers[row] if flights else None
-        if rate.low > (batch * (flight or exact(1)) / time).high * (1 + SLACK):
-            found.append((row, time, rate, batch))
-    if found:
-        _, time, rate, batch = found[0]
+    flights = table.numbers(kinds.IN_FLIGHT)
+    rows = []
+    for row, time, rate, batch in _read_latency_and_fps(table):
+        if rate.low > (batch * (flights[row] or exact(1)) / time).high * (1 + SLACK):
+            rows.append((row, time, rate, batch))
+    if rows:
+        _, time, rate, batch = rows[0]
         best = batch.value / time.value
-        many = f" for a batch of {shown(batch.value)}" if batch.value > 1 else ""
+        batch_note = f" for a batch of {show(batch.value)}" if batch.value > 1 else ""
         yield Hit(
-            f"{ms(time)}{many} is {shown(best)} FPS at most, the table says {shown(rate.value)}: "
-            f"{shown(rate.value / best)} in flight, or two measurements",
-            rows=tuple(table.labels[row] for row, *_ in found),
+            f"{ms(time)}{batch_note} is {show(best)} FPS at most, the table says "
+            f"{show(rate.value)}: {show(rate.value / best)} in flight, or two measurements",
+            rows=tuple(table.labels[row] for row, *_ in rows),
         )
 
 
@@ -151,10 +149,10 @@ def fps_above_latency(table: AuditTable) -> Iterator[Hit]:
     clean="model,latency (ms),latency (s)\na,14.1,0.0141\nb,20.0,0.0200\n",
 )
 def units_contradict(table: AuditTable) -> Iterator[Hit]:
-    count = _times_of_many(table)
+    count = _count_pictures(table)
     if count is not None and 900 < count < 1100:
         yield Hit(
-            f"time x FPS is {shown(count)} in every row: the time is in ms under a heading of s, "
+            f"time x FPS is {show(count)} in every row: the time is in ms under a heading of s, "
             "or in us under a heading of ms"
         )
     columns = table.all(TIME, kinds.BYTES)[:MOST_COLUMNS]
@@ -171,7 +169,7 @@ def units_contradict(table: AuditTable) -> Iterator[Hit]:
                 if one and other and not one.meets(other, 0.001):
                     yield Hit(
                         f"{first.title} {first.texts[row]} is not {second.title} "
-                        f"{second.texts[row]}: a factor of {shown(one.value / (other.value or 1))}",
+                        f"{second.texts[row]}: a factor of {show(one.value / (other.value or 1))}",
                         rows=(table.labels[row],),
                     )
 
@@ -184,7 +182,7 @@ def units_contradict(table: AuditTable) -> Iterator[Hit]:
     clean="model,latency (ms),FPS\na,10.0,118\nb,20.0,61\nc,25.0,47\n",
 )
 def derived_column(table: AuditTable) -> Iterator[Hit]:
-    pairs = list(_pairs(table))
+    pairs = list(_read_latency_and_fps(table))
     if len(pairs) < 3 or not all(rate.meets(exact(1) / time) for _, time, rate, _ in pairs):
         return
     yield Hit(
@@ -201,19 +199,19 @@ def derived_column(table: AuditTable) -> Iterator[Hit]:
     clean="model,inference FPS,end-to-end FPS\na,45.0,30.0\n",
 )
 def end_to_end_above_inference(table: AuditTable) -> Iterator[Hit]:
-    inner, outer = _two_rates(table)
+    inner, outer = _find_rates(table)
     if inner is None or outer is None:
         return
     for row, (fast, slow) in enumerate(zip(inner.numbers, outer.numbers, strict=True)):
         if fast and slow and slow.low > fast.high * (1 + SLACK):
             yield Hit(
-                f"{shown(slow.value)} FPS end to end, {shown(fast.value)} FPS for inference alone",
+                f"{show(slow.value)} FPS end to end, {show(fast.value)} FPS for inference alone",
                 rows=(table.labels[row],),
             )
 
 
-def _two_rates(table: AuditTable) -> tuple[AuditColumn | None, AuditColumn | None]:
-    return table.one(RATE, "inference", "network", "model", but=ENDS), table.one(RATE, *ENDS)
+def _find_rates(table: AuditTable) -> tuple[AuditColumn | None, AuditColumn | None]:
+    return table.find(RATE, "inference", "network", "model", but=ENDS), table.find(RATE, *ENDS)
 
 
 @rule(
@@ -224,19 +222,20 @@ def _two_rates(table: AuditTable) -> tuple[AuditColumn | None, AuditColumn | Non
     clean="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,3.77\n",
 )
 def outside_time_differs(table: AuditTable) -> Iterator[Hit]:
-    inner, outer = _two_rates(table)
+    inner, outer = _find_rates(table)
     if inner is None or outer is None:
         return
-    rest = [
+    outside = [
         (row, exact(1) / fast, exact(1) / slow - exact(1) / fast)
         for row, (fast, slow) in enumerate(zip(inner.numbers, outer.numbers, strict=True))
         if fast and slow and fast.low > 0 and slow.low > 0 and slow.value <= fast.value
     ]
-    if len(rest) < 2 or table.one(kinds.THREADS) or table.one(kinds.CLIP):
+    if len(outside) < 2 or table.find(kinds.THREADS) or table.find(kinds.CLIP):
         return
-    if len({table.setting(row).get(kinds.SIZE) for row, *_ in rest}) > 1:
+    if len({table.setting(row).get(kinds.SIZE) for row, *_ in outside}) > 1:
         return
-    most, least = max(rest, key=lambda one: one[2].value), min(rest, key=lambda one: one[2].value)
+    most = max(outside, key=lambda one: one[2].value)
+    least = min(outside, key=lambda one: one[2].value)
     if most[2].low <= least[2].high * 1.2 or least[2].value <= 0:
         return
     whole = [one[1].value + one[2].value for one in (most, least)]
@@ -244,8 +243,8 @@ def outside_time_differs(table: AuditTable) -> Iterator[Hit]:
     yield Hit(
         f"outside inference a frame takes {ms(most[2])} in one row and {ms(least[2])} in the "
         "other, though reading, drawing and writing are the same work; end to end is "
-        f"{shown(whole[0] / whole[1])} times as fast; with equal time outside inference it would "
-        f"be {shown(fair)}",
+        f"{show(whole[0] / whole[1])} times as fast; with equal time outside inference it would "
+        f"be {show(fair)}",
         rows=(table.labels[most[0]], table.labels[least[0]]),
     )
 
@@ -258,40 +257,39 @@ def outside_time_differs(table: AuditTable) -> Iterator[Hit]:
     clean="engine,FPS,speed-up (x)\npytorch,40,1.00\ntensorrt,90,2.25\n",
 )
 def speed_up_is_no_ratio(table: AuditTable) -> Iterator[Hit]:
-    """A speed-up that is the ratio of no two figures: of its row and another, or within its row."""
-    ratios, values = table.one(RATIO, "speed*", "acceleration"), table.all(TIME, RATE)
+    ratios, values = table.find(RATIO, "speed*", "acceleration"), table.all(TIME, RATE)
     if ratios is None or not values or table.rows > MOST_ROWS:
         return
     bases = [row for row, one in enumerate(ratios.numbers) if one and one.meets(exact(1))]
     if len(bases) != 1:
         return
-    for row, said in enumerate(ratios.numbers):
-        ways = [
-            way
+    for row, stated in enumerate(ratios.numbers):
+        possible = [
+            ratio
             for column in values
             for other in range(table.rows)
-            for way in _both_ways(column.numbers[row], column.numbers[other])
+            for ratio in _both_ratios(column.numbers[row], column.numbers[other])
         ]
-        ways += [
-            way
+        possible += [
+            ratio
             for at, one in enumerate(values)
             for other in values[at + 1 :]
-            for way in _both_ways(one.numbers[row], other.numbers[row])
+            for ratio in _both_ratios(one.numbers[row], other.numbers[row])
         ]
-        if said is None or not ways or any(said.meets(way, 0.02) for way in ways):
+        if stated is None or not possible or any(stated.meets(ratio, 0.02) for ratio in possible):
             continue
         column = values[0]
         first, own = column.numbers[bases[0]], column.numbers[row]
         if first and own:
-            right = first / own if column.quantity == TIME else own / first
+            correct = first / own if column.quantity == TIME else own / first
             yield Hit(
                 f"the table says {ratios.texts[row]}; {column.title} {column.texts[row]} against "
-                f"{column.texts[bases[0]]} is {shown(right.value)}",
+                f"{column.texts[bases[0]]} is {show(correct.value)}",
                 rows=(table.labels[row], table.labels[bases[0]]),
             )
 
 
-def _both_ways(one: Number | None, other: Number | None) -> Iterator[Number]:
+def _both_ratios(one: Number | None, other: Number | None) -> Iterator[Number]:
     if one and other and one.low > 0 and other.low > 0:
         yield one / other
         yield other / one
@@ -301,15 +299,15 @@ FAMILY = re.compile(r"(.*?)[-_ ]?(n|s|m|l|x|nano|tiny|small|medium|large|xlarge|
 ORDER = ("n", "nano", "tiny", "s", "small", "m", "medium", "l", "large", "x", "xlarge", "huge")
 
 
-def _sizes(table: AuditTable) -> list[float]:
+def _read_model_sizes(table: AuditTable) -> list[float]:
     for quantity in (kinds.WORK, kinds.PARAMS):
-        column = table.one(quantity)
-        if column is not None and len(column.told) == table.rows:
-            return [one.value for one in column.told]
-    found = [FAMILY.fullmatch(text.lower()) for text in table.texts(kinds.MODEL)]
-    if not found or not all(found) or len({one[1] for one in found if one}) > 1:
+        column = table.find(quantity)
+        if column is not None and len(column.known) == table.rows:
+            return [one.value for one in column.known]
+    matches = [FAMILY.fullmatch(text.lower()) for text in table.texts(kinds.MODEL)]
+    if not matches or not all(matches) or len({one[1] for one in matches if one}) > 1:
         return []
-    return [float(ORDER.index(one[2])) for one in found if one]
+    return [float(ORDER.index(one[2])) for one in matches if one]
 
 
 @rule(
@@ -320,28 +318,29 @@ def _sizes(table: AuditTable) -> list[float]:
     clean="model,fps\nnet-n,10.0\nnet-s,9.4\nnet-m,8.5\n",
 )
 def first_row_cold(table: AuditTable) -> Iterator[Hit]:
-    sizes = _sizes(table)
+    sizes = _read_model_sizes(table)
     if len(sizes) < 3 or sizes != sorted(sizes) or len(set(sizes)) < len(sizes):
         return
     for column in table.all(RATE, TIME):
-        told = [one for one in column.numbers if one and one.value > 0]
-        if len(told) < len(sizes) or (column.quantity == TIME and column.has(*NOT_LATENCY)):
+        numbers = [one for one in column.numbers if one and one.value > 0]
+        if len(numbers) < len(sizes) or (column.quantity == TIME and column.has(*NOT_LATENCY)):
             continue
-        speeds = [one.value if column.quantity == RATE else 1 / one.value for one in told]
+        speeds = [one.value if column.quantity == RATE else 1 / one.value for one in numbers]
         if speeds[0] < 0.97 * speeds[1] and speeds[1:] == sorted(speeds[1:], reverse=True):
             yield Hit(
-                f"{column.title}: {shown(told[0].value)} in the first row, whose model is the "
-                f"smallest, and {shown(told[1].value)} in the second",
+                f"{column.title}: {show(numbers[0].value)} in the first row, whose model is the "
+                f"smallest, and {show(numbers[1].value)} in the second",
                 rows=(table.labels[0], table.labels[1]),
             )
 
 
-def _by_batch(table: AuditTable, column: AuditColumn) -> Iterator[list[tuple[float, Number, int]]]:
-    """(batch, number, row) of each model and setting that has several batches."""
-    batches = table.one(kinds.BATCH)
+def _group_by_batch(
+    table: AuditTable, column: AuditColumn
+) -> Iterator[list[tuple[float, Number, int]]]:
+    """Yield the (batch, number, row) of each setting that has several batches, by batch."""
+    batches = table.numbers(kinds.BATCH)
     groups: dict[tuple[str, ...], list[tuple[float, Number, int]]] = {}
-    for row in range(table.rows if batches else 0):
-        batch, number = batches.numbers[row] if batches else None, column.numbers[row]
+    for row, (batch, number) in enumerate(zip(batches, column.numbers, strict=True)):
         if batch and number and batch.value >= 1 and number.value > 0:
             setting = table.setting(row)
             setting.pop(kinds.BATCH, None)
@@ -362,15 +361,15 @@ def _by_batch(table: AuditTable, column: AuditColumn) -> Iterator[list[tuple[flo
 )
 def batch_without_effect(case: Case) -> Iterator[Hit]:
     if not case.on_gpu:
-        return  # a CPU may be full at batch 1
+        return  # batch 1 may already use all of a CPU
     for table in case.tables:
         for column in table.all(RATE):
-            for group in _by_batch(table, column):
+            for group in _group_by_batch(table, column):
                 fps = [number.value for _, number, _ in group]
                 if group[-1][0] >= 8 * group[0][0] and max(fps) < 1.25 * min(fps):
                     yield Hit(
-                        f"{shown(min(fps))} to {shown(max(fps))} FPS for batch "
-                        f"{shown(group[0][0])} to {shown(group[-1][0])}",
+                        f"{show(min(fps))} to {show(max(fps))} FPS for batch "
+                        f"{show(group[0][0])} to {show(group[-1][0])}",
                         (table.name,),
                         tuple(table.labels[row] for *_, row in group),
                     )
@@ -384,14 +383,14 @@ def batch_without_effect(case: Case) -> Iterator[Hit]:
     clean="model,batch,latency (ms)\na,1,8.96\na,16,91\na,100,560\n",
 )
 def latency_of_a_batch(table: AuditTable) -> Iterator[Hit]:
-    column = table.one(TIME, "latency", but=NOT_LATENCY)
-    for group in _by_batch(table, column) if column else ():
+    column = table.find(TIME, "latency", but=NOT_LATENCY)
+    for group in _group_by_batch(table, column) if column else ():
         (least, first, _), (most, last, _) = group[0], group[-1]
         if most >= 4 * least and last.high < first.low * 1.2:
             yield Hit(
-                f"batch {shown(least)}: {ms(first)}, batch {shown(most)}: {ms(last)}. If these "
-                f"were times of a whole batch, that would be {shown(most / last.value)} FPS "
-                f"against {shown(least / first.value)}; they are the batch time divided by the "
+                f"batch {show(least)}: {ms(first)}, batch {show(most)}: {ms(last)}. If these "
+                f"were times of a whole batch, that would be {show(most / last.value)} FPS "
+                f"against {show(least / first.value)}; they are the batch time divided by the "
                 f"batch size, and a picture waits for its whole batch: {ms(last.value * most)}",
                 rows=tuple(table.labels[row] for *_, row in group),
             )

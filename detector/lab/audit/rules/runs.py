@@ -1,18 +1,18 @@
-"""Mistakes of our own runs. Every run asks them as it ends, so this file imports no other rules."""
+"""Mistakes in our own runs. Every run is checked as it ends, so this imports no other rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from msgspec import UNSET
 
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
-from detector.core.session.document import Disturbances, Summary, ThreadFigures
+from detector.core.session.document import Disturbances, Summary
 from detector.lab.audit.rule import Hit, rule
 
-MUCH = 0.1  # of the cores, or of a thread's time
-LEAST_S = 1.0  # of a run; below it shares say nothing
+MUCH = 0.1  # share of the cores, or of a thread's time
+LEAST_S = 1.0  # shares of a shorter run say nothing
 ROUNDING = 1e-6
 _rule = partial(rule, over="run")
 
@@ -50,9 +50,9 @@ def cores_taken_by_others(run: Summary) -> Iterator[Hit]:
     "stop those programs, or run compare, which alternates the variants",
 )
 def waited_for_cores(run: Summary) -> Iterator[Hit]:
-    """If the cores' users are unknown, all of the wait may be due to other programs."""
-    if said := _waits(run, lambda one: 1.0 if one.foreign_share is None else one.foreign_share):
-        yield Hit(f"{_taken(run)}threads waited for a core that other programs held: {said}")
+    if waits := _describe_waits(run, foreign=True):
+        others = _describe_others(run)
+        yield Hit(f"{others}threads waited for a core that other programs held: {waits}")
 
 
 @_rule(
@@ -61,33 +61,35 @@ def waited_for_cores(run: Summary) -> Iterator[Hit]:
     "try a lower --threads or --concurrency; if that is slower, this run fills the cores",
 )
 def waited_for_own_threads(run: Summary) -> Iterator[Hit]:
-    """Only where there is something to do: with one thread of one request nothing is left out."""
+    """Check only runs that could use fewer threads and have at least one per core."""
     threads = run.engine_threads * run.concurrency
     if not 1 < threads >= run.cpu.cores:
         return
-    if said := _waits(run, lambda one: 0.0 if one.foreign_share is None else 1 - one.foreign_share):
-        had = f"{threads} engine threads plus reading and writing share {run.cpu.cores} cores"
-        yield Hit(f"{had}; threads waited for a core that this run's other threads held: {said}")
+    if waits := _describe_waits(run, foreign=False):
+        yield Hit(
+            f"{threads} engine threads plus reading and writing share {run.cpu.cores} cores; "
+            f"threads waited for a core that this run's other threads held: {waits}"
+        )
 
 
-def _waits(run: Summary, share: Callable[[ThreadFigures], float]) -> str:
-    waits = {
-        name: (ready, one.busy_s)
-        for name, one in run.threads.items()
-        if (ready := (one.ready_s or 0.0) * share(one)) > MUCH * one.busy_s and one.busy_s > LEAST_S
-    }
-    return ", ".join(
-        f"{name} waited {ready:.2f} s; its stages took {busy:.2f} s"
-        for name, (ready, busy) in waits.items()
-    )
+def _describe_waits(run: Summary, *, foreign: bool) -> str:
+    """Describe long waits caused by other programs, or else by this run. If the cause is unknown,
+    other programs may have caused all."""
+    waits = []
+    for name, thread in run.threads.items():
+        others = 1.0 if thread.foreign_share is None else thread.foreign_share
+        ready = (thread.ready_s or 0.0) * (others if foreign else 1 - others)
+        if ready > MUCH * thread.busy_s and thread.busy_s > LEAST_S:
+            waits.append(f"{name} waited {ready:.2f} s; its stages took {thread.busy_s:.2f} s")
+    return ", ".join(waits)
 
 
-def _taken(run: Summary) -> str:
+def _describe_others(run: Summary) -> str:
     libraries = run.cpu.libraries
     if libraries is None or libraries.others_s is None or not libraries.wall_s:
         return ""
-    taken = libraries.others_s / libraries.wall_s
-    return f"other programs used {taken:.1f} of {run.cpu.cores} cores; "
+    cores = libraries.others_s / libraries.wall_s
+    return f"other programs used {cores:.1f} of {run.cpu.cores} cores; "
 
 
 @_rule(
@@ -104,13 +106,13 @@ def more_threads_than_cores(run: Summary) -> Iterator[Hit]:
         )
 
 
-def _disturbed(run: Summary) -> Disturbances:
+def _read_disturbances(run: Summary) -> Disturbances:
     return Disturbances() if run.disturbed is UNSET else run.disturbed
 
 
 @_rule("warning", "part of the process was in swap", "free memory, or use a smaller --batch")
 def swapped(run: Summary) -> Iterator[Hit]:
-    if (size := _disturbed(run).swapped_mb) > 1:
+    if (size := _read_disturbances(run).swapped_mb) > 1:
         yield Hit(f"{size:.0f} MB of this process were in swap at the end")
 
 
@@ -120,16 +122,16 @@ def swapped(run: Summary) -> Iterator[Hit]:
     "use the performance governor, more cooling, no CPU quota; or report it with the figures",
 )
 def slowed_down(run: Summary) -> Iterator[Hit]:
-    found = _disturbed(run)
-    if found.hot:
-        yield Hit(f"the cores were throttled by heat {found.hot} times")
-    if found.throttled_s > MUCH * run.seconds.get("run", 0.0) > 0:
+    disturbances = _read_disturbances(run)
+    if disturbances.hot:
+        yield Hit(f"the cores were throttled by heat {disturbances.hot} times")
+    if disturbances.throttled_s > MUCH * run.seconds.get("run", 0.0) > 0:
         yield Hit(
-            f"a CPU quota stopped the process for {found.throttled_s:.1f} of "
+            f"a CPU quota stopped the process for {disturbances.throttled_s:.1f} of "
             f"{run.seconds['run']:.1f} s"
         )
-    if found.governor:
-        yield Hit(f"the clock governor is {found.governor!r}")
+    if disturbances.governor:
+        yield Hit(f"the clock governor is {disturbances.governor!r}")
 
 
 @_rule(
@@ -155,7 +157,7 @@ def cut_short(run: Summary) -> Iterator[Hit]:
     "use 200 frames for p99; run compare to measure a difference",
 )
 def few_frames(run: Summary) -> Iterator[Hit]:
-    inferred = run.frames.written - _not_inferred(run)
+    inferred = run.frames.written - _count_not_inferred(run)
     if 0 < inferred < 50 and run.streams is UNSET:
         yield Hit(f"{inferred} frames in {run.seconds.get('run', 0.0):.2f} s")
 
@@ -166,7 +168,7 @@ def few_frames(run: Summary) -> Iterator[Hit]:
     "compare runs that use neither --skip-still nor --infer-every",
 )
 def repeated_detections(run: Summary) -> Iterator[Hit]:
-    if count := _not_inferred(run):
+    if count := _count_not_inferred(run):
         share = count / max(1, run.frames.written)
         yield Hit(
             f"{count} of {run.frames.written} frames ({share:.0%}) were not inferred but count in "
@@ -174,7 +176,7 @@ def repeated_detections(run: Summary) -> Iterator[Hit]:
         )
 
 
-def _not_inferred(run: Summary) -> int:
+def _count_not_inferred(run: Summary) -> int:
     return run.frames.reused + run.frames.coasted
 
 
@@ -195,7 +197,7 @@ def lost_frames(run: Summary) -> Iterator[Hit]:
         yield Hit(f"{lost} of {frames.read + frames.bad} frames were bad or damaged")
 
 
-# Arithmetic: wrong only in a document that somebody changed, or by a bug of ours
+# Arithmetic: fails only for an edited document, or by a bug of ours
 
 
 @_rule(
@@ -207,15 +209,15 @@ def run_rate_is_no_quotient(run: Summary) -> Iterator[Hit]:
     seconds, rate = run.seconds.get("run", 0.0), run.fps.end_to_end
     if not rate or seconds <= 0 or run.streams is not UNSET:
         return
-    right = run.frames.written / seconds
-    if abs(rate - right) > ROUNDING * right:
-        yield Hit(f"{run.frames.written} frames / {seconds:.4f} s = {right:.4f}, not {rate:.4f}")
+    expected = run.frames.written / seconds
+    if abs(rate - expected) > ROUNDING * expected:
+        yield Hit(f"{run.frames.written} frames / {seconds:.4f} s = {expected:.4f}, not {rate:.4f}")
 
 
 @_rule("error", "end to end is faster than the inference inside it", "take both from one run")
 def run_end_to_end_above_inference(run: Summary) -> Iterator[Hit]:
     end, inner = run.fps.end_to_end, run.fps.inference
-    if end and inner and not _not_inferred(run) and end > inner * 1.01:
+    if end and inner and not _count_not_inferred(run) and end > inner * 1.01:
         yield Hit(f"{end:.2f} FPS end to end, {inner:.2f} FPS of inference")
 
 
@@ -227,10 +229,10 @@ def run_end_to_end_above_inference(run: Summary) -> Iterator[Hit]:
 def run_percentiles_out_of_order(run: Summary) -> Iterator[Hit]:
     for name, stage in run.stages.items():
         values = (stage.p50_ms, stage.p90_ms, stage.p99_ms, stage.max_ms)
-        told = [one for one in values if one is not None]
-        if told != sorted(told):
+        known = [one for one in values if one is not None]
+        if known != sorted(known):
             yield Hit(
-                f"{name}: p50, p90, p99, max are {', '.join(f'{one:.3f}' for one in told)} ms"
+                f"{name}: p50, p90, p99, max are {', '.join(f'{one:.3f}' for one in known)} ms"
             )
 
 

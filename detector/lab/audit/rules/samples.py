@@ -1,4 +1,4 @@
-"""Mistakes of too few samples, and of their statistics."""
+"""Too few samples, and statistics that contradict them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import NamedTuple
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import COUNT, RATE, RATIO, SETTINGS, TIME
-from detector.lab.audit.numbers import Number, exact, shown
+from detector.lab.audit.numbers import Number, exact, show
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.rules.rates import ENDS, NOT_LATENCY
-from detector.lab.audit.tables import AuditColumn, AuditTable, ms, precision_of
+from detector.lab.audit.tables import AuditColumn, AuditTable, find_precision, ms
 
 SAMPLES = ("count", "calls", "samples", "n", "runs", "iterations", "frames", "iters")
 PERCENTILE = re.compile(r"^p(\d{2})(?:\.\d+)?$|^(\d{2})(?:th|%)$")
-NEEDED = {50: 5, 90: 20, 95: 40, 99: 200}  # samples, as for our own percentiles
-MOST = 300  # figures that are compared with each other
-MATERIAL = 0.1  # a spread below it is ordinary
+NEEDED = {50: 5, 90: 20, 95: 40, 99: 200}  # samples for each percentile, as in our own reports
+MOST_FIGURES = 300  # all pairs are compared
+MATERIAL = 0.1  # a smaller spread is normal
 
 
-def _of_kind(column: AuditColumn) -> str:
-    """``mean``, ``min``, ``p90`` ... of what the rest of the title names; "" of none."""
+def _find_statistic(column: AuditColumn) -> str:
+    """Return the statistic that the title names, such as ``mean`` or ``p90``, or ""."""
     for word in column.words:
-        if found := PERCENTILE.search(word):
-            return f"p{found[1] or found[2]}"
+        if match := PERCENTILE.search(word):
+            return f"p{match[1] or match[2]}"
         if word in ("mean", "avg", "average"):
             return "mean"
         if word in ("min", "minimum", "best"):
@@ -40,16 +40,16 @@ def _of_kind(column: AuditColumn) -> str:
     return ""
 
 
-def _families(table: AuditTable) -> Iterator[dict[str, AuditColumn]]:
+def _group_statistics(table: AuditTable) -> Iterator[dict[str, AuditColumn]]:
     groups: dict[tuple[str, frozenset[str]], dict[str, AuditColumn]] = {}
     for column in table.all(TIME, RATE, kinds.BYTES):
-        if kind := _of_kind(column):
+        if statistic := _find_statistic(column):
             rest = frozenset(
                 word
                 for word in column.words
                 if not PERCENTILE.search(word) and word.isalpha() and word not in STATISTICS
             )
-            groups.setdefault((column.quantity, rest - UNIT_WORDS), {})[kind] = column
+            groups.setdefault((column.quantity, rest - UNIT_WORDS), {})[statistic] = column
     yield from (group for group in groups.values() if len(group) > 1)
 
 
@@ -68,17 +68,17 @@ UNIT_WORDS = frozenset(("ms", "s", "us", "fps", "mb", "sec"))
     clean="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.009,0.013\n",
 )
 def not_a_sample(table: AuditTable) -> Iterator[Hit]:
-    count = table.one(COUNT)
-    for family in _families(table):
+    counts = table.numbers(COUNT)
+    for family in _group_statistics(table):
         columns = [family.get(kind) for kind in ("min", "mean", "max")]
         for row in range(table.rows):
-            told = [one.numbers[row] for one in columns if one and one.numbers[row]]
-            values = {one.value for one in told if one}
-            n = count.numbers[row] if count else None
-            if len(told) == 3 and len(values) == 1 and n and n.value > 1:
+            numbers = [one.numbers[row] for one in columns if one and one.numbers[row]]
+            values = {one.value for one in numbers if one}
+            n = counts[row]
+            if len(numbers) == 3 and len(values) == 1 and n and n.value > 1:
                 yield Hit(
-                    f"mean = min = max = {shown(values.pop())} with a count of {shown(n.value)}: a "
-                    f"total divided by {shown(n.value)}",
+                    f"mean = min = max = {show(values.pop())} with a count of {show(n.value)}: a "
+                    f"total divided by {show(n.value)}",
                     rows=(table.labels[row],),
                 )
 
@@ -91,7 +91,7 @@ def not_a_sample(table: AuditTable) -> Iterator[Hit]:
     clean="step,mean (ms),min (ms),max (ms)\ninfer,11.5,10.0,14.0\n",
 )
 def statistic_outside_range(table: AuditTable) -> Iterator[Hit]:
-    for family in _families(table):
+    for family in _group_statistics(table):
         for kind in ("mean", "p50", "p90", "p95", "p99"):
             for row in range(table.rows if kind in family else 0):
                 number = family[kind].numbers[row]
@@ -104,8 +104,8 @@ def statistic_outside_range(table: AuditTable) -> Iterator[Hit]:
                     )
                     if outside and number and limit:
                         yield Hit(
-                            f"{kind} {shown(number.value)} is {'below' if sign < 0 else 'above'} "
-                            f"the {end} {shown(limit.value)}",
+                            f"{kind} {show(number.value)} is {'below' if sign < 0 else 'above'} "
+                            f"the {end} {show(limit.value)}",
                             rows=(table.labels[row],),
                         )
 
@@ -118,7 +118,7 @@ def statistic_outside_range(table: AuditTable) -> Iterator[Hit]:
     clean="step,p50 (ms),p90 (ms)\ninfer,10.0,12.0\n",
 )
 def percentiles_out_of_order(table: AuditTable) -> Iterator[Hit]:
-    for family in _families(table):
+    for family in _group_statistics(table):
         order = sorted((kind for kind in family if kind[0] == "p"), key=lambda one: int(one[1:]))
         slower = table.all(TIME) and family[order[0]].quantity == TIME if order else False
         for low, high in pairwise(order):
@@ -139,15 +139,15 @@ def percentiles_out_of_order(table: AuditTable) -> Iterator[Hit]:
     clean="step,count,p50 (ms),p99 (ms)\ninfer,300,10.0,12.0\n",
 )
 def percentile_of_too_few(table: AuditTable) -> Iterator[Hit]:
-    count = table.one(COUNT, *SAMPLES)
-    for column in table.all(TIME) if count else ():
-        kind = _of_kind(column)
+    counts = table.numbers(COUNT, *SAMPLES)
+    for column in table.all(TIME):
+        kind = _find_statistic(column)
         needed = NEEDED.get(int(kind[1:]), 0) if kind[:1] == "p" else 0
         for row in range(table.rows if needed else 0):
-            n, number = count.numbers[row] if count else None, column.numbers[row]
-            if n and number and 0 < n.high < needed:
+            n = counts[row]
+            if n and column.numbers[row] and 0 < n.high < needed:
                 yield Hit(
-                    f"{kind} of {shown(n.value)} samples; it needs {needed}",
+                    f"{kind} of {show(n.value)} samples; it needs {needed}",
                     rows=(table.labels[row],),
                 )
 
@@ -163,7 +163,7 @@ def one_sample(table: AuditTable) -> Iterator[Hit]:
     counts = [
         one for one in table.all(COUNT) if one.has("runs", "samples", "n", "rounds", "images")
     ]
-    if not counts or not table.all(TIME, RATE) or table.one(kinds.NAME, "layer", "function"):
+    if not counts or not table.all(TIME, RATE) or table.find(kinds.NAME, "layer", "function"):
         return
     rows = [
         row
@@ -185,17 +185,17 @@ def one_sample(table: AuditTable) -> Iterator[Hit]:
     clean="model,FPS\na,40 [38..41]\nb,44 [43..46]\n",
 )
 def no_spread(table: AuditTable) -> Iterator[Hit]:
-    compared = [one for one in table.all(TIME, RATE) if len(one.told) > 1]
-    if table.one(kinds.NAME, "layer", "name", "function"):
+    compared = [one for one in table.all(TIME, RATE) if len(one.known) > 1]
+    if table.find(kinds.NAME, "layer", "name", "function"):
         return  # a profiler's rows
     if not compared or not table.all(kinds.MODEL, kinds.ENGINE, kinds.PRECISION, kinds.BATCH):
         return
-    told = any(number.spread for one in compared for number in one.told)
+    has_spread = any(number.spread for one in compared for number in one.known)
     statistics = any(
-        _of_kind(one) in ("std", "min", "max", "p90", "p95", "p99") for one in compared
+        _find_statistic(one) in ("std", "min", "max", "p90", "p95", "p99") for one in compared
     )
     counts = [one for one in table.all(COUNT) if one.has(*SAMPLES, "rounds")]
-    if not told and not statistics and not counts:
+    if not has_spread and not statistics and not counts:
         yield Hit(
             f"{', '.join(repr(one.title) for one in compared[:3])}: no ±, no range, no number of "
             "runs"
@@ -210,19 +210,19 @@ def no_spread(table: AuditTable) -> Iterator[Hit]:
     clean="engine,FPS,speed-up (x)\na,40.0 ± 1.0,1.00\nb,60.0 ± 3.0,1.50\n",
 )
 def claim_within_spread(table: AuditTable) -> Iterator[Hit]:
-    ratios = table.one(RATIO)
+    ratios = table.find(RATIO)
     if ratios is None:
         return
     base = next((r for r, one in enumerate(ratios.numbers) if one and one.meets(exact(1))), None)
     for column in table.all(TIME, RATE):
         first = column.numbers[base] if base is not None else None
-        for row, (said, other) in enumerate(zip(ratios.numbers, column.numbers, strict=True)):
-            if not (first and said and other and base is not None and row != base):
+        for row, (stated, other) in enumerate(zip(ratios.numbers, column.numbers, strict=True)):
+            if not (first and stated and other and base is not None and row != base):
                 continue
-            apart = abs(said.value - 1) > 0.005 and not said.spread
+            claimed = abs(stated.value - 1) > 0.005 and not stated.spread
             ratio = first / other if column.quantity == TIME else other / first
-            apart = apart and ratio.meets(said, 0.05)
-            if apart and first.spread and other.spread and first.meets(other):
+            claimed = claimed and ratio.meets(stated, 0.05)
+            if claimed and first.spread and other.spread and first.meets(other):
                 yield Hit(
                     f"{column.title}: {column.texts[row]} and {column.texts[base]} overlap; the "
                     f"ratio {ratios.texts[row]} cannot be separated from 1",
@@ -230,32 +230,32 @@ def claim_within_spread(table: AuditTable) -> Iterator[Hit]:
                 )
 
 
-class _Measured(NamedTuple):
+class _Latency(NamedTuple):
     table: str
     label: str
     setting: dict[str, str]
     number: Number
 
 
-def _measured(table: AuditTable) -> Iterator[_Measured]:
-    """Every latency of a model; the numeric type may stand in the heading."""
+def _find_latencies(table: AuditTable) -> Iterator[_Latency]:
+    """Yield every latency of a model. Its precision may be in the column's title."""
     if any(one.quantity in (kinds.CHANGES, kinds.NAME, kinds.STAGE) for one in table.columns):
         return
     for column in table.all(TIME):
-        if column.has(*NOT_LATENCY, "cpu", "cuda", *ENDS) or _of_kind(column):
+        if column.has(*NOT_LATENCY, "cpu", "cuda", *ENDS) or _find_statistic(column):
             continue
         if not column.has("latency", "inference"):
-            continue  # a time of what?
+            continue
         for row, number in enumerate(column.numbers):
             setting = table.setting(row)
             if number is None or kinds.MODEL not in setting:
                 continue
-            setting.setdefault(kinds.PRECISION, precision_of(column.title) or "")
-            yield _Measured(table.name, f"{table.labels[row]}, {column.title}", setting, number)
+            setting.setdefault(kinds.PRECISION, find_precision(column.title) or "")
+            yield _Latency(table.name, f"{table.labels[row]}, {column.title}", setting, number)
 
 
-def _may_be_same(one: dict[str, str], other: dict[str, str]) -> bool:
-    """Whether two settings can be one: what a table does not tell is taken as batch 1 and fp32."""
+def _may_be_equal(one: dict[str, str], other: dict[str, str]) -> bool:
+    """Return whether settings may be equal, assuming batch 1 and fp32 where not stated."""
     usual = {kinds.BATCH: "1", kinds.PRECISION: "fp32"}
     for name in SETTINGS:
         mine, theirs = one.get(name) or usual.get(name), other.get(name) or usual.get(name)
@@ -264,38 +264,43 @@ def _may_be_same(one: dict[str, str], other: dict[str, str]) -> bool:
     return True
 
 
-def _repeats(case: Case) -> Iterator[list[_Measured]]:
-    each = [one for table in case.tables for one in _measured(table)]
-    if len(case.tables) < 2 or len(each) > MOST:
+def _group_repeats(case: Case) -> Iterator[list[_Latency]]:
+    latencies = [one for table in case.tables for one in _find_latencies(table)]
+    if len(case.tables) < 2 or len(latencies) > MOST_FIGURES:
         return
     done: set[int] = set()
-    for at, first in enumerate(each):
+    for at, first in enumerate(latencies):
         if at in done:
             continue
         group = [
             n
-            for n, one in enumerate(each)
-            if n == at or (one.table != first.table and _may_be_same(first.setting, one.setting))
+            for n, one in enumerate(latencies)
+            if n == at or (one.table != first.table and _may_be_equal(first.setting, one.setting))
         ]
         if len(group) > 1:
             done |= set(group)
-            yield [each[n] for n in group]
+            yield [latencies[n] for n in group]
 
 
-def _runs_of_one_setting(table: AuditTable) -> Iterator[Hit]:
+def _compare_equal_runs(table: AuditTable) -> Iterator[Hit]:
     groups: dict[str, list[int]] = {}
-    for row in range(table.rows if table.rows <= MOST and table.one(kinds.NAME, "run") else 0):
+    for row in range(
+        table.rows if table.rows <= MOST_FIGURES and table.find(kinds.NAME, "run") else 0
+    ):
         setting = table.setting(row)
         if kinds.MODEL in setting and kinds.ENGINE in setting:
             groups.setdefault(repr(sorted(setting.items())), []).append(row)
     for rows in groups.values():
         for column in table.all(RATE):
-            told = [one for row in rows if (one := column.numbers[row])]
-            low, high = min(told, key=_value, default=None), max(told, key=_value, default=None)
+            numbers = [one for row in rows if (one := column.numbers[row])]
+            low, high = (
+                min(numbers, key=_value, default=None),
+                max(numbers, key=_value, default=None),
+            )
             if low and high and high.low > low.high * (1 + MATERIAL):
                 yield Hit(
-                    f"{len(told)} runs with the same settings: {shown(low.value)} to "
-                    f"{shown(high.value)} {column.title}, {high.value / low.value - 1:.0%} apart",
+                    f"{len(numbers)} runs with the same settings: {show(low.value)} to "
+                    f"{show(high.value)} {column.title}, {high.value / low.value - 1:.0%} apart",
                     (table.name,),
                     tuple(table.labels[row] for row in rows),
                 )
@@ -317,8 +322,8 @@ def _value(number: Number) -> float:
 )
 def same_thing_differs(case: Case) -> Iterator[Hit]:
     for table in case.tables:
-        yield from _runs_of_one_setting(table)
-    for group in _repeats(case):
+        yield from _compare_equal_runs(table)
+    for group in _group_repeats(case):
         numbers = [one.number for one in group]
         least, most = min(n.high for n in numbers), max(n.low for n in numbers)
         if most > least * (1 + MATERIAL):
@@ -343,15 +348,14 @@ def same_thing_differs(case: Case) -> Iterator[Hit]:
     "| net | 7.1 | 15.2 |\n",
 )
 def effect_below_spread(case: Case) -> Iterator[Hit]:
-    """Differences inside a table that are smaller than what the same thing differs by."""
     spreads: dict[str, float] = {}
-    for group in _repeats(case):
+    for group in _group_repeats(case):
         numbers = [one.number.value for one in group]
         model = group[0].setting[kinds.MODEL]
         spreads[model] = max(spreads.get(model, 1.0), max(numbers) / min(numbers))
     for table in case.tables:
-        by_model: dict[str, list[_Measured]] = {}
-        for one in _measured(table):
+        by_model: dict[str, list[_Latency]] = {}
+        for one in _find_latencies(table):
             by_model.setdefault(one.setting[kinds.MODEL], []).append(one)
         for model, rows in by_model.items():
             values = [one.number.value for one in rows]

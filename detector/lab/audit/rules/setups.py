@@ -3,87 +3,76 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import ACCURACY, BYTES, RATE, TIME
-from detector.lab.audit.numbers import shown
+from detector.lab.audit.numbers import show
 from detector.lab.audit.rule import Hit, Rule, rule
-from detector.lab.audit.rules.rates import NOT_LATENCY, latency_of
-from detector.lab.audit.tables import AuditTable, ms, precision_of
+from detector.lab.audit.rules.rates import NOT_LATENCY, find_latency
+from detector.lab.audit.tables import AuditTable, find_precision, ms
 
-LOW = ("fp16", "bf16", "int8", "fp8", "int4", "tf32")
-MOST_ROWS = 300  # that are compared with each other
+REDUCED_PRECISIONS = ("fp16", "bf16", "int8", "fp8", "int4", "tf32")
+MOST_ROWS = 300  # all pairs of rows are compared; longer tables are skipped
 SPLIT = re.compile(r"\s*[;,+&]\s*|\s+and\s+")
 QUANTISED = re.compile(r"int8|int4|quanti[sz]|prun", re.IGNORECASE)
 
 
 def _compares(table: AuditTable) -> bool:
-    if table.one(kinds.STAGE) or table.one(kinds.NAME, "name", "layer", "kernel", "function"):
+    if table.find(kinds.STAGE) or table.find(kinds.NAME, "name", "layer", "kernel", "function"):
         return False
     return table.rows > 1 and bool(table.all(TIME, RATE))
 
 
-def differs_with(setting: str) -> Callable[[AuditTable], Iterator[Hit]]:
-    def find(table: AuditTable) -> Iterator[Hit]:
-        if not _compares(table) or table.rows > MOST_ROWS:
+def _find_difference(setting: str, table: AuditTable) -> Iterator[Hit]:
+    if not _compares(table) or table.rows > MOST_ROWS:
+        return
+    # Models may differ in input size, which is part of a model.
+    part_of_model = setting in (kinds.SIZE, kinds.MODEL)
+    for subject in (kinds.ENGINE,) if part_of_model else (kinds.ENGINE, kinds.MODEL):
+        settings = [table.setting(row) for row in range(table.rows)]
+        stated = [
+            (row, one[subject], one[setting])
+            for row, one in enumerate(settings)
+            if subject in one and one.get(setting)
+        ]
+        subjects, values = {one[1] for one in stated}, {one[2] for one in stated}
+        if len(subjects) < 2 or len(values) < 2 or len(stated) < table.rows:
+            continue
+        pairs = [(a, b) for a in stated for b in stated if a[0] < b[0] and a[1] != b[1]]
+        if all(a[2] != b[2] for a, b in pairs):
+            shown_pairs = "; ".join(f"{one[1]}: {one[2]}" for one in stated[:4])
+            yield Hit(
+                f"{shown_pairs}: {subject} and {setting} change together in every pair of rows",
+                rows=tuple(table.labels[row] for row, *_ in stated[:6]),
+            )
             return
-        # Models may differ in input size, which is part of a model.
-        own = setting in (kinds.SIZE, kinds.MODEL)
-        for subject in (kinds.ENGINE,) if own else (kinds.ENGINE, kinds.MODEL):
-            settings = [table.setting(row) for row in range(table.rows)]
-            stated = [
-                (row, one[subject], one[setting])
-                for row, one in enumerate(settings)
-                if subject in one and one.get(setting)
-            ]
-            subjects, values = {one[1] for one in stated}, {one[2] for one in stated}
-            if len(subjects) < 2 or len(values) < 2 or len(stated) < table.rows:
-                continue
-            pairs = [(a, b) for a in stated for b in stated if a[0] < b[0] and a[1] != b[1]]
-            if all(a[2] != b[2] for a, b in pairs):
-                shown_pairs = "; ".join(f"{one[1]}: {one[2]}" for one in stated[:4])
-                yield Hit(
-                    f"{shown_pairs}: {subject} and {setting} change together in every pair of rows",
-                    rows=tuple(table.labels[row] for row, *_ in stated[:6]),
-                )
-                return
-
-    return find
 
 
-def _differs(setting: str, bad: tuple[str, str], same: str) -> Rule:
-    head = f"engine,{TITLES[setting]},FPS\n"
+def _make_rule(setting: str, bad: tuple[str, str], same: str) -> Rule:
+    head = f"engine,{TITLES.get(setting, setting)},FPS\n"
     return Rule(
         f"{setting.replace(' ', '-')}-differs",
         "warning",
         f"the compared rows also differ in {setting}",
         f"add a row with the same {setting} for each, or compare only rows that share it",
-        differs_with(setting),
+        partial(_find_difference, setting),
         bad=f"{head}pytorch,{bad[0]},10\ntensorrt,{bad[1]},40\n",
         clean=f"{head}pytorch,{same},10\ntensorrt,{same},25\n",
     )
 
 
-TITLES = {
-    kinds.MODEL: "model",
-    kinds.PRECISION: "precision",
-    kinds.BATCH: "batch",
-    kinds.SIZE: "input size (pixels)",
-    kinds.THREADS: "threads",
-    kinds.DEVICE: "device",
-    kinds.DECODER: "decoder",
-    kinds.CLIP: "video",
-}
-PRECISION_DIFFERS = _differs(kinds.PRECISION, ("fp32", "fp16"), "fp16")
-MODEL_DIFFERS = _differs(kinds.MODEL, ("yolov5s", "yolov5n"), "yolov5s")
-BATCH_DIFFERS = _differs(kinds.BATCH, ("1", "16"), "8")
-SIZE_DIFFERS = _differs(kinds.SIZE, ("640x640", "416x416"), "640x640")
-THREADS_DIFFERS = _differs(kinds.THREADS, ("1", "8"), "4")
-DEVICE_DIFFERS = _differs(kinds.DEVICE, ("cpu", "cuda"), "cuda")
-DECODER_DIFFERS = _differs(kinds.DECODER, ("cv2", "av"), "av")
-CLIP_DIFFERS = _differs(kinds.CLIP, ("people.mp4", "traffic.mp4"), "people.mp4")
+TITLES = {kinds.SIZE: "input size (pixels)", kinds.CLIP: "video"}  # if not the setting's name
+PRECISION_DIFFERS = _make_rule(kinds.PRECISION, ("fp32", "fp16"), "fp16")
+MODEL_DIFFERS = _make_rule(kinds.MODEL, ("yolov5s", "yolov5n"), "yolov5s")
+BATCH_DIFFERS = _make_rule(kinds.BATCH, ("1", "16"), "8")
+SIZE_DIFFERS = _make_rule(kinds.SIZE, ("640x640", "416x416"), "640x640")
+THREADS_DIFFERS = _make_rule(kinds.THREADS, ("1", "8"), "4")
+DEVICE_DIFFERS = _make_rule(kinds.DEVICE, ("cpu", "cuda"), "cuda")
+DECODER_DIFFERS = _make_rule(kinds.DECODER, ("cv2", "av"), "av")
+CLIP_DIFFERS = _make_rule(kinds.CLIP, ("people.mp4", "traffic.mp4"), "people.mp4")
 
 
 @rule(
@@ -97,14 +86,18 @@ def accuracy_not_checked(table: AuditTable) -> Iterator[Hit]:
     if not _compares(table) or table.all(ACCURACY):
         return
     precisions = [table.setting(row).get(kinds.PRECISION) for row in range(table.rows)]
-    several = len(set(precisions)) > 1  # else nothing changes inside the table
+    precision_varies = len(set(precisions)) > 1
     rows = [
         row
         for row, precision in enumerate(precisions)
-        if (several and precision in LOW)
+        if (precision_varies and precision in REDUCED_PRECISIONS)
         or any(QUANTISED.search(one.texts[row]) for one in table.all(kinds.CHANGES))
     ]
-    titles = [one.title for one in table.all(TIME, RATE) if precision_of(one.title) in LOW]
+    titles = [
+        one.title
+        for one in table.all(TIME, RATE)
+        if find_precision(one.title) in REDUCED_PRECISIONS
+    ]
     if rows or titles:
         changed = titles or [table.labels[row] for row in rows]
         yield Hit(
@@ -121,11 +114,11 @@ def accuracy_not_checked(table: AuditTable) -> Iterator[Hit]:
     clean="engine,precision,executed precision,FPS\nort,int8,int8 97% of MACs,40\n",
 )
 def precision_not_executed(table: AuditTable) -> Iterator[Hit]:
-    asked, ran = table.one(kinds.PRECISION), table.one(kinds.EXECUTED)
-    for row in range(table.rows if asked and ran else 0):
-        texts = [one.texts[row] for one in (asked, ran) if one]
-        want = precision_of(texts[0])
-        if want and texts[1] and want not in texts[1].lower():
+    requested, ran = table.find(kinds.PRECISION), table.find(kinds.EXECUTED)
+    for row in range(table.rows if requested and ran else 0):
+        texts = [one.texts[row] for one in (requested, ran) if one]
+        precision = find_precision(texts[0])
+        if precision and texts[1] and precision not in texts[1].lower():
             yield Hit(f"asked for {texts[0]}, executed {texts[1]}", rows=(table.labels[row],))
 
 
@@ -139,15 +132,15 @@ def precision_not_executed(table: AuditTable) -> Iterator[Hit]:
 def several_changes_at_once(table: AuditTable) -> Iterator[Hit]:
     for column in table.all(kinds.CHANGES):
         rows = [row for row, text in enumerate(column.texts) if len(SPLIT.split(text)) > 1]
-        alone = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
-        if rows and not alone:
+        has_single = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
+        if rows and not has_single:
             yield Hit(
                 f"{column.texts[rows[0]]!r} in one row, {len(rows)} such rows; none has one change",
                 rows=tuple(table.labels[row] for row in rows),
             )
 
 
-def _before_and_after(case: Case) -> Iterator[tuple[AuditTable, int, AuditTable, int]]:
+def _pair_before_and_after(case: Case) -> Iterator[tuple[AuditTable, int, AuditTable, int]]:
     for after in case.tables:
         if not after.all(kinds.CHANGES):
             continue
@@ -171,35 +164,35 @@ def _before_and_after(case: Case) -> Iterator[tuple[AuditTable, int, AuditTable,
     "| model | size (MB) | FPS | changes |\n|---|---|---|---|\n| a | 7.1 | 19 | int8 |\n",
 )
 def unchanged_where_change_was_claimed(case: Case) -> Iterator[Hit]:
-    found: dict[tuple[str, str], list[str]] = {}
-    said: dict[tuple[str, str], str] = {}
-    for before, old, after, row in _before_and_after(case):
+    labels: dict[tuple[str, str], list[str]] = {}
+    evidence: dict[tuple[str, str], str] = {}
+    for before, old, after, row in _pair_before_and_after(case):
         changes = " ".join(one.texts[row] for one in after.all(kinds.CHANGES))
-        sizes = [table.one(BYTES) for table in (before, after)]
+        sizes = [table.find(BYTES) for table in (before, after)]
         pair = [one.numbers[at] if one else None for one, at in zip(sizes, (old, row), strict=True)]
         if QUANTISED.search(changes) and pair[0] and pair[1] and pair[0].value == pair[1].value:
             key = before.name, after.name
-            found.setdefault(key, []).append(after.labels[row])
-            said[key] = f"{shown(pair[1].value / 1e6)} MB before and after {changes!r}"
-    for names, rows in found.items():
-        yield Hit(f"{said[names]}: the weights did not change", names, tuple(rows))
+            labels.setdefault(key, []).append(after.labels[row])
+            evidence[key] = f"{show(pair[1].value / 1e6)} MB before and after {changes!r}"
+    for names, rows in labels.items():
+        yield Hit(f"{evidence[names]}: the weights did not change", names, tuple(rows))
     for table in case.tables:
-        yield from _same_memory(table)
+        yield from _find_same_memory(table)
 
 
-def _same_memory(table: AuditTable) -> Iterator[Hit]:
-    size = table.one(BYTES)
+def _find_same_memory(table: AuditTable) -> Iterator[Hit]:
+    size = table.find(BYTES)
     rows: dict[str, dict[str, int]] = {}
     for row in range(table.rows if size else 0):
         setting = table.setting(row)
         precision = setting.pop(kinds.PRECISION, None)
         if precision and kinds.MODEL in setting:
             rows.setdefault(repr(sorted(setting.items())), {})[precision] = row
-    for each in rows.values():
-        full = each.get("fp32")
-        for precision, row in each.items():
+    for by_precision in rows.values():
+        full = by_precision.get("fp32")
+        for precision, row in by_precision.items():
             one, two = (size.numbers[at] if size and at is not None else None for at in (full, row))
-            if precision in LOW and one and two and one.value == two.value and size:
+            if precision in REDUCED_PRECISIONS and one and two and one.value == two.value and size:
                 yield Hit(
                     f"{size.title}: {size.texts[row]} in fp32 and in {precision}: the type of "
                     "what was measured did not change",
@@ -219,8 +212,8 @@ def _same_memory(table: AuditTable) -> Iterator[Hit]:
     "| model | latency (ms) | changes |\n|---|---|---|\n| a | 321.3 | onnx |\n",
 )
 def worse_not_said(case: Case) -> Iterator[Hit]:
-    for before, old, after, row in _before_and_after(case):
-        times = [latency_of(table) for table in (before, after)]
+    for before, old, after, row in _pair_before_and_after(case):
+        times = [find_latency(table) for table in (before, after)]
         pair = [one.numbers[at] if one else None for one, at in zip(times, (old, row), strict=True)]
         if pair[0] and pair[1] and pair[1].low > pair[0].high:
             yield Hit(
@@ -242,29 +235,30 @@ def worse_not_said(case: Case) -> Iterator[Hit]:
 )
 def different_work_compared(table: AuditTable) -> Iterator[Hit]:
     sizes, time = (
-        table.one(kinds.SIZE),
-        table.one(TIME, but=("self", *NOT_LATENCY)) or table.one(TIME, "total", but=("self",)),
+        table.find(kinds.SIZE),
+        table.find(TIME, but=("self", *NOT_LATENCY)) or table.find(TIME, "total", but=("self",)),
     )
     if sizes is None or time is None:
         return
     groups: dict[str, list[tuple[int, float, float]]] = {}
     for row in range(table.rows):
-        found, number = re.findall(r"\d+", sizes.texts[row]), time.numbers[row]
-        if len(found) >= 2 and number and number.value > 0:
-            named = " ".join(
+        sides, number = re.findall(r"\d+", sizes.texts[row]), time.numbers[row]
+        if len(sides) >= 2 and number and number.value > 0:
+            label = " ".join(
                 one.texts[row] for one in table.columns if one.quantity in (kinds.NAME, kinds.MODEL)
             )
-            groups.setdefault(named, []).append(
-                (row, number.value, float(found[0]) * float(found[1]))
+            groups.setdefault(label, []).append(
+                (row, number.value, float(sides[0]) * float(sides[1]))
             )
     for name, rows in groups.items():
         if len(rows) < 3 or len({one[2] for one in rows}) < 2:
             continue
-        each, per = [one[1] for one in rows], [one[1] / one[2] for one in rows]
-        if max(each) > 1.1 * min(each) and max(per) < 1.2 * min(per):
+        times, per_pixel = [one[1] for one in rows], [one[1] / one[2] for one in rows]
+        if max(times) > 1.1 * min(times) and max(per_pixel) < 1.2 * min(per_pixel):
             yield Hit(
-                f"{name}: {ms(min(each))} to {ms(max(each))} for inputs of "
-                f"{shown(min(o[2] for o in rows))} to {shown(max(o[2] for o in rows))} pixels; "
-                f"the time per pixel is {shown(min(per) * 1e9)} to {shown(max(per) * 1e9)} ns",
+                f"{name}: {ms(min(times))} to {ms(max(times))} for inputs of "
+                f"{show(min(o[2] for o in rows))} to {show(max(o[2] for o in rows))} pixels; "
+                f"the time per pixel is {show(min(per_pixel) * 1e9)} to "
+                f"{show(max(per_pixel) * 1e9)} ns",
                 rows=tuple(table.labels[one[0]] for one in rows),
             )

@@ -9,11 +9,12 @@ from itertools import permutations
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import COUNT, SHARE, TIME
-from detector.lab.audit.numbers import Number, exact, shown, total
+from detector.lab.audit.numbers import Number, exact, show, total
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
-NO_PART = (
+# Words of titles whose shares are not parts of one whole, or whose times have no meaningful sum
+NOT_PARTS = (
     "util*",
     "cpu",
     "gpu",
@@ -32,7 +33,7 @@ NO_PART = (
     "increase",
     "drop*",
 )
-NO_SUM = (
+NOT_SUMS = (
     "avg",
     "mean",
     "median",
@@ -52,12 +53,12 @@ OF_TIME = ("time", "share", "percent", "total", "critical", "part", "fraction")
 OF_STAGES = ("load*", "read*", "preprocess*", "infer*", "postprocess*", "nms", "write", "decod*")
 
 
-def _parts(column: AuditColumn) -> bool:
-    return column.quantity == SHARE and column.has(*OF_TIME) and not column.has(*NO_PART)
+def _is_time_share(column: AuditColumn) -> bool:
+    return column.quantity == SHARE and column.has(*OF_TIME) and not column.has(*NOT_PARTS)
 
 
-def _nested(table: AuditTable) -> bool:
-    return bool(table.one(COUNT, "calls") or table.one(kinds.CONTAINS))
+def _nests_rows(table: AuditTable) -> bool:
+    return bool(table.find(COUNT, "calls") or table.find(kinds.CONTAINS))
 
 
 @rule(
@@ -68,31 +69,36 @@ def _nested(table: AuditTable) -> bool:
     clean="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,20.0\n",
 )
 def shares_do_not_sum(table: AuditTable) -> Iterator[Hit]:
-    rows = [row for row in range(table.rows) if not table.is_whole(row)]
+    rows = [row for row in range(table.rows) if not table.is_total(row)]
     for column in table.all(SHARE):
-        told = [one for row in rows if (one := column.numbers[row])]
-        if not _parts(column) or len(told) < 3 or _groups(table) or _nested(table):
+        numbers = [one for row in rows if (one := column.numbers[row])]
+        if (
+            not _is_time_share(column)
+            or len(numbers) < 3
+            or _mixes_settings(table)
+            or _nests_rows(table)
+        ):
             continue
-        added = total(told)
+        added = total(numbers)
         if added.low > 1.001 or 0.9 <= added.high < 0.999:
             yield Hit(
-                f"the {len(told)} rows of {column.title!r} add up to {percent(added)}",
+                f"the {len(numbers)} rows of {column.title!r} add up to {percent(added)}",
                 rows=tuple(table.labels[row] for row in rows[:6]),
             )
-    across = [column for column in table.all(SHARE) if column.has(*OF_STAGES)]
-    if len(across) < 3 or len(across) < len(table.all(SHARE)) or table.one(TIME):
+    stage_columns = [column for column in table.all(SHARE) if column.has(*OF_STAGES)]
+    if len(stage_columns) < 3 or len(stage_columns) < len(table.all(SHARE)) or table.find(TIME):
         return
     for row in range(table.rows):
-        told = [one for column in across if (one := column.numbers[row])]
-        added = total(told)
-        if len(told) == len(across) and (added.low > 1.001 or 0.9 <= added.high < 0.999):
+        numbers = [one for column in stage_columns if (one := column.numbers[row])]
+        added = total(numbers)
+        if len(numbers) == len(stage_columns) and (added.low > 1.001 or 0.9 <= added.high < 0.999):
             yield Hit(
-                f"{' + '.join(column.texts[row] for column in across)} = {percent(added)}",
+                f"{' + '.join(column.texts[row] for column in stage_columns)} = {percent(added)}",
                 rows=(table.labels[row],),
             )
 
 
-def _groups(table: AuditTable) -> bool:
+def _mixes_settings(table: AuditTable) -> bool:
     return any(len(set(one.texts)) > 1 for one in table.all(*kinds.SETTINGS))
 
 
@@ -122,9 +128,9 @@ def share_above_whole(table: AuditTable) -> Iterator[Hit]:
     clean="model,GFLOP/s,utilization (%)\na,318.87,3.94\nb,1099.01,13.57\n",
 )
 def fraction_called_percent(case: Case) -> Iterator[Hit]:
-    peak = case.machine.peak
+    peak = case.machine.number("peak")
     for table in case.tables:
-        used, rate = table.one(SHARE, "util*", "mfu", "efficiency"), table.one(kinds.WORK_RATE)
+        used, rate = table.find(SHARE, "util*", "mfu", "efficiency"), table.find(kinds.WORK_RATE)
         if used and rate and peak:
             wrong = [
                 row
@@ -136,19 +142,19 @@ def fraction_called_percent(case: Case) -> Iterator[Hit]:
                 reached = rate.numbers[row]
                 assert reached is not None
                 yield Hit(
-                    f"{shown(reached.value / 1e9)} of {shown(peak / 1e9)} GFLOP/s is "
+                    f"{show(reached.value / 1e9)} of {show(peak / 1e9)} GFLOP/s is "
                     f"{percent(reached.value / peak)}, printed {used.texts[row]} under "
                     f"{used.title!r}; {len(wrong)} rows are too small by a factor of 100",
                     (table.name,),
                     tuple(table.labels[one] for one in wrong),
                 )
         for column in table.all(SHARE):
-            told = column.told
-            alone = _parts(column) and len(told) > 2 and not _groups(table)
-            if alone and total(told).scaled(100).meets(exact(1), 0.005):
+            numbers = column.known
+            is_whole = _is_time_share(column) and len(numbers) > 2 and not _mixes_settings(table)
+            if is_whole and total(numbers).scaled(100).meets(exact(1), 0.005):
                 yield Hit(
-                    f"the rows of {column.title!r} add up to {shown(100 * total(told).value)}, as "
-                    "fractions would; percentages would add up to 100",
+                    f"the rows of {column.title!r} add up to {show(100 * total(numbers).value)}, "
+                    "as fractions would; percentages would add up to 100",
                     (table.name,),
                 )
 
@@ -166,13 +172,13 @@ def fraction_called_percent(case: Case) -> Iterator[Hit]:
     "| stage | percent of time |\n|---|---|\n| infer | 60.0 |\n| nms | 40.0 |\n",
 )
 def shares_contradict(case: Case) -> Iterator[Hit]:
-    found = []
+    tables = []
     for table in case.tables:
-        column = next((one for one in table.all(SHARE) if _parts(one)), None)
-        if column and table.one(kinds.STAGE) and not _groups(table):
-            found.append((table, _of_stages(table, column)))
-    for at, (first, one) in enumerate(found):
-        for second, other in found[at + 1 :]:
+        column = next((one for one in table.all(SHARE) if _is_time_share(one)), None)
+        if column and table.find(kinds.STAGE) and not _mixes_settings(table):
+            tables.append((table, _sum_by_stage(table, column)))
+    for at, (first, one) in enumerate(tables):
+        for second, other in tables[at + 1 :]:
             both = [name for name in one if name in other]
             wholes = total(one[name] for name in both), total(other[name] for name in both)
             if len(both) < 2 or min(whole.value for whole in wholes) <= 0:
@@ -182,11 +188,11 @@ def shares_contradict(case: Case) -> Iterator[Hit]:
                 for name in both
             ]
             if any(abs(a.value - b.value) > 0.03 and not a.meets(b, 0.05) for _, a, b in shares):
-                said = ", ".join(f"{n} {percent(a)} and {percent(b)}" for n, a, b in shares)
-                yield Hit(f"of these stages: {said}", (first.name, second.name))
+                differences = ", ".join(f"{n} {percent(a)} and {percent(b)}" for n, a, b in shares)
+                yield Hit(f"of these stages: {differences}", (first.name, second.name))
 
 
-def _of_stages(table: AuditTable, column: AuditColumn) -> dict[str, Number]:
+def _sum_by_stage(table: AuditTable, column: AuditColumn) -> dict[str, Number]:
     stages: dict[str, Number] = {}
     for name, row in table.named_rows(kinds.STAGE):
         if (number := column.numbers[row]) is not None:
@@ -202,21 +208,21 @@ def _of_stages(table: AuditTable, column: AuditColumn) -> dict[str, Number]:
     clean="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,345\n",
 )
 def total_row_differs(table: AuditTable) -> Iterator[Hit]:
-    wholes = [row for row in range(table.rows) if table.is_whole(row)]
-    if len(wholes) != 1 or _nested(table) or _groups(table):
+    wholes = [row for row in range(table.rows) if table.is_total(row)]
+    if len(wholes) != 1 or _nests_rows(table) or _mixes_settings(table):
         return
     parts = [row for row in range(table.rows) if row not in wholes]
     for column in table.all(TIME, kinds.WORK, kinds.PARAMS, kinds.BYTES, kinds.ENERGY):
-        whole, told = column.numbers[wholes[0]], [column.numbers[row] for row in parts]
-        numbers = [one for one in told if one]
-        if column.has(*NO_SUM) or whole is None or len(numbers) < 2 or len(numbers) < len(told):
+        whole, values = column.numbers[wholes[0]], [column.numbers[row] for row in parts]
+        numbers = [one for one in values if one]
+        if column.has(*NOT_SUMS) or whole is None or len(numbers) < 2 or len(numbers) < len(values):
             continue
         added = total(numbers)
         if not added.meets(whole, 0.002) and added.value > 0.5 * whole.value:
             unit = column.meaning.scale
             yield Hit(
-                f"{column.title}: the rows add up to {shown(added.value / unit)}, "
-                f"{table.labels[wholes[0]]!r} says {shown(whole.value / unit)} "
+                f"{column.title}: the rows add up to {show(added.value / unit)}, "
+                f"{table.labels[wholes[0]]!r} says {show(whole.value / unit)} "
                 f"({(whole.value - added.value) / whole.value:+.1%})",
                 rows=(table.labels[wholes[0]],),
             )
@@ -233,7 +239,6 @@ def total_row_differs(table: AuditTable) -> Iterator[Hit]:
     "| tag | duration (s) |\n|---|---|\n| run | 4.955 |\n",
 )
 def parts_do_not_sum(case: Case) -> Iterator[Hit]:
-    """Stages of one table inside the window of another."""
     windows = [
         (table, column, row, number)
         for table in case.tables
@@ -243,15 +248,15 @@ def parts_do_not_sum(case: Case) -> Iterator[Hit]:
         if number
     ]
     for table in case.tables:
-        column = table.one(TIME, "total", but=("cpu", "cuda"))
-        if column is None or table.one(kinds.STAGE) is None or len(column.told) < 2:
+        column = table.find(TIME, "total", but=("cpu", "cuda"))
+        if column is None or table.find(kinds.STAGE) is None or len(column.known) < 2:
             continue
-        added = total(column.told)
+        added = total(column.known)
         for other, window, row, number in windows:
             missing = (number.value - added.value) / number.value
             if other is not table and 0.005 < missing < 0.3 and not added.meets(number):
                 yield Hit(
-                    f"{shown(added.value)} s of {table.name} in a window of {shown(number.value)} "
+                    f"{show(added.value)} s of {table.name} in a window of {show(number.value)} "
                     f"s ({window.title}, {other.labels[row]}): {missing:.1%} has no row",
                     (table.name, other.name),
                 )
@@ -274,24 +279,28 @@ FORWARD = re.compile(r"\b(?:forward|inference|model_inference)\b")
 def totals_contradict(case: Case) -> Iterator[Hit]:
     totals: list[tuple[str, str, Number]] = []
     for table in case.tables:
-        column = table.one(TIME, "inference", "forward", but=(*NO_SUM, "speed", "latency"))
-        if column and table.one(kinds.CLIP) and len(column.told) > 2:
+        column = table.find(TIME, "inference", "forward", but=(*NOT_SUMS, "speed", "latency"))
+        if column and table.find(kinds.CLIP) and len(column.known) > 2:
             totals.append(
-                (f"{len(column.told)} rows of {column.title}", table.name, total(column.told))
+                (f"{len(column.known)} rows of {column.title}", table.name, total(column.known))
             )
-        inside = table.one(TIME, "total", but=("cuda",))
+        calls_total = table.find(TIME, "total", but=("cuda",))
         groups: dict[str, list[Number]] = {}
-        for name, row in table.named_rows(kinds.NAME) if inside and _nested(table) else ():
-            if FORWARD.search(name.lower()) and inside and (number := inside.numbers[row]):
+        for name, row in table.named_rows(kinds.NAME) if calls_total and _nests_rows(table) else ():
+            if (
+                FORWARD.search(name.lower())
+                and calls_total
+                and (number := calls_total.numbers[row])
+            ):
                 groups.setdefault(name, []).append(number)
         totals += [(f"rows {name}", table.name, total(each)) for name, each in groups.items()]
     if len(totals) < 2 or not any("rows of" in one[0] for one in totals):
         return
     least, most = min(totals, key=lambda o: o[2].value), max(totals, key=lambda o: o[2].value)
     if least[2].high * 1.03 < most[2].low < 2 * least[2].high:
-        said = ", ".join(f"{ms(number)} ({what})" for what, _, number in totals)
+        listed = ", ".join(f"{ms(number)} ({what})" for what, _, number in totals)
         yield Hit(
-            f"{len(totals)} totals of inference: {said}", tuple({one[1]: 0 for one in totals})
+            f"{len(totals)} totals of inference: {listed}", tuple({one[1]: 0 for one in totals})
         )
 
 
@@ -309,14 +318,14 @@ def inference_above_its_layers(table: AuditTable) -> Iterator[Hit]:
     for name, (_, part) in sums:
         for other, (_, whole) in wholes:
             if whole.low > 1.5 * part.high:
-                many = (
-                    f" ({shown(runs[0])} runs of each would be {ms(part.value * runs[0])})"
+                runs_note = (
+                    f" ({show(runs[0])} runs of each would be {ms(part.value * runs[0])})"
                     if runs
                     else ""
                 )
                 yield Hit(
                     f"{other!r} is {ms(whole)}, {name!r} is {ms(part)}: "
-                    f"{shown(whole.value / part.value)} times as much{many}: it includes a "
+                    f"{show(whole.value / part.value)} times as much{runs_note}: it includes a "
                     "profiler or several runs"
                 )
 
@@ -329,14 +338,13 @@ def inference_above_its_layers(table: AuditTable) -> Iterator[Hit]:
     clean="step,total (s),count,avg (s)\nforward,4.85,10,0.485\n",
 )
 def total_is_not_count_times_mean(table: AuditTable) -> Iterator[Hit]:
-    whole, count = table.one(TIME, "total"), table.one(COUNT)
-    mean = table.one(TIME, "avg", "mean", "average")
-    for row in range(table.rows if whole and count and mean else 0):
-        one, n, each = (c.numbers[row] for c in (whole, count, mean) if c)
-        if one and n and each and not (exact(n.value) * each).meets(one, 0.01):
+    totals, counts = table.numbers(TIME, "total"), table.numbers(COUNT)
+    means = table.numbers(TIME, "avg", "mean", "average")
+    for row, (whole, n, mean) in enumerate(zip(totals, counts, means, strict=True)):
+        if whole and n and mean and not (exact(n.value) * mean).meets(whole, 0.01):
             yield Hit(
-                f"{shown(n.value)} x {ms(each)} = {ms(n.value * each.value)}, the total says "
-                f"{ms(one)}",
+                f"{show(n.value)} x {ms(mean)} = {ms(n.value * mean.value)}, the total says "
+                f"{ms(whole)}",
                 rows=(table.labels[row],),
             )
 
@@ -349,7 +357,7 @@ def total_is_not_count_times_mean(table: AuditTable) -> Iterator[Hit]:
     clean="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,2978,images\n",
 )
 def decimal_place_lost(table: AuditTable) -> Iterator[Hit]:
-    """One fact is the quotient of two others, but for a power of ten."""
+    """Report a fact that is the quotient of two others except for a power of ten."""
     facts = list(table.facts.items())
     if not 3 <= len(facts) <= 8:
         return
@@ -357,9 +365,9 @@ def decimal_place_lost(table: AuditTable) -> Iterator[Hit]:
         if kind != kind2 or kind3 == kind or not b.value or not c.value or a.value <= b.value:
             continue
         for power in (-3, -2, -1, 1, 2, 3):
-            # Cut or rounded: up to one unit of its last digit.
+            # The quotient may be truncated or rounded, hence the tolerance of 1.
             if abs(a.value / b.value / 10**power - c.value) <= 1 and c.value >= 20:
                 yield Hit(
-                    f"{name!r} / {other!r} is {shown(a.value / b.value)}, {result!r} says "
-                    f"{shown(c.value)}"
+                    f"{name!r} / {other!r} is {show(a.value / b.value)}, {result!r} says "
+                    f"{show(c.value)}"
                 )

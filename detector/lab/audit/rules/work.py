@@ -1,18 +1,19 @@
-"""Mistakes about what is computed and moved: MACs and FLOPs, peaks, roofs, MB and MiB."""
+"""Mistakes in counts of operations and bytes: MACs and FLOPs, peaks, roofs, MB and MiB."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 from detector.core.errors.text import counted
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import BYTES, PARAMS, SHARE, WORK, WORK_RATE
-from detector.lab.audit.numbers import Number, exact, shown
+from detector.lab.audit.numbers import Number, exact, show
 from detector.lab.audit.published import find_published
 from detector.lab.audit.rule import Hit, rule
-from detector.lab.audit.rules.rates import latency_of
+from detector.lab.audit.rules.rates import find_latency
 from detector.lab.audit.tables import AuditTable, percent
 
 MACS = ("mac", "macs", "gmacs", "gmac", "mmacs", "madds", "fma")
@@ -24,21 +25,20 @@ def is_twice(ratio: float) -> bool:
     return TWICE[0] <= ratio <= TWICE[1]
 
 
-def _side(table: AuditTable, row: int) -> int | None:
-    found = re.findall(r"\d+", table.setting(row).get(kinds.SIZE, ""))
-    return int(found[0]) if found and len(set(found[:2])) == 1 else None
+def _read_side(table: AuditTable, row: int) -> int | None:
+    sides = re.findall(r"\d+", table.setting(row).get(kinds.SIZE, ""))
+    return int(sides[0]) if sides and len(set(sides[:2])) == 1 else None
 
 
-def _flops_are_macs(table: AuditTable) -> Iterator[tuple[int, Number, float]]:
-    """(row, count, published FLOPs) where a count called FLOPs is half of what is published."""
-    work, params = table.one(WORK, but=MACS), table.one(PARAMS)
-    for row in range(table.rows if work else 0):
-        count = work.numbers[row] if work else None
-        own = params.numbers[row] if params else None
+def _find_macs_called_flops(table: AuditTable) -> Iterator[tuple[int, Number, float]]:
+    """Yield (row, count, published FLOPs) if a count called FLOPs is half the published one."""
+    work, params = table.find(WORK, but=MACS), table.numbers(PARAMS)
+    for row, count in enumerate(work.numbers if work else ()):
+        own = params[row]
         known = find_published(table.texts(kinds.MODEL)[row], own.value if own else None)
         if count is None or known is None or not count.value:
             continue
-        side = _side(table, row) or known.side
+        side = _read_side(table, row) or known.side
         flops = known.gflops * 1e9 * (side / known.side) ** 2
         if is_twice(flops / count.value):
             yield row, count, flops
@@ -54,34 +54,36 @@ def _flops_are_macs(table: AuditTable) -> Iterator[tuple[int, Number, float]]:
 )
 def mac_or_flop(case: Case) -> Iterator[Hit]:
     for table in case.tables:
-        found = list(_flops_are_macs(table))
-        if found:
-            row, count, flops = found[0]
+        mislabelled = list(_find_macs_called_flops(table))
+        if mislabelled:
+            row, count, flops = mislabelled[0]
             title = next(one.title for one in table.all(WORK))
             yield Hit(
-                f"{title} {shown(count.value / 1e9)} for {table.labels[row]}; the published value "
-                f"is {shown(flops / 1e9)} GFLOPs, {shown(flops / count.value)} times as many, in "
-                f"{len(found)} of {table.rows} rows: these are MACs",
+                f"{title} {show(count.value / 1e9)} for {table.labels[row]}; the published value "
+                f"is {show(flops / 1e9)} GFLOPs, {show(flops / count.value)} times as many, in "
+                f"{len(mislabelled)} of {table.rows} rows: these are MACs",
                 (table.name,),
-                tuple(table.labels[one[0]] for one in found),
+                tuple(table.labels[one[0]] for one in mislabelled),
             )
-        yield from _first_layer(table, case)
-    yield from _two_counts(case)
+        yield from _check_first_layer(table, case)
+    yield from _compare_counts(case)
 
 
-def _two_counts(case: Case) -> Iterator[Hit]:
+def _compare_counts(case: Case) -> Iterator[Hit]:
     counts: list[tuple[str, dict[str, float]]] = []
     for table in case.tables:
-        work = table.one(WORK, but=MACS)
+        work = table.find(WORK, but=MACS)
         models = table.texts(kinds.MODEL)
         if work:
             pairs = zip(models, work.numbers, strict=True)
             counts.append((table.name, {m: one.value for m, one in pairs if one and m}))
             continue
-        rate, time = table.one(WORK_RATE), latency_of(table)
+        rate, time = table.find(WORK_RATE), find_latency(table)
         if rate and time and models:
-            made = zip(models, rate.numbers, time.numbers, strict=True)
-            counts.append((table.name, {m: r.value * t.value for m, r, t in made if m and r and t}))
+            figures = zip(models, rate.numbers, time.numbers, strict=True)
+            counts.append(
+                (table.name, {m: r.value * t.value for m, r, t in figures if m and r and t})
+            )
     for at, (first, one) in enumerate(counts):
         for second, other in counts[at + 1 :]:
             ratios = {m: one[m] / other[m] for m in one if other.get(m)}
@@ -89,38 +91,40 @@ def _two_counts(case: Case) -> Iterator[Hit]:
             if high and all(is_twice(ratio) for ratio in high.values()):
                 model = next(iter(high))
                 yield Hit(
-                    f"{model}: {shown(one[model] / 1e9)} G in one, {shown(other[model] / 1e9)} G "
-                    f"in the other, {shown(high[model])} times as many; the same holds for "
+                    f"{model}: {show(one[model] / 1e9)} G in one, {show(other[model] / 1e9)} G "
+                    f"in the other, {show(high[model])} times as many; the same holds for "
                     f"{counted(len(high), 'model')}: one counts MACs, the other FLOPs",
                     (first, second),
                     tuple(high),
                 )
 
 
-def _first_layer(table: AuditTable, case: Case) -> Iterator[Hit]:
-    """Yield the first convolution over three channels of a known input, by its parameters."""
-    work, params, types = table.one(WORK, *MACS), table.one(PARAMS), table.one(kinds.NAME, "type")
-    sizes = [text for one in case.tables for name, text in one.said.items() if name == "input"]
-    found = re.search(r"(\d+)\s*[x×]\s*(\d+)", sizes[0]) if sizes else None
-    if not (work and params and found and table.rows and types):
+def _check_first_layer(table: AuditTable, case: Case) -> Iterator[Hit]:
+    """Compare the first layer's MACs with those that its parameters and input size imply."""
+    work, params = table.find(WORK, *MACS), table.find(PARAMS)
+    types = table.find(kinds.NAME, "type")
+    facts = (zip(*(c.texts for c in one.columns), strict=True) for one in case.tables if one.facts)
+    sizes = [" ".join(cells[1:]) for cells in chain(*facts) if cells[0].lower() == "input"]
+    input_size = re.search(r"(\d+)\s*[x×]\s*(\d+)", sizes[0]) if sizes else None
+    if not (work and params and input_size and table.rows and types):
         return
-    said, size = work.numbers[0], params.numbers[0]
-    if not said or not size or not types.texts[0].lower().startswith("conv"):
+    stated, size = work.numbers[0], params.numbers[0]
+    if not stated or not size or not types.texts[0].lower().startswith("conv"):
         return
-    pixels = int(found[1]) * int(found[2])
+    pixels = int(input_size[1]) * int(input_size[2])
     filters = [
-        (size.value / (3 * k * k + more), k)
+        (size.value / (3 * k * k + extra), k)
         for k in (1, 3, 5, 6, 7)
-        for more in (0, 1, 2)
-        if size.value % (3 * k * k + more) == 0 and size.value / (3 * k * k + more) % 8 == 0
+        for extra in (0, 1, 2)
+        if size.value % (3 * k * k + extra) == 0 and size.value / (3 * k * k + extra) % 8 == 0
     ]
     counts = [(out, k, pixels * out * 3 * k * k / s) for out, k in filters for s in (1, 4)]
-    if counts and not any(said.low <= macs <= said.high for *_, macs in counts):
-        out, k, macs = min(counts, key=lambda one: abs(said.value / one[2] - 2))
-        if said.low <= 2 * macs <= said.high:
+    if counts and not any(stated.low <= macs <= stated.high for *_, macs in counts):
+        out, k, macs = min(counts, key=lambda one: abs(stated.value / one[2] - 2))
+        if stated.low <= 2 * macs <= stated.high:
             yield Hit(
-                f"the first layer: {found[1]} x {found[2]} x {out:.0f} x {3 * k * k} = "
-                f"{shown(macs / 1e9)} G MACs, printed {work.texts[0]} under {work.title!r}: these "
+                f"the first layer: {input_size[1]} x {input_size[2]} x {out:.0f} x {3 * k * k} = "
+                f"{show(macs / 1e9)} G MACs, printed {work.texts[0]} under {work.title!r}: these "
                 "are FLOPs",
                 (table.name,),
                 (table.labels[0],),
@@ -135,8 +139,8 @@ def _first_layer(table: AuditTable, case: Case) -> Iterator[Hit]:
     clean="model,params (M),size (MB)\na,7.23,28.92\nb,86.71,346.84\n",
 )
 def mb_or_mib(table: AuditTable) -> Iterator[Hit]:
-    params = table.one(PARAMS)
-    size = table.one(BYTES, but=("memory", "vram", "ram", "peak", "mem", "mib"))
+    params = table.find(PARAMS)
+    size = table.find(BYTES, but=("memory", "vram", "ram", "peak", "mem", "mib"))
     if not params or not size or size.meaning.unit.lower() not in ("mb", "gb", "kb"):
         return
     for width in (4, 2, 1):
@@ -152,17 +156,17 @@ def mb_or_mib(table: AuditTable) -> Iterator[Hit]:
         ):
             row, p, _ = pairs[-1]
             yield Hit(
-                f"{shown(p.value / 1e6)} M parameters x {width} bytes = "
-                f"{shown(p.value * width / 1e6)} MB = {shown(p.value * width / 2**20)} MiB; "
+                f"{show(p.value / 1e6)} M parameters x {width} bytes = "
+                f"{show(p.value * width / 1e6)} MB = {show(p.value * width / 2**20)} MiB; "
                 f"printed {size.texts[row]} under {size.title!r}",
                 rows=tuple(table.labels[one[0]] for one in pairs),
             )
             return
 
 
-def _peaks(case: Case) -> Iterator[tuple[float, str]]:
-    if case.machine.peak:
-        yield case.machine.peak, "given"
+def _list_peaks(case: Case) -> Iterator[tuple[float, str]]:
+    if peak := case.machine.number("peak"):
+        yield peak, "given"
         return
     for table in case.tables:
         for name, (kind, number) in table.facts.items():
@@ -180,47 +184,47 @@ def _peaks(case: Case) -> Iterator[tuple[float, str]]:
     clean="model,GFLOPs,latency (ms)\na,50,200\n",
 )
 def above_the_peak(case: Case) -> Iterator[Hit]:
-    for peak, origin in _peaks(case):
+    for peak, origin in _list_peaks(case):
         for table in case.tables:
             yield from _rates_above(table, peak, origin)
-            used = table.one(SHARE, *USED)
+            used = table.find(SHARE, *USED)
             hits = [
                 (row, one, one.value * flops / count.value)
-                for row, count, flops in _flops_are_macs(table)
+                for row, count, flops in _find_macs_called_flops(table)
                 if used and (one := used.numbers[row])
             ]
             above = [hit for hit in hits if hit[2] > 1.01]
             if above:
-                said = ", ".join(
+                shares = ", ".join(
                     f"{table.labels[r]} {percent(n)} -> {percent(x)}" for r, n, x in above
                 )
                 yield Hit(
-                    f"the counts are MACs; with FLOPs the shares of the peak are {said}: count and "
-                    "peak disagree on what a FLOP is",
+                    f"the counts are MACs; with FLOPs the shares of the peak are {shares}: count "
+                    "and peak disagree on what a FLOP is",
                     (table.name,),
                     tuple(table.labels[one[0]] for one in above),
                 )
 
 
 def _rates_above(table: AuditTable, peak: float, origin: str) -> Iterator[Hit]:
-    rate, work, time = table.one(WORK_RATE), table.one(WORK), latency_of(table)
-    fps = table.one(kinds.RATE)
+    rate, work, time = table.find(WORK_RATE), table.find(WORK), find_latency(table)
+    fps = table.find(kinds.RATE)
     twice = exact(2 if work and work.has(*MACS) else 1)
     for row in range(table.rows):
         each = [column.numbers[row] if column else None for column in (rate, work, time, fps)]
         reached, count, seconds, frames = each
         if reached is None and count and seconds and seconds.value > 0:
-            batch = table.one(kinds.BATCH)
-            many = batch.numbers[row] if batch else None
-            if many and many.value > 1:
-                continue  # whose latency it is does not stand there
+            batch = table.find(kinds.BATCH)
+            size = batch.numbers[row] if batch else None
+            if size and size.value > 1:
+                continue  # the latency may be per picture or per batch
             reached = count * twice / seconds
         elif reached is None and count and frames:
             reached = count * twice * frames
         if reached and reached.low > peak * 1.01:
             yield Hit(
-                f"{shown(reached.value / 1e9)} GFLOP/s, but the peak ({origin}) is "
-                f"{shown(peak / 1e9)}: {percent(reached.value / peak)}",
+                f"{show(reached.value / 1e9)} GFLOP/s, but the peak ({origin}) is "
+                f"{show(peak / 1e9)}: {percent(reached.value / peak)}",
                 (table.name,),
                 (table.labels[row],),
             )
@@ -236,20 +240,19 @@ def _rates_above(table: AuditTable, peak: float, origin: str) -> Iterator[Hit]:
     clean="layer,bandwidth (GB/s)\nconv,21\nadd,12\n",
 )
 def above_the_bandwidth(case: Case) -> Iterator[Hit]:
-    """Every weight is read once a picture, at batch 1."""
-    roof = case.machine.bandwidth
+    roof = case.machine.number("bandwidth")
     for table in case.tables if roof else ():
-        moved, time = table.one(kinds.BANDWIDTH), latency_of(table)
-        size = table.one(BYTES, but=("memory", "vram", "ram", "peak", "mem", "model", "size"))
+        rates, time = table.numbers(kinds.BANDWIDTH), find_latency(table)
+        size = table.find(BYTES, but=("memory", "vram", "ram", "peak", "mem", "model", "size"))
         for row in range(table.rows):
-            rate = moved.numbers[row] if moved else None
+            rate = rates[row]
             total = size.numbers[row] if size and size.has("moved", "bytes", "traffic") else None
             seconds = time.numbers[row] if time else None
             if rate is None and total and seconds:
                 rate = total / seconds
             if rate and roof and rate.low > roof * 1.01:
                 yield Hit(
-                    f"{shown(rate.value / 1e9)} GB/s, but the memory has {shown(roof / 1e9)}",
+                    f"{show(rate.value / 1e9)} GB/s, but the memory has {show(roof / 1e9)}",
                     (table.name,),
                     (table.labels[row],),
                 )
@@ -265,9 +268,8 @@ def above_the_bandwidth(case: Case) -> Iterator[Hit]:
     clean="layer,utilization (%),GFLOP/s\na,42.92,3476\nb,40.83,3307\n",
 )
 def peak_differs(case: Case) -> Iterator[Hit]:
-    """Yield the peak that utilisation and FLOP/s of every row imply."""
     for table in case.tables:
-        used, rate = table.one(SHARE, *USED), table.one(WORK_RATE)
+        used, rate = table.find(SHARE, *USED), table.find(WORK_RATE)
         pairs = (
             [
                 (row, two / one)
@@ -280,13 +282,13 @@ def peak_differs(case: Case) -> Iterator[Hit]:
         if len(pairs) < 2 or not all(one.meets(pairs[0][1], 0.01) for _, one in pairs):
             continue
         implied = sum(one.value for _, one in pairs) / len(pairs)
-        for peak, origin in _peaks(case):
+        for peak, origin in _list_peaks(case):
             called_percent = abs(implied / peak / 100 - 1) < 0.1
             if not 0.97 < implied / peak < 1.03 and not called_percent:
                 yield Hit(
                     f"{rate.title if rate else ''} over {used.title if used else ''} is "
-                    f"{shown(implied / 1e9)} GFLOP/s in every row; the peak ({origin}) is "
-                    f"{shown(peak / 1e9)}",
+                    f"{show(implied / 1e9)} GFLOP/s in every row; the peak ({origin}) is "
+                    f"{show(peak / 1e9)}",
                     (table.name,),
                     tuple(table.labels[row] for row, _ in pairs),
                 )
@@ -310,20 +312,20 @@ def peak_too_low(case: Case) -> Iterator[Hit]:
         cores = next((v.value for n, (_, v) in table.facts.items() if n == "cores"), None)
         cores = case.machine.number("cores") or cores
         per = next((v.value for n, (_, v) in table.facts.items() if "per cycle" in n), None)
-        given = case.machine.number("flops_per_cycle")
+        stated_flops = case.machine.number("flops_per_cycle")
         clock = case.machine.number("clock") or max(
             (v.value for v in clocks.values()), default=None
         )
         for name, peak in stated:
-            flops = given or per
+            flops = stated_flops or per
             if not (cores and clock and flops):
                 continue
             best = cores * clock * flops
             if peak.high < 0.95 * best:
                 yield Hit(
-                    f"{name!r} is {shown(peak.value / 1e9)} GFLOP/s; {shown(cores)} cores x "
-                    f"{shown(clock / 1e9)} GHz x {shown(flops)} FLOPs per cycle are "
-                    f"{shown(best / 1e9)}: the shares of the peak are {shown(best / peak.value)} "
+                    f"{name!r} is {show(peak.value / 1e9)} GFLOP/s; {show(cores)} cores x "
+                    f"{show(clock / 1e9)} GHz x {show(flops)} FLOPs per cycle are "
+                    f"{show(best / 1e9)}: the shares of the peak are {show(best / peak.value)} "
                     "times too large",
                     (table.name,),
                 )
@@ -339,29 +341,29 @@ def peak_too_low(case: Case) -> Iterator[Hit]:
 )
 def bound_without_test(case: Case) -> Iterator[Hit]:
     for table in case.tables:
-        bound = table.one(kinds.BOUND)
+        bound = table.find(kinds.BOUND)
         if bound is None:
             continue
         for word in sorted({text.lower() for text in bound.texts if text}):
             rows = [row for row, text in enumerate(bound.texts) if text.lower() == word]
-            said = _untested(table, rows, word, case)
-            if said:
-                yield Hit(said, (table.name,), tuple(table.labels[row] for row in rows))
+            reason = _explain_untested(table, rows, word, case)
+            if reason:
+                yield Hit(reason, (table.name,), tuple(table.labels[row] for row in rows))
 
 
-def _untested(table: AuditTable, rows: list[int], word: str, case: Case) -> str:
-    used = table.one(SHARE, *USED)
+def _explain_untested(table: AuditTable, rows: list[int], word: str, case: Case) -> str:
+    used = table.find(SHARE, *USED)
     shares = [one.value for row in rows if used and (one := used.numbers[row])]
     if "comp" in word and shares and min(shares) < 0.5:
         return f"{word!r} at {percent(min(shares))} of the peak"
-    moved = table.one(kinds.BANDWIDTH) or table.one(BYTES, "moved", "traffic", "bytes")
-    if "mem" not in word or moved or table.one(WORK, "intensity"):
+    moved = table.find(kinds.BANDWIDTH) or table.find(BYTES, "moved", "traffic", "bytes")
+    if "mem" not in word or moved or table.find(WORK, "intensity"):
         return ""
-    rate, work, size = table.one(WORK_RATE), table.one(WORK), table.one(BYTES)
-    peak, roof = case.machine.peak, case.machine.bandwidth
+    rate, work, size = table.find(WORK_RATE), table.find(WORK), table.find(BYTES)
+    peak, roof = case.machine.number("peak"), case.machine.number("bandwidth")
     reasons = [f"{word!r} in {len(rows)} rows, and no column of bytes moved"]
     if peak and roof:
-        reasons.append(f"the ridge is {shown(peak / roof)} FLOPs per byte")
+        reasons.append(f"the ridge is {show(peak / roof)} FLOPs per byte")
         row = rows[0]
         each = [column.numbers[row] if column else None for column in (rate, work, size)]
         if all(each) and each[0] and each[1] and each[2]:
@@ -386,14 +388,14 @@ def _untested(table: AuditTable, rows: list[int], word: str, case: Case) -> str:
 def maximum_below_mean(case: Case) -> Iterator[Hit]:
     whole: dict[str, tuple[str, float]] = {}
     for table in case.tables:
-        used = table.one(SHARE, *USED)
-        if used and table.one(kinds.NAME, "layer") is None:
+        used = table.find(SHARE, *USED)
+        if used and table.find(kinds.NAME, "layer") is None:
             for model, one in zip(table.texts(kinds.MODEL), used.numbers, strict=True):
-                if model and one and table.one(kinds.CHANGES) is None:
+                if model and one and table.find(kinds.CHANGES) is None:
                     whole.setdefault(model, (table.name, one.low))
     for table in case.tables:
-        used = table.one(SHARE, *USED)
-        if used is None or table.one(kinds.NAME, "layer") is None:
+        used = table.find(SHARE, *USED)
+        if used is None or table.find(kinds.NAME, "layer") is None:
             continue
         best: dict[str, Number] = {}
         for row, (model, one) in enumerate(
@@ -401,7 +403,7 @@ def maximum_below_mean(case: Case) -> Iterator[Hit]:
         ):
             if (
                 one
-                and not table.is_whole(row)
+                and not table.is_total(row)
                 and (model not in best or one.value > best[model].value)
             ):
                 best[model] = one
@@ -434,10 +436,10 @@ def two_models(case: Case) -> Iterator[Hit]:
         if "parameters" in name
     ]
     for table in case.tables:
-        params = table.one(PARAMS)
-        if params is None or table.one(kinds.NAME) is None or len(params.told) < 3:
+        params = table.find(PARAMS)
+        if params is None or table.find(kinds.NAME) is None or len(params.known) < 3:
             continue
-        added = sum(one.value for one in params.told)
+        added = sum(one.value for one in params.known)
         for name, what, number in facts:
             if not 0.999 < added / number.value < 1.001 and 0.5 < added / number.value < 2:
                 yield Hit(

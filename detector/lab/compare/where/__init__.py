@@ -1,1 +1,1 @@
-"""``compare --where A B``: finds the first stage where two configurations differ."""
+"""``compare --where A B``: find the first stage where two configurations differ."""

@@ -1,4 +1,4 @@
-"""How far two arrays are apart, and how much of that is rounding.
+"""Measure how far two arrays are apart, and whether rounding explains it.
 
 Tensors are compared by the rms of their difference over the size of A's. A product in a type with
 a relative rounding error u adds about u of its result's size, independent from layer to layer, so
@@ -12,9 +12,10 @@ Algorithms, 3.1); the networks here have up to 250 layers, sqrt(250) = 16.
     int8   a step of 1/255 of a range that is ten times the rms: 1.1% of rms for each of weights and
            activations, 16 x 1.6% = 26%
 
-The tolerance is that, rounded (for fp32, times 14). Inside yolov5n and the default model no tensor
-differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer adds more than 0.3 of
-what it gets. A fault changes numbers by a tenth to a few times their size: the rms around the mean.
+The tolerances are these, rounded (for fp32, times 14). Inside yolov5n and the default model no
+tensor differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer increases the
+difference by more than 0.3 of it. A fault changes numbers by a tenth to a few times their size. The
+size of a tensor is the rms around its mean.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from numpy.typing import NDArray
 
 TOLERANCES = {"fp32": 1e-3, "tf32": 0.01, "fp16": 0.01, "bf16": 0.06, "int8": 0.25}
 ORDER = tuple(TOLERANCES)
-# Where both are fp32, one wrong element is enough: by so many tolerances of its own size and that
-# of the tensor. Coarser types have outliers, which only the rms tells from faults.
+# If both are fp32, one element that is off by this many tolerances (of its own size and that of the
+# tensor) is a fault. Coarser types have such outliers, so that only the rms shows their faults.
 OUTLIER = 30
 # YUV converters and fixed-point resizes round by up to one level in each of three steps.
 LEVELS = 3
-BOX = 4  # columns of a decoded row that are its box
-MANY = 1e-3  # of a picture's values: rounding never puts so many beyond LEVELS
+BOX_COLUMNS = 4  # of a decoded row
+MANY = 1e-3  # share of a picture's values; rounding moves fewer by more than LEVELS
 
 Array = NDArray[Any]
 
 
-class Apart(NamedTuple):
+class Deviation(NamedTuple):
     differs: bool
     max: float | None
     rms: float | None
@@ -55,50 +56,52 @@ def rms(values: Array) -> float:
     return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
 
 
-def compare_pictures(a: Array, b: Array, levels: int = LEVELS) -> Apart:
-    """u8 pictures of one shape; ``levels``: what counts as rounding."""
+def compare_pictures(a: Array, b: Array, levels: int = LEVELS) -> Deviation:
+    """Compare u8 pictures. ``levels``: largest difference that counts as rounding."""
     if a.shape != b.shape:
-        return Apart(True, None, None, None, 1.0, levels)
+        return Deviation(True, None, None, None, 1.0, levels)
     off = np.abs(a.astype(np.int16) - b)
     beyond = float(np.mean(off > levels)) if off.size else 0.0
     size = rms(off)
     differs = beyond > (MANY if levels else 0.0)
-    return Apart(differs, float(off.max(initial=0)), size, size / (rms(a) or 1.0), beyond, levels)
+    return Deviation(
+        differs, float(off.max(initial=0)), size, size / (rms(a) or 1.0), beyond, levels
+    )
 
 
-def compare_tensors(a: Array, b: Array, tolerance: float) -> Apart:
-    """Compare float arrays. NaN and infinities differ unless both sides agree; skip them then."""
+def compare_tensors(a: Array, b: Array, tolerance: float) -> Deviation:
+    """Compare float arrays. NaN and infinities differ unless both sides have the same one."""
     if a.shape != b.shape:
-        return Apart(True, None, None, None, 1.0, tolerance)
+        return Deviation(True, None, None, None, 1.0, tolerance)
     a64, b64 = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    if a.ndim == 3 and min(a.shape[1:]) > BOX:
-        parts = [_apart(*pair, tolerance) for pair in zip(_parts(a64), _parts(b64), strict=True)]
+    if a.ndim == 3 and min(a.shape[1:]) > BOX_COLUMNS:
+        parts = [_measure(*pair, tolerance) for pair in zip(_split(a64), _split(b64), strict=True)]
         return max(parts, key=lambda one: (one.differs, one.relative or 0.0))
-    return _apart(a64, b64, tolerance)
+    return _measure(a64, b64, tolerance)
 
 
 def columns_last(array: Array) -> Array:
-    """[1, rows, columns], where there are more rows than columns: one row is one box."""
+    """Return [1, rows, columns] with a box per row; there are more boxes than columns."""
     return array if array.shape[1] >= array.shape[2] else np.swapaxes(array, 1, 2)
 
 
-def _parts(array: Array) -> tuple[Array, Array]:
-    """Boxes in pixels beside scores below 1: together, no score would count."""
+def _split(array: Array) -> tuple[Array, Array]:
+    """Separate boxes in pixels from scores, which are too small to matter among them."""
     rows = columns_last(array)
-    return rows[..., :BOX], rows[..., BOX:]
+    return rows[..., :BOX_COLUMNS], rows[..., BOX_COLUMNS:]
 
 
-def _apart(a64: Array, b64: Array, tolerance: float) -> Apart:
+def _measure(a64: Array, b64: Array, tolerance: float) -> Deviation:
     finite = np.isfinite(a64) & np.isfinite(b64)
     unlike = ~finite & ~((a64 == b64) | (np.isnan(a64) & np.isnan(b64)))
     off = np.abs(np.where(finite, a64, 0) - np.where(finite, b64, 0))
-    sound = a64[finite]
-    size = rms(sound - sound.mean()) if sound.size else 0.0
-    size = size or rms(sound) or 1e-30  # a tensor of one value
-    apart = rms(off[finite])
-    own = np.abs(np.where(finite, a64, 0)) + size
-    beyond = float(np.mean((off > tolerance * own) | unlike)) if a64.size else 0.0
-    outlier = tolerance <= TOLERANCES["fp32"] and bool((off > OUTLIER * tolerance * own).any())
-    relative = apart / size
+    finite_values = a64[finite]
+    size = rms(finite_values - finite_values.mean()) if finite_values.size else 0.0
+    size = size or rms(finite_values) or 1e-30  # for a constant tensor
+    deviation = rms(off[finite])
+    scale = np.abs(np.where(finite, a64, 0)) + size
+    beyond = float(np.mean((off > tolerance * scale) | unlike)) if a64.size else 0.0
+    outlier = tolerance <= TOLERANCES["fp32"] and bool((off > OUTLIER * tolerance * scale).any())
+    relative = deviation / size
     differs = bool(relative > tolerance or unlike.any() or outlier)
-    return Apart(differs, float(off.max(initial=0.0)), apart, relative, beyond, tolerance)
+    return Deviation(differs, float(off.max(initial=0.0)), deviation, relative, beyond, tolerance)

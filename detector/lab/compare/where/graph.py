@@ -1,9 +1,9 @@
-"""Inside the graph: which tensors two graphs have in common, and engines that hand them out."""
+"""Find the tensors that two graphs have in common, and read them from an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 CONVERTING = ("Cast", "QuantizeLinear", "DequantizeLinear")
-AT_ONCE = 32  # tensors that one run hands out: as float32 some 50 MB of a network at 640x640
-ENDINGS = ("_fp16", "_bf16", "_tap")
+AT_ONCE = 32  # tensors to read in one run: about 50 MB for a network at 640x640
+ENDING = re.compile("_(fp16|bf16|tap)$")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A tensor of both graphs, named ``a`` and ``b``, behind Q and DQ. ``before``: the nearest that
-    it is made of. ``node``: its maker's type. ``computed``: weights lie before it."""
+    """A tensor of both graphs, named ``a`` and ``b`` there, after Q and DQ. ``before``: the nearest
+    points that it is computed from. ``node``: its node's type. ``computed``: weights affect it."""
 
     name: str
     a: str
@@ -38,72 +38,64 @@ class Point:
 
 
 def common_points(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Point]:
-    """List common tensors, each after those that it is made of, without the outputs."""
-    left, right = _seen_as(a, _made(b)), _seen_as(b, _made(a))
+    """List common tensors in order of computation, without the outputs."""
+    left, right = _map_floats(a, _list_tensors(b)), _map_floats(b, _list_tensors(a))
     shapes = tensor_shapes(a), tensor_shapes(b)
     outputs = {info.name for model in (a, b) for info in model.graph.output}
-    makers = {made: node for node in a.graph.node for made in node.output}
+    producers = {tensor: node for node in a.graph.node for tensor in node.output}
     names = {tensor: name for name, tensor in left.items()}
-    sources: dict[str, frozenset[str]] = {}  # tensor of A -> the points that lead to it
+    sources: dict[str, frozenset[str]] = {}  # tensor of A -> nearest points before it
     computed: dict[str, bool] = {}
     points = []
     for node in a.graph.node:
-        tensors = [name for name in node.input if name in makers]
-        leads = frozenset().union(*(sources[tensor] for tensor in tensors))
-        weighs = node.op_type in MULTIPLYING or any(computed[tensor] for tensor in tensors)
-        for made in node.output:
-            sources[made], computed[made] = leads, weighs
-            name = names.get(made)
-            if name is None or name not in right or {made, name} & outputs:
+        inputs = [name for name in node.input if name in producers]
+        nearest = frozenset().union(*(sources[tensor] for tensor in inputs))
+        has_weights = node.op_type in MULTIPLYING or any(computed[tensor] for tensor in inputs)
+        for tensor in node.output:
+            sources[tensor], computed[tensor] = nearest, has_weights
+            name = names.get(tensor)
+            if name is None or name not in right or {tensor, name} & outputs:
                 continue
-            if shapes[0].get(made, ()) != shapes[1].get(right[name], (0,)) or not shapes[0][made]:
+            if (
+                shapes[0].get(tensor, ()) != shapes[1].get(right[name], (0,))
+                or not shapes[0][tensor]
+            ):
                 continue
-            maker = _maker(makers, name, node)
-            points.append(Point(name, made, right[name], maker, leads, weighs))
-            sources[made] = frozenset({name})
+            kind = str(producers.get(name, node).op_type)
+            points.append(Point(name, tensor, right[name], kind, nearest, has_weights))
+            sources[tensor] = frozenset({name})
     return points
 
 
-def _maker(makers: Mapping[str, onnx.NodeProto], name: str, node: onnx.NodeProto) -> str:
-    known = makers.get(name, node)
-    return str(known.op_type)
-
-
-def _made(model: onnx.ModelProto) -> set[str]:
+def _list_tensors(model: onnx.ModelProto) -> set[str]:
     return {name for node in model.graph.node for name in node.output}
 
 
-def _seen_as(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
-    """fp32 tensor -> the float tensor that stands for it. ``others``: names in the other graph."""
+def _map_floats(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
+    """Map names of fp32 tensors to the float tensors with their values. ``others``: names in the
+    other graph."""
     from onnx import TensorProto
 
     constants = {tensor.name for tensor in model.graph.initializer}
     floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.value_info}
     kinds |= {info.name: info.type.tensor_type.elem_type for info in model.graph.output}
-    found: dict[str, str] = {}
-    origin: dict[str, str] = {}  # of a converted tensor
+    floats_by_name: dict[str, str] = {}
+    origin: dict[str, str] = {}  # tensor -> the one that it was converted from
     for node in model.graph.node:
         converts = node.op_type in CONVERTING and node.input[0] not in constants
-        for made in node.output:
-            if converts and node.input[0] in origin and made not in others:
-                name = origin[made] = origin[node.input[0]]
+        for output in node.output:
+            if converts and node.input[0] in origin and output not in others:
+                name = origin[output] = origin[node.input[0]]
             else:
-                name = origin[made] = _stem(made)
-            if kinds.get(made) in floats:
-                found[name] = made
-    return found
-
-
-def _stem(name: str) -> str:
-    for ending in ENDINGS:
-        if name.endswith(ending):
-            return name.removesuffix(ending)
-    return name
+                name = origin[output] = ENDING.sub("", output)
+            if kinds.get(output) in floats:
+                floats_by_name[name] = output
+    return floats_by_name
 
 
 def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Network:
-    """Return the network with these tensors as last (``cut``: only) outputs, halves as float32."""
+    """Add these tensors, as float32, to a network's outputs; with ``cut``, keep no others."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -117,18 +109,18 @@ def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Netw
         if kinds.get(name, TensorProto.FLOAT) != TensorProto.FLOAT
     }
     added = [casts[name].output[0] if name in casts else name for name in tensors]
-    wanted = {*own, *tensors}
+    needed = {*own, *tensors}
     nodes = []
     for node in reversed(source.node):
-        if wanted.intersection(node.output):
+        if needed.intersection(node.output):
             nodes.append(node)
-            wanted.update(_read_by(node))
+            needed.update(_list_inputs(node))
     graph = helper.make_graph(
         [*nodes[::-1], *casts.values()],
         source.name or "graph",
         source.input,
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (*own, *added)],
-        initializer=[tensor for tensor in source.initializer if tensor.name in wanted],
+        initializer=[tensor for tensor in source.initializer if tensor.name in needed],
     )
     model = helper.make_model(
         graph, opset_imports=network.graph.opset_import, ir_version=network.graph.ir_version
@@ -140,61 +132,56 @@ def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Netw
     )
 
 
-def _read_by(node: onnx.NodeProto) -> Iterator[str]:
+def _list_inputs(node: onnx.NodeProto) -> Iterator[str]:
     yield from node.input
     for attribute in node.attribute:
         if attribute.HasField("g"):
             for inner in attribute.g.node:
-                yield from _read_by(inner)
+                yield from _list_inputs(inner)
 
 
-class Tapped:
-    """A side's tensors inside its graph, for one picture. The engine runs the graph with an output
-    added; if that fails or changes its own outputs, a cut graph that ends at the tensor."""
+class TensorReader:
+    """Reads tensors inside a side's graph, for one picture. The engine runs the graph with an added
+    output; if that fails or changes the other outputs, it runs a graph cut at the tensor."""
 
     def __init__(self, side: Any, slots: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """``slots``: pictures up to the frame in question, to show state kept between them."""
+        """``slots``: the picture after all earlier ones, since engines may keep state."""
         self._side, self._slots, self._outputs = side, slots, outputs
 
     def read(self, tensor: str, tolerance: float) -> tuple[Array, str]:
-        """The tensor and how it was read. Raises EngineError where neither way works."""
+        """Return the tensor and how it was read. Raises EngineError if it cannot be read."""
         from detector.core.errors import EngineError, ModelError
 
-        with self._quietly():
+        with np.errstate(all="ignore"):
             try:
-                *own, found = self._run(with_outputs(self._side.network, [tensor], cut=False))
+                *own, values = self._run(with_outputs(self._side.network, [tensor], cut=False))
                 if not any(
                     compare_tensors(mine, now, tolerance).differs
                     for mine, now in zip(self._outputs, own, strict=True)
                 ):
-                    return found, "outputs added"
+                    return values, "outputs added"
             except (EngineError, ModelError):
                 pass
-            (found,) = self._run(with_outputs(self._side.network, [tensor], cut=True))
-            return found, "cut graph"
+            (values,) = self._run(with_outputs(self._side.network, [tensor], cut=True))
+            return values, "cut graph"
 
     def read_all(self, tensors: Sequence[str]) -> list[Array]:
-        found: list[Array] = []
-        with self._quietly():
+        values: list[Array] = []
+        with np.errstate(all="ignore"):
             for at in range(0, len(tensors), AT_ONCE):
                 part = tensors[at : at + AT_ONCE]
                 network = with_outputs(self._side.network, part, cut=False)
-                found += self._run(network)[-len(part) :]
-        return found
+                values += self._run(network)[-len(part) :]
+        return values
 
     def _run(self, network: Network) -> list[Array]:
         with self._side.open(network) as engine:
             return infer(engine.requests[0], self._slots)[-1]
 
-    @contextmanager
-    def _quietly(self) -> Iterator[None]:
-        with np.errstate(all="ignore"):
-            yield
-
 
 def infer(request: Any, slots: Sequence[Array]) -> list[list[Array]]:
-    found = []
+    outputs = []
     for slot in slots:
         request.slot[0] = slot
-        found.append([np.array(output[:1]) for output in request.infer(1)])
-    return found
+        outputs.append([np.array(output[:1]) for output in request.infer(1)])
+    return outputs

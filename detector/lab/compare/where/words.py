@@ -1,11 +1,11 @@
-"""What the user typed for A and for B becomes two sides, opened as a run opens them."""
+"""Turn what the user typed for A and B into two sides, opened as in a run."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config, options
-from detector.core.engines.base import PRECISIONS, Engine
+from detector.core.engines.base import PRECISIONS
 from detector.core.errors import EXIT_DONE, EXIT_GATE, UsageError
 from detector.core.models.base import Network
 from detector.core.models.catalogue import known
@@ -25,7 +25,7 @@ from detector.lab.compare.where.picture import check_picture, write_picture
 from detector.lab.compare.where.search import Differences, Side, search
 from detector.lab.session.where import StageDifference, Where
 
-FRAMES = 3  # a fault that depends on the frame before needs two; the third costs little
+FRAMES = 3  # two show faults that depend on the previous frame; a third costs little
 WORDS = "an engine, a precision, a model, a .yaml file or option=value"
 PLACES: Mapping[str, str] = {
     "decode": "decoding",
@@ -41,7 +41,7 @@ PLACES: Mapping[str, str] = {
 
 def where_command(
     source: str,
-    given: tuple[str, str],
+    texts: tuple[str, str],
     config_file: str | None,
     flags: Mapping[str, Any],
     picture: str,
@@ -53,42 +53,42 @@ def where_command(
     refuse_cameras([source])
     sources.refuse_pipe(source, "both sides read it")
     check_picture(picture)
-    configs = [parse_words(text, config_file, flags) for text in given]
+    configs = [parse_words(text, config_file, flags) for text in texts]
     sides: list[Side] = []
-    for text, config in zip(given, configs, strict=True):
+    for text, config in zip(texts, configs, strict=True):
         step(f"open {text}")
         sides.append(open_side(text, config, source))
     count = configs[0].input.frames or FRAMES
-    found = search(sides[0], sides[1], count, step)
-    path = write_picture(found, picture)
+    result = search(sides[0], sides[1], count, step)
+    path = write_picture(result, picture)
     document = Where(
-        a=given[0],
-        b=given[1],
+        a=texts[0],
+        b=texts[1],
         source=source,
-        frames=found.frames,
-        first=found.first,
-        stages=tuple(found.stages),
-        probes=tuple(found.probes),
+        frames=result.frames,
+        first=result.first,
+        stages=tuple(result.stages),
+        probes=tuple(result.probes),
         picture=None if path is None else str(path),
-        verdict=describe(found),
+        verdict=describe(result),
     )
-    return document, EXIT_DONE if found.first is None else EXIT_GATE
+    return document, EXIT_DONE if result.first is None else EXIT_GATE
 
 
 def parse_words(text: str, config_file: str | None, flags: Mapping[str, Any]) -> Config:
-    """A configuration: "openvino int8 conf=0.4", "b.yaml"; by default fp32. Raises UsageError."""
+    """Parse "openvino int8 conf=0.4" or "b.yaml"; fp32 is the default. Raises UsageError."""
     own: dict[str, Any] = {}
     for word in _split(text):
-        name, value = _meaning(word)
+        name, value = _parse_word(word)
         if name in own:
             raise UsageError(f"--where {text!r}: gives {name} twice")
         own[name] = value
     file = own.pop("config", config_file)
     if file != config_file and config_file is not None:
         raise UsageError(f"--where {text!r}: names a file of options; omit --config")
-    lower = {"precision": "fp32"} if file is None else {}
-    given = {name: value for name, value in flags.items() if value is not None}
-    return resolve_config(file, {**lower, **given, **own})
+    defaults = {"precision": "fp32"} if file is None else {}
+    typed = {name: value for name, value in flags.items() if value is not None}
+    return resolve_config(file, {**defaults, **typed, **own})
 
 
 def _split(text: str) -> list[str]:
@@ -101,14 +101,14 @@ def _split(text: str) -> list[str]:
     return words
 
 
-def _meaning(word: str) -> tuple[str, Any]:
+def _parse_word(word: str) -> tuple[str, Any]:
     if word in (*engines.names(), "auto"):
         return "engine", word
     if word in PRECISIONS:
         return "precision", word
     if word.lower().endswith((".yaml", ".yml")):
         return "config", word
-    is_file = "=" not in word and bool(PurePath(word).suffix)  # its reader reports an absent one
+    is_file = "=" not in word and bool(PurePath(word).suffix)  # a missing file is reported later
     if word in known() or is_file or os.path.exists(word):
         return "model", word
     name, sign, value = word.partition("=")
@@ -131,11 +131,11 @@ def open_side(text: str, config: Config, source: str) -> Side:
     preprocess, head, nms = plan.stages()
     height, width = loaded.network.input.height, loaded.network.input.width
     draw = plan.drawing.annotation((), watched=lambda: True)
-    assert draw is not None  # somebody looks
+    assert draw is not None
     return Side(
         name=text,
         precision=loaded.engine.precision,
-        frames=lambda count: _frames(plan, source, count),
+        frames=lambda count: _read_frames(plan, source, count),
         preprocess=preprocess,
         input_shape=(height, width),
         network=loaded.network,
@@ -146,7 +146,7 @@ def open_side(text: str, config: Config, source: str) -> Side:
     )
 
 
-def _frames(plan: RunPlan, source: str, count: int) -> list[Frame]:
+def _read_frames(plan: RunPlan, source: str, count: int) -> list[Frame]:
     frames: list[Frame] = []
     with plan.reading.open(source, "yuv420p") as opened:
         while len(frames) < count and (frame := opened.read()) is not None:
@@ -156,33 +156,28 @@ def _frames(plan: RunPlan, source: str, count: int) -> list[Frame]:
 
 def _open(loaded: LoadedModel, network: Network) -> Any:
     if network is loaded.network:
-        return _left_open(loaded.engine)
+        return nullcontext(loaded.engine)  # left open
     assert loaded.options is not None
-    alone = replace(loaded.options, requests=1, concurrency=1, artefact=None)
-    alone = replace(alone, threads=loaded.engine.threads, device=loaded.engine.device)
-    return engines.open(loaded.engine.name, network, alone)
+    single = replace(loaded.options, requests=1, concurrency=1, artefact=None)
+    single = replace(single, threads=loaded.engine.threads, device=loaded.engine.device)
+    return engines.open(loaded.engine.name, network, single)
 
 
-@contextmanager
-def _left_open(engine: Engine) -> Any:
-    yield engine
-
-
-def describe(found: Differences) -> str:
-    first = found.first
+def describe(result: Differences) -> str:
+    first = result.first
     if first is None:
-        untold = [one for one in found.stages if one.untold is not None]
+        untold = [one for one in result.stages if one.untold is not None]
         if untold:
             return f"no difference in the stages that could be compared; {untold[0].untold}"
         return "no stage differs by more than rounding"
     words = f"{PLACES[first.stage]} differs first ({first.what})"
     words += f": {first.kind}" if first.kind else ""
     words += f", {first.detail}" if first.detail else ""
-    later = [PLACES[one.stage] for one in found.stages if one.differs and _is_own(first, one)]
+    later = [PLACES[one.stage] for one in result.stages if one.differs and _is_separate(first, one)]
     return words + (f"; {' and '.join(later)} also differs, given the same input" if later else "")
 
 
-def _is_own(first: StageDifference, other: StageDifference) -> bool:
-    """Return whether it is a fault of its own: outputs differ because of a layer before them."""
+def _is_separate(first: StageDifference, other: StageDifference) -> bool:
+    """Return whether ``other`` is a separate fault: a layer's fault also changes the outputs."""
     inside = ("input", "graph", "outputs")
     return other is not first and not (first.stage in inside and other.stage in inside)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from detector.core.tables import Column, Table
-from detector.lab.audit.case import audit
-from detector.lab.audit.ours import join, of_session
+from detector.lab.audit.case import Case, audit
+from detector.lab.audit.ours import add_session
 from detector.lab.report.html.drawings import table, text
 from detector.lab.report.part import How, Part
 from detector.lab.session.read import SavedSession
@@ -13,7 +13,9 @@ FINDINGS = (Column("severity"), Column("rule"), Column("evidence"), Column("cure
 
 
 def findings(session: SavedSession) -> str:
-    document = audit(join([of_session(session, session.folder.name)]))
+    case = Case()
+    add_session(case, session, session.folder.name)
+    document = audit(case)
     if not document.findings:
         return text(f"{document.rules} rules found no problem.")
     return table(Table("audit", FINDINGS, document.findings))

@@ -7,7 +7,7 @@ from html import escape
 
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Rounded, Share, Table
-from detector.lab.analysis.loop.activities import SHOWN
+from detector.lab.analysis.loop.activities import DISPLAY_NAMES
 from detector.lab.analysis.noise import decimals_of
 from detector.lab.analysis.profile import describe_cost
 from detector.lab.report.html import drawings
@@ -26,7 +26,7 @@ from detector.lab.session.read import SavedSession
 
 def _list_causes(row: PathStage) -> str:
     causes = {name: seconds for name, seconds in row.wait_causes.items() if seconds >= 0.0005}
-    return ", ".join(f"{SHOWN.get(name, name)} {seconds:.3f}" for name, seconds in causes.items())
+    return ", ".join(f"{DISPLAY_NAMES.get(name, name)} {s:.3f}" for name, s in causes.items())
 
 
 PATH = (

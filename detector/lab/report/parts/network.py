@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.lab.analysis.layers import (
+    LEAST_TIME,
     SHEET,
-    WORTH,
     describe_above_roof,
     describe_outside,
     describe_uncounted,
@@ -100,9 +100,8 @@ def blocks_table(facts: LayersFacts) -> Table:
 
 def roof_table(facts: LayersFacts) -> Table:
     best, worst = far_from_roof(facts.rows, OF_THE_ROOF)
-    title = (
-        f"closest to and farthest from the roofline (layers of at least {WORTH:.0%} of the time)"
-    )
+    least = f"layers of at least {LEAST_TIME:.0%} of the time"
+    title = f"closest to and farthest from the roofline ({least})"
     whole = Table("roof", LAYERS, [*best, *worst], title)
     return whole.pick("layer", "type", "ms", "share", "intensity", "utilisation", "bound")
 

@@ -8,7 +8,7 @@ from html import escape
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
-from detector.lab.analysis.loop.activities import SHOWN as CAUSES_SHOWN
+from detector.lab.analysis.loop.activities import DISPLAY_NAMES as CAUSES_SHOWN
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import details, stage_key
 from detector.lab.report.part import How, Part, list_stages
