@@ -1,4 +1,4 @@
-"""An engine's own threads and the inferences that they work for, by clocks that a test sets."""
+"""CPU time of an engine's own threads, booked to the inferences that used it, on fake clocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A, B = "worker-0", "worker-1"
 
 
 class Engine:
-    """Threads with their CPU time. ``makers``: thread -> who made it."""
+    """Fake threads with CPU clocks. ``makers``: thread id -> name of the thread that made it."""
 
     def __init__(self, **makers: str) -> None:
         self.makers = {int(task[1:]): maker for task, maker in makers.items()}
@@ -30,17 +30,17 @@ class Engine:
     def read(self, clock: int) -> int:
         task = ~(clock >> 3)
         assert clock_of(task) == clock
-        found = self.clocks[task]
-        if found is None:
-            raise OSError("it has ended")
-        return found
+        now = self.clocks[task]
+        if now is None:
+            raise OSError("the thread has ended")
+        return now
 
     def workers(self) -> tuple[EngineCaller, EngineCaller]:
         booking = Booking(lambda: self.makers, self.read)
         return booking.worker(A), booking.worker(B)
 
 
-def test_an_inference_alone_is_given_all_and_loading_is_nobodys():
+def test_lone_inference_gets_all_time_since_loading():
     engine = Engine(t1="", t2="")
     a, _ = engine.workers()
     assert a.enter() == 0
@@ -50,8 +50,8 @@ def test_an_inference_alone_is_given_all_and_loading_is_nobodys():
     assert a.readable
 
 
-def test_those_under_way_are_given_equal_parts_of_each_stretch():
-    """A alone 10, both 20, B alone 7: A 20, B 17."""
+def test_concurrent_inferences_share_each_interval_equally():
+    """A runs alone for 10, both for 20, B alone for 7: A gets 20, B gets 17."""
     engine = Engine(t1="")
     a, b = engine.workers()
     a.enter()
@@ -63,7 +63,7 @@ def test_those_under_way_are_given_equal_parts_of_each_stretch():
     assert b.leave() == 17
 
 
-def test_what_does_not_divide_is_not_lost():
+def test_remainder_of_an_odd_share_is_not_lost():
     engine = Engine(t1="")
     a, b = engine.workers()
     a.enter()
@@ -71,11 +71,11 @@ def test_what_does_not_divide_is_not_lost():
     for _ in range(7):
         engine.use(1, 3)
         a.settle()
-    given = b.leave() + a.leave()
-    assert given + a._booking._rest_ns == 21
+    booked = b.leave() + a.leave()
+    assert booked + a._booking._rest_ns == 21
 
 
-def test_threads_spinning_after_an_inference_are_booked_to_it():
+def test_spinning_after_an_inference_is_booked_to_it():
     engine = Engine(t1="")
     a, b = engine.workers()
     a.enter()
@@ -90,7 +90,7 @@ def test_threads_spinning_after_an_inference_are_booked_to_it():
     assert (b.settle(), a.settle()) == (0, 15)
 
 
-def test_a_pool_of_one_worker_works_for_it_alone():
+def test_threads_made_by_a_worker_are_booked_to_it_alone():
     engine = Engine(t1=A, t2=B, t3="python")
     a, b = engine.workers()
     a.enter()
@@ -99,17 +99,17 @@ def test_a_pool_of_one_worker_works_for_it_alone():
     engine.use(2, 10)
     engine.use(3, 6)
     assert a.leave() == 103
-    engine.use(1, 9)  # it spins
+    engine.use(1, 9)  # the thread spins
     assert b.leave() == 13
     assert a.enter() == 112
 
 
-def test_a_thread_that_comes_later_counts_from_its_birth_and_one_that_goes_keeps_its_time():
+def test_new_thread_counts_from_its_start_and_ended_thread_keeps_its_time():
     engine = Engine()
     a, _ = engine.workers()
     a.enter()
     assert a.leave() == 0
-    engine.makers = {7: ""}  # made in the first call, which it is listed after
+    engine.makers = {7: ""}  # made during the first call, listed only after it
     engine.clocks[7] = 50
     assert a.enter() == 50
     engine.clocks[7] = None
@@ -129,7 +129,7 @@ class System:
         return Timeline(lambda: self.now, lambda: self.now, nvtx=False, natives=self.natives)
 
 
-def test_the_rows_of_two_workers_add_up_to_what_the_thread_used(monkeypatch):
+def test_rows_of_two_workers_add_up_to_the_threads_cpu_time(monkeypatch):
     system, used = System(), [500]
     system.tasks.clear()
     with system.natives.book_threads(INFER):
@@ -147,9 +147,9 @@ def test_the_rows_of_two_workers_add_up_to_what_the_thread_used(monkeypatch):
     assert recording.stages[INFER].library_ns == used[0] - 500
     columns = dict(span_columns([timeline])[0])
     infer = columns["stage"] == columns["stage_names"].tolist().index(INFER)
-    given = columns["library_ns"][infer & (columns["kind"] == 0)]
+    library_ns = columns["library_ns"][infer & (columns["kind"] == 0)]
     order = columns["index"][infer & (columns["kind"] == 0)].argsort()
-    assert given[order].tolist() == [126, 20, 126, 20, 126, 20]
+    assert library_ns[order].tolist() == [126, 20, 126, 20, 126, 20]
     twice = merge_recordings([recording, recording])
     assert twice.stages[INFER].figures(None, INFER).library_cpu_s == 2 * 438 / 1e9
 
@@ -166,7 +166,7 @@ def test_unknown_library_time_is_none_and_not_zero(monkeypatch):
     assert dict(span_columns([timeline])[0])["library_ns"].tolist() == [NOT_KNOWN]
 
 
-def test_what_is_added_late_survives_packing():
+def test_time_added_late_survives_packing():
     rows = SpanRows(BLOCK + 2, booked=True)
     block = rows.block
     for number in range(BLOCK + 2):
@@ -174,14 +174,14 @@ def test_what_is_added_late_survives_packing():
         row = (number, 0, 0, 0, 0, 3 * (number + 1), 0)
         block.write(block.written, number % BLOCK * ROW_BYTES, *row)
         rows.take(number + 1)
-    given = rows.column("library")
-    assert given.sum() == 3 * (BLOCK + 2)
-    assert set(given.tolist()) <= {2, 3, 4}
+    library_ns = rows.column("library")
+    assert library_ns.sum() == 3 * (BLOCK + 2)
+    assert set(library_ns.tolist()) <= {2, 3, 4}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no clock of another thread")
-def test_a_real_threads_clock_is_its_own():
-    """The count by another thread is between the thread's own readings before and after."""
+def test_clock_of_a_real_thread_counts_its_cpu_time():
+    """Our reading of its clock lies between the thread's own readings before and after."""
     import time
 
     clocks: list[int] = []
@@ -199,9 +199,9 @@ def test_a_real_threads_clock_is_its_own():
     thread = threading.Thread(target=burn)
     thread.start()
     go.wait()
-    seen = time.clock_gettime_ns(clock_of(thread.native_id or 0))
+    reading = time.clock_gettime_ns(clock_of(thread.native_id or 0))
     done.set()
     thread.join()
-    assert clocks[0] <= seen <= clocks[1]
+    assert clocks[0] <= reading <= clocks[1]
     with pytest.raises(OSError, match=r"Invalid argument|No such process"):
         time.clock_gettime_ns(clock_of(2**22 + 5))

@@ -20,14 +20,14 @@ def filled(values):
 @STEADY
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300), st.floats(0, 1))
 def test_quantiles_are_within_one_percent(values, q):
-    true = sorted(values)[max(1, math.ceil(q * len(values))) - 1]
-    assert filled(values).quantile(q) == pytest.approx(true, rel=0.0101)
+    expected = sorted(values)[max(1, math.ceil(q * len(values))) - 1]
+    assert filled(values).quantile(q) == pytest.approx(expected, rel=0.0101)
 
 
 @pytest.mark.slow
 @STEADY
 @given(st.lists(st.integers(0, 10**9), max_size=50), st.lists(st.integers(0, 10**9), max_size=50))
-def test_merged_equals_one(first, second):
+def test_merged_histogram_equals_one_of_all_values(first, second):
     merged = filled(first)
     merged.merge(filled(second))
     both = filled(first + second)
@@ -36,7 +36,7 @@ def test_merged_equals_one(first, second):
     assert (merged.count, merged.maximum) == (both.count, both.maximum)
 
 
-def test_ranks_by_hand():
+def test_quantiles_of_four_values():
     four = filled([0, 1, 1000, 10**6])
     assert (four.count, four.minimum, four.maximum) == (4, 0, 10**6)
     ranks = {0: 0, 0.25: 0, 0.26: 1, 0.5: 1, 0.51: 1000, 0.75: 1000, 0.76: 10**6, 1: 10**6}
@@ -49,7 +49,7 @@ def test_ranks_by_hand():
     ("first", "second", "least", "most"),
     [([5, 9], [3], 3, 9), ([3], [5, 9], 3, 9), ([], [3], 3, 3), ([3], [], 3, 3), ([], [], 0, 0)],
 )
-def test_bounds_of_two_that_are_merged(first, second, least, most):
+def test_merge_keeps_minimum_and_maximum(first, second, least, most):
     merged = filled(first)
     merged.merge(filled(second))
     assert (merged.minimum, merged.maximum) == (least, most)

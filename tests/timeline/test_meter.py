@@ -1,9 +1,9 @@
-"""How long at least one of several threads was inside a stage."""
+"""The time during which at least one thread is in a stage."""
 
 from detector.core.timeline.spans import BusyMeter
 
 
-def test_it_is_the_length_of_a_union():
+def test_overlapping_intervals_count_once():
     meter = BusyMeter()
     meter.enter(100)  # the first thread
     meter.enter(130)  # the second
@@ -16,7 +16,7 @@ def test_it_is_the_length_of_a_union():
     assert meter.total_ns == 75
 
 
-def test_a_thread_that_got_the_lock_late_counts_no_time_twice():
+def test_clock_readings_out_of_order_count_no_time_twice():
     meter = BusyMeter()
     meter.enter(100)
     meter.leave(200)

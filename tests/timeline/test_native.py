@@ -1,6 +1,4 @@
-"""Threads of libraries and whose they are: by fakes, whose figures are exact, and by real threads
-of this process.
-"""
+"""CPU time of library threads and the stages that own them, with fakes and with real threads."""
 
 from __future__ import annotations
 
@@ -37,14 +35,14 @@ def mark(system: System, calls: dict[str, int], process: int, machine: int | Non
     return Mark(calls, dict(system.threads), process, process, machine)
 
 
-def test_a_thread_belongs_to_the_stage_that_was_being_opened_or_called_when_it_came():
+def test_thread_belongs_to_the_stage_in_which_it_started():
     system = System()
     natives = system.natives()
     with natives.book_threads(READ):
         system.threads |= {10**9 + 1: Times(5 * MS, 0), 10**9 + 2: Times(0, 0)}
     with natives.book_threads(WRITE):
         system.threads[10**9 + 3] = Times(0, 0)
-    system.threads[10**9 + 4] = Times(0, 0)  # came at no such moment
+    system.threads[10**9 + 4] = Times(0, 0)  # started outside of any stage
     first = mark(system, {READ: 2, WRITE: 1}, process=0, machine=0)
     system.threads |= {10**9 + 1: Times(35 * MS, 7 * MS), 10**9 + 2: Times(10 * MS, 90 * MS)}
     system.threads |= {10**9 + 3: Times(8 * MS, 0), 10**9 + 4: Times(4 * MS, 0)}
@@ -52,9 +50,7 @@ def test_a_thread_belongs_to_the_stage_that_was_being_opened_or_called_when_it_c
     burnt = natives.between(first, last)
     read = burnt.stages[READ]
     assert (read.calls, read.threads, read.cpu_ns, read.busiest_ns) == (10, 2, 40 * MS, 30 * MS)
-    assert (
-        read.ready_ns == 7 * MS
-    )  # of the busiest: the other one may only be waiting for something to do
+    assert read.ready_ns == 7 * MS  # of the busiest thread, since the other one may be idle
     assert burnt.stages[WRITE].cpu_ns == 8 * MS
     assert burnt.unknown_ns == 52 * MS - 48 * MS
     assert burnt.others_ns == 8 * MS
@@ -71,7 +67,7 @@ def test_thread_started_after_the_first_mark_has_all_its_time():
     assert (read.threads, read.cpu_ns, read.ready_ns) == (1, 6 * MS, 4 * MS)
 
 
-def test_a_thread_that_two_stages_could_have_made_is_unknown():
+def test_thread_that_started_in_two_open_stages_is_unknown():
     system = System()
     natives = system.natives()
     with natives.book_threads(INFER):
@@ -87,7 +83,7 @@ def test_a_thread_that_two_stages_could_have_made_is_unknown():
     assert burnt.others_ns is None
 
 
-def test_where_two_stages_were_at_it_at_once_the_name_of_the_maker_decides():
+def test_thread_in_two_open_stages_belongs_to_the_caller_whose_name_it_has():
     """A second worker's first infer lasts while the writer's first write starts the encoder."""
     system = System()
     names = {None: "worker-1", 10**9 + 1: "python", 10**9 + 2: "av:h264:df0"}
@@ -98,17 +94,17 @@ def test_where_two_stages_were_at_it_at_once_the_name_of_the_maker_decides():
         inner = natives.book_threads(WRITE)
         inner.__enter__()
         system.threads |= {10**9 + 1: Times(0, 0), 10**9 + 2: Times(0, 0)}
-        names[None] = "python"  # it is the writer that asks now
+        names[None] = "python"  # the writer is the caller now
         inner.__exit__(None, None, None)
         names[None] = "worker-1"
     first = mark(system, {}, 0)
     system.threads |= {10**9 + 1: Times(20 * MS, 0), 10**9 + 2: Times(3 * MS, 0)}
     burnt = natives.between(first, mark(system, {}, 23 * MS))
     assert {name: stage.cpu_ns for name, stage in burnt.stages.items()} == {WRITE: 20 * MS}
-    assert burnt.unknown_ns == 3 * MS  # it has a name of its own
+    assert burnt.unknown_ns == 3 * MS  # its name is not a caller's
 
 
-def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again():
+def test_ended_pool_is_counted_and_its_thread_ids_can_be_reused():
     """OpenMP gives each calling thread a pool of its own; both are gone after the run."""
     system = System()
     natives = system.natives()
@@ -129,13 +125,13 @@ def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again(
 
 @pytest.mark.parametrize(("took", "chosen"), [((1,), 0), ((9, 1), 1), ((9, 7, 5, 6), 2)])
 def test_mark_is_repeated_if_the_caller_lost_its_core(monkeypatch, took, chosen):
-    walls, cpu = iter([at * MS for look in took for at in (0, look)]), iter(range(len(took)))
+    walls, cpu = iter([at * MS for ms in took for at in (0, ms)]), iter(range(len(took)))
     clocks = SimpleNamespace(perf_counter_ns=walls.__next__, process_time_ns=cpu.__next__)
     monkeypatch.setattr("detector.core.timeline.native.time", clocks)
     assert System().natives().mark({}).process_ns == chosen
 
 
-def test_our_own_threads_are_nobodys():
+def test_python_threads_belong_to_no_stage():
     natives = Natives()
     stop = threading.Event()
     with natives.book_threads(READ):
@@ -147,7 +143,7 @@ def test_our_own_threads_are_nobodys():
     assert burnt.stages == {}
 
 
-def test_a_thread_of_ours_that_ended_meanwhile_is_nobodys_either():
+def test_ended_python_thread_belongs_to_no_stage():
     system = System()
     natives = system.natives()
 
@@ -165,7 +161,7 @@ def test_a_thread_of_ours_that_ended_meanwhile_is_nobodys_either():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
 def test_a_real_foreign_thread_is_timed_by_the_kernel():
-    """Start a thread without threading's knowledge, as a library would."""
+    """Start a thread that ``threading`` does not know, as a library would."""
     natives = Natives()
     go, done, over = threading.Event(), threading.Event(), threading.Event()
 
@@ -194,29 +190,31 @@ def test_a_real_foreign_thread_is_timed_by_the_kernel():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
-def test_a_crew_is_booked_to_the_stage_that_it_works_for():
+def test_crew_threads_are_booked_to_their_stage():
     natives = Natives()
     with natives.book_threads(READ):
         crew = Crew("picture", 2)
         both = threading.Barrier(2, timeout=60)
         waiting = [crew.submit(both.wait) for _ in range(2)]
-        assert sorted(one.result() for one in waiting) == [0, 1], "at the same time"
-    made = set(natives.tasks_of(READ)())
-    assert len(made) == 2
+        assert sorted(one.result() for one in waiting) == [0, 1], (
+            "both threads run at the same time"
+        )
+    tasks = set(natives.tasks_of(READ)())
+    assert len(tasks) == 2
 
     def fail():
-        raise ValueError("as it was")
+        raise ValueError("the decoder failed")
 
-    with pytest.raises(ValueError, match="as it was"):
+    with pytest.raises(ValueError, match="the decoder failed"):
         crew.submit(fail).result()
     crew.close()
-    wait_for(lambda: not made & task_ids())
+    wait_for(lambda: not tasks & task_ids())
 
 
 def test_a_timeline_counts_calls_between_its_marks():
-    """The last read finds the end of the source: read's calls are the frames.
+    """The read that hits the end of the source is not counted.
 
-    Threads are looked for in first calls.
+    New threads are searched for only in a stage's first call.
     """
     system, ticks = System(), iter(range(10**6))
     timeline = Timeline(lambda: next(ticks), lambda: 0, nvtx=False, natives=system.natives())

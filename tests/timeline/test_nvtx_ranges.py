@@ -1,4 +1,4 @@
-"""The domain of ranges, and the message for a user whose profiler would show none."""
+"""The NVTX domain, and the warning if a profiler would show no ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detector.core.timeline.nvtx_ranges import DOMAIN, TOOL, ThreadRange, attach
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A profiler's library is named. It was not when this process started, so nothing records."""
+    """Name a profiler's library, too late for nvtx to load it: nothing records."""
     library = tmp_path / "libToolsInjection64.so"
     library.touch()
     monkeypatch.setenv(TOOL, str(library))
@@ -28,13 +28,15 @@ def test_attach_without_a_tool_gives_no_domain_or_warning(monkeypatch: pytest.Mo
     assert warning_of(attach()) is None
 
 
-def test_a_tool_that_does_not_answer_gets_ranges_all_the_same(tool: Path) -> None:
-    assert isinstance(nvtx.get_domain(DOMAIN), lib.DummyDomain)  # what nvtx makes of no answer
+def test_tool_that_does_not_respond_still_gets_ranges(tool: Path) -> None:
+    assert isinstance(
+        nvtx.get_domain(DOMAIN), lib.DummyDomain
+    )  # what nvtx returns without a response
     domain, lost = attach()
     assert isinstance(domain, lib.Domain)
     assert lost is None
     one, other = ThreadRange(domain, "infer", "work"), ThreadRange(domain, "infer", "work")
-    assert one.attributes is not other.attributes  # a frame's number is of one thread
+    assert one.attributes is not other.attributes  # threads work on different frames
     one.push(one.attributes)
     one.pop()
     domain.mark(domain.get_event_attributes(message="loop batch=1"))
@@ -42,12 +44,12 @@ def test_a_tool_that_does_not_answer_gets_ranges_all_the_same(tool: Path) -> Non
 
 
 def renamed(name: str) -> SimpleNamespace:
-    whole = {"Domain": lib.Domain, "DomainHandle": lib.DomainHandle}
-    return SimpleNamespace(**{key: value for key, value in whole.items() if key != name})
+    classes = {"Domain": lib.Domain, "DomainHandle": lib.DomainHandle}
+    return SimpleNamespace(**{key: value for key, value in classes.items() if key != name})
 
 
 @pytest.mark.parametrize("name", ["Domain", "DomainHandle"])
-def test_a_later_nvtx_with_other_names_is_one_line(
+def test_nvtx_without_the_expected_class_warns(
     tool: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("nvtx._lib.lib", renamed(name))
@@ -55,22 +57,20 @@ def test_a_later_nvtx_with_other_names_is_one_line(
     assert "'nvtx" in str(warning_of(attach()))
 
 
-def test_a_tool_without_nvtx_is_one_line(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvtx_warns_only_if_there_is_a_tool(
+    tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "nvtx", None)
     assert "pip install nvtx" in str(warning_of(attach()))
     monkeypatch.delenv(TOOL)
     assert warning_of(attach()) is None
 
 
-def test_ranges_switched_off_for_all_programs_are_one_line(
-    tool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disabled_nvtx_warns(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvtx.enabled", lambda: False)
     assert "unset NVTX_DISABLE" in str(warning_of(attach()))
 
 
-def test_a_tool_whose_library_is_gone_is_one_line(
-    tool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_tool_library_warns(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool.unlink()
     assert str(tool) in str(warning_of(attach()))

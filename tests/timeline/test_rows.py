@@ -1,4 +1,4 @@
-"""The rows of a span: kept small, read back exactly, and a ring of the last ones."""
+"""A span's rows are stored compactly and read back exactly; a ring keeps the last ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.covering import covering
 from tests.memory import bytes_of
 
 
-def kept(*calls, folder: Path | None = None) -> SpanRows:
-    """``calls``: (index, start, end). They are packed as a span packs them. Every third is half
-    off a core."""
+def pack(*calls, folder: Path | None = None) -> SpanRows:
+    """Pack ``calls``, each (index, start, end), as a span does. Every third is off its core
+    half of the time."""
     rows = SpanRows(len(calls), Spool(folder))
     off = 0
     for at, (index, start, end) in enumerate(calls):
@@ -27,7 +27,7 @@ def kept(*calls, folder: Path | None = None) -> SpanRows:
 
 
 def put(rows, at, index, start, end, off=0):
-    """Record the call that follows ``at`` others, and take its duration like a span."""
+    """Record call number ``at`` and take its duration, as a span does."""
     block = rows.block
     block.write(
         block.written, at % block.size * ROW_BYTES, index, start, end, off, 0, 0, end - start
@@ -48,9 +48,7 @@ KINDS = {
     "in turn with another request": [
         (2 * i + int(RNG.integers(0, 2)), start, start) for i, start in enumerate(STARTS)
     ],
-    "a day between two": [
-        (i, i * 86_400 * 10**9, i * 86_400 * 10**9 + 2**33) for i in range(BLOCK)
-    ],
+    "a day between calls": [(i, i * DAY, i * DAY + 2**33) for i in range(BLOCK)],
     "indices that go back": [(-i, start, start + i) for i, start in enumerate(STARTS)],
     "one clock tick": [(0, 5, 5)] * BLOCK,
 }
@@ -60,9 +58,9 @@ KINDS = {
     ("kind", "count", "on_disk"),
     covering(KINDS, [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5], [False, True]),
 )
-def test_rows_are_read_back_as_they_were(kind, count, on_disk, tmp_path):
+def test_rows_are_read_back_unchanged(kind, count, on_disk, tmp_path):
     calls = KINDS[kind][:count]
-    rows = kept(*calls, folder=tmp_path if on_disk else None)
+    rows = pack(*calls, folder=tmp_path if on_disk else None)
     assert table(rows) == calls
     assert len(rows) == len(calls)
     halves = [0 if at % 3 else (end - start) // 2 for at, (_, start, end) in enumerate(calls)]
@@ -73,19 +71,19 @@ def test_rows_are_read_back_as_they_were(kind, count, on_disk, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("on_disk", "most"), [(False, 10), (True, 1)])
-def test_a_row_takes_few_bytes_and_on_disk_none(tmp_path, on_disk, most):
-    """A start and a duration of four bytes each, one off a core. The block that is written
-    into takes 56 a row, whatever their number."""
+def test_row_takes_few_bytes_in_memory_and_hardly_any_if_on_disk(tmp_path, on_disk, most):
+    """Start and duration take four bytes each, off-CPU time one. The block being written takes
+    56 bytes a row and is not counted."""
     calls, more = KINDS["every frame"][:BLOCK] * 4, {"folder": tmp_path} if on_disk else {}
-    rows = kept(*calls, **more)
-    held = bytes_of(lambda: kept(*calls, **more))[0] - rows.block.written.nbytes
+    rows = pack(*calls, **more)
+    held = bytes_of(lambda: pack(*calls, **more))[0] - rows.block.written.nbytes
     assert held / len(rows) < most
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2, 3])
 @pytest.mark.parametrize("short", [False, True])
-def test_a_disk_that_is_full_leaves_rows_in_memory(monkeypatch, tmp_path, writes, short):
+def test_full_disk_keeps_rows_in_memory(monkeypatch, tmp_path, writes, short):
     pwrite, left = os.pwrite, iter(range(writes))
 
     def until_full(file, data, at):
@@ -97,12 +95,12 @@ def test_a_disk_that_is_full_leaves_rows_in_memory(monkeypatch, tmp_path, writes
 
     monkeypatch.setattr(os, "pwrite", until_full)
     calls = KINDS["every frame"]
-    assert table(kept(*calls, folder=tmp_path)) == calls
+    assert table(pack(*calls, folder=tmp_path)) == calls
 
 
-def test_a_folder_that_is_gone_leaves_rows_in_memory(tmp_path):
+def test_missing_folder_keeps_rows_in_memory(tmp_path):
     calls = KINDS["every frame"]
-    assert table(kept(*calls, folder=tmp_path / "gone")) == calls
+    assert table(pack(*calls, folder=tmp_path / "gone")) == calls
 
 
 def test_the_timeline_keeps_rows_in_its_folder(tmp_path):
@@ -120,27 +118,27 @@ def test_the_timeline_keeps_rows_in_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize("room", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
-def test_the_first_calls_are_kept_and_all_are_counted(room):
+def test_only_the_first_rows_are_kept_but_all_calls_are_counted(room):
     timeline = Timeline(clock=itertools.count().__next__, cpu_clock=int, nvtx=False, max_rows=room)
     with timeline.track("main") as track:
         for index in range(2 * BLOCK + 5):
             with track.span("read", index):
                 pass
     span = track.spans["read", "work"]
-    kept = list(range(min(room, 2 * BLOCK + 5)))
-    assert span.rows.column("index").tolist() == kept
-    assert len(span.rows) == len(kept)
+    indices = list(range(min(room, 2 * BLOCK + 5)))
+    assert span.rows.column("index").tolist() == indices
+    assert len(span.rows) == len(indices)
     assert span.durations().count == span.calls == 2 * BLOCK + 5
 
 
-def test_a_span_packs_its_rows_as_it_goes():
+def test_span_packs_each_full_block():
     timeline = Timeline(clock=itertools.count().__next__, cpu_clock=int, nvtx=False)
     with timeline.track("main") as track:
         for index in range(3 * BLOCK):
             with track.span("read", index):
                 pass
             if index == BLOCK // 2:
-                track.spans["read", "work"].durations()  # a look in between changes nothing
+                track.spans["read", "work"].durations()  # reading in between changes nothing
     rows = track.spans["read", "work"].rows
     assert len(rows._blocks) == 3
     assert rows.column("index").tolist() == list(range(3 * BLOCK))
@@ -149,7 +147,7 @@ def test_a_span_packs_its_rows_as_it_goes():
 
 
 @pytest.mark.parametrize("calls", [0, 1, 9, 10, 11, 20, 25])
-def test_a_ring_of_any_fill_is_read_in_order(calls):
+def test_ring_is_read_in_order_however_full_it_is(calls):
     ring = Ring(10)
     for index in range(calls):
         put(ring, index, index, 2 * index, 2 * index + 1)

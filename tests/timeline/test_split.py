@@ -1,4 +1,4 @@
-"""A thread's states: on a core, ready for one, or blocked, by clocks that a test sets."""
+"""A thread's time on a core, ready for one, and blocked, on fake clocks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MS = 1000 * US
 
 
 class Kernel:
-    """A thread's three clocks. ``looks`` and ``reads``: how often the last two were asked."""
+    """A fake thread's clocks. ``looks`` and ``reads``: how often CPU and ready time were read."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = self.ready = 0
         self.looks = self.reads = self.closed = 0
-        self.late = (0, 0)  # on a core and ready, after the answer to the next look
+        self.late = (0, 0)  # CPU and ready time to add right after the next look
 
     def spend(self, on_cpu: int = 0, ready: int = 0, blocked: int = 0) -> None:
         self.cpu += on_cpu
@@ -31,10 +31,10 @@ class Kernel:
 
     def look(self) -> int:
         self.looks += 1
-        told, late = self.cpu, self.late
+        cpu, late = self.cpu, self.late
         self.late = (0, 0)
         self.spend(*late)
-        return told
+        return cpu
 
     def read(self) -> int:
         self.reads += 1
@@ -52,9 +52,9 @@ def parts(split):
     return (split.on_cpu_ns, split.ready_ns, split.blocked_ns)
 
 
-def test_each_stretch_is_split():
+def test_time_inside_and_between_spans_is_split():
     kernel = Kernel()
-    kernel.spend(5 * MS, 7 * MS, 9 * MS)  # before: nobody's
+    kernel.spend(5 * MS, 7 * MS, 9 * MS)  # before the track, so not counted
     timeline = kernel.timeline()
     with timeline.track("writer") as track:
         kernel.spend(1 * MS, 2 * MS)
@@ -88,7 +88,7 @@ def test_nested_spans_are_split_apart():
 
 
 @pytest.mark.parametrize(("each", "looks", "reads"), [(QUICK_NS, 0, 0), (QUICK_NS + 1, 200, 0)])
-def test_the_kernel_is_asked_where_a_stretch_is_long_enough_to_hold_a_wait(each, looks, reads):
+def test_cpu_clock_is_read_only_after_spans_that_may_hold_a_wait(each, looks, reads):
     kernel = Kernel()
     timeline = kernel.timeline()
     with timeline.track("main") as track:
@@ -100,7 +100,7 @@ def test_the_kernel_is_asked_where_a_stretch_is_long_enough_to_hold_a_wait(each,
     assert record(timeline).threads["main"].splits["work"].on_cpu_ns == 200 * each
 
 
-def test_the_run_queue_is_asked_where_something_is_missing():
+def test_run_queue_is_read_only_if_cpu_time_is_missing():
     kernel = Kernel()
     with kernel.timeline().track("main") as track:
         for missing in (QUICK_NS, QUICK_NS + 1):
@@ -110,8 +110,8 @@ def test_the_run_queue_is_asked_where_something_is_missing():
             assert kernel.reads - before == (missing > QUICK_NS)
 
 
-def test_what_the_clocks_count_after_a_stretch_is_of_the_next():
-    """The core is taken away while the clocks are read: by then the span has ended."""
+def test_wait_while_the_clocks_are_read_counts_after_the_span():
+    """The thread loses its core while the clocks are read, when the span has ended already."""
     kernel = Kernel()
     timeline = kernel.timeline()
     with timeline.track("main") as track:
@@ -126,7 +126,7 @@ def test_what_the_clocks_count_after_a_stretch_is_of_the_next():
     assert thread.unplaced_ns == 0
 
 
-def test_a_core_that_is_lost_while_a_span_is_about_to_begin_is_not_the_spans():
+def test_wait_just_before_a_span_counts_before_it():
     kernel = Kernel()
     timeline = kernel.timeline()
     with timeline.track("main") as track:
@@ -139,7 +139,7 @@ def test_a_core_that_is_lost_while_a_span_is_about_to_begin_is_not_the_spans():
     assert parts(splits["work"]) == (1 * MS, 0, 4 * MS)
 
 
-def test_cpu_time_since_the_stretch_is_of_the_next():
+def test_cpu_time_just_after_a_span_counts_after_it():
     """The thread still works between the end of its span and the reading of its clock."""
     kernel = Kernel()
     wall = iter((0, 0, 1 * MS, 3 * MS, 3 * MS, 3 * MS, 3 * MS))
@@ -151,7 +151,7 @@ def test_cpu_time_since_the_stretch_is_of_the_next():
     assert parts(thread.splits["other"]) == (2 * MS, 0, 0)
 
 
-def test_the_next_look_corrects_what_passed_for_work():
+def test_next_look_corrects_a_short_wait_counted_as_work():
     kernel = Kernel()
     timeline = kernel.timeline()
     with timeline.track("main") as track:
@@ -162,18 +162,18 @@ def test_the_next_look_corrects_what_passed_for_work():
     assert thread.splits["work"].on_cpu_ns == thread.cpu_ns == 1 * MS
 
 
-def test_a_wait_that_no_look_saw_is_counted_as_unplaced():
-    """A short stretch counts as time on a core, but the kernel's counts for the thread differ."""
+def test_short_wait_that_no_look_corrects_is_unplaced():
+    """A short span counts as time on a core, but the kernel's totals for the thread differ."""
     kernel = Kernel()
     timeline = kernel.timeline()
     with timeline.track("main") as track, track.span(WRITE, 0):
         kernel.spend(ready=QUICK_NS)
     thread = record(timeline).threads["main"]
-    assert thread.unplaced_ns == 2 * QUICK_NS  # a CPU time too much, a wait too little
+    assert thread.unplaced_ns == 2 * QUICK_NS  # too much CPU time and too little waiting
     thread.self_check()
 
 
-def test_a_system_that_tells_no_waits_gives_no_split():
+def test_system_without_a_run_queue_gives_no_split():
     kernel = Kernel()
     timeline = kernel.timeline(run_queue=lambda: None)
     with timeline.track("main") as track, track.span(WRITE, 0):
@@ -185,7 +185,7 @@ def test_a_system_that_tells_no_waits_gives_no_split():
     assert recording.stages[WRITE].cpu_ns == 1 * MS
 
 
-def test_the_plain_loop_counts_what_other_threads_used_meanwhile():
+def test_process_clock_adds_the_cpu_time_of_other_threads():
     kernel = Kernel()
     libraries = [0]
     timeline = kernel.timeline(process_clock=lambda: kernel.cpu + libraries[0])
@@ -218,18 +218,18 @@ def test_invalid_schedstat_file_opens_no_run_queue(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
-def test_the_real_run_queue_is_the_calling_threads():
-    found = []
+def test_real_run_queue_is_that_of_the_calling_thread():
+    at_least_ready = []
 
-    def ask() -> None:
+    def check() -> None:
         queue = open_run_queue()
         assert queue is not None
         times = times_of()
         assert times is not None
-        found.append(queue.read() >= times.ready)
+        at_least_ready.append(queue.read() >= times.ready)
         queue.close()
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=check)
     thread.start()
     thread.join()
-    assert found == [True]
+    assert at_least_ready == [True]
