@@ -1,5 +1,5 @@
-"""Every rule of ``audit``: its bad example fires it, its clean one does not, and a rule that is
-added is tried by being there."""
+"""Conformance of every rule of ``audit``: it fires on its bad example and not on its clean one.
+A new rule is included."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLEAN_RUN: dict[str, Any] = {
 }
 LIBRARIES = {"wall_s": 8.0, "process_s": 1.0, "unknown_s": 0.0, "others_s": 9.0, "stages": {}}
 THREAD = {**DOCUMENT["threads"]["reader"], "busy_s": 4.0, "wall_s": 4.4}
-# rule -> what to change in a clean run, so that the rule speaks
+# rule -> what to change in a clean run, so that the rule fires
 PLANTED: dict[str, dict[str, Any]] = {
     "run-precision-not-executed": {"precision_effect": "int8 changed nothing"},
     "run-rate-is-no-quotient": {"fps": {"end_to_end": 14.0, "inference": 25.0}},
@@ -117,29 +117,24 @@ PLANTED_COMPARISONS: dict[str, dict[str, Any]] = {
 def complaints(rule: Rule) -> Iterator[str]:
     for kind, text in (("bad", rule.bad), ("clean", rule.clean)):
         document = of_text(text, rule.machine)
-        hits = [one for one in document.findings if one.rule == rule.id]
+        hits = [hit for hit in document.findings if hit.rule == rule.id]
         if any(audited.unread for audited in document.audited):
-            yield f"the {kind} example is not read whole"
+            yield f"the {kind} example is read only in part"
         if bool(hits) != (kind == "bad"):
             yield f"the {kind} example has {len(hits)} findings"
-        if any(not one.evidence.strip() or not one.where for one in hits):
-            yield "a finding says nothing, or not where"
-        if kind == "bad" and not all(re.search(r"\d|,|:", one.evidence) for one in hits):
+        if any(not hit.evidence.strip() or not hit.where for hit in hits):
+            yield "a finding lacks evidence or location"
+        if kind == "bad" and not all(re.search(r"\d|,|:", hit.evidence) for hit in hits):
             yield "the evidence has no number and no row"
 
 
 @pytest.mark.parametrize("rule", OVER_TABLES, ids=lambda rule: rule.id)
-def test_a_rule_over_tables_fires_on_its_bad_example_alone(rule: Rule) -> None:
-    assert list(complaints(_listed(rule))) == []
-
-
-def _listed(rule: Rule) -> Rule:
-    assert rule in list_rules()
-    return rule
+def test_rule_over_tables_fires_only_on_its_bad_example(rule: Rule) -> None:
+    assert list(complaints(rule)) == []
 
 
 @pytest.mark.parametrize("rule", OVER_RUNS, ids=lambda rule: rule.id)
-def test_a_rule_over_runs_fires_on_a_planted_fault_alone(rule: Rule) -> None:
+def test_rule_over_runs_fires_only_on_a_planted_fault(rule: Rule) -> None:
     planted = from_builtins(_summary({**CLEAN_RUN, **PLANTED[rule.id]}), Summary, "planted")
     assert list(rule.findings(planted, "run"))
     assert not list(rule.findings(from_builtins(_summary(CLEAN_RUN), Summary, "clean"), "run"))
@@ -150,8 +145,8 @@ def test_end_to_end_may_be_faster_where_frames_are_not_inferred(name) -> None:
     faster = PLANTED["run-end-to-end-above-inference"]
     frames = {**CLEAN_RUN["frames"], name: 60}
     run = from_builtins(_summary({**CLEAN_RUN, **faster, "frames": frames}), Summary, "run")
-    found = {one.rule for rule in OVER_RUNS for one in rule.findings(run, "run")}
-    assert found == {"repeated-detections", "few-frames"}  # 40 were inferred
+    fired = {hit.rule for rule in OVER_RUNS for hit in rule.findings(run, "run")}
+    assert fired == {"repeated-detections", "few-frames"}  # 40 were inferred
 
 
 @pytest.mark.parametrize(
@@ -159,9 +154,9 @@ def test_end_to_end_may_be_faster_where_frames_are_not_inferred(name) -> None:
     [
         (0.9, 2, {"waited-for-cores"}),
         (0.1, 2, {"waited-for-own-threads"}),
-        (0.1, 1, set()),  # one thread of one request: nothing to leave out
+        (0.1, 1, set()),  # a single thread cannot be reduced
         (0.5, 2, {"waited-for-cores", "waited-for-own-threads"}),
-        (None, 2, {"waited-for-cores"}),  # nobody told
+        (None, 2, {"waited-for-cores"}),  # share unknown
     ],
 )
 def test_waiting_for_cores_is_attributed_to_others_or_own_threads(
@@ -172,8 +167,8 @@ def test_waiting_for_cores_is_attributed_to_others_or_own_threads(
     document = {**CLEAN_RUN, "threads": {"reader": thread}, "engine_threads": threads}
     document |= {"concurrency": 1, "cpu": {**DOCUMENT["cpu"], "cores": 2}}
     run = from_builtins(_summary(document), Summary, "run")
-    found = {one.rule for rule in OVER_RUNS for one in rule.findings(run, "run")}
-    assert found == expected
+    fired = {hit.rule for rule in OVER_RUNS for hit in rule.findings(run, "run")}
+    assert fired == expected
 
 
 def _summary(document: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +177,7 @@ def _summary(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rule", OVER_COMPARISONS, ids=lambda rule: rule.id)
-def test_a_rule_over_comparisons_fires_on_a_planted_fault_alone(rule: Rule) -> None:
+def test_rule_over_comparisons_fires_only_on_a_planted_fault(rule: Rule) -> None:
     planted = {**CLEAN_COMPARISON, **PLANTED_COMPARISONS[rule.id]}
     assert list(rule.findings(from_builtins(planted, Comparison, "planted"), "c"))
     assert not list(rule.findings(from_builtins(CLEAN_COMPARISON, Comparison, "clean"), "c"))
@@ -207,14 +202,14 @@ def _profiled(ran: Ran) -> SavedSession:
 
 
 @pytest.mark.parametrize("rule", OVER_SESSIONS, ids=lambda rule: rule.id)
-def test_a_rule_over_sessions_fires_on_a_planted_fault_alone(rule: Rule) -> None:
-    """The clean one ran another batch, on purpose."""
-    [found] = rule.findings(_profiled(PLANTED_PASSES[rule.id]), "run")
-    assert "layers" in found.evidence
+def test_rule_over_sessions_fires_only_on_a_planted_fault(rule: Rule) -> None:
+    """In the clean session, a pass used another batch size on purpose."""
+    [hit] = rule.findings(_profiled(PLANTED_PASSES[rule.id]), "run")
+    assert "layers" in hit.evidence
     assert not list(rule.findings(_profiled(OF_THE_RUN), "run"))
 
 
-def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:
+def test_every_rule_states_problem_and_remedy() -> None:
     ids = [rule.id for rule in list_rules()]
     assert len(ids) == len(set(ids)) > 60
     for rule in list_rules():
@@ -229,7 +224,7 @@ def test_every_file_of_the_folder_has_rules() -> None:
         assert "\n@" in file.read_text(), file.name
 
 
-def test_the_page_of_pitfalls_names_every_rule_and_no_other() -> None:
+def test_pitfalls_page_lists_exactly_the_rules() -> None:
     page = Path(CHECKOUT / "docs/pitfalls.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE))
     assert named == {rule.id for rule in list_rules()}
@@ -243,10 +238,10 @@ TABLE = "model,FPS\na,40\nb,44\n"
     [
         (lambda table: [Hit("1 is not 2")], "the clean example has 1 findings"),
         (lambda table: [], "the bad example has 0 findings"),
-        (lambda table: [Hit(" ")], "a finding says nothing"),
+        (lambda table: [Hit(" ")], "a finding lacks evidence"),
     ],
 )
-def test_a_bad_rule_is_found(find, expected, monkeypatch) -> None:
+def test_faulty_rule_is_reported(find, expected, monkeypatch) -> None:
     rule = Rule("planted", "error", "x", "y", find, bad=TABLE, clean=TABLE)
     monkeypatch.setattr("detector.lab.audit.case.list_rules", lambda: (rule,))
-    assert any(one.startswith(expected) for one in complaints(rule))
+    assert any(text.startswith(expected) for text in complaints(rule))

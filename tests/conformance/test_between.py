@@ -1,7 +1,7 @@
-"""What every stage between nms and annotate must do: a new file in its folder is tested by this.
+"""Conformance of every stage between nms and annotate; a new file in their folder is included.
 
-Below stands a stage of the test, which goes through a whole run: what the loop, the ledger, the
-session, the verdict, the critical path and what-if know of it comes from its declaration alone.
+BestStage exists only in these tests and goes through a whole run: loop, ledger, session, verdict,
+critical path and what-if know only its declaration.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ FRAMES = 6
 class BestStage(Stage):
     what = "Choosing the best box"
     advice = "`--max-det 1`"
-    made: ClassVar[list[BestStage]] = []
+    instances: ClassVar[list[BestStage]] = []
 
     @classmethod
     def settings(cls, options: Mapping[str, Any]) -> int | None:
         return 1 if options["selection"]["max_det"] == 77 else None
 
     def __init__(self, settings: int, info: SourceInfo, names: Sequence[str], conf: float) -> None:
-        self.seen: list[int] = []
+        self.frames: list[int] = []
         self.most = settings
         self.info, self.names, self.closed = info, names, 0
-        BestStage.made.append(self)
+        BestStage.instances.append(self)
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
-        self.seen.append(frame.index)
+        self.frames.append(frame.index)
         best = np.argsort(-detections.scores)[: self.most]
         return replace(
             detections,
@@ -67,18 +67,18 @@ class BestStage(Stage):
 
 @pytest.fixture
 def best(monkeypatch: pytest.MonkeyPatch) -> type[BestStage]:
-    BestStage.made = []
+    BestStage.instances = []
     monkeypatch.setattr(between, "places", lambda: {"best": __name__})
     return BestStage
 
 
 def config(**options: Any) -> Any:
-    given = {"engine": "ort", "frames": FRAMES, "threads": 1, "max_det": 77, "nvtx": False}
-    return resolve_config(None, {**given, **options})
+    defaults = {"engine": "ort", "frames": FRAMES, "threads": 1, "max_det": 77, "nvtx": False}
+    return resolve_config(None, {**defaults, **options})
 
 
 @pytest.mark.parametrize("name", [*sorted(between.places()), "best"])
-def test_its_declaration(name: str) -> None:
+def test_declaration_is_complete(name: str) -> None:
     stage = BestStage if name == "best" else between.find(name)
     assert NAME.fullmatch(name)
     assert name not in STAGES
@@ -90,7 +90,7 @@ def test_its_declaration(name: str) -> None:
     assert off, "it is off unless asked for"
 
 
-def test_any_other_name_is_the_writers() -> None:
+def test_unknown_stage_runs_in_the_writer() -> None:
     assert in_order(["best", "write", "read"]) == (*STAGES[:5], "best", "annotate", "write")
     assert grouped(["best"])["writing"] == ("best", "annotate", "write")
 
@@ -98,31 +98,33 @@ def test_any_other_name_is_the_writers() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("save", ["jsonl", "video"])
-def test_a_run_has_it(best: type[BestStage], tmp_path: Path, sync: bool, save: str) -> None:
+def test_run_includes_the_stage(
+    best: type[BestStage], tmp_path: Path, sync: bool, save: str
+) -> None:
     asked = config(sync=sync, save=(save,), output=f"{tmp_path}/", run_dir=str(tmp_path / "run"))
     result = detect([str(STREET)], asked)
     assert result.errors == []
-    (stage,) = best.made
-    assert stage.seen == list(range(FRAMES))
+    (stage,) = best.instances
+    assert stage.frames == list(range(FRAMES))
     assert stage.closed == 1
     summary = result.summary
-    assert summary.detections.total == FRAMES, "what is written and counted is what it gave"
+    assert summary.detections.total == FRAMES, "the stage's output is written and counted"
     assert list(summary.stages) == list(in_order(["best"]))
     assert summary.stages["best"].calls == FRAMES
     assert "one box was kept" in summary.notes
     for rows in tmp_path.rglob("*.jsonl"):
-        kept = [json.loads(line) for line in rows.read_text().splitlines()]
-        assert [len(row["detections"]) for row in kept] == [1] * FRAMES
+        written = [json.loads(line) for line in rows.read_text().splitlines()]
+        assert [len(row["detections"]) for row in written] == [1] * FRAMES
     saved = read_session(tmp_path / "run")
     calls = activities_of(saved.spans)
     assert [one.number for one in calls if one.stage == "best"] == list(range(FRAMES))
     graph = activity_graph(calls, LoopShape.of(saved.document.loop[0]))
     assert any(
-        before.before == calls.index(called)
-        for called in calls
-        if called.stage == "best"
+        edge.before == calls.index(call)
+        for call in calls
+        if call.stage == "best"
         for edges in graph.edges
-        for before in edges
+        for edge in edges
     )
     path = critical_path(graph)
     if sync and path is not None:  # one thread: every call of the steady state is on the path
@@ -130,8 +132,7 @@ def test_a_run_has_it(best: type[BestStage], tmp_path: Path, sync: bool, save: s
 
 
 @pytest.mark.slow
-def test_the_verdict_names_it(best: type[BestStage], tmp_path: Path) -> None:
-    """A stage that takes longest limits the run, in its own words."""
+def test_verdict_names_the_slowest_stage(best: type[BestStage], tmp_path: Path) -> None:
     import time
 
     slow = best.__call__
@@ -154,31 +155,31 @@ def test_the_verdict_names_it(best: type[BestStage], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_if_puts_a_stand_in_for_it(best: type[BestStage]) -> None:
+def test_what_if_replaces_the_stage(best: type[BestStage]) -> None:
     plan = resolve(config(), specs=[str(STREET)])
     with plan.loaded.engine:
         with plan.reading.open(str(STREET)) as source:
-            kept = record_stages(plan.parts(source), source)
+            recorded = record_stages(plan.parts(source), source)
         with plan.reading.open(str(STREET)) as source:
             parts = plan.parts(source)
-            before = len(best.made[-1].seen)
-            replaced = replace_stage(parts, "best", kept, FRAMES)
+            before = len(best.instances[-1].frames)
+            replaced = replace_stage(parts, "best", recorded, FRAMES)
             timeline = Timeline(nvtx=False)
-            found = [one for _, one in plan.loop.frames(replaced, timeline, Progress())]
-    assert [len(one) for one in found] == [1] * FRAMES
-    assert len(best.made[-1].seen) == before, "the stand-in took its place"
+            detections = [one for _, one in plan.loop.frames(replaced, timeline, Progress())]
+    assert [len(one) for one in detections] == [1] * FRAMES
+    assert len(best.instances[-1].frames) == before, "the stand-in replaced it"
     assert timeline.tracks["writer"].spans["best", "work"].calls == FRAMES
     assert "earlier detections" in describe_replacement("best")
 
 
 @pytest.mark.slow
-def test_the_python_api_has_it(best: type[BestStage]) -> None:
+def test_python_api_runs_the_stage(best: type[BestStage]) -> None:
     from detector import Detector
 
     with Detector(engine="ort", max_det=77, frames=FRAMES, threads=1) as detector:
-        found = [len(one) for _, one in detector.stream(str(STREET))]
-    assert found == [1] * FRAMES
-    assert best.made[-1].closed == 1
+        counts = [len(one) for _, one in detector.stream(str(STREET))]
+    assert counts == [1] * FRAMES
+    assert best.instances[-1].closed == 1
 
 
 def test_stage_is_skipped_unless_its_option_is_given(best: type[BestStage]) -> None:

@@ -1,4 +1,4 @@
-"""What every engine of the folder must do, with answers that a test can write down."""
+"""Conformance of every engine in the folder, on networks whose answers are known."""
 
 from __future__ import annotations
 
@@ -30,12 +30,8 @@ CASES = [
     for precision, graph in engines.find(name).precisions.items()
     if graph == "fp32"
 ]
-STEP = {
-    "fp32": 2**-23,
-    "tf32": 2**-11,
-    "fp16": 2**-11,
-    "bf16": 2**-8,
-}  # half a unit of the last place, relative
+# Relative rounding error: half a unit of the last place.
+STEP = {"fp32": 2**-23, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
 
 
 @dataclass(frozen=True)
@@ -46,12 +42,12 @@ class Case:
     def options(self, **others: Any) -> EngineOptions:
         return EngineOptions(precision=self.precision, **others)
 
-    def assert_answers(self, outputs: list[np.ndarray], given: np.ndarray) -> None:
-        assert_answers(outputs, given, self.precision)
+    def assert_answers(self, outputs: list[np.ndarray], inputs: np.ndarray) -> None:
+        assert_answers(outputs, inputs, self.precision)
 
 
-def assert_answers(outputs: list[np.ndarray], given: np.ndarray, precision: str = "fp32") -> None:
-    planes = given.transpose(0, 3, 1, 2).astype(np.float32)
+def assert_answers(outputs: list[np.ndarray], inputs: np.ndarray, precision: str = "fp32") -> None:
+    planes = inputs.transpose(0, 3, 1, 2).astype(np.float32)
     np.testing.assert_allclose(outputs[0], planes + 1, rtol=max(1e-6, 2 * STEP[precision]))
     np.testing.assert_allclose(
         outputs[1], planes.sum(axis=(2, 3), keepdims=True), rtol=max(1e-5, 2 * STEP[precision])
@@ -86,7 +82,7 @@ def pictures(seed: int, batch: int = 1, height: int = 2, width: int = 3) -> np.n
 
 
 @pytest.mark.parametrize("name", engines.names())
-def test_something_reads_each_option_of_its_own(name):
+def test_every_own_option_is_used_somewhere(name):
     files = {
         ".".join(["detector", *file.relative_to(PACKAGE).with_suffix("").parts]): file
         for file in (PACKAGE / "core/engines").rglob("*.py")
@@ -103,16 +99,16 @@ def test_something_reads_each_option_of_its_own(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2, 5])
-def test_known_answers_at_every_filling_of_a_batch(case, batch):
-    """A full batch, and every ragged one: the rows that were not filled change nothing."""
+def test_known_answers_of_full_and_partial_batches(case, batch):
+    """Rows that were not filled do not change the answers."""
     with engines.open(case.name, plus_one(batch), case.options(batch=batch, requests=1)) as engine:
         request = engine.requests[0]
         for n in [*range(1, batch + 1), 1]:
-            given = pictures(n, n)
-            request.slot[:n] = given
+            inputs = pictures(n, n)
+            request.slot[:n] = inputs
             outputs = request.infer(n)
             assert [len(output) for output in outputs] == [n, n]
-            case.assert_answers(outputs, given)
+            case.assert_answers(outputs, inputs)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -138,54 +134,51 @@ def test_shapes_types_and_slots(name, batch):
 
 
 @pytest.mark.slow
-def test_every_layer_says_what_it_ran_in(case):
-    """Something ran in the precision that was asked for, or a note tells why nothing did; null
-    computes nothing.
-    """
+def test_layers_report_the_executed_precision(case):
+    """Some layer ran in the requested precision, or a note says why none did."""
     network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
     with engines.open(case.name, network, case.options()) as engine:
         assert engine.precision == case.precision
         layers = engine.execution()
-        found = {layer.precision for layer in layers}
+        executed = {layer.precision for layer in layers}
         assert (
             not layers
-            or case.precision in found
+            or case.precision in executed
             or any(case.precision in note for note in engine.notes)
         )
         assert len({layer.name for layer in layers}) == len(layers)
 
 
-def test_the_slot_is_untouched_by_infer(name):
+def test_infer_does_not_change_its_slot(name):
     with engines.open(name, plus_one()) as engine:
-        given = pictures(1)
+        inputs = pictures(1)
         request = engine.requests[0]
-        request.slot[:] = given
+        request.slot[:] = inputs
         request.infer(1)
-        np.testing.assert_array_equal(request.slot, given)
+        np.testing.assert_array_equal(request.slot, inputs)
 
 
-def test_outputs_stay_until_that_requests_next_infer(case):
+def test_outputs_stay_valid_until_the_requests_next_infer(case):
     with engines.open(case.name, plus_one(), case.options(requests=3)) as engine:
-        given = [pictures(seed) for seed in range(3)]
+        inputs = [pictures(seed) for seed in range(3)]
         results = []
-        for request, picture in zip(engine.requests, given, strict=True):
+        for request, picture in zip(engine.requests, inputs, strict=True):
             request.slot[:] = picture
             results.append(request.infer(1))
-            request.slot[:] = 0  # the caller may fill it for the next one
-        for outputs, picture in zip(results, given, strict=True):
+            request.slot[:] = 0  # the caller may refill it
+        for outputs, picture in zip(results, inputs, strict=True):
             case.assert_answers(outputs, picture)
-        engine.requests[0].slot[:] = given[2]
+        engine.requests[0].slot[:] = inputs[2]
         engine.requests[0].infer(1)
         # Another request's infer leaves these results unchanged.
-        case.assert_answers(results[1], given[1])
+        case.assert_answers(results[1], inputs[1])
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4])
 def test_requests_in_several_threads_do_not_mix(case, concurrency):
-    """Each thread has its own requests; a barrier brings them inside infer together."""
-    size = (
-        {"height": 8, "width": 12} if case.precision == "fp16" else {"height": 64, "width": 96}
-    )  # sums below 65504
+    """Each thread has its own requests; a barrier makes them call infer together."""
+    # fp16 must not overflow: sums stay below 65504.
+    size = {"height": 8, "width": 12} if case.precision == "fp16" else {"height": 64, "width": 96}
     options = case.options(requests=2 * concurrency, concurrency=concurrency, threads=1)
     together = threading.Barrier(concurrency)
     with engines.open(case.name, plus_one(**size), options) as engine:
@@ -194,10 +187,10 @@ def test_requests_in_several_threads_do_not_mix(case, concurrency):
         def work(at: int) -> None:
             for turn in range(8):
                 request = engine.requests[2 * at + turn % 2]
-                given = pictures(100 * at + turn, **size)
-                request.slot[:] = given
+                inputs = pictures(100 * at + turn, **size)
+                request.slot[:] = inputs
                 together.wait(PATIENCE_S)
-                case.assert_answers(request.infer(1), given)
+                case.assert_answers(request.infer(1), inputs)
 
         with ThreadPoolExecutor(concurrency) as pool:
             for done in [pool.submit(work, at) for at in range(concurrency)]:
@@ -205,16 +198,16 @@ def test_requests_in_several_threads_do_not_mix(case, concurrency):
 
 
 @pytest.mark.slow
-def test_a_real_network_answers_as_torch_does_in_fp32(case):
-    """Random weights; boxes within the picture. In fewer bits, 21 layers of rounding add up."""
+def test_random_network_agrees_with_torch_in_fp32(case):
+    """With fewer bits, rounding errors of 21 layers add up. Boxes are clipped to the picture."""
     pytest.importorskip("torch", reason="machine: torch is not installed")
     network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96), batch=2)
-    given = pictures(3, 2, 64, 96)
-    wanted = run_once(network, given, "torch")
+    inputs = pictures(3, 2, 64, 96)
+    expected = run_once(network, inputs, "torch")
     with engines.open(case.name, network, case.options(batch=2)) as engine:
-        engine.requests[0].slot[:] = given
-        found = [output.copy() for output in engine.requests[0].infer(2)]
-    for output, right in zip(found, wanted, strict=True):
+        engine.requests[0].slot[:] = inputs
+        results = [output.copy() for output in engine.requests[0].infer(2)]
+    for output, right in zip(results, expected, strict=True):
         assert (
             np.abs(output - right).max()
             <= max(1e-4, 8 * STEP[case.precision]) * np.abs(right).max()
@@ -222,18 +215,18 @@ def test_a_real_network_answers_as_torch_does_in_fp32(case):
     if case.precision == "fp32":
         boxes, right_boxes = (
             np.clip(network.dense([output[:1] for output in outputs])[..., :4], 0, 96)
-            for outputs in (found, wanted)
+            for outputs in (results, expected)
         )
         assert np.abs(boxes - right_boxes).max() <= 1e-3 * 96
 
 
 def test_infer_lets_other_threads_run(computing):
-    """While one thread is inside infer, another one notes the time. With the GIL held it could not
-    during any infer; when other programs need the cores, it cannot during most.
+    """Another thread notes the time during infer, which it never could if infer held the GIL. On a
+    busy machine it may take several attempts.
     """
     notes, stop = [], threading.Event()
 
-    def has_notes_all_over() -> bool:
+    def has_notes_throughout() -> bool:
         start = time.perf_counter()
         request.infer(4)
         end = time.perf_counter()
@@ -253,13 +246,13 @@ def test_infer_lets_other_threads_run(computing):
         thread = threading.Thread(target=note)
         thread.start()
         try:
-            wait_for(has_notes_all_over)
+            wait_for(has_notes_throughout)
         finally:
             stop.set()
             thread.join()
 
 
-def test_close_twice_and_infer_after_it(name):
+def test_close_may_repeat_and_infer_after_close_raises(name):
     engine = engines.open(name, plus_one())
     request = engine.requests[0]
     engine.close()
@@ -269,7 +262,7 @@ def test_close_twice_and_infer_after_it(name):
             request.infer(1)
 
 
-def test_no_thread_is_left_behind(name):
+def test_close_ends_every_thread(name):
     before = threading.active_count()
     with engines.open(name, plus_one()) as engine:
         engine.requests[0].infer(1)
@@ -277,7 +270,7 @@ def test_no_thread_is_left_behind(name):
 
 
 def test_no_numpy_buffer_above_64_kb_is_allocated_in_steady_state(name):
-    """A 256x256 picture: its output of 786 KB would show at once."""
+    """The output of a 256x256 picture has 786 KB, so one copy would exceed the limit."""
     with engines.open(name, plus_one(1, 256, 256)) as engine:
         request = engine.requests[0]
         for _ in range(3):
@@ -304,7 +297,7 @@ def test_invalid_graph_raises_engine_error(computing):
         lambda network: setattr(network, "input", plus_one(1, 4, 4).input),
     ],
 )
-def test_a_description_that_is_not_the_graphs_is_our_error(computing, change):
+def test_description_that_differs_from_the_graph_raises(computing, change):
     network = plus_one()
     change(network)
     with pytest.raises(EngineError, match=f"engine {computing}: .*plus_one"):
@@ -320,12 +313,12 @@ def test_a_description_that_is_not_the_graphs_is_our_error(computing, change):
         EngineOptions(concurrency=-1),
     ],
 )
-def test_options_that_cannot_be_are_refused_of_any_engine(options):
+def test_impossible_options_are_refused(options):
     with pytest.raises(EngineError, match=r"for batch 1|one request"):
         engines.open("null", plus_one(), options)
 
 
-def test_an_absent_library_names_its_cure(monkeypatch, computing):
+def test_missing_library_error_says_how_to_install_it(monkeypatch, computing):
     engine = engines.find(computing)
     monkeypatch.setattr(engines, "find_spec", lambda library: None)
     reason = engines.usable()[computing]
@@ -339,7 +332,7 @@ def test_an_absent_library_names_its_cure(monkeypatch, computing):
             call()
 
 
-def test_an_unknown_engine_is_a_usage_error_that_lists_the_known():
+def test_unknown_engine_is_a_usage_error():
     for call in (
         lambda: engines.open("tensorflow", plus_one()),
         lambda: engines.load_library("tensorflow"),

@@ -1,4 +1,4 @@
-"""What every head of the table of layouts must do: a layout that is added is tested by this."""
+"""Conformance of the head of every layout in the table; a new layout is included."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def case_of(bound: Bound, shapes: list[tuple[int, ...]], seed: int = 0) -> Case:
 
 
 def draw(bound: Bound, shapes: list[tuple[int, ...]], seed: int) -> list[np.ndarray]:
-    """Outputs as a network may give them: probabilities, boxes of this input, whole classes."""
+    """Draw outputs as a network may give them: probabilities, boxes in the input, class numbers."""
     rng = np.random.default_rng(seed)
     reading = bound.reading
     raw = reading is None or reading.values != "probabilities" or reading.cells is not None
@@ -76,7 +76,7 @@ def columns_of(outputs: list[np.ndarray], part: Any) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------
-# The checks, as functions, so that a test below can plant heads that break each of them
+# The checks are functions, so that a test below can run them on faulty heads
 
 
 def check_candidates(
@@ -84,32 +84,32 @@ def check_candidates(
 ) -> Candidates:
     outputs = case.outputs if outputs is None else outputs
     before = [output.copy() for output in outputs]
-    found = case.head(outputs, conf)
+    candidates = case.head(outputs, conf)
     for output, copy in zip(outputs, before, strict=True):
-        np.testing.assert_array_equal(output, copy, "outputs are the engine's")
-    count = len(found.scores)
-    assert found.boxes.shape == (count, 4)
-    assert found.scores.shape == found.class_ids.shape == (count,)
-    assert found.boxes.dtype == found.scores.dtype == np.float32
-    assert found.class_ids.dtype == np.int64
-    assert np.isfinite(found.boxes).all()
-    assert np.isfinite(found.scores).all()
-    assert (found.scores >= np.float32(conf)).all()
+        np.testing.assert_array_equal(output, copy, "the outputs belong to the engine")
+    count = len(candidates.scores)
+    assert candidates.boxes.shape == (count, 4)
+    assert candidates.scores.shape == candidates.class_ids.shape == (count,)
+    assert candidates.boxes.dtype == candidates.scores.dtype == np.float32
+    assert candidates.class_ids.dtype == np.int64
+    assert np.isfinite(candidates.boxes).all()
+    assert np.isfinite(candidates.scores).all()
+    assert (candidates.scores >= np.float32(conf)).all()
     for output in outputs:
-        for part in (found.boxes, found.scores, found.class_ids):
-            assert not np.shares_memory(part, output), "the engine will write there again"
-    return found
+        for part in (candidates.boxes, candidates.scores, candidates.class_ids):
+            assert not np.shares_memory(part, output), "the engine will overwrite it"
+    return candidates
 
 
 def check_rows(case: Case, conf: float) -> None:
-    """Compare the candidates with the plain twin's: boxes in network pixels, scores, classes."""
-    found = check_candidates(case, conf)
-    assert ((found.class_ids >= 0) & (found.class_ids < CLASSES)).all()
+    """Compare the candidates with the dense rows: boxes in network pixels, scores, classes."""
+    candidates = check_candidates(case, conf)
+    assert ((candidates.class_ids >= 0) & (candidates.class_ids < CLASSES)).all()
     before = [output.copy() for output in case.outputs]
     rows = case.dense(case.outputs)
     for output, copy in zip(case.outputs, before, strict=True):
-        np.testing.assert_array_equal(output, copy, "outputs are the engine's")
-        assert not np.shares_memory(rows, output), "the engine will write there again"
+        np.testing.assert_array_equal(output, copy, "the outputs belong to the engine")
+        assert not np.shares_memory(rows, output), "the engine will overwrite it"
     assert rows.dtype == np.float32
     assert rows.shape[::2] == (1, 5 + CLASSES)
     scores = rows[0, :, 4:5] * rows[0, :, 5:]
@@ -125,12 +125,12 @@ def check_rows(case: Case, conf: float) -> None:
         at, ids = at[used], ids[used]
     half = rows[0, at, 2:4] / 2
     centres = rows[0, at, :2]
-    right = np.column_stack([centres - half, centres + half, scores[at, ids], ids])
-    given = np.column_stack([found.boxes, found.scores, found.class_ids])
-    borderline = np.abs(right[:, 4] - conf).min(initial=1) < 1e-5
-    assert borderline or len(given) == len(right)
+    expected = np.column_stack([centres - half, centres + half, scores[at, ids], ids])
+    actual = np.column_stack([candidates.boxes, candidates.scores, candidates.class_ids])
+    borderline = np.abs(expected[:, 4] - conf).min(initial=1) < 1e-5
+    assert borderline or len(actual) == len(expected)
     if not borderline:
-        np.testing.assert_allclose(in_order(given), in_order(right), rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(in_order(actual), in_order(expected), rtol=1e-4, atol=1e-3)
 
 
 def in_order(rows: np.ndarray) -> np.ndarray:
@@ -155,30 +155,30 @@ def check_broken(case: Case) -> None:
     """NaN and infinities count as below any threshold, in one row or in all."""
     for value in (np.nan, np.inf, -np.inf, 3e38, -3e38):
         check_candidates(case, 0.1, [np.full(s, value, np.float32) for s in case.shapes])
-        spoilt = [output.copy() for output in case.outputs]
-        for output in spoilt:
+        damaged = [output.copy() for output in case.outputs]
+        for output in damaged:
             output.reshape(-1)[::101] = value
-        check_candidates(case, 0.1, spoilt)
+        check_candidates(case, 0.1, damaged)
 
 
 def check_nothing(case: Case) -> None:
-    """Above all scores, and on an empty picture, we get zero rows of the same form."""
+    """A threshold above all scores gives zero rows of the same form."""
     assert len(check_candidates(case, 1e6).scores) == 0
     assert check_candidates(case, 1e6).boxes.shape == (0, 4)
     check_candidates(case, 0.6, [np.zeros(shape, np.float32) for shape in case.shapes])
 
 
 def check_slices(case: Case) -> None:
-    """A row of a batch gives what it gives alone."""
+    """A picture in a batch gives the same candidates as alone."""
     alone = check_candidates(case, 0.3)
     batch = [np.concatenate([output + 1, output, output * 0]) for output in case.outputs]
     inside = check_candidates(case, 0.3, [output[1:2] for output in batch])
-    for part, right in zip(
+    for part, expected in zip(
         (inside.boxes, inside.scores, inside.class_ids),
         (alone.boxes, alone.scores, alone.class_ids),
         strict=True,
     ):
-        np.testing.assert_array_equal(part, right)
+        np.testing.assert_array_equal(part, expected)
 
 
 def check_all(case: Case) -> None:
@@ -192,14 +192,14 @@ def check_all(case: Case) -> None:
 
 @pytest.mark.parametrize(("bound", "shapes"), CASES)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_head_finds_what_its_plain_twin_finds(
+def test_head_finds_the_same_as_its_dense_form(
     bound: Bound, shapes: list[tuple[int, ...]], seed: int
 ) -> None:
     check_all(case_of(bound, shapes, seed))
 
 
 # ----------------------------------------------------------------------
-# That the checks can fail
+# Faulty heads, to show that the checks can fail
 
 
 def _broken(change: Any) -> Any:
@@ -210,50 +210,52 @@ def _broken(change: Any) -> Any:
 
 
 def _float64(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
-    found = case.head(outputs, conf)
-    return Candidates(found.boxes.astype(np.float64), found.scores, found.class_ids)
+    candidates = case.head(outputs, conf)
+    return Candidates(candidates.boxes.astype(np.float64), candidates.scores, candidates.class_ids)
 
 
-def _one_class_up(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
-    found = case.head(outputs, conf)
-    return Candidates(found.boxes, found.scores, found.class_ids + 1)
+def _next_class(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    candidates = case.head(outputs, conf)
+    return Candidates(candidates.boxes, candidates.scores, candidates.class_ids + 1)
 
 
 def _fractions(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
-    found = case.head(outputs, conf)
-    return Candidates(found.boxes / np.float32(WIDTH), found.scores, found.class_ids)
+    candidates = case.head(outputs, conf)
+    return Candidates(candidates.boxes / np.float32(WIDTH), candidates.scores, candidates.class_ids)
 
 
-def _without_threshold(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+def _halve_threshold(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
     return case.head(outputs, conf / 2)
 
 
-def _a_row_lost(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
-    found = case.head(outputs, conf)
-    return Candidates(found.boxes[1:], found.scores[1:], found.class_ids[1:])
+def _lose_a_row(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    candidates = case.head(outputs, conf)
+    return Candidates(candidates.boxes[1:], candidates.scores[1:], candidates.class_ids[1:])
 
 
-def _a_view(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
-    found = case.head(outputs, conf)
-    scores = outputs[0].reshape(-1)[: len(found.scores)]
-    return Candidates(found.boxes, np.maximum(scores, conf, out=scores), found.class_ids)
+def _return_a_view(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    candidates = case.head(outputs, conf)
+    scores = outputs[0].reshape(-1)[: len(candidates.scores)]
+    return Candidates(candidates.boxes, np.maximum(scores, conf, out=scores), candidates.class_ids)
 
 
-def _nothing_of_another_form(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
-    found = case.head(outputs, conf)
-    if len(found.scores):
-        return found
-    return Candidates(np.empty(0, np.float32), found.scores, found.class_ids)
+def _other_shape_if_empty(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    candidates = case.head(outputs, conf)
+    if len(candidates.scores):
+        return candidates
+    return Candidates(np.empty(0, np.float32), candidates.scores, candidates.class_ids)
 
 
-def _nan_kept(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
-    found = case.head(outputs, conf)
+def _keep_nan(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    candidates = case.head(outputs, conf)
     if not any(np.isnan(output).any() for output in outputs):
-        return found
-    return Candidates(found.boxes * np.float32(np.nan), found.scores, found.class_ids)
+        return candidates
+    return Candidates(
+        candidates.boxes * np.float32(np.nan), candidates.scores, candidates.class_ids
+    )
 
 
-def _first_of_the_batch(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+def _always_first_of_the_batch(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
     whole = [output if output.base is None else output.base[:1] for output in outputs]
     return case.head(whole, conf)
 
@@ -261,11 +263,11 @@ def _first_of_the_batch(case: Case, outputs: list[np.ndarray], conf: float) -> C
 @pytest.mark.parametrize(
     "change",
     [
-        _float64, _one_class_up, _fractions, _without_threshold, _a_row_lost, _a_view,
-        _nothing_of_another_form, _nan_kept, _first_of_the_batch,
+        _float64, _next_class, _fractions, _halve_threshold, _lose_a_row, _return_a_view,
+        _other_shape_if_empty, _keep_nan, _always_first_of_the_batch,
     ],
 )  # fmt: skip
-def test_a_planted_bad_head_fails(change: Any) -> None:
+def test_faulty_head_fails_the_checks(change: Any) -> None:
     for bound, shapes in layouts()["decoded"].examples(HEIGHT, WIDTH, CLASSES):
         good = case_of(bound, shapes)
         check_all(good)
@@ -278,7 +280,7 @@ def test_a_planted_bad_head_fails(change: Any) -> None:
 
 
 @every_layout
-def test_a_layout_says_all_that_others_ask(layout: Layout) -> None:
+def test_layout_declares_all_that_is_needed(layout: Layout) -> None:
     table = layouts()
     assert list(layout.examples(HEIGHT, WIDTH, CLASSES))
     if type(layout).in_graph is not Layout.in_graph:
@@ -292,7 +294,7 @@ def test_a_layout_says_all_that_others_ask(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize(("bound", "shapes"), CASES)
-def test_a_file_of_ours_brings_the_same_head_back(
+def test_stored_arguments_restore_the_same_head(
     bound: Bound, shapes: list[tuple[int, ...]]
 ) -> None:
     head, dense = bound.heads(CLASSES)
@@ -300,21 +302,20 @@ def test_a_file_of_ours_brings_the_same_head_back(
     [decoder] = [one for one in decoders().values() if one.head is head.func]
     stored = decoder.store(head.keywords)
     assert set(stored) <= set(decoder.arguments)
-    given = decoder.at_size(decoder.restore(stored), RULES)
-    again, again_dense = decoder.heads(given, CLASSES)
+    arguments = decoder.at_size(decoder.restore(stored), RULES)
+    again, again_dense = decoder.heads(arguments, CLASSES)
     assert (again.func, again.keywords) == (head.func, head.keywords)  # type: ignore[attr-defined]
     assert again_dense.keywords == dense.keywords  # type: ignore[attr-defined]
-    assert decoder.fits(shapes, given, RULES, CLASSES)
-    assert not decoder.fits(shapes[:-1], given, RULES, CLASSES)
-    assert bound.classes is None or not decoder.fits(shapes, given, RULES, CLASSES + 1)
-    for spoilt in ({}, dict.fromkeys(stored), dict.fromkeys(stored, 7), dict.fromkeys(stored, "")):
+    assert decoder.fits(shapes, arguments, RULES, CLASSES)
+    assert not decoder.fits(shapes[:-1], arguments, RULES, CLASSES)
+    assert bound.classes is None or not decoder.fits(shapes, arguments, RULES, CLASSES + 1)
+    for damaged in ({}, dict.fromkeys(stored), dict.fromkeys(stored, 7), dict.fromkeys(stored, "")):
         with pytest.raises(ValueError, match=r"\S"):
-            decoder.restore(spoilt)
+            decoder.restore(damaged)
 
 
 @every_layout
-def test_a_plan_of_its_shape_is_its_own_or_nobodys(layout: Layout) -> None:
-    """Whatever a layout finds in shapes alone can be read by the head that it gives."""
+def test_head_found_by_shapes_alone_reads_those_shapes(layout: Layout) -> None:
     names = tuple(f"class{at}" for at in range(CLASSES))
     for bound, shapes in layout.examples(HEIGHT, WIDTH, CLASSES):
         tensors = [
@@ -322,8 +323,8 @@ def test_a_plan_of_its_shape_is_its_own_or_nobodys(layout: Layout) -> None:
             for name, shape in zip(bound.outputs, shapes, strict=True)
         ]
         about = f"Ultralytics {layout.usual_family}"
-        seen = ReadyMade(Path("m.plan"), tensors, HEIGHT, WIDTH, 1, None, names, about=about)
-        if (found := layout.in_plan(seen)) is None:
+        plan = ReadyMade(Path("m.plan"), tensors, HEIGHT, WIDTH, 1, None, names, about=about)
+        if (found := layout.in_plan(plan)) is None:
             continue
         outputs = dict(zip(bound.outputs, shapes, strict=True))
         head, _ = found.heads(CLASSES)

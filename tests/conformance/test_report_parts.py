@@ -1,4 +1,4 @@
-"""Every part of the report, on a session without a frame, of one frame, and a whole one."""
+"""Every part of the report, drawn from an empty session, from one frame and from a full session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran, with_passes
 
 KINDS = ("empty", "one frame", "whole")
-MORE = {  # passes that this machine need not be able to run
+MORE = {  # passes that this machine may be unable to run
     "counters": {
         "counts": {"cycles": 1e9},
         "ipc": 1.5,
@@ -91,54 +91,56 @@ class _Tags(HTMLParser):
 
 def complaints(part: Part, session: SavedSession) -> Iterator[str]:
     try:
-        drawn = part.draw(session)
-        said = _said(part, session)
+        html = part.draw(session)
+        pieces = _pieces(part, session)
     except Exception as error:
         yield f"it raises {type(error).__name__}: {error}"
         return
-    if drawn:
-        if not drawn.startswith(f'<section id="{part.name}-part"><h2>{escape(part.title)}'):
+    if html:
+        if not html.startswith(f'<section id="{part.name}-part"><h2>{escape(part.title)}'):
             yield "its section lacks the anchor or the heading"
         if not part.title.strip() or not re.fullmatch(r"[a-z][a-z-]*", part.name):
-            yield "its heading or its name says nothing"
+            yield "its heading or its name is invalid"
         tags = _Tags()
-        tags.feed(drawn)
+        tags.feed(html)
         if tags.open:
             yield f"it leaves {tags.open[-1]} open"
-        if re.search(r"(?i)>-?(nan|inf)<", drawn):
-            yield "it shows no number where one should stand"
+        if re.search(r"(?i)>-?(nan|inf)<", html):
+            yield "it shows nan or inf"
     for width in (80, 120):
         out = io.StringIO()
-        print_pieces(SafeConsole(file=out, width=width), said)
+        print_pieces(SafeConsole(file=out, width=width), pieces)
         if any(len(line) > width for line in out.getvalue().splitlines()):
             yield f"a line is wider than {width} columns"
 
 
-def _said(part: Part, session: SavedSession) -> list[Table | str]:
+def _pieces(part: Part, session: SavedSession) -> list[Table | str]:
     records = session.passes.values()
     record = next(
         (one for one in records if part.facts and isinstance(one.facts, part.facts)), None
     )
     if record is None:
         return []
-    ways = [way for way in (part.says, part.brief) if way is not None]
-    return [piece for way in ways for piece in way(record.facts)]
+    writers = [write for write in (part.says, part.brief) if write is not None]
+    return [piece for write in writers for piece in write(record.facts)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", list_parts(), ids=lambda part: part.name)
-def test_every_part_draws_what_there_is(part, kind, sessions) -> None:
+def test_part_draws_every_kind_of_session(part, kind, sessions) -> None:
     assert list(complaints(part, sessions[kind])) == []
 
 
 @pytest.mark.parametrize("part", list_parts(), ids=lambda part: part.name)
-def test_a_whole_session_has_every_part(part, sessions) -> None:
-    drawn = part.draw(sessions["whole"])
-    assert drawn or _said(part, sessions["whole"])
-    assert part.name != "run" or '<td class="none">' not in drawn
+def test_full_session_has_every_part(part, sessions) -> None:
+    html = part.draw(sessions["whole"])
+    assert html or _pieces(part, sessions["whole"])
+    assert part.name != "run" or '<td class="none">' not in html
     if part.facts is LayersFacts:
-        said = _said(part, sessions["whole"])
-        assert any("0.7" in piece for piece in said if isinstance(piece, str)), "outside of them"
+        pieces = _pieces(part, sessions["whole"])
+        assert any("0.7" in piece for piece in pieces if isinstance(piece, str)), (
+            "time outside the layers"
+        )
     if part.facts is not None:
         assert part.draw(sessions["one frame"]) == "", "its pass did not run"
 
@@ -165,13 +167,13 @@ def test_every_file_of_the_folder_has_parts() -> None:
     ("planted", "expected"),
     [
         ({"page": lambda session: str(1 / session.document.frames.written)}, "it raises Zero"),
-        ({"page": lambda session: "<p>", "title": ""}, "its heading or its name says nothing"),
+        ({"page": lambda session: "<p>", "title": ""}, "its heading or its name is invalid"),
         ({"page": lambda session: "<div><p>text</div>"}, "it leaves"),
-        ({"page": lambda session: "<td>nan</td>"}, "it shows no number"),
+        ({"page": lambda session: "<td>nan</td>"}, "it shows nan"),
         ({"page": lambda session: "x", "name": "No anchor"}, "its heading or its name"),
     ],
 )
-def test_a_bad_part_is_found(planted, expected, sessions) -> None:
+def test_faulty_part_is_reported(planted, expected, sessions) -> None:
     part = Part(**{"name": "planted", "title": "Planted", "place": 1, **planted})
-    found = [one for kind in KINDS for one in complaints(part, sessions[kind])]
-    assert any(one.startswith(expected) for one in found), found
+    reported = [one for kind in KINDS for one in complaints(part, sessions[kind])]
+    assert any(one.startswith(expected) for one in reported), reported

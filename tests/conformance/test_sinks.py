@@ -1,4 +1,4 @@
-"""What every sink of the folder must do, whatever it writes: a new file there is tested by this."""
+"""Conformance of every sink in the folder; a new file there is included."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conftest import CHECKOUT
 
 STREET = CHECKOUT / "videos/street.mp4"
 NAMES = ("person", 'a "quoted", <b>name</b>', "视频 é")
-GIVEN = {"remark": "weights are random", "program": "detect-video 0", "style": Style()}
+OPTIONS = {"remark": "weights are random", "program": "detect-video 0", "style": Style()}
 # Every sink with each suffix that it takes, for each kind of source that it can write.
 CASES = [
     pytest.param(name, suffix, kind, id=f"{name}{suffix}-{kind}")
@@ -34,7 +34,7 @@ every_sink = pytest.mark.parametrize(("name", "suffix", "kind"), FIRST)
 pytestmark = pytest.mark.slow
 
 
-def found(count: int) -> Detections:
+def make_detections(count: int) -> Detections:
     boxes = np.array([[i, 2 * i, i + 20.5, 2 * i + 30] for i in range(count)], np.float32)
     scores = np.linspace(0.9, 0.3, count, dtype=np.float32)
     return Detections(boxes.reshape(-1, 4), scores, np.arange(count) % len(NAMES), NAMES)
@@ -57,8 +57,8 @@ def spec(kind: str, folder_of_pictures: Path) -> str:
 def make(name: str, path: Path, **more: Any) -> Sink:
     kind = sinks.find(name)
     names = {"names": sinks._naming.FrameNames()} if "names" in kind.options else {}
-    given = {key: value for key, value in GIVEN.items() if key in kind.options}
-    return kind(path, **names, **given, **more)
+    options = {key: value for key, value in OPTIONS.items() if key in kind.options}
+    return kind(path, **names, **options, **more)
 
 
 def opened(name: str, path: Path, info: SourceInfo, **more: Any) -> Sink:
@@ -84,7 +84,7 @@ def write(sink: Sink, frame: Frame, detections: Detections) -> None:
     sink.write(frame, detections)
 
 
-def below(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
@@ -97,35 +97,31 @@ def place(tmp_path: Path) -> Path:
 
 @every_suffix
 @pytest.mark.parametrize("counts", [(0, 0, 0), (2, 0, 5)], ids=["nothing found", "some found"])
-def test_a_whole_output_or_none(
+def test_output_appears_only_when_complete(
     name: str, suffix: str, kind: str, spec: str, place: Path, counts: tuple[int, ...]
 ) -> None:
-    sink = opened(name, place / f"out{suffix}", info_of(spec))
-    check_output(sink, frames(spec, name, suffix), counts)
-
-
-def check_output(sink: Sink, given: Iterator[Frame], counts: tuple[int, ...]) -> None:
-    target, place = sink.path, sink.path.parent
-    for frame, count in zip(given, counts, strict=False):
+    target = place / f"out{suffix}"
+    sink = opened(name, target, info_of(spec))
+    for frame, count in zip(frames(spec, name, suffix), counts, strict=False):
         before = np.array(frame.image, copy=True)
-        write(sink, frame, found(count))
+        write(sink, frame, make_detections(count))
         assert np.array_equal(frame.image, before), "the picture belongs to the loop"
-        assert not target.is_file(), "the final name is given by close"
-    made = sink.close()
-    assert made == target
+        assert not target.is_file(), "close gives the final name"
+    path = sink.close()
+    assert path == target
     assert sink.close() == target
-    assert target.exists(), "it names a file that does not exist"
+    assert target.exists(), "close returned a path that does not exist"
     assert all(isinstance(note, str) for note in sink.notes)
-    others = {str(path.relative_to(place)) for path in sink.beside}
-    written = below(place)
-    assert written, "frames without detections are part of the output"
+    others = {str(other.relative_to(place)) for other in sink.beside}
+    written = read_files(place)
+    assert written, "frames without detections are written, too"
     assert all(n.startswith(target.name) or n in others for n in written), list(written)
     assert sink.abort() is None
-    assert below(place) == written, "abort after close removes nothing"
+    assert read_files(place) == written, "abort after close removes nothing"
 
 
 @every_sink
-def test_without_a_frame_it_writes_a_valid_file_or_says_why_not(
+def test_without_frames_close_writes_a_file_or_raises(
     name: str, suffix: str, kind: str, spec: str, place: Path
 ) -> None:
     sink = opened(name, place / f"out{suffix}", info_of(spec))
@@ -136,7 +132,7 @@ def test_without_a_frame_it_writes_a_valid_file_or_says_why_not(
         assert not (place / f"out{suffix}").is_file()
 
 
-def test_every_sink_draws_or_declares_that_it_does_not() -> None:
+def test_declarations_are_consistent() -> None:
     for sink in sinks.find_all():
         assert sink.pictures in (*DRAWN, "plain", "none")
         assert sink.order >= 0

@@ -1,4 +1,4 @@
-"""What every source must do, whatever it reads: one that is added is tested by this."""
+"""Conformance of every source; a new one is included."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def kind(name: str) -> type[Source]:
 
 @pytest.fixture
 def sample(name: str, tmp_path: Path) -> Iterator[Sample]:
-    with sample_of(name, tmp_path) as made:
-        yield made
+    with sample_of(name, tmp_path) as sample:
+        yield sample
 
 
 @contextmanager
 def opened(kind: type[Source], sample: Sample, **options: Any) -> Iterator[Source]:
-    given = {"decoder": "auto", "stride": 1, "frames": FRAMES if kind.arrives else None}
-    with sample.around(), kind.open(sample.spec, **{**given, **options}) as source:
+    defaults = {"decoder": "auto", "stride": 1, "frames": FRAMES if kind.arrives else None}
+    with sample.around(), kind.open(sample.spec, **{**defaults, **options}) as source:
         yield source
 
 
@@ -57,12 +57,12 @@ def read_all(source: Source) -> list[tuple[int, int, np.ndarray]]:
     return [(frame.index, frame.pts, frame.image.copy()) for frame in source]
 
 
-def test_it_says_what_it_is(kind: type[Source]) -> None:
+def test_declaration_is_valid(kind: type[Source]) -> None:
     assert "bgr" in kind.gives
     assert isinstance(kind.order, int)
 
 
-def test_what_it_claims_has_its_form_and_claims_never_raises(
+def test_claims_never_raises_and_agrees_with_the_form(
     kind: type[Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -72,9 +72,7 @@ def test_what_it_claims_has_its_form_and_claims_never_raises(
         assert not claimed or re.fullmatch(kind.form, spec, re.IGNORECASE | re.DOTALL), spec
 
 
-def test_its_own_spec_is_claimed_by_no_other_that_is_asked_as_early(
-    kind: type[Source], sample: Sample
-) -> None:
+def test_no_other_source_of_its_order_claims_its_spec(kind: type[Source], sample: Sample) -> None:
     kind.check_spec(sample.spec)
     with sample.around():
         assert sources.find_claiming(sample.spec) is kind
@@ -101,12 +99,12 @@ def test_info_is_complete_before_the_first_frame(kind: type[Source], sample: Sam
         assert not source.damaged
 
 
-def test_frames_come_in_order_and_end_for_good(kind: type[Source], sample: Sample) -> None:
+def test_frames_come_in_order_and_none_follows_the_end(kind: type[Source], sample: Sample) -> None:
     with opened(kind, sample) as source:
         info, frames = source.info, list(source)
         assert len(frames) == FRAMES
         assert all(isinstance(frame, Frame) for frame in frames)
-        if not kind.arrives:  # what is left out of a camera's is counted too
+        if not kind.arrives:  # a camera also counts the frames that it drops
             assert [frame.index for frame in frames] == list(range(FRAMES))
             assert {frame.size for frame in frames} == {(info.height, info.width)}
             assert frames[0].pts == info.start_pts
@@ -115,7 +113,7 @@ def test_frames_come_in_order_and_end_for_good(kind: type[Source], sample: Sampl
             assert frame.pts >= before.pts
             assert frame.time_s >= before.time_s
         for frame in frames:
-            if not kind.arrives:  # each camera has a clock of its own
+            if not kind.arrives:  # cameras have their own clocks
                 assert frame.time_s == pytest.approx(float(frame.pts * info.time_base), abs=1e-6)
             assert frame.image.dtype == np.uint8
             assert frame.image.shape == (*frame.size, 3)
@@ -123,9 +121,7 @@ def test_frames_come_in_order_and_end_for_good(kind: type[Source], sample: Sampl
         assert not source.damaged
 
 
-def test_a_frame_keeps_its_picture_while_others_are_read(
-    kind: type[Source], sample: Sample
-) -> None:
+def test_frame_keeps_its_picture_while_others_are_read(kind: type[Source], sample: Sample) -> None:
     with opened(kind, sample) as source:
         held = []
         for frame in source:
@@ -135,7 +131,7 @@ def test_a_frame_keeps_its_picture_while_others_are_read(
         np.testing.assert_array_equal(image, copy)
 
 
-def test_a_buffer_is_filled_or_left_alone(kind: type[Source], sample: Sample) -> None:
+def test_buffer_is_filled_or_left_unchanged(kind: type[Source], sample: Sample) -> None:
     with opened(kind, sample) as source:
         plain = read_all(source)
         height, width = plain[0][2].shape[:2]
@@ -153,7 +149,7 @@ def test_a_buffer_is_filled_or_left_alone(kind: type[Source], sample: Sample) ->
             assert source.read(np.empty(shape, np.uint8)) is None
 
 
-def test_planes_are_the_same_pictures(kind: type[Source], sample: Sample) -> None:
+def test_planes_hold_the_same_pictures(kind: type[Source], sample: Sample) -> None:
     with opened(kind, sample) as source:
         plain = read_all(source)
     for pixels in set(kind.gives) - {"bgr"}:
@@ -162,11 +158,11 @@ def test_planes_are_the_same_pictures(kind: type[Source], sample: Sample) -> Non
             assert source.pixels == pixels or source.no_planes
             planes = read_all(source)
         assert [one[:2] for one in planes] == [one[:2] for one in plain]
-        for (*_, image), (*_, right) in zip(planes, plain, strict=True):
-            assert np.abs(image.astype(int) - right).mean() < 3
+        for (*_, image), (*_, expected) in zip(planes, plain, strict=True):
+            assert np.abs(image.astype(int) - expected).mean() < 3
 
 
-def test_stride_and_limit_count_in_the_source(kind: type[Source], sample: Sample) -> None:
+def test_stride_and_frame_limit(kind: type[Source], sample: Sample) -> None:
     if kind.arrives:
         with pytest.raises(UsageError), opened(kind, sample, stride=2):
             pass
@@ -174,16 +170,16 @@ def test_stride_and_limit_count_in_the_source(kind: type[Source], sample: Sample
     with opened(kind, sample) as source:
         plain = read_all(source)
     with opened(kind, sample, stride=2, frames=2) as source:
-        some = read_all(source)
-    assert [one[0] for one in some] == [0, 2]
-    for (_, pts, image), right in zip(some, plain[::2], strict=False):
-        assert pts == right[1]
-        np.testing.assert_array_equal(image, right[2])
+        strided = read_all(source)
+    assert [one[0] for one in strided] == [0, 2]
+    for (_, pts, image), expected in zip(strided, plain[::2], strict=False):
+        assert pts == expected[1]
+        np.testing.assert_array_equal(image, expected[2])
     with opened(kind, sample, frames=FRAMES + 10) as source:
         assert len(read_all(source)) == FRAMES
 
 
-def test_a_part_in_time_has_the_same_frames(kind: type[Source], sample: Sample) -> None:
+def test_restricted_source_gives_the_same_frames(kind: type[Source], sample: Sample) -> None:
     if kind.arrives:
         with opened(kind, sample) as source, pytest.raises(UsageError):
             source.restrict(Fraction(1), None)
@@ -200,13 +196,13 @@ def test_a_part_in_time_has_the_same_frames(kind: type[Source], sample: Sample) 
         part = read_all(source)
         assert source.read() is None
     assert [one[:2] for one in part] == [one[:2] for one in plain[2:4]]
-    for (*_, image), (*_, right) in zip(part, plain[2:4], strict=True):
-        np.testing.assert_array_equal(image, right)
+    for (*_, image), (*_, expected) in zip(part, plain[2:4], strict=True):
+        np.testing.assert_array_equal(image, expected)
     with opened(kind, sample) as source, pytest.raises(SourceError):
         source.restrict(Fraction(10**6), None)
 
 
-def test_close_twice_early_and_late(kind: type[Source], sample: Sample) -> None:
+def test_close_may_repeat_and_leaves_no_file_open(kind: type[Source], sample: Sample) -> None:
     with opened(kind, sample) as source:
         source.close()
         source.close()
@@ -222,7 +218,7 @@ def test_close_twice_early_and_late(kind: type[Source], sample: Sample) -> None:
 
 
 def open_files() -> int:
-    """Files of this process, without pipes and sockets, which servers of the test have too."""
+    """Count open files, but not pipes and sockets, which the tests' servers use."""
     folder, count = "/proc/self/fd", 0
     for number in os.listdir(folder):
         try:
@@ -232,9 +228,7 @@ def open_files() -> int:
     return count
 
 
-def test_damage_is_counted_or_one_line_and_never_a_traceback(
-    kind: type[Source], sample: Sample
-) -> None:
+def test_damage_is_counted_or_reported_in_one_line(kind: type[Source], sample: Sample) -> None:
     for spec in sample.damaged:
         error, source = "", None
         try:
@@ -244,7 +238,7 @@ def test_damage_is_counted_or_one_line_and_never_a_traceback(
                 assert indices == sorted(indices)
         except SourceError as caught:
             error = str(caught)
-        is_said = error or (source and (source.damaged or source.notes))
-        assert is_said, f"{spec}: its damage is not reported"
+        is_reported = error or (source and (source.damaged or source.notes))
+        assert is_reported, f"{spec}: its damage is not reported"
         assert "\n" not in error
         assert not error or os.path.basename(spec) in error

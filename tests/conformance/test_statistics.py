@@ -1,5 +1,5 @@
-"""Every statistic of a summary appears in the schema, the report and the run trackers. A number
-that is not a statistic is listed here, so that a new one cannot be forgotten."""
+"""Every statistic of a summary appears in the schema, the report and the run trackers. Numbers
+that are not statistics are listed here, so that no new number is forgotten."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detector.lab.report.trackers import collect_entries
 from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran
 
-# Numbers that are what was asked for, or names: the same in every run of one command line.
+# Settings and names: the same in every run of one command line.
 NOT_MEASURED = {
     "schema",
     "batch",
@@ -29,14 +29,14 @@ NOT_MEASURED = {
     "random_weights",
     "exit/code",
     "input_shapes/square_pixels",
-    # of the one source; each of several has its own
+    # describe the source
     "video/width",
     "video/height",
     "video/fps",
     "video/frames_declared",
     "video/duration_s",
     "video/rotation",
-    # parts of a fact that is reported as a whole
+    # reported together as one fact
     "cpu/libraries/wall_s",
     "cpu/libraries/process_s",
     "cpu/libraries/unknown_s",
@@ -47,7 +47,7 @@ NOT_MEASURED = {
 
 
 def numbers(kind: type[Any], above: str = "") -> Iterator[str]:
-    """The names of all fields that are one number, of a type and of those inside it."""
+    """Yield the names of all numeric fields of a dataclass and of those nested in it."""
     hints = get_type_hints(kind, include_extras=True)
     for one in fields(kind):
         for part in parts(hints[one.name]):
@@ -71,8 +71,8 @@ def undeclared(kind: type[Any], but: set[str]) -> set[str]:
     return set(numbers(kind)) - {one.name for one in list_statistics(kind)} - but
 
 
-def complaints(one: Statistic, schema: dict[str, Any], shown: str, told: set[str]) -> list[str]:
-    found = []
+def complaints(one: Statistic, schema: dict[str, Any], html: str, figures: set[str]) -> list[str]:
+    faults = []
     place, names = schema, one.name.split("/")
     for name in names:
         for choice in (place, *place.get("anyOf", ())):
@@ -80,15 +80,15 @@ def complaints(one: Statistic, schema: dict[str, Any], shown: str, told: set[str
                 place = schema["$defs"][choice["$ref"].rpartition("/")[2]]
         place = place.get("properties", {}).get(name, {})
     if (place.get("title"), place.get("unit")) != (one.title, one.unit) or not one.title:
-        found.append("the schema lacks its title or its unit")
+        faults.append("the schema lacks its title or its unit")
     if not one.unit:
-        found.append("it has no unit")
+        faults.append("it has no unit")
     row = rf">{re.escape(escape(one.title))}</td><td data-value=\"[^\"]+\">"
-    if not (one.title and re.search(row, shown)):
-        found.append("the report lacks it")
-    if one.name not in told:
-        found.append("run trackers are not told it")
-    return found
+    if not (one.title and re.search(row, html)):
+        faults.append("the report lacks it")
+    if one.name not in figures:
+        faults.append("run trackers lack it")
+    return faults
 
 
 @pytest.fixture(scope="module")
@@ -97,32 +97,36 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> SavedSession:
 
 
 @pytest.fixture(scope="module")
-def told(session: SavedSession) -> tuple[dict[str, Any], str, set[str]]:
+def outputs(session: SavedSession) -> tuple[dict[str, Any], str, set[str]]:
     return json_schema(Summary), page(session).decode(), set(collect_entries(session).figures)
 
 
 @pytest.mark.parametrize("one", list_statistics(), ids=lambda one: one.name)
-def test_every_statistic_is_in_schema_report_and_metrics(one, session, told) -> None:
-    schema, shown, figures = told
+def test_every_statistic_is_in_schema_report_and_metrics(one, session, outputs) -> None:
+    schema, html, figures = outputs
     expected = [] if one.of(session.document) is not None else complaints(one, {}, "", set())[-2:]
-    assert [each for each in complaints(one, schema, shown, figures) if each not in expected] == []
+    assert [each for each in complaints(one, schema, html, figures) if each not in expected] == []
 
 
-def test_most_are_measured_in_a_plain_run(session) -> None:
+def test_plain_run_measures_most_statistics(session) -> None:
     absent = {one.name for one in list_statistics() if one.of(session.document) is None}
     rare = {"fps", "memory", "decoding", "capacity", "disturbed", "input_shapes"}
-    assert {name.split("/")[0] for name in absent - {"detections/empty"}} <= rare  # of photos alone
+    assert {name.split("/")[0] for name in absent - {"detections/empty"}} <= rare  # only for photos
     assert "fps/end_to_end" not in absent
 
 
-def test_no_number_of_a_summary_is_forgotten() -> None:
+def test_every_number_of_a_summary_is_a_statistic_or_listed() -> None:
     assert undeclared(Summary, NOT_MEASURED) == set()
-    assert set(numbers(Summary)) >= NOT_MEASURED, "names that no summary has any more"
+    assert set(numbers(Summary)) >= NOT_MEASURED, "names that no summary has"
 
 
 def test_statistics_have_unique_names_and_titles() -> None:
-    found = list_statistics()
-    assert len({one.name for one in found}) == len({one.title for one in found}) == len(found)
+    statistics = list_statistics()
+    assert (
+        len({one.name for one in statistics})
+        == len({one.title for one in statistics})
+        == len(statistics)
+    )
 
 
 @dataclass
@@ -138,15 +142,15 @@ class Planted:
     also: Count = 0
 
 
-def test_what_is_forgotten_or_badly_declared_is_found(session, told) -> None:
+def test_missing_or_faulty_declaration_is_reported(session, outputs) -> None:
     assert undeclared(Planted, set()) == {"inside/forgotten", "also"}
     peak, count = list_statistics(Planted)
-    _, shown, figures = told
-    assert complaints(peak, json_schema(Planted), shown, figures) == [
+    _, html, figures = outputs
+    assert complaints(peak, json_schema(Planted), html, figures) == [
         "the schema lacks its title or its unit",
         "the report lacks it",
-        "run trackers are not told it",
+        "run trackers lack it",
     ]
-    assert "it has no unit" in complaints(count, json_schema(Planted), shown, figures)
-    given = SimpleNamespace(inside=None, count=3)
-    assert (peak.of(given), count.of(given)) == (None, 3)
+    assert "it has no unit" in complaints(count, json_schema(Planted), html, figures)
+    summary = SimpleNamespace(inside=None, count=3)
+    assert (peak.of(summary), count.of(summary)) == (None, 3)

@@ -1,6 +1,4 @@
-"""What every tracker of ``--track`` must do, on scenes whose truth is known: a new one is tested by
-this file.
-"""
+"""Conformance of every tracker of ``--track``on scenes with known truth; a new one is included."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ CONF = 0.25
 ALL = pytest.mark.parametrize("name", names())
 
 
-def test_the_folder_is_what_track_offers() -> None:
+def test_option_and_documentation_list_every_tracker() -> None:
     assert list(names()) == list(choices_of(TrackingConfig.__dataclass_fields__["track"]))
     assert all(name in default_yaml() and name in options_table() for name in names())
     assert all(find(name).hits_needed >= 1 and find(name).lowest_conf > 0 for name in names())
@@ -25,7 +23,7 @@ def test_the_folder_is_what_track_offers() -> None:
 
 CROWD = [
     straight((100, 200), (60, 0)),
-    straight((700, 230), (-80, 0)),  # crosses the first one's way, a little lower
+    straight((700, 230), (-80, 0)),  # crosses the first one's path a little lower
     straight((300, 420), (40, 10)),
     hidden(straight((150, 600), (70, 0)), 1.5, 2.0),
 ]
@@ -34,58 +32,58 @@ CROWD = [
 @ALL
 @pytest.mark.parametrize("fps", [6, 10, 15, 24, 30, 60])
 def test_ids_stay_at_any_frame_rate(name: str, fps: int) -> None:
-    had = ids_of(find(name)(CONF), CROWD, np.arange(0, 4, 1 / fps).tolist())
-    assert [len(one) for one in had] == [1, 1, 1, 1]
-    assert len({one[0] for one in had}) == 4
+    ids = ids_of(find(name)(CONF), CROWD, np.arange(0, 4, 1 / fps).tolist())
+    assert [len(track) for track in ids] == [1, 1, 1, 1]
+    assert len({track[0] for track in ids}) == 4
 
 
 @ALL
 def test_ids_stay_at_an_uneven_frame_rate(name: str) -> None:
     steps = np.random.default_rng(5).uniform(1 / 60, 1 / 8, 60)
-    had = ids_of(find(name)(CONF), CROWD, np.cumsum(steps).tolist())
-    assert [len(one) for one in had] == [1, 1, 1, 1]
+    ids = ids_of(find(name)(CONF), CROWD, np.cumsum(steps).tolist())
+    assert [len(track) for track in ids] == [1, 1, 1, 1]
 
 
 @ALL
 def test_jitter_makes_no_new_tracks(name: str) -> None:
     random = np.random.default_rng(11)
-    had = ids_of(
+    ids = ids_of(
         find(name)(CONF),
         CROWD[:3],
         np.arange(0, 4, 1 / 30).tolist(),
         jitter=lambda: random.normal(0, 2, 4),
     )
-    assert [len(one) for one in had] == [1, 1, 1]
+    assert [len(track) for track in ids] == [1, 1, 1]
 
 
 @ALL
-def test_a_u_turn(name: str) -> None:
-    ways = [turning((200, 200), 90, 2.0), straight((200, 420), (50, 0))]
-    had = ids_of(find(name)(CONF), ways, np.arange(0, 4, 1 / 30).tolist())
-    assert [len(one) for one in had] == [1, 1]
+def test_u_turn_keeps_the_id(name: str) -> None:
+    paths = [turning((200, 200), 90, 2.0), straight((200, 420), (50, 0))]
+    ids = ids_of(find(name)(CONF), paths, np.arange(0, 4, 1 / 30).tolist())
+    assert [len(track) for track in ids] == [1, 1]
 
 
 @ALL
-@pytest.mark.parametrize(("gap_s", "ids"), [(0.5, 1), (0.9, 1), (1.2, 2), (30.0, 2)])
-def test_a_gap_of_the_source(name: str, gap_s: float, ids: int) -> None:
-    """No frame comes at all. Up to a second the ids stay; then they end, and never come back."""
+@pytest.mark.parametrize(("gap_s", "count"), [(0.5, 1), (0.9, 1), (1.2, 2), (30.0, 2)])
+def test_ids_survive_a_gap_of_up_to_a_second(name: str, gap_s: float, count: int) -> None:
+    """No frames arrive during the gap. After a longer one, old ids never return."""
     before = np.arange(0, 2, 1 / 30).tolist()
     times = before + [before[-1] + gap_s + i / 30 for i in range(30)]
-    had = ids_of(find(name)(CONF), [straight((100, 200), (40, 0))], times)
-    assert [len(one) for one in had] == [ids]
+    ids = ids_of(find(name)(CONF), [straight((100, 200), (40, 0))], times)
+    assert [len(track) for track in ids] == [count]
 
 
 @ALL
 def test_long_hidden_object_gets_a_new_id(name: str) -> None:
     """An object hidden for over a second gets another id, and never another object's."""
-    ways = [hidden(straight((100, 200), (40, 0)), 1, 2.5), straight((100, 420), (40, 0))]
-    had = ids_of(find(name)(CONF), ways, np.arange(0, 4, 1 / 30).tolist())
-    assert [len(one) for one in had] == [2, 1]
-    assert len({*had[0], *had[1]}) == 3
+    paths = [hidden(straight((100, 200), (40, 0)), 1, 2.5), straight((100, 420), (40, 0))]
+    ids = ids_of(find(name)(CONF), paths, np.arange(0, 4, 1 / 30).tolist())
+    assert [len(track) for track in ids] == [2, 1]
+    assert len({*ids[0], *ids[1]}) == 3
 
 
 @ALL
-def test_a_low_score_begins_no_track(name: str) -> None:
+def test_low_score_begins_no_track(name: str) -> None:
     tracker = find(name)(CONF)
     for i in range(10):
         ids = tracker.update(
@@ -96,8 +94,8 @@ def test_a_low_score_begins_no_track(name: str) -> None:
 
 
 @ALL
-def test_classes_are_followed_apart(name: str) -> None:
-    """A person on a bicycle: two boxes in one place."""
+def test_classes_are_tracked_separately(name: str) -> None:
+    """A person and a bicycle have the same box."""
     tracker = find(name)(CONF)
     for i in range(30):
         box = np.array([[3 * i, 0, 40 + 3 * i, 100]] * 2, np.float32)
@@ -109,21 +107,21 @@ def test_classes_are_followed_apart(name: str) -> None:
 
 @ALL
 @pytest.mark.parametrize(("start_s", "again_s"), [(0, 1), (50, 0)])
-def test_end_of_a_scene_or_a_clock_set_back_starts_new_ids(
+def test_end_of_scene_or_clock_set_back_starts_new_ids(
     name: str, start_s: int, again_s: int
 ) -> None:
-    tracker, ways = find(name)(CONF), [straight((100, 200), (8, 0))]
-    first = ids_of(tracker, ways, np.arange(start_s, start_s + 1, 1 / 30).tolist())
+    tracker, paths = find(name)(CONF), [straight((100, 200), (8, 0))]
+    first = ids_of(tracker, paths, np.arange(start_s, start_s + 1, 1 / 30).tolist())
     if again_s > start_s:
         tracker.end()
-    second = ids_of(tracker, ways, np.arange(again_s, again_s + 1, 1 / 30).tolist())
+    second = ids_of(tracker, paths, np.arange(again_s, again_s + 1, 1 / 30).tolist())
     assert (first, second) == ([[1]], [[2]])
 
 
 @ALL
-def test_time_that_stands_or_goes_back(name: str) -> None:
-    had = ids_of(find(name)(CONF), [straight((100, 200), (5, 0))], [0, 0.1, 0.1, 0.05, 0.2, 0.3])
-    assert had == [[1]]
+def test_repeated_or_earlier_time_keeps_the_id(name: str) -> None:
+    ids = ids_of(find(name)(CONF), [straight((100, 200), (5, 0))], [0, 0.1, 0.1, 0.05, 0.2, 0.3])
+    assert ids == [[1]]
 
 
 @pytest.mark.slow
@@ -139,4 +137,4 @@ def test_memory_stays_flat(name: str) -> None:
         tracker.update(boxes, np.full(n, 0.9), np.zeros(n, np.int64), i / 30)
         most = max(most, len(tracker))
     assert tracker.begun > 500
-    assert most <= 10 * 12  # in a second
+    assert most <= 10 * 12  # those of the last two seconds

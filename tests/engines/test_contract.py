@@ -121,5 +121,5 @@ def test_a_new_file_is_a_new_engine(tmp_path):
         capture_output=True,
         text=True,
     ).stdout
-    assert "test_known_answers_at_every_filling_of_a_batch[newcomer-fp32-1]" in collected
-    assert "test_close_twice_and_infer_after_it[newcomer]" in collected
+    assert "test_known_answers_of_full_and_partial_batches[newcomer-fp32-1]" in collected
+    assert "test_close_may_repeat_and_infer_after_close_raises[newcomer]" in collected

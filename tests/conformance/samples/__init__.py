@@ -1,7 +1,7 @@
-"""What a source is tried with: one module for each source, NAME.py, or tests/WING/sample_NAME.py.
+"""Samples for the tests of sources: a source's module is NAME.py, or tests/WING/sample_NAME.py.
 
-A module has ``sample``, a context manager: folder -> Sample. A source without one is tried with
-what it claims of ``GALLERY``.
+The module has ``sample``, a context manager that takes a folder and gives a Sample. A source
+without a module is tested with the first file of ``GALLERY`` that it claims.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FRAMES = 6
 
 @dataclass(frozen=True)
 class Sample:
-    """``spec``: a source of ``FRAMES`` frames or more. ``damaged``: specs that the source claims
-    and that are partly damaged. ``around``: entered before each opening."""
+    """``spec``: a source of at least ``FRAMES`` frames. ``damaged``: specs of damaged files that
+    the source claims. ``around``: a context to enter before each opening."""
 
     spec: str
     damaged: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ def _write_pictures(folder: Path) -> Path:
     return folder
 
 
-# Things that a new source may read: name -> a function that writes one into a folder.
+# Files that a new source may read: name -> function that writes it into a folder.
 GALLERY: dict[str, Callable[[Path], Path]] = {
     "clip.mp4": lambda folder: write_video(folder / "clip.mp4", FRAMES),
     "clip.mkv": lambda folder: write_video(folder / "clip.mkv", FRAMES),
@@ -49,11 +49,11 @@ GALLERY: dict[str, Callable[[Path], Path]] = {
 
 
 def damage(file: Path) -> tuple[str, ...]:
-    """Files beside one that have lost all bytes, half of them, or hold others."""
+    """Write an empty, a halved and a random version next to ``file``; return their paths."""
     data = file.read_bytes()
-    made = {"empty": b"", "half": data[: len(data) // 2], "noise": bytes(range(256)) * 40}
-    paths = [file.with_name(f"{how}-{file.name}") for how in made]
-    for path, content in zip(paths, made.values(), strict=True):
+    contents = {"empty": b"", "half": data[: len(data) // 2], "noise": bytes(range(256)) * 40}
+    paths = [file.with_name(f"{how}-{file.name}") for how in contents]
+    for path, content in zip(paths, contents.values(), strict=True):
         path.write_bytes(content)
     return tuple(map(str, paths))
 
@@ -67,10 +67,10 @@ def sample_of(name: str, folder: Path) -> Iterator[Sample]:
                 yield sample
             return
     for make in GALLERY.values():
-        if sources.find(name).claims(str(made := make(folder))):
-            yield Sample(str(made), damage(made) if made.is_file() else ())
+        if sources.find(name).claims(str(path := make(folder))):
+            yield Sample(str(path), damage(path) if path.is_file() else ())
             return
     raise AssertionError(
-        f"source {name} claims nothing of {', '.join(GALLERY)}: write {places[0]} with what "
-        "it reads"
+        f"source {name} claims none of {', '.join(GALLERY)}: write {places[0]} with a "
+        "sample that it reads"
     )

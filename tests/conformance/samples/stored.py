@@ -1,4 +1,4 @@
-"""A video at an address, as a batch job names it."""
+"""A video on a web server, as a batch job names it."""
 
 from __future__ import annotations
 

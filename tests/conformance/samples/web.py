@@ -1,4 +1,4 @@
-"""A video of a web server."""
+"""A video on a web server."""
 
 from __future__ import annotations
 

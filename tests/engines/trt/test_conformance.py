@@ -32,17 +32,21 @@ def case(machine) -> conformance.Case:
     return conformance.Case(machine.engine, "fp32")
 
 
-test_known_answers = conformance.test_known_answers_at_every_filling_of_a_batch
+test_known_answers = conformance.test_known_answers_of_full_and_partial_batches
 test_shapes_types_and_slots = conformance.test_shapes_types_and_slots
-test_the_slot_is_untouched_by_infer = conformance.test_the_slot_is_untouched_by_infer
-test_outputs_stay = conformance.test_outputs_stay_until_that_requests_next_infer
+test_infer_does_not_change_its_slot = conformance.test_infer_does_not_change_its_slot
+test_outputs_stay = conformance.test_outputs_stay_valid_until_the_requests_next_infer
 test_requests_in_several_threads_do_not_mix = (
     conformance.test_requests_in_several_threads_do_not_mix
 )
-test_close_twice_and_infer_after_it = conformance.test_close_twice_and_infer_after_it
-test_no_thread_is_left_behind = conformance.test_no_thread_is_left_behind
-test_invalid_graph_raises_engine_error = conformance.test_invalid_graph_raises_engine_error
-test_a_description_that_is_not_the_graphs = (
-    conformance.test_a_description_that_is_not_the_graphs_is_our_error
+test_close_may_repeat_and_infer_after_close_raises = (
+    conformance.test_close_may_repeat_and_infer_after_close_raises
 )
-test_an_absent_library_names_its_cure = conformance.test_an_absent_library_names_its_cure
+test_close_ends_every_thread = conformance.test_close_ends_every_thread
+test_invalid_graph_raises_engine_error = conformance.test_invalid_graph_raises_engine_error
+test_description_that_differs_from_the_graph = (
+    conformance.test_description_that_differs_from_the_graph_raises
+)
+test_missing_library_error_says_how_to_install_it = (
+    conformance.test_missing_library_error_says_how_to_install_it
+)
