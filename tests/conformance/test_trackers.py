@@ -1,4 +1,4 @@
-"""Conformance of every tracker of ``--track``on scenes with known truth; a new one is included."""
+"""Conformance of every tracker of ``--track`` on scenes with known truth; a new one is included."""
 
 from __future__ import annotations
 

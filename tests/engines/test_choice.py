@@ -1,4 +1,4 @@
-"""Which engines there are, and what ``--engine auto`` takes."""
+"""The list of engines, and the choice of ``--engine auto``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def installed(monkeypatch, *libraries: str) -> None:
     )
 
 
-def test_the_folder_lists_the_engines_and_not_their_parts():
+def test_names_lists_engines_and_not_their_parts():
     assert {"null", "openvino", "ort", "torch", "trt"} <= set(engines.names())
     assert not {"base", "ort_graph", "tensorrt_parts", "torch_graph"} & set(engines.names())
 
@@ -57,10 +57,10 @@ ORT = "engine ort: onnxruntime is installed, the default on a CPU"
         ),
     ],
 )
-def test_auto_takes_what_is_installed_and_says_why(
+def test_auto_chooses_an_installed_engine_and_says_why(
     monkeypatch, libraries, precision, name, sentence
 ):
-    """``cpu``, so that engines of a GPU stay out of it."""
+    """Ask for ``cpu``, so that no GPU engine is chosen."""
     if name == "torch":
         pytest.importorskip("torch", reason="machine: torch is not installed")
     installed(monkeypatch, *libraries)
@@ -77,7 +77,7 @@ def test_auto_takes_what_is_installed_and_says_why(
         (set(), "fp32", "auto", "ort"),
     ],
 )
-def test_auto_takes_what_can_use_the_gpu_of_the_machine(
+def test_auto_prefers_an_engine_that_can_use_the_gpu(
     monkeypatch, tmp_path, able, precision, device, name
 ):
     for library in ("openvino", "torch"):
@@ -85,10 +85,10 @@ def test_auto_takes_what_can_use_the_gpu_of_the_machine(
     installed(monkeypatch, "onnxruntime", "openvino", "torch")
     monkeypatch.setattr(engines, "NVIDIA_DRIVER", tmp_path)
     for one in ("ort", "torch"):
-        own = classmethod(lambda cls, precision: cls.name in able)
-        monkeypatch.setattr(engines.find(one), "runs_on_gpu", own)
-    found, why = engines.choose_by_rank(precision, device)
-    assert found == name
+        runs_on_gpu = classmethod(lambda cls, precision: cls.name in able)
+        monkeypatch.setattr(engines.find(one), "runs_on_gpu", runs_on_gpu)
+    chosen, why = engines.choose_by_rank(precision, device)
+    assert chosen == name
     assert ("can use the GPU" in why) is (name in able)
     monkeypatch.setattr(engines, "NVIDIA_DRIVER", tmp_path / "none")
     assert engines.choose_by_rank(precision, device)[0] != "torch"
@@ -104,9 +104,7 @@ def test_auto_takes_what_can_use_the_gpu_of_the_machine(
         (None, True),
     ],
 )
-def test_whether_torch_is_built_for_a_gpu_is_read_and_not_imported(
-    monkeypatch, tmp_path, versions, built
-):
+def test_torch_build_is_read_from_its_version_file(monkeypatch, tmp_path, versions, built):
     from detector.core.engines.torch import abilities
 
     if versions is not None:
@@ -116,14 +114,14 @@ def test_whether_torch_is_built_for_a_gpu_is_read_and_not_imported(
     assert abilities.is_built_for_cuda() is built
 
 
-def test_this_torch_is_built_for_what_it_says():
+def test_version_file_agrees_with_torch():
     torch = pytest.importorskip("torch", reason="machine: torch is not installed")
     from detector.core.engines.torch import abilities
 
     assert abilities.is_built_for_cuda() is (torch.version.cuda is not None)
 
 
-def test_auto_says_what_is_wrong_where_no_engine_can(monkeypatch):
+def test_auto_without_a_capable_engine_raises(monkeypatch):
     installed(monkeypatch, "onnxruntime")
     with pytest.raises(EngineError, match="ort cannot run"):
         engines.choose_by_rank("bf16", "cpu")
@@ -131,7 +129,7 @@ def test_auto_says_what_is_wrong_where_no_engine_can(monkeypatch):
         engines.choose_by_rank("int4")
 
 
-def test_auto_without_any_library_says_what_to_install_and_never_takes_null(monkeypatch):
+def test_auto_without_libraries_says_what_to_install(monkeypatch):
     installed(monkeypatch)
     with pytest.raises(EngineError, match=r"'detect-video\[torch\]'"):
         engines.choose_by_rank()
@@ -149,7 +147,7 @@ def test_auto_without_any_library_says_what_to_install_and_never_takes_null(monk
         (("onnxruntime", "openvino"), "auto", False, "x86_64", False),
     ],
 )
-def test_a_missing_library_is_suggested_where_it_was_measured_to_be_faster(
+def test_missing_library_is_suggested_only_if_measured_to_be_faster(
     monkeypatch, tmp_path, libraries, device, gpu, processor, suggested
 ):
     installed(monkeypatch, *libraries)
@@ -160,7 +158,7 @@ def test_a_missing_library_is_suggested_where_it_was_measured_to_be_faster(
     assert not line or engines.find("openvino").install in line
 
 
-def test_threads_are_shared_out_among_the_requests_that_run_at_once(monkeypatch):
+def test_cores_are_divided_among_concurrent_requests(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     assert cpu_threads(EngineOptions()) == 8
     assert cpu_threads(EngineOptions(concurrency=2)) == 4
@@ -168,7 +166,7 @@ def test_threads_are_shared_out_among_the_requests_that_run_at_once(monkeypatch)
     assert cpu_threads(EngineOptions(concurrency=2, threads=3)) == 3
 
 
-def test_foreign_exceptions_become_one_line_and_ours_pass():
+def test_library_exceptions_become_one_line_and_ours_pass_unchanged():
     with (
         pytest.raises(EngineError, match=r"^engine x: failed to run: a b$") as caught,
         translated("x", "run"),

@@ -1,4 +1,4 @@
-"""One file makes an engine: everything else learns of it from its class."""
+"""An engine is one file with a class, and the class is all that other modules know of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sources.clips import write_video
 
 
 @pytest.mark.parametrize("name", engines.names())
-def test_a_class_says_what_its_engine_is_without_its_library(name):
+def test_class_describes_its_engine_without_its_library(name):
     engine = engines.find(name)
     assert issubclass(engine, Engine)
     assert engine.name == name
@@ -32,12 +32,14 @@ def test_a_class_says_what_its_engine_is_without_its_library(name):
     assert set(engine.devices) <= {"cpu", "cuda", "gpu", "npu"}
     assert all(suffix.startswith(".") for suffix in engine.model_suffixes)
     assert bool(engine.model_suffixes) == bool(engine.model_front_end)
-    for said in ("library", "model_suffixes", "model_front_end"):  # read by runs without the engine
-        assert (engines._read(name, said) or type(getattr(Engine, said))()) == getattr(engine, said)
+    # Runs of other engines read these from the file, without importing it.
+    for attribute in ("library", "model_suffixes", "model_front_end"):
+        absent = type(getattr(Engine, attribute))()
+        assert (engines._read(name, attribute) or absent) == getattr(engine, attribute)
 
 
 @pytest.mark.parametrize("name", ["openvino", "ort"])
-def test_a_graph_that_cannot_be_loaded_is_one_line(tmp_path, capfd, name):
+def test_unloadable_graph_raises_one_line(tmp_path, capfd, name):
     need_engine(name)
     network, damaged = plus_one(), plus_one()
     with engines.open(name, network) as engine:
@@ -55,7 +57,7 @@ def test_a_graph_that_cannot_be_loaded_is_one_line(tmp_path, capfd, name):
 
 
 def test_file_without_its_own_engine_class_raises(tmp_path, monkeypatch):
-    """Its name decides, so that listing reads no file. Another engine's class is not its own."""
+    """Engines are listed by file name, without reading the files."""
     monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
     (tmp_path / "_shared.py").write_text("")
     text = "from detector.core.engines.null import NullEngine\n"
@@ -79,7 +81,7 @@ print(*[name for name in sys.modules if "detector.core.engines." in name])
 
 
 @pytest.mark.slow
-def test_asking_what_an_engine_can_do_imports_little_of_it():
+def test_choosing_an_engine_imports_little_of_the_others():
     """``auto`` asks every engine, but loads only the declarations of engines that do not run, and
     the check for an NVIDIA driver. A run of a named engine loads no other."""
     done = subprocess.run(
@@ -88,28 +90,28 @@ def test_asking_what_an_engine_can_do_imports_little_of_it():
     listed, asked = (line.split() for line in done.stdout.splitlines())
     place = "detector.core.engines."
     assert not {place + name for name in engines.names()} & set(listed)
-    of_trt = {"trt", "trt.driver", "trt.abilities"}  # the last one where there is a driver
+    of_trt = {"trt", "trt.driver", "trt.abilities"}  # the last one only if there is a driver
     for name, most, files in (("trt", 310, of_trt), ("torch", 200, {"torch"})):
-        found = {one.removeprefix(place) for one in asked if one.startswith(place + name)}
-        assert {name} <= found <= files
+        loaded = {one.removeprefix(place) for one in asked if one.startswith(place + name)}
+        assert {name} <= loaded <= files
         folder = CHECKOUT / "detector/core/engines" / name
-        texts = [folder / f"{one.partition('.')[2] or '__init__'}.py" for one in found]
+        texts = [folder / f"{one.partition('.')[2] or '__init__'}.py" for one in loaded]
         assert sum(len(file.read_text().splitlines()) for file in texts) <= most
 
 
 @pytest.mark.slow
-def test_a_new_file_is_a_new_engine(tmp_path):
-    """Its name, what it lacks, its help and its conformance tests: nothing else is edited."""
+def test_new_file_becomes_an_engine(tmp_path):
+    """Help, doctor, errors and conformance tests include it without any other edit."""
     env = with_engines(tmp_path, "newcomer")
     help_text = " ".join(
         detect_video_anew("detect", "--help", cwd=tmp_path, env=env).stdout.split()
     )
     assert "auto, newcomer, null" in help_text
-    found = detect_video_anew("doctor", "--quick", "--json", cwd=tmp_path, env=env)
-    judged = {engine["name"]: engine for engine in json.loads(found.stdout)["engines"]}
-    assert set(judged) == {*engines.names(), "newcomer"}
-    assert judged["newcomer"]["install"] == "pip install an-absent-library"
-    assert "an_absent_library" in judged["newcomer"]["reason"]
+    doctor = detect_video_anew("doctor", "--quick", "--json", cwd=tmp_path, env=env)
+    listed = {engine["name"]: engine for engine in json.loads(doctor.stdout)["engines"]}
+    assert set(listed) == {*engines.names(), "newcomer"}
+    assert listed["newcomer"]["install"] == "pip install an-absent-library"
+    assert "an_absent_library" in listed["newcomer"]["reason"]
     write_video(tmp_path / "in.mp4", 3)
     process = detect_video_anew("in.mp4", "--engine", "newcomer", cwd=tmp_path, env=env)
     assert process.returncode == 5

@@ -1,4 +1,4 @@
-"""What was built before is not built again: graphs by their recipe, layers by engine and file."""
+"""Built graphs and executed layers are reused until something that they depend on changes."""
 
 from __future__ import annotations
 
@@ -48,49 +48,49 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "engines"
 
 
-def opened(cfg: Path, folder: Path, **said) -> Network:
-    said.setdefault("random_seed", 1)
-    return open_network(str(cfg), graphs=Graphs(folder), **said)
+def opened(cfg: Path, folder: Path, **options) -> Network:
+    options.setdefault("random_seed", 1)
+    return open_network(str(cfg), graphs=Graphs(folder), **options)
 
 
 def refuse(*_, **__):
-    raise AssertionError("it is built again")
+    raise AssertionError("the graph is built again")
 
 
-def test_a_graph_is_built_once(cfg, folder, monkeypatch):
+def test_graph_is_built_once(cfg, folder, monkeypatch):
     first = opened(cfg, folder)
     assert first.peak_bytes is None
-    made = export(first, folder)
+    exported = export(first, folder)
     monkeypatch.setattr(darknet_build.DarknetGraph, "model", refuse)
     second = opened(cfg, folder)
-    assert (second.path, second.macs) == (made.path, first.macs)
+    assert (second.path, second.macs) == (exported.path, first.macs)
     assert second.output_shapes == first.output_shapes
     assert second.sensitive == sensitive_nodes(first.graph) != set()
-    assert export(second, folder) == (made.path, False, ())
+    assert export(second, folder) == (exported.path, False, ())
     pictures = np.full((1, 32, 32, 3), 90, np.uint8)
     for one, other in zip(run_once(first, pictures), run_once(second, pictures), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert second.graph == onnx.load(made.path)
+    assert second.graph == onnx.load(exported.path)
 
 
 @pytest.mark.slow
-def test_a_yolo_graph_too(tmp_path, folder, monkeypatch):
-    said = {"random_seed": 3, "size": (64, 64), "graphs": Graphs(folder)}
-    first = open_network("yolov5n.yaml", **said)
+def test_yolo_graph_is_built_once(tmp_path, folder, monkeypatch):
+    options = {"random_seed": 3, "size": (64, 64), "graphs": Graphs(folder)}
+    first = open_network("yolov5n.yaml", **options)
     path = export(first, folder).path
     monkeypatch.setattr(yolo.YoloGraph, "model", refuse)
-    assert open_network("yolov5n.yaml", **said).path == path
+    assert open_network("yolov5n.yaml", **options).path == path
     with pytest.raises(AssertionError, match="built again"):
-        open_network("yolov5n.yaml", **{**said, "batch": 2})
+        open_network("yolov5n.yaml", **{**options, "batch": 2})
 
 
-@pytest.mark.parametrize("said", [{"random_seed": 2}, {"size": (64, 32)}, {"batch": 2}], ids=str)
-def test_another_request_is_another_graph(cfg, folder, said):
+@pytest.mark.parametrize("options", [{"random_seed": 2}, {"size": (64, 32)}, {"batch": 2}], ids=str)
+def test_another_seed_size_or_batch_is_another_graph(cfg, folder, options):
     export(opened(cfg, folder), folder)
-    assert opened(cfg, folder, **said).path is None
+    assert opened(cfg, folder, **options).path is None
 
 
-def test_other_layers_names_or_code_are_another_graph(cfg, folder, monkeypatch):
+def test_other_layers_names_or_code_give_another_graph(cfg, folder, monkeypatch):
     export(opened(cfg, folder), folder)
     cfg.with_suffix(".names").write_text("other\n")
     assert opened(cfg, folder).path is None
@@ -110,17 +110,17 @@ def test_other_layers_names_or_code_are_another_graph(cfg, folder, monkeypatch):
 )
 def test_invalid_sealed_manifest_is_ignored(cfg, folder, change):
     path = Path(export(opened(cfg, folder), folder).path).with_suffix(".json")
-    told = {**json.loads(path.read_text()), **change}
-    path.write_text(json.dumps(proof.seal(path.name, told)))
+    manifest = {**json.loads(path.read_text()), **change}
+    path.write_text(json.dumps(proof.seal(path.name, manifest)))
     assert opened(cfg, folder).path is None
 
 
-def test_without_a_folder_everything_is_built(cfg, tmp_path):
+def test_graph_is_not_reused_without_a_folder(cfg, tmp_path):
     assert opened(cfg, tmp_path / "nowhere").path is None
     assert open_network(str(cfg), random_seed=1).path is None
 
 
-def test_a_change_of_the_graph_does_not_reach_the_file(cfg, folder):
+def test_network_with_a_replaced_graph_has_no_path(cfg, folder):
     export(opened(cfg, folder), folder)
     network = opened(cfg, folder)
     changed = replace(network, graph=onnx.ModelProto(), path=None)
@@ -136,7 +136,7 @@ VIDEO = Path(__file__).parents[2] / "videos/street.mp4"
     ("source", "engine", "precision", "needs"),
     [(VIDEO, "ort", "fp32", "av"), (VIDEO, "openvino", "bf16", "av"), ("x.png", "ort", "fp32", "")],
 )
-def test_the_second_run_imports_what_it_needs(tmp_path, source, engine, precision, needs):
+def test_second_run_imports_only_what_it_needs(tmp_path, source, engine, precision, needs):
     pytest.importorskip(engines.find(engine).library)
     code = (
         "import sys\n"
@@ -159,8 +159,8 @@ def test_the_second_run_imports_what_it_needs(tmp_path, source, engine, precisio
 # ---- layers
 
 
-class Told:
-    """An engine that tells of its layers, and counts how often."""
+class FakeEngine:
+    """An engine with one layer that counts how often it is asked for its layers."""
 
     name, device = "ort", "cpu"
 
@@ -172,14 +172,14 @@ class Told:
         return [LayerExecution("0.conv", "Conv", self.precision)]
 
 
-def layers_of(engine: Told, path: str | None, own=None):
+def layers_of(engine: FakeEngine, path: str | None, own=None):
     return executed.find_layers(plus_one(), engine, path, own or {})
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(engines.usable()["ort"] is not None, reason="machine: no onnxruntime")
-def test_the_work_of_a_quantised_output_is_the_convolutions_and_not_the_dequantisers():
-    """The DequantizeLinear that follows has its name, and runs in another precision."""
+def test_macs_of_a_quantised_output_belong_to_its_convolution():
+    """The DequantizeLinear after it has the output's name and runs in another precision."""
     plain = kernels.make_chain()
     ran = kernels._convert(plain, engines.graph_wanted("ort", "int8", "cpu"))
     with engines.open("ort", ran, EngineOptions(requests=1, precision="int8")) as engine:
@@ -192,18 +192,18 @@ def test_the_work_of_a_quantised_output_is_the_convolutions_and_not_the_dequanti
     assert not [one for one in layers if types[one.name] == "DequantizeLinear" and one.macs]
 
 
-def test_layers_are_asked_for_once(tmp_path):
-    path, engine = str(tmp_path / "x.onnx"), Told()
+def test_engine_is_asked_for_layers_once(tmp_path):
+    path, engine = str(tmp_path / "x.onnx"), FakeEngine()
     first = layers_of(engine, path)
     assert first == (ExecutedLayer("0.conv", "fp32", first[0].macs, first[0].elements),)
     assert layers_of(engine, path) == first
     assert engine.asked == 1
 
 
-def test_another_precision_option_or_version_is_asked_again(tmp_path, monkeypatch):
+def test_engine_is_asked_again_for_another_precision_option_or_version(tmp_path, monkeypatch):
     path = str(tmp_path / "x.onnx")
-    layers_of(Told(), path)
-    other, own, later = Told("int8"), Told(), Told()
+    layers_of(FakeEngine(), path)
+    other, own, later = FakeEngine("int8"), FakeEngine(), FakeEngine()
     assert layers_of(other, path)[0].precision == "int8"
     layers_of(own, path, {"level": "2"})
     monkeypatch.setattr(executed, "library_version", lambda name: "onnxruntime 99")
@@ -216,7 +216,7 @@ def test_another_precision_option_or_version_is_asked_again(tmp_path, monkeypatc
     "text", ["", "[]", '{"schema": 2, "executed": 5}', '{"schema": 2, "executed": {"KEY": 5}}']
 )
 def test_invalid_layers_file_is_measured_again_once(tmp_path, text):
-    engine, path = Told(), str(tmp_path / "x.onnx")
+    engine, path = FakeEngine(), str(tmp_path / "x.onnx")
     key = executed._hash_settings(engine, {})
     text = text.replace("KEY", key)
     if text.startswith("{"):
@@ -228,29 +228,29 @@ def test_invalid_layers_file_is_measured_again_once(tmp_path, text):
     assert engine.asked == 1
 
 
-def test_no_more_than_some_are_kept(tmp_path):
+def test_number_of_kept_entries_is_limited(tmp_path):
     path = str(tmp_path / "x.onnx")
     for number in range(executed.KEPT + 3):
-        layers_of(Told(), path, {"level": str(number)})
-    kept = json.loads((tmp_path / "x.layers.json").read_text())["executed"]
-    assert len(kept) == executed.KEPT
+        layers_of(FakeEngine(), path, {"level": str(number)})
+    entries = json.loads((tmp_path / "x.layers.json").read_text())["executed"]
+    assert len(entries) == executed.KEPT
 
 
-def test_a_gpu_and_a_run_without_a_file_are_always_asked(tmp_path):
-    gpu = Told()
+def test_gpu_and_run_without_a_file_keep_nothing(tmp_path):
+    gpu = FakeEngine()
     gpu.device = "cuda:0"
-    for engine, path in ((gpu, str(tmp_path / "x.onnx")), (Told(), None)):
+    for engine, path in ((gpu, str(tmp_path / "x.onnx")), (FakeEngine(), None)):
         for _ in range(2):
             layers_of(engine, path)
         assert engine.asked == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+def test_layers_are_found_if_they_cannot_be_saved(tmp_path, monkeypatch):
     from detector.core.errors import OutputError
 
     def full(*_):
         raise OutputError("the disk is full")
 
     monkeypatch.setattr(executed, "store", SimpleNamespace(**{**vars(store), "rewrite": full}))
-    assert len(layers_of(Told(), str(tmp_path / "x.onnx"))) == 1
+    assert len(layers_of(FakeEngine(), str(tmp_path / "x.onnx"))) == 1

@@ -1,4 +1,4 @@
-"""Weights beyond what one protobuf holds lie in a file of their own, which every engine reads."""
+"""Weights too large for one protobuf are stored in a separate file, which every engine reads."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tests.networks import open_network
 @pytest.mark.parametrize(
     "engine", ["ort", "openvino", pytest.param("torch", marks=pytest.mark.slow)]
 )
-def test_they_are_written_once_and_read(tmp_path, monkeypatch, engine):
+def test_separate_weights_are_written_once_and_read(tmp_path, monkeypatch, engine):
     pytest.importorskip(
         {"ort": "onnxruntime"}.get(engine, engine), reason=f"machine: {engine} is not installed"
     )
     path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
-    given = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), np.uint8)
-    wanted = run_once(open_network(path), given, engine)
+    picture = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), np.uint8)
+    expected = run_once(open_network(path), picture, engine)
     monkeypatch.setattr(store, "LARGEST_MESSAGE", 5000)
     network = open_network(path)
-    made = store.export(network, tmp_path / "engines")
+    exported = store.export(network, tmp_path / "engines")
     (weights,) = (tmp_path / "engines").glob("*.bin")
     assert weights.stat().st_size > 5000
     before = weights.stat().st_mtime_ns
     network.path = None
-    assert store.export(network, tmp_path / "engines").path == made.path
+    assert store.export(network, tmp_path / "engines").path == exported.path
     assert weights.stat().st_mtime_ns == before
-    np.testing.assert_array_equal(run_once(network, given, engine), wanted)
+    np.testing.assert_array_equal(run_once(network, picture, engine), expected)
 
 
 def test_int8_is_refused_before_a_frame_is_read(tmp_path, monkeypatch):
@@ -46,7 +46,7 @@ def test_int8_is_refused_before_a_frame_is_read(tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_no_onnx_file_is_begun(tmp_path, monkeypatch):
+def test_export_to_onnx_is_refused_and_writes_nothing(tmp_path, monkeypatch):
     path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
     monkeypatch.setattr(store, "LARGEST_MESSAGE", 5000)
     config = Config(network=NetworkConfig(model=str(path)), runtime=RuntimeConfig(engine="ort"))

@@ -1,6 +1,4 @@
-"""Layer times of every engine that has them: whose they are, and that none is missing or there
-twice.
-"""
+"""Layer times of every engine that reports them: each node of a graph counts exactly once."""
 
 from __future__ import annotations
 
@@ -35,48 +33,48 @@ def covered(layers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", TIMED)
-def test_layers_are_the_graphs_own_each_once(engine):
+def test_every_node_is_in_one_timed_layer(engine):
     network = open_network("street")
-    told = times_of(engine, network)
+    timed = times_of(engine, network)
     convolutions = [node.name for node in network.graph.graph.node if node.op_type == "Conv"]
-    listed = covered(told.layers)
+    listed = covered(timed.layers)
     assert sorted(node for node in listed if node in set(convolutions)) == sorted(convolutions)
-    costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in told.layers])
+    costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in timed.layers])
     assert sum(cost.macs for cost in costs) == count_macs(network.graph)
     assert all(
         layer.precision == "fp32"
-        for layer, cost in zip(told.layers, costs, strict=True)
+        for layer, cost in zip(timed.layers, costs, strict=True)
         if cost.macs
     )
-    assert all(layer.median_ms is not None and layer.median_ms >= 0 for layer in told.layers)
-    assert told.forward_ms > 0
-    assert told.profiled_ms > 0
-    assert told.counted == 3
+    assert all(layer.median_ms is not None and layer.median_ms >= 0 for layer in timed.layers)
+    assert timed.forward_ms > 0
+    assert timed.profiled_ms > 0
+    assert timed.counted == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "openvino"])
 def test_quantised_convolutions_keep_their_names(engine, tmp_path):
     network = quantised(small_network(tmp_path), tmp_path)
-    told = times_of(engine, network, "int8")
-    listed = covered(told.layers)
+    timed = times_of(engine, network, "int8")
+    listed = covered(timed.layers)
     assert sorted(node for node in listed if node in CONVOLUTIONS) == CONVOLUTIONS
 
 
 @pytest.mark.parametrize("engine", TIMED)
-def test_batches(engine):
-    told = times_of(engine, plus_one(batch=3))
-    assert {"0.conv", "1.conv"} <= set(covered(told.layers))
+def test_layers_of_a_batch(engine):
+    timed = times_of(engine, plus_one(batch=3))
+    assert {"0.conv", "1.conv"} <= set(covered(timed.layers))
 
 
-def test_engines_that_cannot_say_why():
+def test_engine_without_layer_times_raises():
     network = plus_one()
     slots = [np.zeros(network.input_shape, np.uint8)]
     with pytest.raises(EngineError, match="null: no layer times"):
         engines.time_layers("null", network, EngineOptions(), slots, 1)
 
 
-def test_torch_tells_that_compiled_code_has_no_layers():
+def test_compiled_torch_has_no_layer_times():
     need_engine("torch")
     from detector.core.engines.torch.engine import OpenTorch
 
@@ -84,7 +82,7 @@ def test_torch_tells_that_compiled_code_has_no_layers():
         OpenTorch.layer_profiler(plus_one(), EngineOptions(own={"compile": "1"}))
 
 
-def test_torchs_layers_tile_the_pass():
+def test_torch_layer_times_add_up_to_the_pass():
     """Each layer's time is in its own row only, and hardly any time is outside the layers."""
     need_engine("torch")
     from detector.core.engines.torch.engine import OpenTorch
@@ -97,29 +95,29 @@ def test_torchs_layers_tile_the_pass():
     slow.forward = lambda given: (time.sleep(0.1), forward(given))[1]
     profiler = TorchLayerProfiler(engine, engine.module)
     begin = time.perf_counter()
-    for seed in range(5):  # five times, so that a halt of the machine does not decide
+    for seed in range(5):  # five times, in case the machine stalls once
         profiler.run(pictures(network, seed))
     took_ms = (time.perf_counter() - begin) * 1e3
-    told = {layer.name: times for layer, times in profiler.times()}
-    assert [name for name, times in told.items() if min(times) > 95] == ["1.conv"]
-    assert all(len(times) == 5 and min(times) > 0 for times in told.values())
-    assert 500 < sum(sum(times) for times in told.values()) <= took_ms
+    times_by_layer = {layer.name: times for layer, times in profiler.times()}
+    assert [name for name, times in times_by_layer.items() if min(times) > 95] == ["1.conv"]
+    assert all(len(times) == 5 and min(times) > 0 for times in times_by_layer.values())
+    assert 500 < sum(sum(times) for times in times_by_layer.values()) <= took_ms
     profiler.close()
 
 
-def test_told_beside_listed():
-    """Two of one name keep their order; an unlisted one stays, and one without times is dropped."""
+def test_times_are_matched_with_listed_layers():
+    """Layers of one name keep their order; unlisted ones stay, those without times are dropped."""
     listed = [
         LayerExecution("a", "Conv", "fp32"),
         LayerExecution("r", "Reorder", "fp32", nodes=("x",)),
         LayerExecution("r", "Reorder", "bf16"),
         LayerExecution("gone", "Conv", "fp32"),
     ]
-    told = [
+    measured = [
         [("a", "Conv", 1.0), ("r", "R", 2.0), ("r", "R", 3.0), ("new", "Cast", 4.0)],
         [("a", "Conv", 5.0), ("r", "R", 6.0), ("r", "R", 7.0), ("new", "Cast", 8.0)],
     ]
-    assert match_layers(listed, told) == [
+    assert match_layers(listed, measured) == [
         (listed[0], [1.0, 5.0]),
         (listed[1], [2.0, 6.0]),
         (listed[2], [3.0, 7.0]),
@@ -127,15 +125,15 @@ def test_told_beside_listed():
     ]
 
 
-def test_the_quiet_runs_count():
+def test_only_the_fastest_quarter_of_the_runs_counts():
     times = [0.0] * WARMUP + [9.0, 1.0, 5.0]
-    assert quiet_runs(times) == [WARMUP + 1, WARMUP + 2, WARMUP]  # so few: all
+    assert quiet_runs(times) == [WARMUP + 1, WARMUP + 2, WARMUP]  # too few to select from
     many = [0.0] * WARMUP + [float(at) for at in range(100, 0, -1)]
     assert quiet_runs(many) == list(range(WARMUP + 99, WARMUP + 74, -1))  # the fastest quarter
     assert len(quiet_runs(many[:33])) == FEWEST
 
 
-def test_onnx_runtimes_events_fall_into_runs():
+def test_onnx_runtime_events_are_split_into_runs():
     def node(name, ts):
         return {
             "cat": "Node",

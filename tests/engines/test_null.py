@@ -1,4 +1,4 @@
-"""The null engine must leave nothing to do for head and NMS, whatever the model."""
+"""The null engine gives outputs without detections for any model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.networks import open_network
 
 @pytest.mark.parametrize("conf", [0.001, 0.25])
 @pytest.mark.parametrize("new_coords", [0, 1])
-def test_it_gives_outputs_of_the_right_shape_and_no_detection(tmp_path, conf, new_coords):
+def test_outputs_have_the_right_shape_and_no_detection(tmp_path, conf, new_coords):
     path = tmp_path / "t.cfg"
     path.write_text(
         "[net]\nwidth=32\nheight=32\n[convolutional]\nfilters=7\nactivation=linear\n"

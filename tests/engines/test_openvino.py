@@ -1,4 +1,4 @@
-"""Promises that only OpenVINO's engine makes."""
+"""Behaviour that only OpenVINO's engine has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from detector.core import engines
 from detector.core.engines.base import EngineOptions, LayerExecution
 from detector.core.engines.openvino import compiling, devices
-from detector.core.engines.openvino import layers as layers_room
+from detector.core.engines.openvino import layers as openvino_layers
 from detector.core.engines.openvino.precise import mark_precise
 from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.models.graph.int8 import FRONT
@@ -39,7 +39,7 @@ def openvino():
 
 
 def convolutions(engine) -> dict[str, str]:
-    """Precision by the graph's own convolutions; fails where one is in two layers."""
+    """Return the precision of each convolution of the graph; fail if one is in two layers."""
     found = [
         (node, layer.precision)
         for layer in engine.execution()
@@ -50,7 +50,7 @@ def convolutions(engine) -> dict[str, str]:
     return dict(found)
 
 
-def test_a_convolution_that_no_layer_names_belongs_to_the_one_that_it_reads():
+def test_unlisted_convolution_belongs_to_the_layer_that_it_reads():
     """CPUs without AVX-512 compute a depthwise convolution inside the 1x1 before it."""
     nodes = [
         onnx.helper.make_node("Conv", ["x", "w"], ["1.conv"], "1.conv"),
@@ -64,11 +64,11 @@ def test_a_convolution_that_no_layer_names_belongs_to_the_one_that_it_reads():
         LayerExecution("1.conv/WithoutBiases", "Convolution", "fp32", nodes=("1.conv", "1.act")),
         LayerExecution("3.conv/WithoutBiases", "Convolution", "fp32", nodes=("3.conv",)),
     ]
-    found = layers_room.add_hidden_nodes(layers, onnx.helper.make_graph(nodes, "g", [], []))
+    found = openvino_layers.add_hidden_nodes(layers, onnx.helper.make_graph(nodes, "g", [], []))
     assert [layer.nodes for layer in found] == [("1.conv", "1.act", "2.conv", "2.act"), ("3.conv",)]
 
 
-IN_A_PROCESS_OF_ITS_OWN = """
+RUN_ONCE = """
 import importlib, sys
 from detector.core import engines
 from tests.known_answers import run_once, plus_one, np
@@ -78,10 +78,10 @@ print([name for name in sys.modules if name.startswith(("openvino_telemetry", "o
 
 
 @pytest.mark.slow
-def test_its_telemetry_never_runs_and_nothing_is_left_in_the_users_home(tmp_path):
+def test_telemetry_never_runs_and_home_stays_empty(tmp_path):
     """A plain import of openvino loads openvino_telemetry, makes ~/intel and sends an event."""
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN],
+        [sys.executable, "-c", RUN_ONCE],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -92,14 +92,20 @@ def test_its_telemetry_never_runs_and_nothing_is_left_in_the_users_home(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_precision_executed_is_the_one_asked_for_where_the_cpu_has_it(
-    tmp_path, openvino, precision
-):
-    if precision == "bf16" and "BF16" not in openvino.Core().get_property(
-        "CPU", "OPTIMIZATION_CAPABILITIES"
-    ):
+def capabilities(openvino) -> list[str]:
+    return openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+@pytest.fixture
+def cpu_with_bf16(openvino) -> None:
+    if "BF16" not in capabilities(openvino):
         pytest.skip("machine: no bf16 on this CPU")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_requested_precision_is_executed_if_the_cpu_has_it(tmp_path, request, precision):
+    if precision == "bf16":
+        request.getfixturevalue("cpu_with_bf16")
     network = small_network(tmp_path)
     with engines.open("openvino", network, EngineOptions(precision=precision)) as engine:
         assert engine.precision == precision
@@ -109,9 +115,8 @@ def test_the_precision_executed_is_the_one_asked_for_where_the_cpu_has_it(
     assert engine.execution() == []
 
 
-def test_all_of_it_runs_in_bf16_where_that_is_asked_for(tmp_path, openvino):
-    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        pytest.skip("machine: no bf16 on this CPU")
+@pytest.mark.usefixtures("cpu_with_bf16")
+def test_bf16_all_runs_every_convolution_in_bf16(tmp_path):
     options = EngineOptions(precision="bf16", own={"bf16": "all"})
     with engines.open("openvino", small_network(tmp_path), options) as engine:
         assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "bf16")
@@ -119,8 +124,8 @@ def test_all_of_it_runs_in_bf16_where_that_is_asked_for(tmp_path, openvino):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [{}, {"bf16": "all"}])
-def test_what_is_timed_is_what_runs(tmp_path, own):
-    """The layers are timed on a graph that is compiled apart."""
+def test_timed_layers_are_those_that_run(tmp_path, own):
+    """Layers are timed on a separately compiled graph."""
     network, options = small_network(tmp_path), EngineOptions(precision="bf16", own=own)
     with engines.open("openvino", network, options) as engine:
         ran = {layer.name: layer.precision for layer in engine.execution()}
@@ -128,10 +133,8 @@ def test_what_is_timed_is_what_runs(tmp_path, own):
     assert {layer.name: layer.precision for layer in timed.layers} == ran
 
 
-def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(
-    tmp_path, monkeypatch, openvino
-):
-    """Names that XML would misread included, and numbers as they were."""
+def test_marking_uses_a_temporary_file_and_removes_it(tmp_path, monkeypatch, openvino):
+    """Names may contain XML's special characters, and results do not change."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     network, name = plus_one(), "0.<conv> & 'more\""
     graph = network.graph.graph
@@ -139,10 +142,10 @@ def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(
     core = openvino.Core()
     before = core.read_model(network.graph.SerializeToString())
     written = []
-    seen = SimpleNamespace(
+    recorder = SimpleNamespace(
         read_model=lambda *parts: written.append(parts[0]) or core.read_model(*parts)
     )
-    after = mark_precise(seen, before, {name})
+    after = mark_precise(recorder, before, {name})
     layers = list(ElementTree.fromstring(written[0]).iter("layer"))
     marked = [
         layer.get("name")
@@ -154,25 +157,25 @@ def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(
     picture = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
     settings = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
     for model in (before, after):
-        found = core.compile_model(model, "CPU", settings)(picture)
-        np.testing.assert_array_equal(found[0], picture.transpose(0, 3, 1, 2) + 1)
+        outputs = core.compile_model(model, "CPU", settings)(picture)
+        np.testing.assert_array_equal(outputs[0], picture.transpose(0, 3, 1, 2) + 1)
 
 
-def test_no_place_for_that_file_is_one_line(tmp_path, monkeypatch):
+def test_missing_temporary_folder_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(OutputError, match=r"missing.*set TMPDIR") as caught:
         engines.open("openvino", plus_one(), EngineOptions(precision="bf16"))
     assert "\n" not in str(caught.value)
 
 
-def test_activations_are_counted_into_their_convolution(tmp_path):
+def test_activation_belongs_to_the_layer_of_its_convolution(tmp_path):
     with engines.open("openvino", small_network(tmp_path)) as engine:
         [layer] = [layer for layer in engine.execution() if "0.conv" in layer.nodes]
     assert layer.nodes == ("0.conv", "0.act")
 
 
 @pytest.mark.parametrize(("able", "instead"), [(("fp32", "bf16"), "bf16"), (("fp32",), "int8")])
-def test_fp16_is_refused_where_the_plugin_would_run_something_else(monkeypatch, able, instead):
+def test_fp16_is_refused_if_the_plugin_would_run_another_type(monkeypatch, able, instead):
     monkeypatch.setattr(devices, "precisions_of", lambda core, own: able)
     with pytest.raises(EngineError, match=rf"\(AVX512-FP16\).*--precision {instead}"):
         engines.graph_wanted("openvino", "fp16")
@@ -180,45 +183,40 @@ def test_fp16_is_refused_where_the_plugin_would_run_something_else(monkeypatch, 
     assert engines.graph_wanted("openvino", "fp16") == "fp32"
 
 
-def test_what_the_cpu_lacks_it_says_of_itself(openvino):
-    """The words of the test above are the library's: a hint of f16 becomes another type where FP16
-    is not listed.
-    """
+def test_hint_of_f16_is_ignored_without_fp16_in_the_cpu(openvino):
+    """OpenVINO itself replaces the hint, which is why we refuse fp16 in the test above."""
     core = openvino.Core()
     model = core.read_model(plus_one().graph.SerializeToString())
     runs = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f16"}).get_property(
         "INFERENCE_PRECISION_HINT"
     )
-    assert (runs.get_type_name() == "f16") == (
-        "FP16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    )
+    assert (runs.get_type_name() == "f16") == ("FP16" in capabilities(openvino))
 
 
-def test_int8_runs_the_quantised_graph_and_tells_what_stayed_float(tmp_path):
+def test_int8_runs_the_quantised_graph_and_reports_float_layers(tmp_path):
     network = small_network(tmp_path)
     int8 = quantised(network, tmp_path, keep=("4.conv",))
     with engines.open("openvino", int8, EngineOptions(precision="int8")) as engine:
-        found = convolutions(engine)
+        precisions = convolutions(engine)
         engine.requests[0].slot[:] = pictures(network, 9)
         [output] = [output.copy() for output in engine.requests[0].infer(1)]
-    assert list(found) == CONVOLUTIONS
-    assert found["4.conv"] == "fp32"
-    assert found["1.conv"] == found["6.conv"] == "int8"
-    [wanted] = run_once(network, pictures(network, 9))
-    assert 0 < np.abs(output - wanted).mean() < 0.03 * np.abs(wanted).max()
+    assert list(precisions) == CONVOLUTIONS
+    assert precisions["4.conv"] == "fp32"
+    assert precisions["1.conv"] == precisions["6.conv"] == "int8"
+    [expected] = run_once(network, pictures(network, 9))
+    assert 0 < np.abs(output - expected).mean() < 0.03 * np.abs(expected).max()
 
 
-def test_a_depthwise_convolution_with_a_scale_for_each_channel_runs_in_int8():
+def test_depthwise_convolution_with_channel_scales_runs_in_int8():
     int8 = in_int8(depthwise(), FRONT, pictures(depthwise(), 9))
     with engines.open("openvino", int8, EngineOptions(precision="int8")) as engine:
-        found = convolutions(engine)
-    assert {found[name] for name in ("0.conv", "1.conv", "2.conv")} == {"int8"}
+        precisions = convolutions(engine)
+    assert {precisions[name] for name in ("0.conv", "1.conv", "2.conv")} == {"int8"}
 
 
 @pytest.mark.slow
-def test_what_int8_leaves_in_float_runs_in_bf16_where_that_is_asked_for(tmp_path, openvino):
-    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        pytest.skip("machine: no bf16 on this CPU")
+@pytest.mark.usefixtures("cpu_with_bf16")
+def test_float_layers_of_int8_run_in_bf16_on_request(tmp_path):
     int8 = quantised(small_network(tmp_path), tmp_path, keep=("4.conv",))
     options = EngineOptions(precision="int8", own={"float": "bf16"})
     with engines.open("openvino", int8, options) as engine:
@@ -232,7 +230,7 @@ def test_what_int8_leaves_in_float_runs_in_bf16_where_that_is_asked_for(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("flags", "known", "chosen", "precision", "hint"),
+    ("flags", "agreement", "chosen", "precision", "hint"),
     [
         ({"avx512_bf16"}, 0.98, None, "int8", "bf16"),
         ({"amx_bf16"}, 0.98, "auto", "int8", "bf16"),
@@ -243,16 +241,16 @@ def test_what_int8_leaves_in_float_runs_in_bf16_where_that_is_asked_for(tmp_path
         ({"avx512_bf16"}, 0.98, None, "fp32", "f32"),
     ],
 )
-def test_float_layers_of_int8_are_bf16_where_the_loss_is_known(
-    monkeypatch, flags, known, chosen, precision, hint
+def test_float_layers_of_int8_are_bf16_if_the_loss_is_known(
+    monkeypatch, flags, agreement, chosen, precision, hint
 ):
     monkeypatch.setattr(compiling, "cpu_flags", lambda: frozenset(flags))
     own = {} if chosen is None else {"float": chosen}
-    network = SimpleNamespace(details={"int8": {"float_in_bf16": known}})
+    network = SimpleNamespace(details={"int8": {"float_in_bf16": agreement}})
     assert compiling.hint_of(network, EngineOptions(precision=precision, own=own)) == hint
 
 
-def test_the_note_tells_the_agreement_where_it_is_known():
+def test_note_states_the_known_agreement():
     network = SimpleNamespace(details={"int8": {"float_in_bf16": 0.98164}})
     note = compiling._float_note(network, "bf16", "this CPU")
     assert "agreement then: 0.981" in note
@@ -282,13 +280,13 @@ def test_requests_at_once_fill_the_cores(monkeypatch, options, at_once):
         ({"through": "multi"}, "through=multi: give no, hetero, auto, batch"),
     ],
 )
-def test_a_value_that_is_none_lists_the_values(own, message):
+def test_invalid_option_value_lists_the_valid_ones(own, message):
     with pytest.raises(UsageError, match=message):
         engines.open("openvino", plus_one(), EngineOptions(own=own))
 
 
 @pytest.mark.parametrize(("concurrency", "threads"), [(1, 1), (1, 2), (2, 1)])
-def test_streams_and_threads_are_what_was_asked_for_and_none_is_pinned(concurrency, threads):
+def test_streams_and_threads_are_as_requested_and_not_pinned(concurrency, threads):
     if concurrency * threads > len(os.sched_getaffinity(0)):
         pytest.skip("machine: fewer cores than threads")
     before = os.sched_getaffinity(0)
@@ -307,15 +305,13 @@ def test_streams_and_threads_are_what_was_asked_for_and_none_is_pinned(concurren
     assert masks == [before] * len(masks)
 
 
-def test_single_runs_are_worked_out_of_the_means_of_all():
-    """PERF_COUNT gives the mean since compilation; taken as single runs, one slow start affects
-    all.
-    """
-    profiler = object.__new__(layers_room.OpenvinoLayerProfiler)
-    profiler._sums, told = {}, []
+def test_single_runs_are_computed_from_running_means():
+    """PERF_COUNT gives the mean since compilation, in which a slow start would affect every run."""
+    profiler = object.__new__(openvino_layers.OpenvinoLayerProfiler)
+    profiler._sums, times = {}, []
     for profiler._runs, mean_us in enumerate((2000, 3000, 3000, 2750), 1):
         mean = SimpleNamespace(
             node_name="a", node_type="Conv", real_time=timedelta(microseconds=mean_us)
         )
-        told.append(profiler._subtract(mean)[2])
-    assert told == pytest.approx([2.0, 4.0, 3.0, 2.0])
+        times.append(profiler._subtract(mean)[2])
+    assert times == pytest.approx([2.0, 4.0, 3.0, 2.0])

@@ -1,5 +1,5 @@
-"""Intel's devices without one: OpenVINO's virtual devices over the CPU, and a GPU that is the CPU's
-plugin under another name (OpenVINO wants the name to contain CPU).
+"""Intel's devices, tested on a CPU: OpenVINO's virtual devices, and a GPU that is the CPU's plugin
+under another name (OpenVINO wants the name to contain CPU).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from detector.core.engines.openvino import compiled, compiling, devices, hardwar
 from detector.core.errors import EngineError, UsageError
 from detector.core.run.detect import detect
 from detector.core.run.prepare import prepare_network
-from detector.core.terminal.brief import _rates
+from detector.core.terminal.brief import _rates_line
 from detector.lab.report.page import page
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
@@ -38,9 +38,9 @@ def gpu(monkeypatch):
     real = openvino.Core
 
     def core():
-        made = real()
-        made.register_plugin(str(plugin), "GPUCPU")
-        return made
+        instance = real()
+        instance.register_plugin(str(plugin), "GPUCPU")
+        return instance
 
     monkeypatch.setattr(openvino, "Core", core)
     monkeypatch.setitem(devices.NAMES, "gpu", "GPUCPU")
@@ -59,14 +59,14 @@ def types_of(engine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
-def test_a_virtual_device_computes_what_its_device_computes(tmp_path, gpu, precision):
+def test_virtual_device_gives_the_results_of_its_device(tmp_path, gpu, precision):
     try:
         engines.graph_wanted("openvino", precision)
     except EngineError as error:
         pytest.skip(f"machine: {error}")
     network = small_network(tmp_path)
     network = quantised(network, tmp_path) if precision == "int8" else network
-    wanted, types, plain = run(network, precision=precision)
+    expected, types, plain = run(network, precision=precision)
     for device, through, name in (
         ("cpu", "hetero", "HETERO:CPU"),
         ("cpu", "auto", "AUTO:CPU"),
@@ -76,7 +76,7 @@ def test_a_virtual_device_computes_what_its_device_computes(tmp_path, gpu, preci
     ):
         own = {"through": through}
         output, ran, engine = run(network, precision=precision, device=device, own=own)
-        np.testing.assert_array_equal(output, wanted)
+        np.testing.assert_array_equal(output, expected)
         assert ran == types
         assert (engine.device, engine.device_name == "") == (device, device == "cpu")
         assert f"{name} runs on {devices.NAMES[device]}" in engine.notes[0]
@@ -86,12 +86,12 @@ def test_a_virtual_device_computes_what_its_device_computes(tmp_path, gpu, preci
 @pytest.mark.parametrize("through", ["hetero", "auto", "batch"])
 def test_the_layers_of_a_virtual_device_are_timed(tmp_path, through, monkeypatch):
     network = small_network(tmp_path)
-    asked = (network, EngineOptions(own={"through": through}), [pictures(network, 1)], 1)
-    timed = engines.time_layers("openvino", *asked)
+    arguments = (network, EngineOptions(own={"through": through}), [pictures(network, 1)], 1)
+    timed = engines.time_layers("openvino", *arguments)
     assert {node for layer in timed.layers for node in layer.nodes} >= set(CONVOLUTIONS)
     monkeypatch.setattr(layers, "_name", lambda mean: "another")
     with pytest.raises(EngineError, match=r"no layer times: the device reports none"):
-        engines.time_layers("openvino", *asked)
+        engines.time_layers("openvino", *arguments)
 
 
 @pytest.fixture
@@ -106,11 +106,11 @@ def test_a_compiled_model_is_kept_and_loaded_only_with_its_proof(gpu, prepare, m
     path = Path(ready.built.path)
     assert (ready.built.built, path.suffix, path.stat().st_mode & 0o777) == (True, ".blob", 0o600)
     assert store.read_manifest(path)["facts"]["device"] == "gpu"
-    wanted, types, _ = run(ready.network)
+    expected, types, _ = run(ready.network)
     with engines.open("openvino", ready.network, ready.options) as engine:
         assert (engine.device, engine.concurrency, engine.threads) == ("gpu", 2, 1)
         engine.requests[0].slot[:] = pictures(ready.network, 3)
-        np.testing.assert_array_equal(engine.requests[0].infer(1)[0], wanted)
+        np.testing.assert_array_equal(engine.requests[0].infer(1)[0], expected)
         assert types_of(engine) == types
     assert not prepare().built.built
     content = bytearray(path.read_bytes())
@@ -125,7 +125,7 @@ def test_a_compiled_model_is_kept_and_loaded_only_with_its_proof(gpu, prepare, m
     assert "libigdrcl.so" in other.notes[0]
 
 
-def test_what_openvino_cannot_load_names_the_file_and_the_cure(gpu, prepare):
+def test_unloadable_model_names_the_file_and_the_remedy(gpu, prepare):
     ready = prepare()
     Path(ready.built.path).write_bytes(b"not a model")  # after the proof
     with pytest.raises(EngineError, match=r"failed to load .*\.blob.* cache=0: ") as caught:
@@ -145,7 +145,7 @@ def test_what_openvino_cannot_load_names_the_file_and_the_cure(gpu, prepare):
         ("gpu", {"cache": "1", "through": "batch"}, None),
     ],
 )
-def test_models_of_a_gpu_are_kept_where_they_can_be(device, own, kept):
+def test_compiled_models_are_kept_for_gpus(device, own, kept):
     options = EngineOptions(device=device, own=own)
     if kept is None:
         with pytest.raises(UsageError, match=r"--engine-options cache="):
@@ -165,7 +165,7 @@ def test_drivers_are_found_in_the_map_of_the_process(tmp_path):
     assert compiled.loaded_drivers(tmp_path / "none") == {}
 
 
-def test_a_gpu_is_listed_and_auto_does_not_take_it(gpu, tmp_path):
+def test_gpu_is_offered_but_auto_does_not_choose_it(gpu, tmp_path):
     [offer, absent] = engines.find("openvino").offers()
     assert (offer.option, offer.usable, "fp32" in offer.precisions) == ("--device gpu", True, True)
     assert (absent.option, absent.usable) == ("--device npu", False)
@@ -186,7 +186,7 @@ def test_a_precision_that_the_device_does_not_list_is_refused(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("precision", "hint", "told", "said"),
+    ("precision", "hint", "actual", "note"),
     [
         ("fp32", "f32", "f32", ""),
         ("fp32", "f32", "f16", "fp32 was requested, but OpenVINO on Arc runs fp16"),
@@ -195,18 +195,18 @@ def test_a_precision_that_the_device_does_not_list_is_refused(gpu, monkeypatch):
         ("fp16", "f16", None, "does not report in which types Arc computes"),
     ],
 )
-def test_the_executed_type_is_read_back(precision, hint, told, said):
+def test_the_executed_type_is_read_back(precision, hint, actual, note):
     def unsupported():
         raise RuntimeError("not supported")
 
-    told_type = SimpleNamespace(get_type_name=(lambda: told) if told else unsupported)
-    facts = {"EXECUTION_DEVICES": ["GPU.1"], "INFERENCE_PRECISION_HINT": told_type}
+    actual_type = SimpleNamespace(get_type_name=(lambda: actual) if actual else unsupported)
+    facts = {"EXECUTION_DEVICES": ["GPU.1"], "INFERENCE_PRECISION_HINT": actual_type}
     model = SimpleNamespace(get_property=facts.get, get_runtime_model=unsupported)
     target = devices.Target("gpu:1", "GPU.1", "GPU.1", "Arc")
-    wanted = compiling.Compilation(SimpleNamespace(details={}), target, hint, set(), 2, 1)
-    first, *rest = compiling.notes_of(model, wanted, precision)
+    compilation = compiling.Compilation(SimpleNamespace(details={}), target, hint, set(), 2, 1)
+    first, *rest = compiling.notes_of(model, compilation, precision)
     assert first.endswith("GPU.1 runs on GPU.1, Arc")
-    assert [bool(engines.re.search(said, note)) for note in rest] == [True] * (said != "")
+    assert [bool(engines.re.search(note, line)) for line in rest] == [True] * (note != "")
 
 
 @pytest.mark.parametrize("kind", ["gpu", "npu"])
@@ -222,11 +222,11 @@ def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
     (place / "class").write_text(f"{about.pci}0000\n")
     assert about.module in hardware.why_missing(kind)
     file = tmp_path / "dev" / about.files.replace("*", "0")
-    shown = tmp_path / "sys/class" / about.sys_class / file.name
-    for path in (file.parent, shown):
+    link = tmp_path / "sys/class" / about.sys_class / file.name
+    for path in (file.parent, link):
         path.mkdir(parents=True)
     file.touch()
-    (shown / "device").symlink_to(place)
+    (link / "device").symlink_to(place)
     assert f"finds no driver for it; install {about.packages}" in hardware.why_missing(kind)
     assert f"--device {kind}" in devices.unused_device()
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -245,13 +245,13 @@ def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
         ("openvino", "cuda:0", EngineError, "not run on cuda; it runs on cpu, gpu, npu; .* ort or"),
     ],
 )
-def test_a_device_of_another_program_or_engine_is_answered(name, device, error, message):
+def test_device_of_another_program_or_engine_gets_advice(name, device, error, message):
     with pytest.raises(error, match=message):
         engines.graph_wanted(name, "fp32", device)
 
 
 @pytest.mark.slow
-def test_a_run_and_its_page_name_the_device(gpu, tmp_path):
+def test_run_and_report_name_the_device(gpu, tmp_path):
     flags = {"device": "gpu", "engine": "openvino", "precision": "fp32", "frames": 3}
     where = {"output": f"{tmp_path}/", "run_dir": f"{tmp_path}/run", "engines_dir": f"{tmp_path}/e"}
     config = resolve_config(None, {**flags, **where, "no_video": True})
@@ -260,5 +260,5 @@ def test_a_run_and_its_page_name_the_device(gpu, tmp_path):
     name = session.document.device_name
     assert (session.document.device, name != "") == ("gpu", True)
     assert list(tmp_path.glob("e/street-*-openvino-fp32-*.blob"))
-    assert "openvino fp32 on gpu" in str(_rates(session.document))
+    assert "openvino fp32 on gpu" in str(_rates_line(session.document))
     assert f"network on gpu {name}" in page(session).decode()

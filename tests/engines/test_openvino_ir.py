@@ -1,4 +1,4 @@
-"""OpenVINO IR: a folder as Ultralytics writes it, read and run by engine openvino alone."""
+"""OpenVINO IR, such as the folder that Ultralytics writes: only engine openvino runs it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GREEN = [("green", 0.8, box) for box in BOTH]
 def write(
     folder: Path, export: exports.Export, *, half: bool = False, text: str = METADATA
 ) -> Path:
-    """``NAME_openvino_model/`` with NAME.xml, NAME.bin and, with a text, metadata.yaml."""
+    """Write ``NAME_openvino_model/`` with NAME.xml, NAME.bin and, with a text, metadata.yaml."""
     inside = folder / "yolov8n_openvino_model"
     inside.mkdir()
     convert(export, inside / "yolov8n.xml", half=half)
@@ -59,7 +59,7 @@ def convert(
     info: Mapping[str, object] = MappingProxyType({}),
     half: bool = False,
 ) -> Path:
-    """``prepare``: what is put into the file before its input. ``info``: its model_info."""
+    """Write an IR. ``prepare`` adds preprocessing to it. ``info``: its model_info."""
     import openvino
 
     model = openvino.convert_model(export.save(path.with_suffix(".onnx"), None))
@@ -89,26 +89,26 @@ def found_in(model: Path, **options) -> list:
     ]
 
 
-OF_OPEN_LENGTH = ("yolov7-nms", "yolov8-padded")
+OPEN_LENGTH = ("yolov7-nms", "yolov8-padded")
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
-def test_an_ir_is_recognised_as_the_onnx_file_that_it_was_made_from(tmp_path, case):
-    name, make, family, layout, wanted = case
+def test_ir_is_recognised_like_its_onnx_file(tmp_path, case):
+    name, make, family, layout, expected = case
     path = convert(make(), tmp_path / f"{name}.xml")
     (tmp_path / "metadata.yaml").write_text(METADATA.split("\n", 1)[1])
-    if name in OF_OPEN_LENGTH:
+    if name in OPEN_LENGTH:
         with pytest.raises(ModelError, match="depends on the picture; export it without NMS"):
             open_network(str(path))
         return
     network = open_network(str(path))
     assert (network.family, network.details["layout"]) == (family, layout)
     assert sorted(found_in(path)) == sorted(
-        (name, round(score, 2), box) for name, score, box in wanted
+        (name, round(score, 2), box) for name, score, box in expected
     )
 
 
-def test_the_metadata_may_say_that_as_many_rows_as_cells_are_final(tmp_path):
+def test_metadata_marks_rows_as_final(tmp_path):
     export = exports.finished(batch=1, count=exports.CELLS)
     folder = write(tmp_path, export, text=METADATA.replace("nms: false", "nms: true"))
     assert found_in(folder) == [("blue", 0.6, BOTH[0])] * 2
@@ -132,7 +132,7 @@ def varied(form: str) -> exports.Export:
 
 @pytest.mark.parametrize("form", ["dynamic", "half", "int8"])
 def test_rows_without_a_name_equal_a_plain_decode(tmp_path, form):
-    """Ultralytics writes YOLO11, YOLOv10 and YOLO26 so, NNCF its INT8."""
+    """Ultralytics writes YOLO11, YOLOv10 and YOLO26 like this, and NNCF its INT8 files."""
     import openvino
 
     folder = write(tmp_path, varied(form), half=form == "half")
@@ -149,44 +149,44 @@ def test_rows_without_a_name_equal_a_plain_decode(tmp_path, form):
     ((rows,),) = openvino.compile_model(model, "CPU", exact)(pixels).values()
     (x, y, w, h), scores = rows[:4], rows[4:]
     corners = np.clip([x - w / 2, y - h / 2, x + w / 2, y + h / 2], 0, SIDE)
-    wanted = np.stack([*corners, scores.max(0), scores.argmax(0)], axis=1)[scores.max(0) >= 0.5]
-    assert len(wanted) > 10
-    assert len(set(wanted[:, 5])) > 1
+    expected = np.stack([*corners, scores.max(0), scores.argmax(0)], axis=1)[scores.max(0) >= 0.5]
+    assert len(expected) > 10
+    assert len(set(expected[:, 5])) > 1
     with Detector(str(folder), conf=0.5, iou=1.0, max_det=100) as detector:
         found = detector(image)
     ours = np.column_stack([found.boxes, found.scores, found.class_ids])
-    assert np.allclose(sorted(ours.tolist()), sorted(wanted.tolist()), atol=0.02)
+    assert np.allclose(sorted(ours.tolist()), sorted(expected.tolist()), atol=0.02)
 
 
-def _bytes_bgr(given) -> None:  # as OpenVINO's documentation teaches
-    given.tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
-    given.tensor().set_color_format(ColorFormat.BGR)
-    given.preprocess().convert_element_type(Type.f32).convert_color(ColorFormat.RGB).scale(255.0)
+def _bytes_bgr(pixels) -> None:  # as OpenVINO's documentation teaches
+    pixels.tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
+    pixels.tensor().set_color_format(ColorFormat.BGR)
+    pixels.preprocess().convert_element_type(Type.f32).convert_color(ColorFormat.RGB).scale(255.0)
 
 
-def _planar_bytes(given) -> None:
-    given.tensor().set_element_type(Type.u8)
-    given.preprocess().convert_element_type(Type.f32).scale(255.0)
+def _planar_bytes(pixels) -> None:
+    pixels.tensor().set_element_type(Type.u8)
+    pixels.preprocess().convert_element_type(Type.f32).scale(255.0)
 
 
-def _turned(given) -> None:
-    given.preprocess().reverse_channels().scale(255.0)
+def _reversed(pixels) -> None:
+    pixels.preprocess().reverse_channels().scale(255.0)
 
 
 INSIDE = {
     "bytes, BGR": _bytes_bgr,
     "bytes, planar": _planar_bytes,
-    "0..255": lambda given: given.preprocess().scale(255.0),
-    "turned": _turned,
-    "only turned": lambda given: given.preprocess().reverse_channels(),
-    "mean and scale": lambda given: given.preprocess().mean([0.0] * 3).scale([255.0] * 3),
-    "last axis": lambda given: given.tensor().set_layout(Layout("NHWC")),
+    "0..255": lambda pixels: pixels.preprocess().scale(255.0),
+    "reversed": _reversed,
+    "only reversed": lambda pixels: pixels.preprocess().reverse_channels(),
+    "mean and scale": lambda pixels: pixels.preprocess().mean([0.0] * 3).scale([255.0] * 3),
+    "last axis": lambda pixels: pixels.tensor().set_layout(Layout("NHWC")),
 }
 
 
 @pytest.mark.parametrize("case", INSIDE)
 @pytest.mark.parametrize("folds", [False, True])
-def test_preprocessing_inside_is_not_done_again(tmp_path, case, folds):
+def test_preprocessing_in_the_file_is_not_repeated(tmp_path, case, folds):
     """``folds``: OpenVINO moves it into the weights of a first convolution."""
     export = exports.anchor_free(pixels="convolved" if folds else "")
     path = convert(export, tmp_path / "yolov8n.xml", INSIDE[case])
@@ -198,8 +198,8 @@ def test_preprocessing_inside_is_not_done_again(tmp_path, case, folds):
     assert found_in(path, describe=str(description)) == GREEN
 
 
-def test_weights_for_other_pixels_are_refused_with_a_description_that_runs(tmp_path):
-    """As an earlier Model Optimizer folded a scale: nothing in the file says so."""
+def test_weights_for_0_to_255_are_refused_unless_described(tmp_path):
+    """Older Model Optimizers folded the scale into the weights, and nothing in the file says so."""
     export = exports.anchor_free(pixels="convolved", scale=1 / 255)
     path = convert(export, tmp_path / "yolov8n.xml")
     names = tmp_path / "yolov8n.names"
@@ -211,7 +211,7 @@ def test_weights_for_other_pixels_are_refused_with_a_description_that_runs(tmp_p
         assert "detect-video models describe" in ended.stderr
     done = detect_video("models", "describe", "yolov8n.xml", "-o", "d.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    description = tmp_path / "d.yaml"  # a user corrects its guesses
+    description = tmp_path / "d.yaml"  # correct a guess, as a user would
     description.write_text(description.read_text().replace("form: xyxy", "form: cxcywh"))
     assert found_in(path, describe=str(description)) == GREEN
 
@@ -230,7 +230,7 @@ MODEL_INFO = {
     ("more", "colour"),
     [({}, COLOUR), ({"reverse_input_channels": False}, COLOUR[::-1]), ({"pad_value": "x"}, COLOUR)],
 )
-def test_the_model_info_inside_names_classes_and_pixels(tmp_path, more, colour):
+def test_model_info_states_classes_and_pixels(tmp_path, more, colour):
     path = convert(exports.anchor_free(), tmp_path / "m.xml", info=MODEL_INFO | more)
     network = open_network(str(path))
     assert network.names == ("red", "dark green", "blue")
@@ -241,14 +241,14 @@ def test_the_model_info_inside_names_classes_and_pixels(tmp_path, more, colour):
     assert {found.name(at) for at in range(len(found))} == {"dark green"}
 
 
-def test_a_mean_of_the_model_info_may_be_zero_in_a_channel():
+def test_mean_in_the_model_info_may_be_zero_in_a_channel():
     found = stated_input({"mean_values": "9 0 7", "scale_values": "255"})
     assert (found["mean"], found["deviation"]) == ((9.0, 0.0, 7.0), (255.0,) * 3)
     assert stated_input({"scale_values": "1 0 1"}) == stated_input({"mean_values": "nan"}) == {}
 
 
 @pytest.mark.parametrize("decode", [False, True])
-def test_yolox_takes_blue_green_red_of_0_to_255_and_may_be_raw(tmp_path, decode):
+def test_yolox_gets_bgr_pixels_of_0_to_255(tmp_path, decode):
     names = tmp_path / "m.names"
     names.write_text("blue\ngreen\nred\n")
     path = convert(exports.yolox(decode), tmp_path / "m.xml")
@@ -260,7 +260,7 @@ def test_yolox_takes_blue_green_red_of_0_to_255_and_may_be_raw(tmp_path, decode)
         assert found == detect(onnx, bright(), **options)
 
 
-def test_an_ssd_of_open_model_zoo_runs_and_its_description_too(tmp_path):
+def test_open_model_zoo_ssd_runs_with_and_without_description(tmp_path):
     path = tmp_path / "person-detection-retail.xml"
     write_ssd(path)
     image = np.zeros((96, 192, 3), np.uint8)
@@ -272,11 +272,11 @@ def test_an_ssd_of_open_model_zoo_runs_and_its_description_too(tmp_path):
         with Detector(str(path), **options) as detector:
             found = detector(image)
         assert np.allclose(found.boxes, [[32, 32, 64, 48]], atol=1e-3)
-        assert found.class_ids.tolist() == [0]  # number 1 of the file: its 0 is the background
+        assert found.class_ids.tolist() == [0], "class 1 of the file, whose 0 is the background"
 
 
 def write_ssd(path: Path) -> None:
-    """A cell of 16 pixels is a box; its score is how much more red than blue it has (BGR)."""
+    """Write an SSD whose boxes are cells of 16 pixels, scored by red minus blue of a BGR input."""
     import openvino
     from openvino import opset8 as op
 
@@ -322,7 +322,7 @@ def test_xml_path_opens_and_dynamic_sizes_come_from_metadata(tmp_path):
     assert np.allclose(scores, [np.divide(COLOUR, 255), [0, 0, 1], np.divide(COLOUR, 255)])
 
 
-def test_a_list_of_six_columns_that_nothing_explains_is_refused(tmp_path):
+def test_list_of_six_unexplained_columns_is_refused(tmp_path):
     """SSD's and PaddleDetection's lists are as wide as YOLOv10's; ONNX files are refused alike."""
     from openvino import convert_model, save_model
 
@@ -338,7 +338,7 @@ def test_a_list_of_six_columns_that_nothing_explains_is_refused(tmp_path):
     assert network.names == ("red", "green", "blue")
 
 
-def test_metadata_that_proves_its_rows_spares_the_probe(tmp_path, monkeypatch):
+def test_rows_proved_by_metadata_are_not_probed(tmp_path, monkeypatch):
     from detector.core import engines
 
     def never(*_: object) -> None:
@@ -349,8 +349,8 @@ def test_metadata_that_proves_its_rows_spares_the_probe(tmp_path, monkeypatch):
     assert open_network(str(folder)).names == ("red", "green", "blue")
 
 
-def test_a_run_of_an_ir_that_is_read_wrongly_says_how_to_describe_it(tmp_path):
-    """The user's names are taken at their word where the probe shows nothing."""
+def test_misread_ir_error_says_how_to_describe_it(tmp_path):
+    """The probe shows nothing, so the user's wrong names are noticed only in the run."""
     export = rows_of_six("bsc")
     folder = write(tmp_path, export, text="")
     names = tmp_path / "two.names"
@@ -370,7 +370,7 @@ def _other_weights(folder: Path) -> None:
     (folder / "yolov8n.bin").write_bytes(b"short")
 
 
-def _text(folder: Path) -> None:
+def _no_xml(folder: Path) -> None:
     (folder / "yolov8n.xml").write_text("junk")
 
 
@@ -387,28 +387,28 @@ def _no_yaml(folder: Path) -> None:
     (folder / "metadata.yaml").write_text("names: {0: [\n")
 
 
-def _two(folder: Path) -> None:
+def _two_models(folder: Path) -> None:
     shutil.copy(folder / "yolov8n.xml", folder / "other.xml")
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (_no_weights, "yolov8n.bin"),
         (_other_weights, "damaged"),
-        (_text, "not an OpenVINO IR"),
+        (_no_xml, "not an OpenVINO IR"),
         (_half_an_xml, "damaged"),
         (_another_task, "segment"),
         (_no_yaml, "metadata.yaml"),
-        (_two, "2 models: other.xml, yolov8n.xml"),
+        (_two_models, "2 models: other.xml, yolov8n.xml"),
     ],
 )
-def test_what_is_wrong_is_one_line(tmp_path, damage, said):
+def test_damaged_folder_is_refused_in_one_line(tmp_path, damage, message):
     folder = write(tmp_path, exports.anchor_free())
     damage(folder)
     with pytest.raises(ModelError) as caught:
         open_network(str(folder))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Q/DQ pairs that OpenVINO gets and that it does not."""
+"""Q/DQ pairs that we keep for OpenVINO, and those that we remove."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import pytest
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.openvino.pairs import remove_needless_pairs
-from tests.engines.quantised import pictures, quantised, small_network
+from tests.engines.quantised import pictures, quantised, run_as_written, small_network
 from tests.networks import need_engine
 
 INPUT, WIDE = [1, 8, 4, 4], [1, 16, 4, 4]
 
 
-def graph_of(*nodes, outputs=("y",), shape=INPUT, **constants):
-    """x float32 [1, 8, 4, 4]; steps "fine" (0.5, 3) and "coarse" (0.75, 3)."""
+def graph_of(*nodes, outputs=("y",), shape=INPUT):
+    """Return a model of the input x, float32 [1, 8, 4, 4], with constants for its pairs: scales
+    "fine" and "coarse", zero point "three"."""
     from onnx import TensorProto, helper, numpy_helper
 
     values = {
@@ -55,20 +56,13 @@ def pair(given, scale="fine", zero="three", name=""):
     ]
 
 
-def left(*nodes, **rest):
+def remaining(*nodes, **rest):
+    """Return the tensors that are still quantised, and the graph."""
     from onnx import checker
 
     after = remove_needless_pairs(graph_of(*nodes, **rest))
     checker.check_model(after, full_check=True)
-    return [made.input[0] for made in after.graph.node if made.op_type == "QuantizeLinear"], after
-
-
-def plainly(model, given):
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, given)[0]
+    return [node.input[0] for node in after.graph.node if node.op_type == "QuantizeLinear"], after
 
 
 POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
@@ -82,26 +76,25 @@ POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
         ("coarse", "three", ["x", "pooled"]),
     ],
 )
-def test_behind_what_moves_values_a_pair_stays_only_if_it_has_other_steps(scale, zero, expected):
+def test_pair_after_a_pooling_is_kept_only_with_another_scale(scale, zero, expected):
     nodes = [
         pair("x"),
         node("MaxPool", ["x_dq"], "pooled", **POOL),
         pair("pooled", scale, zero, "y"),
     ]
     nodes.append(node("Identity", ["y"], "z"))
-    found, after = left(*nodes, outputs=("z",))
-    assert found == expected
-    given = {"x": np.random.default_rng(0).normal(0, 40, INPUT).astype(np.float32)}
-    np.testing.assert_array_equal(
-        plainly(after, given), plainly(graph_of(*nodes, outputs=("z",)), given)
-    )
+    quantised_tensors, after = remaining(*nodes, outputs=("z",))
+    assert quantised_tensors == expected
+    x = np.random.default_rng(0).normal(0, 40, INPUT).astype(np.float32)
+    before = graph_of(*nodes, outputs=("z",))
+    np.testing.assert_array_equal(run_as_written(after, x), run_as_written(before, x))
 
 
 @pytest.mark.parametrize(
     ("second", "expected"), [("fine", ["x", "r"]), ("coarse", ["x", "r", "joined"])]
 )
-def test_a_concat_moves_values_if_all_of_them_had_the_steps(second, expected):
-    found, _ = left(
+def test_pair_after_concat_is_kept_unless_all_inputs_have_its_scale(second, expected):
+    quantised_tensors, _ = remaining(
         pair("x"),
         node("Relu", ["x"], "r"),
         pair("r", second),
@@ -110,33 +103,31 @@ def test_a_concat_moves_values_if_all_of_them_had_the_steps(second, expected):
         node("Identity", ["j"], "y"),
         shape=WIDE,
     )
-    assert found == expected
+    assert quantised_tensors == expected
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("nearest", ["x"]), ("linear", ["x", "wide"])])
-def test_resize_only_moves_values_if_it_takes_the_nearest(mode, expected):
+def test_pair_after_resize_is_kept_unless_it_takes_the_nearest(mode, expected):
     from onnx import TensorProto, helper
 
     sizes = helper.make_tensor("sizes", TensorProto.INT64, [4], INPUT)
-    found, _ = left(
+    quantised_tensors, _ = remaining(
         pair("x"),
         node("Constant", [], "to", value=sizes),
         node("Resize", ["x_dq", "", "", "to"], "wide", mode=mode),
         pair("wide", name="w"),
         node("Identity", ["w"], "y"),
     )
-    assert found == expected
+    assert quantised_tensors == expected
 
 
 def conv(given, made):
     return node("Conv", [given, "weight"], made)
 
 
-def test_a_kernel_ends_where_its_elementwise_work_does():
-    """SiLU is two nodes: neither the convolution's pair stays, nor that in between; what the next
-    one reads does.
-    """
-    found, after = left(
+def test_pairs_between_a_convolution_and_its_activation_are_removed():
+    """SiLU is two nodes: only the pair that the next convolution reads is kept."""
+    quantised_tensors, after = remaining(
         pair("x"),
         conv("x_dq", "c"),
         pair("c"),
@@ -147,12 +138,12 @@ def test_a_kernel_ends_where_its_elementwise_work_does():
         conv("m_dq", "d"),
         pair("d", name="y"),
     )
-    assert found == ["x", "m", "d"]
+    assert quantised_tensors == ["x", "m", "d"]
     assert [list(made.input) for made in after.graph.node if made.op_type == "Mul"] == [["c", "s"]]
 
 
-def test_what_a_convolution_reads_too_stays():
-    found, _ = left(
+def test_pair_that_a_convolution_reads_is_kept():
+    quantised_tensors, _ = remaining(
         pair("x"),
         conv("x_dq", "c"),
         pair("c"),
@@ -163,17 +154,17 @@ def test_what_a_convolution_reads_too_stays():
         node("Add", ["r_dq", "d_dq"], "sum"),
         pair("sum", name="y"),
     )
-    assert found == ["x", "c", "sum"]
+    assert quantised_tensors == ["x", "c", "sum"]
 
 
 def test_weight_pairs_and_graph_outputs_are_kept():
     nodes = [pair("x"), conv("x_dq", "c"), pair("c", name="out"), node("Relu", ["out"], "y")]
-    found, after = left(*nodes, outputs=("out", "y"))
-    assert found == ["x", "c"]
+    quantised_tensors, after = remaining(*nodes, outputs=("out", "y"))
+    assert quantised_tensors == ["x", "c"]
     assert len(after.graph.node) == len(graph_of(*nodes).graph.node)
 
 
-def test_openvino_runs_a_convolution_and_its_activation_as_one(tmp_path):
+def test_openvino_fuses_a_convolution_and_its_activation(tmp_path):
     need_engine("openvino")
     network = small_network(tmp_path)
     int8 = quantised(network, tmp_path)
@@ -181,9 +172,7 @@ def test_openvino_runs_a_convolution_and_its_activation_as_one(tmp_path):
         layers = engine.execution()
         engine.requests[0].slot[:] = pictures(network, 9)
         engine.requests[0].infer(1)
-    for name in (
-        "0",
-        "4",
-    ):  # Relu, which "1" has, goes away altogether: u8 has nothing below its zero
+    # Not "1": OpenVINO removes its Relu, since u8 holds nothing below its zero.
+    for name in ("0", "4"):
         [layer] = [layer for layer in layers if f"{name}.conv" in layer.nodes]
         assert f"{name}.act" in layer.nodes

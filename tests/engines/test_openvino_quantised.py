@@ -1,4 +1,4 @@
-"""Files that others quantised, on OpenVINO."""
+"""Files quantised by other tools, on OpenVINO."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.openvino import quantised as room
+from detector.core.engines.openvino import quantised as openvino_quantised
 from detector.core.errors import EngineError
-from tests.engines.quantised import pictures, quantised, small_network
-from tests.engines.test_openvino_pairs import plainly
+from tests.engines.quantised import pictures, quantised, run_as_written, small_network
 from tests.networks import need_engine
 
 KINDS = ("QInt8", "QUInt8", "QInt16", "QUInt16")
@@ -38,18 +37,20 @@ def types(model, operator):
 
 
 @pytest.mark.parametrize("activations", KINDS)
-def test_signed_bytes_become_unsigned_and_no_value_changes(activations, tmp_path):
+def test_signed_bytes_become_unsigned_without_changing_values(activations, tmp_path):
     from onnx import TensorProto, checker
 
     network = foreign(tmp_path, activations)
-    given, after = {"images": pictures(network, 9)}, room.unsign(network.graph)
+    inputs, after = pictures(network, 9), openvino_quantised.unsign(network.graph)
     checker.check_model(after, full_check=True)
-    np.testing.assert_array_equal(plainly(after, given), plainly(network.graph, given))
+    np.testing.assert_array_equal(
+        run_as_written(after, inputs), run_as_written(network.graph, inputs)
+    )
     assert TensorProto.INT8 not in types(after, "QuantizeLinear")
     assert TensorProto.INT8 in types(after, "DequantizeLinear")  # weights are unchanged
 
 
-def test_what_does_not_end_in_a_pair_stays_signed():
+def test_quantisation_without_a_pair_stays_signed():
     from onnx import TensorProto, helper, numpy_helper
 
     nodes = [
@@ -63,35 +64,37 @@ def test_what_does_not_end_in_a_pair_stays_signed():
         numpy_helper.from_array(np.int8(-3), "zero"),
     ]
     model = helper.make_model(helper.make_graph(nodes, "g", info[:1], info[1:], constants))
-    assert list(room.unsign(model).graph.node) == nodes
+    assert list(openvino_quantised.unsign(model).graph.node) == nodes
 
 
 @pytest.mark.parametrize("activations", KINDS)
-def test_in_float_only_the_rounding_is_gone(activations, tmp_path):
+def test_in_float_removes_only_the_rounding(activations, tmp_path):
     network = foreign(tmp_path, activations)
-    given, after = {"images": pictures(network, 9)}, room.in_float(network.graph)
-    expected = plainly(network.graph, given)
-    assert np.abs(plainly(after, given) - expected).max() < 0.05 * np.abs(expected).max()
+    inputs, after = pictures(network, 9), openvino_quantised.in_float(network.graph)
+    expected = run_as_written(network.graph, inputs)
+    assert np.abs(run_as_written(after, inputs) - expected).max() < 0.05 * np.abs(expected).max()
     assert not [node for node in after.graph.node if "Linear" in node.op_type]
 
 
 @pytest.mark.parametrize("activations", KINDS)
-def test_it_computes_what_onnx_runtime_does(activations, tmp_path):
+def test_results_agree_with_onnx_runtime(activations, tmp_path):
     """Compile several times: the failures here are random."""
     network = foreign(tmp_path, activations)
-    assert room.is_wide(network.graph) == activations.endswith("16")
+    assert openvino_quantised.is_wide(network.graph) == activations.endswith("16")
     expected, _ = run("ort", network)
     for _ in range(4):
-        found, notes = run("openvino", network, requests=2)
-        assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
-        assert any("computes in float" in note for note in notes) == room.is_wide(network.graph)
+        output, notes = run("openvino", network, requests=2)
+        assert np.abs(output - expected).max() < 0.05 * np.abs(expected).max()
+        assert any("computes in float" in note for note in notes) == openvino_quantised.is_wide(
+            network.graph
+        )
 
 
 def spoil(model):
     """Make all scores nearly 0, as a misread Concat does."""
     from onnx import numpy_helper
 
-    spoiled = room.in_float(model)
+    spoiled = openvino_quantised.in_float(model)
     last = [node for node in spoiled.graph.node if node.op_type == "Conv"][-1]
     for tensor in spoiled.graph.initializer:
         if tensor.name == last.input[2]:
@@ -100,18 +103,18 @@ def spoil(model):
     return spoiled
 
 
-def test_a_graph_that_openvino_misreads_runs_in_float_and_a_note_says_so(monkeypatch, tmp_path):
+def test_misread_graph_runs_in_float_with_a_note(monkeypatch, tmp_path):
     network = foreign(tmp_path)
     expected, _ = run("ort", network)
-    monkeypatch.setattr(room, "unsign", spoil)
-    found, notes = run("openvino", network, requests=2)
-    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    monkeypatch.setattr(openvino_quantised, "unsign", spoil)
+    output, notes = run("openvino", network, requests=2)
+    assert np.abs(output - expected).max() < 0.05 * np.abs(expected).max()
     assert [note for note in notes if "computes in float; --engine ort" in note]
 
 
-def test_one_that_it_misreads_in_float_too_is_refused(monkeypatch, tmp_path):
+def test_graph_misread_in_float_too_is_refused(monkeypatch, tmp_path):
     spoiled = spoil(foreign(tmp_path).graph)
-    monkeypatch.setattr(room, "unsign", lambda model: spoiled)
-    monkeypatch.setattr(room, "in_float", lambda model: spoiled)
+    monkeypatch.setattr(openvino_quantised, "unsign", lambda model: spoiled)
+    monkeypatch.setattr(openvino_quantised, "in_float", lambda model: spoiled)
     with pytest.raises(EngineError, match="than ONNX Runtime; use --engine ort"):
         run("openvino", foreign(tmp_path))

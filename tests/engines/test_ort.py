@@ -1,4 +1,4 @@
-"""Promises that only ONNX Runtime's engine makes."""
+"""Behaviour that only ONNX Runtime's engine has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_net
 from tests.known_answers import plus_one, run_once
 
 
-def test_threads_are_what_was_asked_for():
+def test_threads_are_as_requested():
     with engines.open("ort", plus_one(), EngineOptions(threads=1)) as engine:
         assert engine.threads == 1
 
@@ -27,7 +27,7 @@ def test_requests_at_once_fill_the_cores_of_a_cpu(monkeypatch, options, at_once)
     assert engines.find("ort").best_concurrency(options) == at_once
 
 
-# --- what really ran ----------
+# --- executed layers ----------
 
 
 def execution(network, precision="fp32") -> tuple[dict[str, str], list[str]]:
@@ -45,17 +45,17 @@ def execution(network, precision="fp32") -> tuple[dict[str, str], list[str]]:
 
 def test_every_node_is_in_one_layer(tmp_path):
     network = small_network(tmp_path)
-    found, listed = execution(network)
+    precisions, listed = execution(network)
     assert sorted(listed) == sorted(node.name for node in network.graph.graph.node)
-    assert {found[name] for name in CONVOLUTIONS} == {"fp32"}
+    assert {precisions[name] for name in CONVOLUTIONS} == {"fp32"}
 
 
 @pytest.mark.parametrize("keep", [(), ("4.conv",), ("0.conv", "1.conv"), tuple(CONVOLUTIONS)])
-def test_int8_tells_what_stayed_float(tmp_path, keep):
+def test_int8_reports_float_convolutions(tmp_path, keep):
     network = small_network(tmp_path)
     int8 = quantised(network, tmp_path, keep=keep)
-    found, listed = execution(int8, "int8")
-    assert {name: found[name] for name in CONVOLUTIONS} == {
+    precisions, listed = execution(int8, "int8")
+    assert {name: precisions[name] for name in CONVOLUTIONS} == {
         name: "fp32" if name in keep else "int8" for name in CONVOLUTIONS
     }
     assert len(listed) == len(set(listed))
@@ -63,9 +63,9 @@ def test_int8_tells_what_stayed_float(tmp_path, keep):
 
 def test_int8_runs_the_quantised_graph(tmp_path):
     network = small_network(tmp_path)
-    [wanted] = run_once(network, pictures(network, 9))
+    [expected] = run_once(network, pictures(network, 9))
     [output] = run_once(quantised(network, tmp_path), pictures(network, 9))
-    assert 0 < np.abs(output - wanted).mean() < 0.03 * np.abs(wanted).max()
+    assert 0 < np.abs(output - expected).mean() < 0.03 * np.abs(expected).max()
 
 
 # --- devices ----------
@@ -96,7 +96,7 @@ def without_cuda(monkeypatch):
         ("bf16", "auto", "cannot run bf16; it runs fp32, tf32, fp16, int8; for bf16 use --engine "),
     ],
 )
-def test_a_precision_that_would_be_another_is_refused(without_cuda, precision, device, reason):
+def test_precision_that_would_not_be_executed_is_refused(without_cuda, precision, device, reason):
     with pytest.raises(EngineError, match=reason):
         engines.graph_wanted("ort", precision, device)
 
@@ -106,18 +106,18 @@ def test_int8_on_a_gpu_is_refused(with_cuda):
         engines.graph_wanted("ort", "int8", "cuda")
 
 
-def test_a_gpu_runs_the_fp16_graph_and_tf32_the_fp32_one(with_cuda):
+def test_graph_of_each_precision_on_a_gpu(with_cuda):
     assert engines.graph_wanted("ort", "fp16", "auto") == "fp16"
     assert engines.graph_wanted("ort", "tf32", "cuda:1") == "fp32"
     assert engines.graph_wanted("ort", "int8", "auto") == "int8-u8"
 
 
-def test_a_gpu_that_was_asked_for_is_not_replaced(without_cuda):
+def test_requested_gpu_is_not_replaced_by_the_cpu(without_cuda):
     with pytest.raises(EngineError, match="--device cuda:1"):
         engines.open("ort", plus_one(), EngineOptions(device="cuda:1"))
 
 
-def test_auto_without_cuda_says_so_only_beside_a_gpu(without_cuda, monkeypatch, tmp_path):
+def test_auto_notes_missing_cuda_only_if_there_is_a_gpu(without_cuda, monkeypatch, tmp_path):
     for driver, notes in ((tmp_path, 1), (tmp_path / "none", 0)):
         monkeypatch.setattr(ort, "NVIDIA_DRIVER", driver)
         with engines.open("ort", plus_one(), EngineOptions()) as engine:
@@ -128,8 +128,8 @@ def test_auto_without_cuda_says_so_only_beside_a_gpu(without_cuda, monkeypatch, 
         assert engine.notes == []
 
 
-def session_that(monkeypatch, providers_of):
-    """``providers_of(wanted)``: what a session answers that it got; or it raises."""
+def patch_session(monkeypatch, providers_of):
+    """Let sessions report the providers ``providers_of(requested)``, or fail if it raises."""
     real = onnxruntime.InferenceSession
 
     def session(source, settings, providers, enable_fallback, disabled_optimizers):
@@ -156,8 +156,8 @@ def raising(names):
         (raising, "CUDA failure 35: driver is insufficient"),
     ],
 )
-def test_cuda_that_fails_is_an_error_or_said_in_a_note(with_cuda, monkeypatch, answer, message):
-    session_that(monkeypatch, answer)
+def test_failing_cuda_is_an_error_or_a_note(with_cuda, monkeypatch, answer, message):
+    patch_session(monkeypatch, answer)
     with engines.open("ort", plus_one(), EngineOptions(device="auto")) as engine:
         assert engine.device == "cpu"
         [note] = engine.notes
@@ -169,24 +169,24 @@ def test_cuda_that_fails_is_an_error_or_said_in_a_note(with_cuda, monkeypatch, a
             engines.open("ort", plus_one(), options)
 
 
-class OnTheGpu:
-    """Stands for an OrtValue: memory of its own, filled by update_inplace only."""
+class FakeOrtValue:
+    """An OrtValue with its own memory, which only update_inplace fills."""
 
-    made: list[OnTheGpu] = []  # noqa: RUF012
+    instances: list[FakeOrtValue] = []  # noqa: RUF012
 
     def __init__(self, slot, device, index):
         self.memory, self.device = slot.copy(), (device, index)
-        self.made.append(self)
+        self.instances.append(self)
 
     def update_inplace(self, slot):
         self.memory[:] = slot
 
 
-def test_on_a_gpu_each_request_uploads_its_own_slot_before_it_runs(with_cuda, monkeypatch):
+def test_gpu_request_uploads_its_own_slot_before_it_runs(with_cuda, monkeypatch):
     """Replace session and memory: the network reads what was uploaded, not the slot."""
-    session_that(monkeypatch, lambda names: names)
-    monkeypatch.setattr(OnTheGpu, "made", [])
-    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", OnTheGpu)
+    patch_session(monkeypatch, lambda names: names)
+    monkeypatch.setattr(FakeOrtValue, "instances", [])
+    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", FakeOrtValue)
 
     def bind(binding, name, value):
         memory = value.memory
@@ -198,12 +198,12 @@ def test_on_a_gpu_each_request_uploads_its_own_slot_before_it_runs(with_cuda, mo
         first, second = engine.requests
         first.slot[:], second.slot[:] = 7, 9
         answers = [request.infer(1)[0].max() for request in (second, first)]
-        assert [value.device for value in OnTheGpu.made] == [("cuda", 3)] * 2
+        assert [value.device for value in FakeOrtValue.instances] == [("cuda", 3)] * 2
     assert answers == [10, 8]
 
 
 @pytest.mark.parametrize(("precision", "tf32"), [("fp32", 0), ("tf32", 1), ("fp16", 0)])
-def test_tf32_is_never_the_providers_silent_default(precision, tf32):
+def test_tf32_is_always_set_explicitly(precision, tf32):
     [(name, settings), last] = ort._providers("cuda:2", precision)
     assert (name, last) == ("CUDAExecutionProvider", "CPUExecutionProvider")
     assert settings == {"device_id": 2, "use_tf32": tf32}

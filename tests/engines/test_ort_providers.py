@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers, as far as this build and this machine have them."""
+"""ONNX Runtime's execution providers that this build and this machine have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ since_1_24 = pytest.mark.skipif(
     not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"),
     reason="machine: onnxruntime is older than 1.24",
 )
-THERE = onnxruntime.get_available_providers()
+AVAILABLE = onnxruntime.get_available_providers()
 AZURE, CPU, OWN = (f"{name}ExecutionProvider" for name in ("Azure", "CPU", "X"))
 
 
@@ -52,7 +52,7 @@ def build(monkeypatch):
         ("rtx", {"precision": "int8"}, EngineError, "misreads .* --engine rtx$"),
     ],
 )
-def test_a_provider_that_is_not_here_is_refused(build, monkeypatch, named, options, error, message):
+def test_unavailable_provider_is_refused(build, monkeypatch, named, options, error, message):
     monkeypatch.setattr(providers, "find_spec", lambda name: None)
     with pytest.raises(error, match=message):
         engines.open("ort", plus_one(), EngineOptions(own={"provider": named}, **options))
@@ -80,7 +80,7 @@ def test_the_plugin_is_registered_once_and_asked_for_its_gpus(monkeypatch, tmp_p
     with pytest.raises(EngineError, match=r"start provider rtx: Failed to load library .*none.so"):
         engines.open("ort", plus_one(), asked)
     name = "register_execution_provider_library"
-    both = Barrier(2)  # of the two Detectors that open at once, only one gets so far
+    both = Barrier(2)  # of two engines that open at once, only one registers
 
     monkeypatch.setattr(onnxruntime, name, lambda *given: (registered.append(given), meet(both)))
     with ThreadPoolExecutor(2) as pool:
@@ -90,14 +90,14 @@ def test_the_plugin_is_registered_once_and_asked_for_its_gpus(monkeypatch, tmp_p
 
 
 @since_1_24
-@pytest.mark.skipif(AZURE not in THERE, reason="machine: not the CPU build of onnxruntime")
-def test_a_provider_that_runs_nothing_is_an_error():
+@pytest.mark.skipif(AZURE not in AVAILABLE, reason="machine: not the CPU build of onnxruntime")
+def test_provider_that_runs_no_node_is_an_error():
     with pytest.raises(EngineError, match=r"azure runs none of the network's 4 nodes"):
         engines.open("ort", plus_one(), EngineOptions(own={"provider": "azure"}))
 
 
 def session(*parts: tuple[str, list[str]], started: bool = True):
-    told = [
+    assignments = [
         SimpleNamespace(
             ep_name=name,
             get_nodes=lambda kinds=kinds: [SimpleNamespace(op_type=kind) for kind in kinds],
@@ -106,7 +106,7 @@ def session(*parts: tuple[str, list[str]], started: bool = True):
     ]
     return SimpleNamespace(
         get_providers=lambda: [OWN] if started else [],
-        get_provider_graph_assignment_info=lambda: told,
+        get_provider_graph_assignment_info=lambda: assignments,
     )
 
 
@@ -123,9 +123,9 @@ def test_note_counts_nodes_that_a_provider_leaves_to_others():
 
 
 @pytest.mark.skipif(
-    "OpenVINOExecutionProvider" not in THERE, reason="machine: no onnxruntime-openvino"
+    "OpenVINOExecutionProvider" not in AVAILABLE, reason="machine: no onnxruntime-openvino"
 )
-def test_openvino_as_a_provider():
+def test_openvino_runs_as_a_provider():
     options, network = EngineOptions(own={"provider": "openvino"}), plus_one()
     with engines.open("ort", network, options) as engine:
         engine.requests[0].slot[:] = 7

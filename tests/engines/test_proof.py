@@ -1,4 +1,4 @@
-"""A built file is run where it proves its content, and built again where it does not."""
+"""A built file is used only with proof of its content; otherwise it is built again."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def another_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache-of-another"))
 
 
-# ---- what somebody who can write to the folder may do to a file and its manifest
+# ---- attacks by someone who can write to the folder
 
 
 def without_weights(content: bytes) -> bytes:
     try:
         model = onnx.load_from_string(content)
-    except Exception:  # a plan of these tests
+    except Exception:  # a plan of these tests, not a graph
         return bytes(len(content))
     for tensor in model.graph.initializer:
         tensor.raw_data = bytes(len(tensor.raw_data))
@@ -63,25 +63,25 @@ def tamper_file(path: Path) -> None:
 def tamper_both(path: Path) -> None:
     """The attack that once ran: zero weights, and a manifest with their digest."""
     tamper_file(path)
-    told = store.read_manifest(path)
-    told |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    path.with_suffix(".json").write_text(json.dumps(told))
+    manifest = store.read_manifest(path)
+    manifest |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    path.with_suffix(".json").write_text(json.dumps(manifest))
 
 
 def tamper_both_without_a_proof(path: Path) -> None:
     tamper_both(path)
-    told = proof.without_proof(store.read_manifest(path))
-    path.with_suffix(".json").write_text(json.dumps(told))
+    manifest = proof.without_proof(store.read_manifest(path))
+    path.with_suffix(".json").write_text(json.dumps(manifest))
 
 
 def tamper_manifest(path: Path) -> None:
-    told = store.read_manifest(path) | {"macs": 1, "made_by": "somebody"}
-    path.with_suffix(".json").write_text(json.dumps(told))
+    manifest = store.read_manifest(path) | {"macs": 1, "made_by": "somebody"}
+    path.with_suffix(".json").write_text(json.dumps(manifest))
 
 
-def proof_of_another_kind(path: Path) -> None:
-    told = store.read_manifest(path) | {"proof": ["\u00e9"]}
-    path.with_suffix(".json").write_text(json.dumps(told))
+def proof_of_another_type(path: Path) -> None:
+    manifest = store.read_manifest(path) | {"proof": ["\u00e9"]}
+    path.with_suffix(".json").write_text(json.dumps(manifest))
     tamper_file(path)
 
 
@@ -115,20 +115,20 @@ def pipe_for_manifest(path: Path) -> None:
     pipe(path.with_suffix(".json"))
 
 
-def of_everybody(path: Path) -> None:
+def writable_by_all(path: Path) -> None:
     path.chmod(0o666)
 
 
-def manifest_of_everybody(path: Path) -> None:
+def manifest_writable_by_all(path: Path) -> None:
     path.with_suffix(".json").chmod(0o666)
 
 
-# Harm, and words of the line that says why.
+# Each kind of harm, and words of the note that reports it.
 HARM: dict[Callable[[Path], None], str] = {
     tamper_file: "its content does not match its manifest",
     tamper_both: UNPROVED,
     tamper_both_without_a_proof: UNPROVED,
-    proof_of_another_kind: UNPROVED,
+    proof_of_another_type: UNPROVED,
     cut_short: "its content does not match its manifest",
     cut_manifest: "it has no readable manifest",
     no_manifest: "it has no readable manifest",
@@ -136,8 +136,8 @@ HARM: dict[Callable[[Path], None], str] = {
     link_manifest: "is a link|no readable manifest",
     pipe: "not a regular file",
     pipe_for_manifest: "it has no readable manifest",
-    of_everybody: "everyone may write there",
-    manifest_of_everybody: "everyone may write there",
+    writable_by_all: "everyone may write there",
+    manifest_writable_by_all: "everyone may write there",
 }
 harmed = pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
 
@@ -156,30 +156,26 @@ def find(folder: Path) -> str | None:
     return None if known is None else known.path
 
 
-def test_a_graph_of_ours_is_found(folder):
-    assert find(folder) is None
-    assert find(folder) is None
-    assert export(plus_one(), folder).path == find(folder)
-
-
 @harmed
-def test_a_graph_that_was_changed_is_built_again(folder, harm):
+def test_changed_graph_is_built_again(folder, harm):
+    assert find(folder) is None
     path = Path(export(plus_one(), folder).path)
+    assert find(folder) == str(path)
     whole = path.read_bytes()
     harm(path)
     assert find(folder) is None
-    made = export(plus_one(), folder)
-    assert made.path == str(path)
+    rebuilt = export(plus_one(), folder)
+    assert rebuilt.path == str(path)
     assert path.read_bytes() == whole
     assert not path.is_symlink()
     assert not path.with_suffix(".json").is_symlink()
     assert find(folder) == str(path)
-    if harm not in (manifest_of_everybody, link_manifest):  # the file is as it was just made
-        assert named(harm, made.notes)
+    if harm not in (manifest_writable_by_all, link_manifest):  # the file itself is unchanged
+        assert named(harm, rebuilt.notes)
     assert export(plus_one(), folder) == (str(path), False, ())
 
 
-def test_a_manifest_that_was_changed_alone_is_written_again(folder):
+def test_changed_manifest_is_written_again(folder):
     path = Path(export(plus_one(), folder).path)
     before = path.with_suffix(".json").read_text()
     tamper_manifest(path)
@@ -188,12 +184,12 @@ def test_a_manifest_that_was_changed_alone_is_written_again(folder):
     assert path.with_suffix(".json").read_text() == before
 
 
-def test_two_graphs_that_changed_places_are_built_again(folder):
+def test_swapped_graphs_are_built_again(folder):
     one, other = (Path(export(plus_one(batch), folder).path) for batch in (1, 2))
     for suffix in (".onnx", ".json"):
-        kept = one.with_suffix(suffix).read_bytes()
+        content = one.with_suffix(suffix).read_bytes()
         one.with_suffix(suffix).write_bytes(other.with_suffix(suffix).read_bytes())
-        other.with_suffix(suffix).write_bytes(kept)
+        other.with_suffix(suffix).write_bytes(content)
     assert find(folder) is None
     (line,) = export(plus_one(), folder).notes
     assert UNPROVED in line
@@ -206,20 +202,20 @@ def test_renamed_graph_is_not_used_and_reported(folder):
     for suffix in (".onnx", ".json"):
         path.with_suffix(suffix).rename(folder / f"plus_one-3x2-b1-{digest}{suffix}")
     assert find(folder) is None
-    made = export(plus_one(), folder)
-    (line,) = made.notes
-    assert made.path == str(path)
+    rebuilt = export(plus_one(), folder)
+    (line,) = rebuilt.notes
+    assert rebuilt.path == str(path)
     assert line.startswith(f"{folder}/plus_one-3x2-b1-{digest}.onnx: ")
     assert line.endswith(f"{UNPROVED}, not used")
 
 
-def test_a_folder_from_elsewhere_is_built_again(folder, tmp_path, monkeypatch):
+def test_folder_of_another_account_is_built_again(folder, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
         path = export(plus_one(), tmp_path / "other").path
         tamper_both(Path(path))
-        told = json.loads(Path(path).with_suffix(".json").read_text())
-        sealed = proof.seal(Path(path).with_suffix(".json").name, told)
+        manifest = json.loads(Path(path).with_suffix(".json").read_text())
+        sealed = proof.seal(Path(path).with_suffix(".json").name, manifest)
         Path(path).with_suffix(".json").write_text(json.dumps(sealed))
     shutil.copytree(tmp_path / "other", folder)
     assert find(folder) is None
@@ -237,7 +233,7 @@ def test_same_graph_of_another_key_is_sealed_again_silently(folder, tmp_path, mo
     assert find(folder) is not None
 
 
-def test_what_a_link_leads_to_is_left_alone(folder, tmp_path):
+def test_target_of_a_link_is_left_unchanged(folder, tmp_path):
     """A folder that came as an archive may hold links to the user's own files."""
     path = Path(export(plus_one(), folder).path)
     for suffix in (".onnx", ".json"):
@@ -249,20 +245,20 @@ def test_what_a_link_leads_to_is_left_alone(folder, tmp_path):
     assert {(tmp_path / f"mine{suffix}").read_text() for suffix in (".onnx", ".json")} == {"my own"}
 
 
-def test_weights_in_a_file_of_their_own_are_held_too(tmp_path, folder, monkeypatch):
+def test_separate_weights_are_checked_too(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(store, "LARGEST_MESSAGE", 5000)
     path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
 
     def opened() -> Network:
         return open_network(path)
 
-    made = Path(export(opened(), folder).path)
-    manifest = store.read_manifest(made)
-    assert proof.why_not(made, manifest) is None
+    exported = Path(export(opened(), folder).path)
+    manifest = store.read_manifest(exported)
+    assert proof.why_not(exported, manifest) is None
     (weights,) = folder.glob("*.bin")
     whole = weights.read_bytes()
     weights.write_bytes(bytes(len(whole)))
-    assert "its weights" in str(proof.why_not(made, manifest))
+    assert "its weights" in str(proof.why_not(exported, manifest))
     export(opened(), folder)
     assert weights.read_bytes() == whole
 
@@ -282,43 +278,43 @@ def built(folder: Path, key=KEY):
     return build_once(folder, "m-1x1-b1-x", ".plan", key, build)
 
 
-def standing(folder: Path) -> str | None:
+def find_plan(folder: Path) -> str | None:
     found = find_built(folder, ".plan", lambda key: key.get("engine") == "x")
     return None if found is None else found.path
 
 
 @harmed
-def test_a_plan_that_was_changed_is_built_again(folder, harm):
+def test_changed_plan_is_built_again(folder, harm):
     path = Path(built(folder).path)
-    assert standing(folder) == str(path)
+    assert find_plan(folder) == str(path)
     harm(path)
-    assert standing(folder) is None
-    made = built(folder)
-    assert made.built
-    assert named(harm, made.notes)
+    assert find_plan(folder) is None
+    rebuilt = built(folder)
+    assert rebuilt.built
+    assert named(harm, rebuilt.notes)
     assert path.read_bytes() == b"a plan" * 9
-    assert standing(folder) == str(path)
+    assert find_plan(folder) == str(path)
     assert built(folder) == (str(path), False, ())
 
 
-def test_a_plan_of_another_key_under_this_name_is_built_again(folder):
+def test_plan_of_another_key_is_built_again(folder):
     one, other = Path(built(folder).path), Path(built(folder, {**KEY, "level": 4}).path)
     for suffix in (".plan", ".json"):
         one.with_suffix(suffix).write_bytes(other.with_suffix(suffix).read_bytes())
-    made = built(folder)
-    assert made.built
-    assert UNPROVED in made.notes[0]
+    rebuilt = built(folder)
+    assert rebuilt.built
+    assert UNPROVED in rebuilt.notes[0]
 
 
-def test_a_link_that_leads_nowhere_is_in_nobodys_way(folder):
+def test_dangling_link_does_not_disturb(folder):
     built(folder)
     (folder / "m-1x1-b1-x-0123456789ab.plan").symlink_to("nowhere")
-    assert standing(folder) is not None
+    assert find_plan(folder) is not None
     assert built(folder, {**KEY, "level": 4}).built
 
 
-def test_files_of_bytes_prove_themselves(folder):
-    """TensorRT's measured times of layers."""
+def test_sealed_bytes_need_their_proof(folder):
+    """TensorRT's timing cache is such a file."""
     path = folder / "x.timings"
     assert store.read_sealed(path) is None
     store.write_sealed(path, b"times")
@@ -335,20 +331,20 @@ def test_files_of_bytes_prove_themselves(folder):
 # ---- small documents: measured.json, layers
 
 
-def test_a_document_is_read_by_whom_it_was_written(folder, tmp_path, monkeypatch):
+def test_document_is_read_only_under_its_name_by_its_account(folder, tmp_path, monkeypatch):
     store.rewrite(folder, "x.json", lambda before: b'{"a": 1.5, "b": "\\u00e9"}')
     assert json.loads(store.read_kept(folder, "x.json") or b"")["a"] == 1.5
     assert store.why_not_kept(folder, "x.json") is None
     (folder / "y.json").write_bytes((folder / "x.json").read_bytes())
     assert store.read_kept(folder, "y.json") is None
     assert UNPROVED in str(store.why_not_kept(folder, "y.json"))
-    given = []
-    store.rewrite(folder, "x.json", lambda before: given.append(before) or b"{}")
-    assert json.loads(given[0])["b"] == "\u00e9"
+    contents = []
+    store.rewrite(folder, "x.json", lambda before: contents.append(before) or b"{}")
+    assert json.loads(contents[0])["b"] == "\u00e9"
     another_account(monkeypatch, tmp_path)
     assert store.read_kept(folder, "x.json") is None
-    store.rewrite(folder, "x.json", lambda before: given.append(before) or b"{}")
-    assert given[1] is None
+    store.rewrite(folder, "x.json", lambda before: contents.append(before) or b"{}")
+    assert contents[1] is None
 
 
 def test_missing_artifact_raises_no_warning(folder):
@@ -363,9 +359,9 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_key_is_made_once_for_this_account_alone(folder, cache):
+def test_key_is_made_once_and_private(folder, cache):
     assert find(folder) is None
-    assert not cache.exists()  # who only looks writes nothing
+    assert not cache.exists()  # searching writes nothing
     export(plus_one(), folder)
     key = (cache / proof.KEY).read_bytes()
     assert len(key) == proof.KEY_BYTES
@@ -378,7 +374,7 @@ def test_the_key_is_made_once_for_this_account_alone(folder, cache):
 
 
 @pytest.mark.parametrize(("module", "name"), [(os, "link"), (os.path, "lexists")])
-def test_of_two_runs_that_begin_together_one_key_stands(folder, cache, monkeypatch, module, name):
+def test_two_runs_that_start_together_use_one_key(folder, cache, monkeypatch, module, name):
     real = getattr(module, name)
 
     def second(*paths):
@@ -417,14 +413,14 @@ def test_a_key_that_others_could_know_is_replaced(folder, cache, spoil):
     assert find(folder) is not None
 
 
-def test_without_a_place_for_the_key_a_plan_says_that_it_is_built_each_time(folder, cache):
+def test_note_if_the_key_cannot_be_kept_safely(folder, cache):
     cache.mkdir(parents=True)
     cache.chmod(0o777)
-    made = built(folder)
-    (line,) = made.notes
+    rebuilt = built(folder)
+    (line,) = rebuilt.notes
     assert line.startswith(f"{cache / proof.KEY}: the key")
     assert list(cache.iterdir()) == []
-    assert built(folder) == (made.path, False, ())  # this process knows what it built
+    assert built(folder) == (rebuilt.path, False, ())  # this process still knows what it built
 
 
 @root_only
@@ -446,26 +442,26 @@ def choice(folder: Path) -> tuple[Path, str | None]:
 
 
 @pytest.mark.parametrize("rights", [0o1777, 0o707])
-def test_a_folder_that_everybody_may_write_is_not_used(folder, cache, rights):
+def test_world_writable_folder_is_not_used(folder, cache, rights):
     folder.mkdir()
     folder.chmod(rights)
-    taken, line = choice(folder)
-    assert taken == cache / "engines"
+    chosen, line = choice(folder)
+    assert chosen == cache / "engines"
     assert line is not None
     assert re.match(rf"{folder}: .* \(mode {rights:04o}\)", line)
-    assert str(taken) in line
+    assert str(chosen) in line
     ready = prepare_network(
         plus_one(),
         "null",
         Config(runtime=RuntimeConfig(engine="null", engines_dir=str(folder))),
         lambda concurrency: concurrency,
     )
-    assert Path(ready.exported.path).parent == taken
+    assert Path(ready.exported.path).parent == chosen
     assert ready.notes == (line,)
     assert list(folder.iterdir()) == []
 
 
-def test_where_the_users_cache_is_open_too_it_is_a_temporary_one(folder, cache):
+def test_temporary_folder_is_used_if_the_cache_is_world_writable(folder, cache):
     for place in (folder, cache / "engines"):
         place.mkdir(parents=True)
         place.chmod(0o777)
@@ -476,13 +472,13 @@ def test_where_the_users_cache_is_open_too_it_is_a_temporary_one(folder, cache):
 def test_a_folder_of_another_account_is_not_used(folder, cache):
     folder.mkdir()
     os.chown(folder, NOBODY, NOBODY)
-    taken, line = choice(folder)
-    assert taken == cache / "engines"
+    chosen, line = choice(folder)
+    assert chosen == cache / "engines"
     assert " nobody" in str(line)
 
 
 @root_only
-def test_a_group_counts_where_it_has_another_name_than_the_account(folder):
+def test_group_writable_folder_is_used_only_for_the_accounts_own_group(folder):
     folder.mkdir()
     folder.chmod(0o775)
     assert choice(folder) == (folder, None)  # root's own group
@@ -492,8 +488,8 @@ def test_a_group_counts_where_it_has_another_name_than_the_account(folder):
 
 
 @root_only
-def test_what_root_put_into_a_folder_of_roots_needs_no_proof(folder, tmp_path, monkeypatch):
-    """Files of an image, or of an administrator, who could as well change the program."""
+def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
+    """They come from an image or an administrator, who could also change the program."""
     path = Path(export(plus_one(), folder).path)
     for place in (folder, path, path.with_suffix(".json")):
         place.chmod(place.stat().st_mode | 0o055)
@@ -502,7 +498,7 @@ def test_what_root_put_into_a_folder_of_roots_needs_no_proof(folder, tmp_path, m
     assert UNPROVED in str(proof.why_not(path, manifest))
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     assert proof.why_not(path, manifest) is None
-    tamper_both(path)  # root made a mistake: the name still holds the digest
+    tamper_both(path)  # even if root changed it, the name holds the digest
     assert "to another file" in str(proof.why_not(path, store.read_manifest(path)))
     os.chown(folder, NOBODY, NOBODY)
     assert UNPROVED in str(proof.why_not(path, manifest))
@@ -511,8 +507,7 @@ def test_what_root_put_into_a_folder_of_roots_needs_no_proof(folder, tmp_path, m
 # ---- what others may read
 
 
-def test_what_is_built_is_for_this_account_alone(folder):
-    """Whatever the umask says."""
+def test_built_files_are_private_whatever_the_umask(folder):
     before = os.umask(0)
     try:
         export(plus_one(), folder / "new")
@@ -527,20 +522,20 @@ def test_what_is_built_is_for_this_account_alone(folder):
 
 
 def test_the_key_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    """A key cut short by a power loss would have everything built again."""
-    happened = []
+    """A key truncated by a power loss would make every file be built again."""
+    events = []
     fsync, link = os.fsync, os.link
 
     def synced(file):
         fsync(file)
         path = f"/proc/self/fd/{file}"
-        happened.append(os.path.getsize(path) if os.path.isfile(path) else "a folder")
+        events.append(os.path.getsize(path) if os.path.isfile(path) else "a folder")
 
     def linked(source, target):
         link(source, target)
-        happened.append("named")
+        events.append("named")
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "link", linked)
     assert proof._keep(tmp_path / "a" / "key", b"k" * proof.KEY_BYTES) == b"k" * proof.KEY_BYTES
-    assert happened == [proof.KEY_BYTES, "named", "a folder"]
+    assert events == [proof.KEY_BYTES, "named", "a folder"]

@@ -1,4 +1,4 @@
-"""Built files: made once, used again, rebuilt when damaged, never half there."""
+"""Built files are made once, reused, and never incomplete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_built_once_then_used_again(tmp_path):
     ) == [".json", ".onnx"]
 
 
-def test_the_manifest_says_from_what_it_was_made(tmp_path):
+def test_manifest_describes_the_source(tmp_path):
     import onnx
 
     network = plus_one(batch=2)
@@ -50,7 +50,7 @@ def test_the_manifest_says_from_what_it_was_made(tmp_path):
     data = path.read_bytes()
     assert manifest["file_sha256"] == hashlib.sha256(data).hexdigest()
     assert path.name == f"plus_one-3x2-b2-{manifest['file_sha256'][:12]}.onnx"
-    wanted = {
+    expected = {
         "name": "plus_one",
         "family": "test",
         "sources_sha256": "ab" * 32,
@@ -62,12 +62,12 @@ def test_the_manifest_says_from_what_it_was_made(tmp_path):
         "outputs": ["0.conv", "1.conv"],
         "file_bytes": len(data),
     }
-    assert {key: manifest[key] for key in wanted} == wanted
+    assert {key: manifest[key] for key in expected} == expected
     assert onnx.load_from_string(data) == network.graph
 
 
-def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
-    """--family yolov5 and yolov8 give one graph for such a file; only the manifest is rewritten."""
+def test_same_graph_of_another_family_rewrites_the_manifest(tmp_path):
+    """--family yolov5 and yolov8 may give the same graph for a file."""
     first = export(plus_one(), tmp_path)
     other = export(replace(plus_one(), family="another"), tmp_path)
     assert (other.path, other.notes) == (first.path, ())
@@ -84,21 +84,21 @@ def test_another_batch_size_or_weight_is_another_file(tmp_path):
     assert len(paths) == 4
 
 
-def test_a_name_with_odd_characters_stays_in_the_folder(tmp_path):
+def test_name_with_odd_characters_stays_in_the_folder(tmp_path):
     network = plus_one()
     network.name = "../../etc/a b\n"
     assert Path(export(network, tmp_path).path).parent == tmp_path
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_folder_that_cannot_be_written_names_the_option(tmp_path, place):
+def test_unwritable_folder_error_names_the_option(tmp_path, place):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"written.*--engines-dir") as caught:
         export(plus_one(), tmp_path / place)
     assert caught.value.exit_code == 6
 
 
-def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_failed_write_leaves_no_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -110,7 +110,7 @@ def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, monkeypatch):
     assert network.path is None
 
 
-def test_a_whole_one_in_a_folder_that_cannot_be_written_is_used(tmp_path, monkeypatch):
+def test_valid_file_in_an_unwritable_folder_is_used(tmp_path, monkeypatch):
     path = export(plus_one(), tmp_path).path
 
     def refuse(*_, **__):
@@ -123,7 +123,7 @@ def test_a_whole_one_in_a_folder_that_cannot_be_written_is_used(tmp_path, monkey
 
 
 @pytest.mark.parametrize("build", [lambda folder: export(plus_one(), folder), build_here])
-def test_what_another_run_built_while_this_one_waited_is_used(tmp_path, monkeypatch, build):
+def test_file_built_by_another_run_meanwhile_is_used(tmp_path, monkeypatch, build):
     locked, others = store._locked, []
 
     @contextmanager
@@ -140,7 +140,7 @@ def test_what_another_run_built_while_this_one_waited_is_used(tmp_path, monkeypa
 
 
 def test_a_run_waits_for_the_one_that_builds(tmp_path):
-    """The lock is held here; the other run must not be done before it is given back."""
+    """The other run must not finish before this test releases the lock."""
     done = threading.Event()
     thread = threading.Thread(target=lambda: (export(plus_one(), tmp_path), done.set()))
     with store._locked(tmp_path):
@@ -153,7 +153,7 @@ def test_a_run_waits_for_the_one_that_builds(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builds", ["export(plus_one(), folder)", "build_here(folder)"])
-def test_the_next_build_removes_what_a_killed_one_left(tmp_path, builds):
+def test_next_build_removes_files_of_a_killed_build(tmp_path, builds):
     code = (
         "import os, pathlib, sys; from tests.engines.test_store import *; os.replace = lambda *_: "
         f"os._exit(9); folder = pathlib.Path(sys.argv[1]); {builds}"
@@ -166,7 +166,7 @@ def test_the_next_build_removes_what_a_killed_one_left(tmp_path, builds):
     assert [path.name for path in tmp_path.glob(".*")] == [store.LOCK]
 
 
-def test_the_folder_is_the_checkouts_or_the_users_cache(tmp_path, monkeypatch):
+def test_default_folder_is_in_the_checkout_or_the_users_cache(tmp_path, monkeypatch):
     assert default_folder() == CHECKOUT / "engines"
     monkeypatch.setattr(
         store, "__file__", str(tmp_path / "site-packages/detector/core/engines/_built/store.py")

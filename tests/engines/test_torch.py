@@ -43,21 +43,20 @@ def test_modules_have_the_names_of_the_nodes(network):
             for part in engine.module.modules()
             if isinstance(part, torch.nn.Conv2d)
         )
-        convolutions_with_norm = folded - 2 * 21
-        assert (
-            parameters == network.parameters - 3 * convolutions_with_norm
-        )  # scale, mean, variance are folded
+        normed_channels = folded - 2 * 21  # all but those of the two heads
+        # Scale, mean and variance are folded into the weights.
+        assert parameters == network.parameters - 3 * normed_channels
 
 
 @pytest.mark.slow
-def test_hooks_of_torch_see_the_layers(network):
-    seen = []
+def test_torch_hooks_run_on_the_layers(network):
+    called = []
     with engines.open("torch", network) as engine:
         engine.module.get_submodule("29.conv").register_forward_hook(
-            lambda *_: seen.append("29.conv")
+            lambda *_: called.append("29.conv")
         )
         engine.requests[0].infer(1)
-    assert seen == ["29.conv"]
+    assert called == ["29.conv"]
 
 
 def test_operators_without_a_module_are_listed_by_name():
@@ -68,7 +67,7 @@ def test_operators_without_a_module_are_listed_by_name():
         engines.open("torch", network)
 
 
-def test_settings_of_an_operator_that_are_not_written_are_refused_by_node():
+def test_unsupported_attribute_is_refused_by_node():
     from onnx import helper
 
     network = plus_one()
@@ -78,8 +77,8 @@ def test_settings_of_an_operator_that_are_not_written_are_refused_by_node():
 
 
 @pytest.mark.slow
-def test_two_engines_on_one_graph_agree_after_a_change_of_the_other(network):
-    """Nothing is shared between two modules of one graph, not even weights."""
+def test_engines_of_one_graph_share_no_weights(network):
+    """Changing one engine's module does not affect the other."""
     with engines.open("torch", network) as one, engines.open("torch", network) as two:
         before = [output.copy() for output in one.requests[0].infer(1)]
         with torch.no_grad():

@@ -1,7 +1,6 @@
-"""The GPU side of torch without a GPU: streams and events that keep a log in place of torch.cuda's.
+"""The GPU side of torch without a GPU: fakes of torch.cuda's streams and events log our calls.
 
-What runs here is our order of calls, on tensors of the CPU; no kernel of a GPU has run in these
-tests.
+Tensors are on the CPU, and no GPU kernel runs.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from detector.core.engines.torch.engine import OpenTorch, read_switches  # noqa:
 class Fakes:
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.broken = ""  # what the GPU says from now on
+        self.broken = ""  # the error of every later call
         self.current: list[FakeStream] = []
         self.streams: list[FakeStream] = []
 
     def stream(self, _device: object = None) -> FakeStream:
-        made = FakeStream(self, len(self.streams))
-        self.streams.append(made)
-        return made
+        stream = FakeStream(self, len(self.streams))
+        self.streams.append(stream)
+        return stream
 
     def event(self, **options: bool) -> FakeEvent:
         return FakeEvent(self, options)
@@ -74,14 +73,14 @@ class FakeEvent:
 
     def elapsed_time(self, end: FakeEvent) -> float:
         assert self.fakes.log[-1] == f"event of stream {end.stream} waited for", (
-            "read before it had come to pass"
+            "read before it was reached"
         )
         assert self.stream == end.stream
         return 1.5
 
 
 class FakeGraph:
-    """Its replay computes into the very tensors that the capture made."""
+    """A graph whose replay writes into the captured tensors."""
 
     def __init__(self, fakes: Fakes) -> None:
         self.fakes = fakes
@@ -91,7 +90,7 @@ class FakeGraph:
 
 
 def refuse_device_wide(*_: object) -> None:
-    raise AssertionError("the whole device was waited for")
+    raise AssertionError("waited for the whole device")
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def requests(fakes: Fakes, count: int, tf32: bool = False, run=None) -> list[cud
     return [cuda.CudaRequest(run, network, torch.device("cpu"), tf32) for _ in range(count)]
 
 
-def test_each_request_has_its_stream_and_waits_for_its_own_event_only(fakes):
+def test_request_has_its_own_stream_and_waits_only_for_its_event(fakes):
     one, two = requests(fakes, 2)
     for at, request in enumerate((one, two)):
         request.slot[:] = at
@@ -145,7 +144,7 @@ def test_each_request_has_its_stream_and_waits_for_its_own_event_only(fakes):
     assert not np.shares_memory(one.infer(1)[0], two.infer(1)[0])
 
 
-def test_everything_of_a_run_happens_on_the_requests_stream(fakes):
+def test_run_happens_on_the_requests_stream(fakes):
     seen = []
 
     def run(given):
@@ -158,8 +157,8 @@ def test_everything_of_a_run_happens_on_the_requests_stream(fakes):
     assert seen == [1, 0]
 
 
-def test_a_launch_waits_for_one_of_another_arithmetic(fakes):
-    """Use two Detectors: torch's settings hold for the whole process."""
+def test_launch_waits_for_one_with_other_arithmetic(fakes):
+    """torch's arithmetic settings apply to the whole process."""
     seen, network, cudnn = [], plus_one(), torch.backends.cudnn
 
     def look():
@@ -180,17 +179,17 @@ def test_a_launch_waits_for_one_of_another_arithmetic(fakes):
     assert seen == [(True, True, True), (False, False, False)]
 
 
-def test_a_captured_graph_replays_over_the_requests_own_buffers(fakes):
+def test_captured_graph_replays_into_the_requests_buffers(fakes):
     static = torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
-    given_to = []
+    addresses = []
 
     def run(given):
-        given_to.append(given.data_ptr())
+        addresses.append(given.data_ptr())
         return static
 
     (one,) = requests(fakes, 1, run=run)
     one.capture()
-    assert len(given_to) == cuda.WARM_UPS + 1
+    assert len(addresses) == cuda.WARM_UPS + 1
     assert fakes.log == ["stream 0 waited for", "captured on stream 0"]
     static[0].fill_(7)  # what a replay does
     np.testing.assert_array_equal(one.infer(1)[0], 7)
@@ -200,16 +199,16 @@ def test_a_captured_graph_replays_over_the_requests_own_buffers(fakes):
         "event on stream 0",
         "event of stream 0 waited for",
     ]
-    assert len(set(given_to)) == 1
-    assert len(given_to) == cuda.WARM_UPS + 1, "a replay runs no Python"
+    assert len(set(addresses)) == 1
+    assert len(addresses) == cuda.WARM_UPS + 1, "a replay runs no Python"
 
 
-def opened(fakes, run, **own: str) -> OpenTorch:
-    engine, network, options = object.__new__(OpenTorch), plus_one(), EngineOptions(own=own)
+def opened(run, own: dict[str, str] | None = None, **options: int) -> OpenTorch:
+    engine, own = object.__new__(OpenTorch), own or {}
     engine.precision, engine.concurrency, engine.notes, engine.captured = "fp32", 2, [], False
     engine._device = torch.device("cpu")
-    wanted = read_switches(own)
-    engine.requests = engine._cuda_requests(run, network, options, wanted)
+    engine_options = EngineOptions(own=own, **options)
+    engine.requests = engine._cuda_requests(run, plus_one(), engine_options, read_switches(own))
     return engine
 
 
@@ -227,7 +226,7 @@ RESULTS = torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
     ],
 )
 def test_every_request_captures_a_cuda_graph_unless_turned_off(fakes, own, captured):
-    engine = opened(fakes, lambda given: RESULTS, **own)
+    engine = opened(lambda given: RESULTS, own)
     assert engine.captured is captured
     assert engine.notes == []
     captures = [line for line in fakes.log if line.startswith("captured")]
@@ -237,32 +236,28 @@ def test_every_request_captures_a_cuda_graph_unless_turned_off(fakes, own, captu
     assert any("replayed" in line for line in fakes.log) is captured
 
 
-def test_a_network_that_no_graph_can_hold_runs_without_one_and_says_why(fakes, monkeypatch):
+def test_network_that_cannot_be_captured_runs_with_a_note(fakes, monkeypatch):
     @contextlib.contextmanager
     def refuse(*_, **__):
         yield
         raise RuntimeError("CUDA error: operation not permitted\nmore of it")
 
     monkeypatch.setattr(torch.cuda, "graph", refuse)
-    engine = opened(fakes, lambda given: RESULTS)
+    engine = opened(lambda given: RESULTS)
     assert engine.captured is False
     (note,) = engine.notes
     assert note.endswith("without CUDA graphs: CUDA error: operation not permitted")
     engine.requests[0].infer(1)
     assert not any("replayed" in line for line in fakes.log)
     with pytest.raises(EngineError, match="operation not permitted"):
-        opened(fakes, lambda given: RESULTS, graphs="1")
+        opened(lambda given: RESULTS, {"graphs": "1"})
 
 
-def test_graphs_that_take_too_much_memory_are_left_out(fakes, monkeypatch):
+def test_graphs_that_take_too_much_memory_are_omitted(fakes, monkeypatch):
     """The two graphs that run at once fit, but one for each request does not."""
     monkeypatch.setattr(cuda, "fits", lambda run, network, device, at_once, batch: at_once <= 2)
-    engine = object.__new__(OpenTorch)
-    engine.precision, engine.concurrency, engine.notes = "fp32", 2, []
-    engine._device = torch.device("cpu")
-    network, options = plus_one(), EngineOptions(requests=4)
-    made = engine._cuda_requests(lambda given: RESULTS, network, options, read_switches({}))
-    assert (len(made), engine.captured) == (4, False)
+    engine = opened(lambda given: RESULTS, requests=4)
+    assert (len(engine.requests), engine.captured) == (4, False)
     assert "4 requests take more memory" in engine.notes[0]
 
 
@@ -286,21 +281,21 @@ def test_error_of_another_cause_is_reported_unchanged(fakes):
         one.infer(1)
 
 
-def test_layers_are_timed_one_by_one(monkeypatch):
-    """In a CUDA graph layers do not run separately, so a clock between them would stop."""
-    asked = []
+def test_layer_times_need_graphs_off(monkeypatch):
+    """The layers of a CUDA graph do not run separately, so they cannot be timed."""
+    requested = []
 
     class StopError(Exception):
         pass
 
     def start(self, network, options):
-        asked.append(options.own)
+        requested.append(options.own)
         raise StopError
 
     monkeypatch.setattr(OpenTorch, "__init__", start)
     with pytest.raises(StopError):
         OpenTorch.layer_profiler(plus_one(), EngineOptions(own={"benchmark": "1"}))
-    assert asked == [{"benchmark": "1", "graphs": "0"}]
+    assert requested == [{"benchmark": "1", "graphs": "0"}]
 
 
 @pytest.mark.parametrize(
@@ -326,7 +321,7 @@ def test_out_of_memory_says_the_batch_that_fits(fakes, batch, limit, message):
     assert tried[0] == batch
 
 
-def test_what_fits_is_tried_on_as_many_streams_as_run_at_once(fakes):
+def test_memory_is_tried_on_every_concurrent_stream(fakes):
     tried = []
     cuda.check_memory(
         lambda given: tried.append(fakes.current[-1].number), plus_one(4), torch.device("cpu"), 3
@@ -334,9 +329,8 @@ def test_what_fits_is_tried_on_as_many_streams_as_run_at_once(fakes):
     assert tried == [0, 1, 2]
 
 
-def test_what_is_tried_is_of_the_same_kind_as_what_is_run(fakes):
-    """To torch.compile a tensor that was made in inference mode is another kind of input: trying
-    the memory would compile the network once more."""
+def test_memory_trial_and_run_use_the_same_kind_of_tensor(fakes):
+    """torch.compile would compile the network again for a tensor made in inference mode."""
     kinds = []
 
     def run(given):
@@ -381,7 +375,7 @@ class FakeMemory:
     # Each run needs 100 at its peak. One after the other, any number of them would fit into 130.
     [(130, 1, True), (130, 2, False), (199, 2, False), (200, 2, True), (799, 8, False)],
 )
-def test_memory_is_tried_as_if_all_peaks_came_together(fakes, monkeypatch, total, at_once, fits):
+def test_memory_trial_assumes_simultaneous_peaks(fakes, monkeypatch, total, at_once, fits):
     memory = FakeMemory(total, need=100, kept=10)
     monkeypatch.setattr(cuda, "begin_peak", memory.begin)
     monkeypatch.setattr(cuda, "hold_peak", memory.hold)
@@ -391,28 +385,30 @@ def test_memory_is_tried_as_if_all_peaks_came_together(fakes, monkeypatch, total
         assert memory.highest == 100 * at_once
         waited = [line for line in fakes.log if "waited" in line]
         assert waited == [f"stream {at} waited for" for at in range(at_once)]
-        assert fakes.log.index(waited[0]) == 0, "somebody waited before all of them ran"
+        assert fakes.log.index(waited[0]) == 0, "waited before all runs were started"
     assert fakes.log[-1] == "cache emptied"
 
 
-def test_the_allocator_is_asked_on_a_gpu(monkeypatch):
-    """What was given back since the peak is held, so that the next run cannot have it."""
+def test_freed_peak_memory_is_held_on_a_gpu(monkeypatch):
+    """Memory freed since the peak is allocated, so that the next run cannot use it."""
     device, calls = torch.device("cuda:1"), []
-    told = {"memory_allocated": 700, "max_memory_allocated": 1000}
-    for name, value in told.items():
+    statistics = {"memory_allocated": 700, "max_memory_allocated": 1000}
+    for name, value in statistics.items():
         monkeypatch.setattr(torch.cuda, name, lambda where, v=value: calls.append(where) or v)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", calls.append)
-    made = []
-    monkeypatch.setattr(torch, "empty", lambda size, **more: made.append((size, more["device"])))
+    allocated = []
+    monkeypatch.setattr(
+        torch, "empty", lambda size, **more: allocated.append((size, more["device"]))
+    )
     assert cuda.begin_peak(device) == 700
     cuda.hold_peak(device, 650)
-    assert made == [(300, device)]
+    assert allocated == [(300, device)]
     assert set(calls) == {device}
 
 
 @pytest.mark.parametrize(("precision", "tf32"), [("fp32", False), ("tf32", True)])
 def test_arithmetic_is_set_before_anything_is_compiled(fakes, monkeypatch, precision, tf32):
-    """A graph that was compiled under the other setting would be compiled again, or be wrong."""
+    """A graph compiled under the other setting would be wrong, or be compiled again."""
     seen = []
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", not tf32)
@@ -438,7 +434,7 @@ def test_arithmetic_is_set_before_anything_is_compiled(fakes, monkeypatch, preci
 
 
 @pytest.mark.parametrize("option", ["graphs", "benchmark"])
-def test_what_needs_a_gpu_is_refused_on_a_cpu(option):
+def test_gpu_options_are_refused_on_a_cpu(option):
     from detector.core.errors import UsageError
 
     with pytest.raises(UsageError, match=f"--engine-options {option}: .* a GPU"):
@@ -454,7 +450,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
 
 
-def test_auto_takes_the_gpu_and_says_so(gpu):
+def test_auto_chooses_the_gpu_with_a_note(gpu):
     device, note = abilities.device_of("auto")
     assert str(device) == "cuda:0"
     assert note.endswith("cuda:0, Tesla T4")
@@ -471,7 +467,9 @@ def test_auto_takes_the_gpu_and_says_so(gpu):
         ("bf16", "auto", r"Tesla T4 .*7\.5"),
     ],
 )
-def test_what_a_gpu_cannot_do_is_refused_with_the_reason(gpu, precision, device, message):
+def test_unsupported_device_or_precision_is_refused_with_the_reason(
+    gpu, precision, device, message
+):
     for call in (
         lambda: engines.graph_wanted("torch", precision, device),
         lambda: engines.open(
@@ -482,7 +480,7 @@ def test_what_a_gpu_cannot_do_is_refused_with_the_reason(gpu, precision, device,
             call()
 
 
-def test_fp16_is_for_every_gpu(gpu):
+def test_every_gpu_runs_fp16(gpu):
     assert engines.graph_wanted("torch", "fp16", "cuda") == "fp32"
 
 
@@ -501,7 +499,7 @@ def test_fp16_is_for_every_gpu(gpu):
         ),
     ],
 )
-def test_a_gpu_that_is_not_there_is_a_clear_error(monkeypatch, built, message):
+def test_missing_gpu_is_an_error_with_advice(monkeypatch, built, message):
     monkeypatch.setattr(torch.version, "cuda", built)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

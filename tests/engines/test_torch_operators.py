@@ -149,11 +149,10 @@ def test_operator_equals_onnxruntime(case):
     sketch = Sketch()
     outputs = CASES[case](sketch)
     model = sketch.model(*([outputs] if isinstance(outputs, str) else outputs))
-    given = (
-        np.random.default_rng(0).permutation(np.arange(144, dtype=np.uint8)).reshape(SHAPE)
-    )  # no two alike
-    wanted = ort.InferenceSession(model.SerializeToString()).run(None, {"images": given})
-    for ours, theirs in zip(graph_module(model)(torch.from_numpy(given)), wanted, strict=True):
+    different = np.random.default_rng(0).permutation(np.arange(144, dtype=np.uint8))
+    given = different.reshape(SHAPE)
+    expected = ort.InferenceSession(model.SerializeToString()).run(None, {"images": given})
+    for ours, theirs in zip(graph_module(model)(torch.from_numpy(given)), expected, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs)
         assert ours.numpy().dtype == theirs.dtype
 
@@ -192,9 +191,9 @@ def test_layer_normalization(axis):
     given = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
     over = tuple(range(axis % given.ndim, given.ndim))
     deviation = given - given.mean(over, keepdims=True)
-    wanted = deviation / np.sqrt((deviation**2).mean(over, keepdims=True) + 0.1) * scale + bias
+    expected = deviation / np.sqrt((deviation**2).mean(over, keepdims=True) + 0.1) * scale + bias
     [ours] = graph_module(model)(torch.from_numpy(given))
-    np.testing.assert_allclose(ours.numpy(), wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("corners", [0, 1])
@@ -209,15 +208,15 @@ def test_grid_sample(mode, corners):
     grid = np.random.default_rng(1).uniform(-1.3, 1.3, (2, 5, 7, 2)).astype(np.float32)
     model = sketch.model(sketch.add("GridSample", "x", grid, mode=mode, align_corners=corners))
     given = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
-    [wanted] = ort.InferenceSession(model.SerializeToString()).run(None, {"images": given})
+    [expected] = ort.InferenceSession(model.SerializeToString()).run(None, {"images": given})
     np.testing.assert_allclose(
-        graph_module(model)(torch.from_numpy(given))[0].numpy(), wanted, rtol=1e-5, atol=1e-3
+        graph_module(model)(torch.from_numpy(given))[0].numpy(), expected, rtol=1e-5, atol=1e-3
     )
 
 
 @pytest.mark.slow
 def test_grid_sample_of_a_bf16_map_that_is_not_contiguous():
-    """As RT-DETR has it: heads of a [batch, places, heads x channels] tensor."""
+    """RT-DETR splits a [batch, positions, heads x channels] tensor into heads like this."""
     import torch
 
     from detector.core.engines.torch.operators import OPERATORS, OnnxNode
@@ -228,6 +227,6 @@ def test_grid_sample_of_a_bf16_map_that_is_not_contiguous():
     grid = (torch.rand(8, 300, 4, 2) * 2.1 - 1.05).bfloat16()
     sampled = module(maps.permute(2, 3, 0, 1), grid)
     assert sampled.dtype == torch.bfloat16
-    wanted = module(maps.permute(2, 3, 0, 1).contiguous(), grid)
-    torch.testing.assert_close(sampled, wanted)
+    expected = module(maps.permute(2, 3, 0, 1).contiguous(), grid)
+    torch.testing.assert_close(sampled, expected)
     assert float(sampled.abs().max()) <= 1

@@ -1,4 +1,4 @@
-"""torch in fewer bits: casts, layers that stay float32, kernels, refusals and messages."""
+"""torch in reduced precision: casts, layers that stay float32, kernels, refusals and messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL = EngineOptions(precision="bf16", own={"bf16": "all"})
 
 
 def with_decoding():
-    """Return plus_one, then (x + 1) * 0.001 after the last convolution, and the raw x + 1."""
+    """Return plus_one with a third output, (x + 1) * 0.001, after the last convolution."""
     from onnx import TensorProto, helper, numpy_helper
 
     network = plus_one()
@@ -52,12 +52,11 @@ def test_the_body_is_cast_and_the_tail_stays_float32():
         assert layers["2.decoded"] == "fp32"
         request = engine.requests[0]
         request.slot[:] = 99
-        assert request.infer(1)[2].ravel()[0] == np.float32(100) * np.float32(
-            0.001
-        )  # not rounded to bf16
+        decoded = request.infer(1)[2].ravel()[0]
+        assert decoded == np.float32(100) * np.float32(0.001), "not rounded to bf16"
 
 
-def test_a_constant_that_body_and_tail_read_has_both_types():
+def test_constant_read_by_body_and_tail_has_both_types():
     from onnx import helper
 
     network = with_decoding()
@@ -74,7 +73,7 @@ def test_a_constant_that_body_and_tail_read_has_both_types():
 
 
 @pytest.mark.slow
-def test_bf16_is_what_every_layer_before_the_outputs_runs_in(network):
+def test_bf16_all_runs_every_layer_in_bf16(network):
     with engines.open("torch", network, ALL) as engine:
         convolutions = {layer.precision for layer in engine.execution() if layer.type == "Conv2d"}
         others = {layer.precision for layer in engine.execution() if layer.type != "Conv2d"}
@@ -83,40 +82,42 @@ def test_bf16_is_what_every_layer_before_the_outputs_runs_in(network):
 
 
 @pytest.mark.slow
-def test_what_bf16_hurts_most_stays_float32_with_a_cast_on_either_side(network):
-    """yolov4-tiny: 3 to 32 channels, 32 to 64, and 64 to 64, where a fifth of the MACs ends."""
+def test_sensitive_layers_stay_float32_in_mixed_bf16(network):
+    """In yolov4-tiny these are the first layers, with up to a fifth of the MACs."""
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         layers = {layer.name: layer.precision for layer in engine.execution()}
-        wanted = sensitive_nodes(network.graph)
-        done = "bf16" if abilities.has_bf16() else "fp32"
+        sensitive = sensitive_nodes(network.graph)
+        reduced = "bf16" if abilities.has_bf16() else "fp32"
         convolutions = {name: kind for name, kind in layers.items() if name.endswith("conv")}
-        assert convolutions == {name: "fp32" if name in wanted else done for name in convolutions}
-        assert {"0.conv", "1.conv"} <= wanted
-        assert len(wanted.intersection(convolutions)) < len(convolutions) / 2
-        assert {layers[name] for name in wanted} == {"fp32"}
-        found = [output.copy() for output in engine.requests[0].infer(1)]
+        assert convolutions == {
+            name: "fp32" if name in sensitive else reduced for name in convolutions
+        }
+        assert {"0.conv", "1.conv"} <= sensitive
+        assert len(sensitive.intersection(convolutions)) < len(convolutions) / 2
+        assert {layers[name] for name in sensitive} == {"fp32"}
+        mixed_outputs = [output.copy() for output in engine.requests[0].infer(1)]
     with engines.open("torch", network) as engine:
-        for plain, mixed in zip(engine.requests[0].infer(1), found, strict=True):
+        for plain, mixed in zip(engine.requests[0].infer(1), mixed_outputs, strict=True):
             assert 0 < np.abs(plain - mixed).mean() < 0.02 * np.abs(plain).mean()
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_file_that_is_quantised_already_has_no_halves(monkeypatch, tmp_path, precision):
+def test_quantised_file_is_not_converted_to_half_precision(monkeypatch, tmp_path, precision):
     monkeypatch.setattr(abilities, "has_fp16", lambda: True)
     network = replace(quantised(small_network(tmp_path), tmp_path), precision="fp32")
-    said = (
+    message = (
         f"small cannot become {precision}: the file is already quantised; --precision fp32 runs it"
     )
-    with pytest.raises(EngineError, match=f"engine torch: {said}"):
+    with pytest.raises(EngineError, match=f"engine torch: {message}"):
         engines.open("torch", network, EngineOptions(precision=precision, device="cpu"))
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         convert_to_halves(network, precision)
 
 
 def test_integers_are_not_cast_to_bfloat16():
-    """Places to pick from, made by a layer that stays and read by one that does not."""
-    picked = halves._floats_to(torch.arange(3), torch.bfloat16)
-    assert picked.dtype == torch.int64
+    """A float32 layer may compute indices that a bf16 layer reads."""
+    indices = halves._floats_to(torch.arange(3), torch.bfloat16)
+    assert indices.dtype == torch.int64
     assert halves._floats_to(torch.ones(3), torch.bfloat16).dtype == torch.bfloat16
 
 
@@ -132,8 +133,8 @@ with engines.open("torch", network, options) as engine:
 
 
 @pytest.mark.slow
-def test_onednn_says_itself_that_the_kernels_are_bf16():
-    """Its own log: all 21 convolutions read and write bf16, channels last."""
+def test_onednn_log_shows_bf16_kernels():
+    """All 21 convolutions read and write bf16, channels last."""
     if not (torch.backends.mkldnn.is_available() and abilities.has_bf16()):
         pytest.skip("machine: this CPU has no bf16, or this torch no oneDNN")
     environment = {**os.environ, "ONEDNN_VERBOSE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -154,7 +155,7 @@ def test_onednn_says_itself_that_the_kernels_are_bf16():
 
 
 @pytest.mark.slow
-def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch, network):
+def test_cpu_without_bf16_runs_it_with_a_note(monkeypatch, network):
     monkeypatch.setattr(abilities, "cpu_facts", lambda: {"avx2", "avx512f"})
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         assert "no bf16 arithmetic" in " ".join(engine.notes)
@@ -165,7 +166,7 @@ def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("precision", "there", "reason"),
+    ("precision", "has_fp16", "reason"),
     [
         (
             "fp16",
@@ -176,8 +177,8 @@ def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch
         ("tf32", True, "engine torch: tf32 cannot run here: TF32 needs an NVIDIA GPU"),
     ],
 )
-def test_what_a_cpu_cannot_do_is_refused_with_the_reason(monkeypatch, precision, there, reason):
-    monkeypatch.setattr(abilities, "has_fp16", lambda: there)
+def test_unsupported_precision_is_refused_with_the_reason(monkeypatch, precision, has_fp16, reason):
+    monkeypatch.setattr(abilities, "has_fp16", lambda: has_fp16)
     for call in (
         lambda: engines.graph_wanted("torch", precision, "cpu"),
         lambda: engines.open("torch", plus_one(), EngineOptions(precision=precision, device="cpu")),
@@ -198,7 +199,7 @@ def test_a_cpu_with_fp16_runs_it(monkeypatch, network):
 @pytest.mark.parametrize(
     "own", [{"channels_last": "0"}, {"channels_last": "off"}, {"channels_last": "1"}, {}]
 )
-def test_layouts_change_no_answer(network, own):
+def test_memory_layout_does_not_change_results(network, own):
     given = np.random.default_rng(5).integers(0, 256, network.input_shape, np.uint8)
     with (
         engines.open("torch", network) as usual,
@@ -211,16 +212,14 @@ def test_layouts_change_no_answer(network, own):
         )
         for one in (usual, engine):
             one.requests[0].slot[:] = given
-        for output, right in zip(
+        for output, expected in zip(
             engine.requests[0].infer(1), usual.requests[0].infer(1), strict=True
         ):
-            np.testing.assert_allclose(output, right, atol=1e-4)
+            np.testing.assert_allclose(output, expected, atol=1e-4)
 
 
-def test_channels_last_leaves_constants_of_other_dimensions_alone():
-    """On the whole module it would reach for each buffer, and torch refuses that for five
-    dimensions.
-    """
+def test_channels_last_skips_constants_of_other_dimensions():
+    """Applied to a buffer of five dimensions, torch would refuse it."""
     from onnx import TensorProto, helper, numpy_helper
 
     network = plus_one()
@@ -242,7 +241,7 @@ def test_channels_last_leaves_constants_of_other_dimensions_alone():
         ({"bf16": "some"}, "bf16", "--engine-options bf16=some: give mixed or all"),
     ],
 )
-def test_own_options_that_cannot_be_are_usage_errors(own, precision, message):
+def test_invalid_own_options_are_usage_errors(own, precision, message):
     with pytest.raises(UsageError, match=message):
         engines.open("torch", plus_one(), EngineOptions(own=own, precision=precision, device="cpu"))
 
@@ -275,9 +274,8 @@ print(counters["stats"]["unique_graphs"])
 """
 
 
-# What torch's compiler does for the next hundred kernels, and two small graphs need not pay for:
-# processes that compile at the same time, headers compiled beforehand, and a trial file for each
-# set of vector instructions that the CPU says it has.
+# Turn off what pays only for many kernels: parallel compiler processes, precompiled headers, and a
+# trial compilation for each set of vector instructions of the CPU.
 COMPILED_ONCE = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
@@ -287,9 +285,9 @@ COMPILED_ONCE = {
 
 @pytest.mark.slow
 @pytest.mark.nightly  # the compiler takes a quarter of a minute
-def test_a_compiled_network_gives_the_answers_in_other_threads_too(tmp_path):
-    """In a process of its own: the compiler warns of what torch itself will drop, and leaves
-    threads behind. One process for both precisions, because importing the compiler takes seconds.
+def test_compiled_network_gives_the_same_answers_in_threads(tmp_path):
+    """Use another process, since the compiler emits deprecation warnings and leaves threads
+    running. Both precisions share it, because importing the compiler takes seconds.
     """
     try:
         abilities.check_compiler(torch.device("cpu"))

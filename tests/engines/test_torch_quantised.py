@@ -1,4 +1,4 @@
-"""A file that is quantised already (Q/DQ nodes) on torch: each node as ONNX defines it, in fp32."""
+"""Already quantised files (Q/DQ nodes) on torch, which computes each node as ONNX defines it."""
 
 from __future__ import annotations
 
@@ -10,29 +10,16 @@ import pytest
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
-from detector.core.errors import EngineError
 from detector.core.models.base import Network
-from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
+from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, run_as_written, small_network
 
-torch = pytest.importorskip("torch", reason="machine: torch is not installed")
-
-CPU = {"device": "cpu"}
+pytest.importorskip("torch", reason="machine: torch is not installed")
 
 
 @pytest.fixture
 def network(tmp_path: Path) -> Network:
-    """Return the network as a front end makes it from such a file: an unchanged graph, for fp32."""
+    """Return a network as a front end reads it from such a file."""
     return replace(quantised(small_network(tmp_path), tmp_path), precision="fp32")
-
-
-def as_written(network: Network, picture: np.ndarray) -> np.ndarray:
-    """The first output by onnxruntime without its rewriting, which rounds elsewhere."""
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(network.graph.SerializeToString(), settings)
-    return session.run(None, {"images": picture})[0]
 
 
 def last_step(network: Network) -> float:
@@ -47,29 +34,17 @@ def last_step(network: Network) -> float:
 
 
 @pytest.mark.slow
-def test_its_nodes_are_computed_as_they_say(network):
-    """Within two steps: a step of rounding in one layer may become another in the next."""
+def test_quantised_nodes_are_computed_as_defined(network):
+    """Allow two steps, since a rounding difference may propagate to the next layer."""
     picture = pictures(network, 7)
-    wanted = as_written(network, picture)
-    with engines.open("torch", network, EngineOptions(**CPU)) as engine:
+    expected = run_as_written(network.graph, picture)
+    with engines.open("torch", network, EngineOptions(device="cpu")) as engine:
         executed = {layer.name: layer.precision for layer in engine.execution()}
         engine.requests[0].slot[:] = picture
-        found = engine.requests[0].infer(1)[0].copy()
+        output = engine.requests[0].infer(1)[0].copy()
     assert [executed[name] for name in CONVOLUTIONS] == ["fp32"] * len(CONVOLUTIONS)
-    assert "u8" in executed.values()  # what Q gives
-    steps = np.abs(found - wanted) / last_step(network)
+    assert "u8" in executed.values()  # outputs of QuantizeLinear
+    steps = np.abs(output - expected) / last_step(network)
     assert steps.max() <= 2.01
     assert steps.mean() <= 0.1
-    assert np.abs(wanted).max() > 20 * last_step(network)
-
-
-def test_in_bf16_it_is_refused(network):
-    message = "small cannot become bf16: the file is already quantised; --precision fp32 runs it"
-    with pytest.raises(EngineError, match=message):
-        engines.open("torch", network, EngineOptions(precision="bf16", **CPU))
-
-
-def test_int8_is_refused_with_the_engines_that_run_it():
-    message = "engine torch cannot run int8; it runs fp32, .*; for int8 use --engine .*openvino"
-    with pytest.raises(EngineError, match=message):
-        engines.graph_wanted("torch", "int8")
+    assert np.abs(expected).max() > 20 * last_step(network)

@@ -41,7 +41,7 @@ OBJECTS = {  # our variables -> TensorRT's classes
     "verbosity": "ProfilingVerbosity",
     "inspector": "EngineInspector",
 }
-IN_WHICH = {"engine.py", "build.py", "layers.py", "running.py", "plan_file.py"}
+FILES_OF_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "plan_file.py"}
 
 
 def names_used(module: str = "trt") -> dict[str, set[str]]:
@@ -57,7 +57,7 @@ def names_used(module: str = "trt") -> dict[str, set[str]]:
             if chain[:1] == [module] and len(chain) > 1:
                 found.setdefault(".".join(chain[1:-1]), set()).add(chain[-1])
             elif (
-                file.name in IN_WHICH
+                file.name in FILES_OF_OBJECTS
                 and chain[:-2] in ([], ["self"])
                 and chain[-2:-1][0] in OBJECTS
             ):
@@ -71,7 +71,7 @@ def dotted(node: ast.expr) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else ["?"]
 
 
-def test_the_names_are_found_in_the_sources():
+def test_names_used_finds_names_of_every_kind():
     used = names_used()
     assert {"Builder", "OnnxParser", "Runtime", "ILogger", "IProgressMonitor", "Dims"} <= used[""]
     assert used["NetworkDefinitionCreationFlag"] == {"STRONGLY_TYPED"}
@@ -88,7 +88,7 @@ def rtx():
     return pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
 
 
-def found(place, owner: str):
+def resolve(place, owner: str):
     for part in filter(None, owner.split(".")):
         place = getattr(place, part)
     return place
@@ -105,11 +105,11 @@ def test_tensorrt_for_rtx_has_every_name() -> None:
     assert "INVALID" in own["EngineValidity"]
     for used in (names_used(), own):
         for owner, names in used.items():
-            place = found(rtx(), owner)
+            place = resolve(rtx(), owner)
             assert [name for name in names if not hasattr(place, name)] == [], owner
 
 
-def test_the_fake_runtime_takes_and_has_what_the_real_one_does() -> None:
+def test_fake_runtime_has_the_real_signatures() -> None:
     rtx()
     from tests.fakes.tensorrt_module import OURS
 
@@ -119,12 +119,12 @@ def test_the_fake_runtime_takes_and_has_what_the_real_one_does() -> None:
             continue
         names = {*vars(kind), *vars(kind).get("__slots__", ())}
         for name in (name for name in names if not name.startswith("_")):
-            thing = vars(real).get(name)
+            attribute = vars(real).get(name)
             if inspect.isfunction(vars(kind)[name]):
-                taken = tuple(inspect.signature(vars(kind)[name]).parameters)
-                assert taken in overloads(thing.__doc__), f"{title}.{name}"
+                parameters = tuple(inspect.signature(vars(kind)[name]).parameters)
+                assert parameters in overloads(attribute.__doc__), f"{title}.{name}"
             else:
-                assert isinstance(thing, property), f"{title}.{name}"
+                assert isinstance(attribute, property), f"{title}.{name}"
 
 
 CHECK = """
@@ -138,12 +138,7 @@ for owner, names in used.items():
     missing += [f"{owner}.{name}" for name in names if place is None or not hasattr(place, name)]
     docs[owner] = {name: getattr(place, name, None).__doc__ for name in names}
 
-class Log(trt.ILogger):
-    def __init__(self):
-        super().__init__()
-        self.said = []
-    def log(self, severity, msg):
-        self.said.append((int(severity) <= int(trt.ILogger.Severity.ERROR), msg))
+
 
 sys.path.insert(0, sys.argv[1])
 from detector.core.engines.trt.build import progress_monitor
@@ -152,8 +147,8 @@ from detector.core.engines.trt.plan_file import kept_log
 log = kept_log(trt)
 log.log(trt.ILogger.Severity.ERROR, "it  broke")
 log.log(trt.ILogger.Severity.WARNING, "careful")
-told = []
-monitor = progress_monitor(trt, lambda *step: told.append(step) or len(told) < 3)
+steps = []
+monitor = progress_monitor(trt, lambda *step: steps.append(step) or len(steps) < 3)
 monitor.phase_start("Building", None, 2)
 answers = [monitor.step_complete("Building", 0), monitor.step_complete("Building", 1)]
 try:
@@ -167,7 +162,7 @@ profiler = kept_times(trt)
 profiler.report_layer_time("0.conv", 0.5)
 print(json.dumps({"version": trt.__version__, "missing": missing, "docs": docs,
                   "reason": log.reason(), "answers": answers,
-                  "told": told, "layer_times": [profiler.taken(), profiler.taken()],
+                  "steps": steps, "layer_times": [profiler.taken(), profiler.taken()],
                   "builder": builder, "dims": dims,
                   "flag": 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)}))
 """
@@ -175,7 +170,7 @@ print(json.dumps({"version": trt.__version__, "missing": missing, "docs": docs,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
-def test_the_real_bindings_have_every_name(tmp_path, major):
+def test_real_bindings_have_every_name(tmp_path, major):
     environment = unpack_bindings(major, tmp_path)
     used = {owner: sorted(names) for owner, names in names_used().items()}
     done = subprocess.run(
@@ -187,23 +182,23 @@ def test_the_real_bindings_have_every_name(tmp_path, major):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["version"].startswith(f"{major}.")
-    assert said["missing"] == []
-    for owner, docs in said["docs"].items():  # the fakes stand for all three: they must agree
+    result = json.loads(done.stdout)
+    assert result["version"].startswith(f"{major}.")
+    assert result["missing"] == []
+    for owner, docs in result["docs"].items():  # one fake serves all three, so they must agree
         for name, doc in docs.items():
-            real = overloads(found(rtx(), f"{owner}.{name}").__doc__)
+            real = overloads(resolve(rtx(), f"{owner}.{name}").__doc__)
             assert real & overloads(doc) or not real, f"{owner}.{name}"
     # Our subclass of the real ILogger keeps only errors; that of IProgressMonitor cancels; that of
     # IProfiler keeps what it receives.
-    assert said["reason"] == "it broke"
-    assert said["answers"] == [True, False]
-    assert said["told"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]
-    assert said["layer_times"] == [[["0.conv", 0.5]], []]
-    # As where the driver fails: an exception, which translated() catches.
-    assert "nullptr" in said["builder"]
-    assert said["dims"] == [8, 2, 3, 3]
-    assert said["flag"] == {10: 2, 11: 1}[major]
+    assert result["reason"] == "it broke"
+    assert result["answers"] == [True, False]
+    assert result["steps"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]
+    assert result["layer_times"] == [[["0.conv", 0.5]], []]
+    # Without a driver it raises an exception, which translated() catches.
+    assert "nullptr" in result["builder"]
+    assert result["dims"] == [8, 2, 3, 3]
+    assert result["flag"] == {10: 2, 11: 1}[major]
 
 
 SIGNATURES = """
@@ -221,7 +216,7 @@ print(json.dumps({name: list(inspect.signature(getattr(runtime, name)).parameter
 
 
 @pytest.mark.slow
-def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
+def test_cuda_python_has_the_fakes_arguments(tmp_path):
     for package in ("cuda_bindings", "cuda_pathfinder"):
         with zipfile.ZipFile(find_wheel(package)) as archive:
             archive.extractall(tmp_path)
@@ -250,7 +245,7 @@ def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
 
 
 def test_torch_has_what_its_provider_uses():
-    """torch's CPU build has the names; what they do on a GPU only a GPU shows."""
+    """torch's CPU build has these names, too, although they work only on a GPU."""
     torch = pytest.importorskip("torch", reason="machine: torch is not installed")
     assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters
     assert "enable_timing" in inspect.signature(torch.cuda.Event.__new__).parameters

@@ -1,4 +1,4 @@
-"""Fakes: every major with every kind of device memory, or every major with one of them."""
+"""Fake TensorRT, every major version: with every kind of device memory, or with cuda-python."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def machine(request, monkeypatch):
 
 
 @pytest.fixture(params=MAJORS)
-def eleven(request, monkeypatch):
+def tensorrt(request, monkeypatch):
     return install(monkeypatch, request.param, "cuda-python")

@@ -1,4 +1,4 @@
-"""An engine trt or rtx on the fakes, as each of these tests opens and builds it."""
+"""Open and build an engine trt or rtx on the fakes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ PLANS = (("1", (1, 1), "8.6+12.0"), ("1..8", (1, 8), ""))
 SEED = 3
 SIDE = (192, 192)
 
-Made = Callable[[Path], Network]
+MakeNetwork = Callable[[Path], Network]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Built:
     refusal: str | None
 
 
-def _described(model: str, **said: object) -> Made:
-    return lambda folder: open_network(str(model), random_seed=SEED, **said)
+def _described(model: str, **options: object) -> MakeNetwork:
+    return lambda folder: open_network(str(model), random_seed=SEED, **options)
 
 
-def _exported(name: str, export: Callable[[], exports.Export], stated: bool = True) -> Made:
+def _exported(name: str, export: Callable[[], exports.Export], stated: bool = True) -> MakeNetwork:
     def make(folder: Path) -> Network:
         path = export().save(folder / f"{name}.onnx", exports.STATED if stated else None)
         return open_network(path)
@@ -64,7 +64,7 @@ def _exported(name: str, export: Callable[[], exports.Export], stated: bool = Tr
 YOLO, DARKNET = CHECKOUT / "cfg/yolo", CHECKOUT / "cfg/darknet"
 TWO_NAMES = str(CHECKOUT / "cfg/names/person-vehicle.names")
 NAMES = str(CHECKOUT / "cfg/names/coco.names")
-GRAPHS: dict[str, Made] = {
+GRAPHS: dict[str, MakeNetwork] = {
     "street": lambda folder: open_network("street"),
     "street-1": lambda folder: open_network("street-1"),
     "yolov4-tiny": _described(DARKNET / "yolov4-tiny.cfg", names=NAMES, size=SIDE),
@@ -100,9 +100,9 @@ GRAPHS: dict[str, Made] = {
 
 
 def build(name: str, precision: str, folder: Path, times: int = 1) -> Iterator[Built]:
-    """Every plan of a graph in a precision, each built so many times to compare their bytes.
+    """Build every plan of a graph in a precision, each ``times`` times to compare the bytes.
 
-    The library orders layers of parallel branches by chance, so equal bytes are not certain.
+    The library orders layers of parallel branches at random, so bytes may differ.
     """
     network = GRAPHS[name](folder)
     pictures = _pictures(folder)
@@ -122,10 +122,10 @@ def build(name: str, precision: str, folder: Path, times: int = 1) -> Iterator[B
                 digests.append(hashlib.sha256(target.read_bytes()).hexdigest())
         except DetectVideoError as error:
             refusal = str(error)
-        took = time.perf_counter() - began
+        seconds = time.perf_counter() - began
         plan = b"" if refusal else target.read_bytes()
         same = len(set(digests)) == 1
-        yield Built(name, precision, text, targets or "any", took, plan, same, refusal)
+        yield Built(name, precision, text, targets or "any", seconds, plan, same, refusal)
 
 
 def _pictures(folder: Path) -> Path:
@@ -138,7 +138,7 @@ def _pictures(folder: Path) -> Path:
 
 
 def print_table() -> None:
-    """One row a graph: of each precision seconds and MB, for one batch and for the range."""
+    """Print a row per graph: seconds and MB in each precision, for one batch and for the range."""
     rows, refusals = [], list[str]()
     print(f"| graph | {' | '.join(PRECISIONS)} |")
     print(f"|---|{'---|' * len(PRECISIONS)}")
@@ -148,9 +148,9 @@ def print_table() -> None:
             for precision in PRECISIONS:
                 folder = Path(place, name, precision)
                 folder.mkdir(parents=True)
-                found = list(build(name, precision, folder, times=2))
-                cells.append(", ".join(_cell(row, refusals) for row in found))
-                rows += found
+                plans = list(build(name, precision, folder, times=2))
+                cells.append(", ".join(_cell(row, refusals) for row in plans))
+                rows += plans
             print(f"| {name} | {' | '.join(cells)} |", flush=True)
     for number, refusal in enumerate(refusals, 1):
         print(f"{number}. {refusal}")

@@ -1,6 +1,4 @@
-"""Plans: built once, kept, for a range of batches, with the user's options; refused by name where
-they do not fit.
-"""
+"""TensorRT plans: built once and kept, for a range of batches and with the user's options."""
 
 from __future__ import annotations
 
@@ -26,27 +24,27 @@ from tests.networks import open_network, parsed
 
 
 @pytest.mark.slow
-def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
-    first = built(eleven, tmp_path)
-    again = built(eleven, tmp_path)
-    assert [made["network"] for made in eleven.fake.builds] == ["plus_one"]
+def test_plan_is_built_once_and_runs(tensorrt, tmp_path):
+    first = built(tensorrt, tmp_path)
+    again = built(tensorrt, tmp_path)
+    assert [made["network"] for made in tensorrt.fake.builds] == ["plus_one"]
     assert first.options.artefact == again.options.artefact
     assert again.build_s == 0
     assert Path(first.options.artefact).read_bytes()[:4] == b"ftrt"
     with engines.open("trt", first.network, first.options) as engine:
-        given = conformance.pictures(1)
-        engine.requests[0].slot[:] = given
-        conformance.assert_answers(engine.requests[0].infer(1), given)
+        inputs = conformance.pictures(1)
+        engine.requests[0].slot[:] = inputs
+        conformance.assert_answers(engine.requests[0].infer(1), inputs)
         (note,) = engine.notes
-        assert re.match(f"TensorRT {eleven.trt.__version__} .* Fake L4.* cuda-python", note)
+        assert re.match(f"TensorRT {tensorrt.trt.__version__} .* Fake L4.* cuda-python", note)
 
 
-def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
+def test_the_manifest_holds_the_key_and_the_facts(tensorrt, tmp_path):
     from detector.core.engines._built.store import read_manifest
 
-    manifest = read_manifest(built(eleven, tmp_path, precision="tf32").options.artefact)
+    manifest = read_manifest(built(tensorrt, tmp_path, precision="tf32").options.artefact)
     key = manifest["key"]
-    assert key["tensorrt"] == eleven.trt.__version__
+    assert key["tensorrt"] == tensorrt.trt.__version__
     assert (key["gpu"], key["capability"], key["cuda"], key["batches"]) == (
         "Fake L4",
         "8.9",
@@ -66,35 +64,33 @@ def test_another_gpu_builds_another_plan_with_a_note(monkeypatch, tmp_path):
     assert "8.9 is now 9.0; gpu Fake L4" in " ".join(ready.notes)
 
 
-def test_precision_is_the_graphs_and_tf32_a_flag(eleven, tmp_path):
-    built(eleven, tmp_path)
-    built(eleven, tmp_path, precision="tf32")
-    assert [made["tf32"] for made in eleven.fake.builds] == [False, True]
+def test_tf32_is_a_flag_of_the_builder(tensorrt, tmp_path):
+    built(tensorrt, tmp_path)
+    built(tensorrt, tmp_path, precision="tf32")
+    assert [made["tf32"] for made in tensorrt.fake.builds] == [False, True]
 
 
-def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_them(
-    eleven, tmp_path
-):
-    built(eleven, tmp_path, own={"max_batch": 8})
-    assert [profile["images"] for profile in eleven.fake.builds[0]["profiles"]] == [
+def test_range_of_batches_is_one_plan_with_two_profiles(tensorrt, tmp_path):
+    built(tensorrt, tmp_path, own={"max_batch": 8})
+    assert [profile["images"] for profile in tensorrt.fake.builds[0]["profiles"]] == [
         [[1, 2, 3, 3]] * 3,
         [[1, 2, 3, 3], [8, 2, 3, 3], [8, 2, 3, 3]],
     ]
     for batch in (1, 4, 8):
-        ready = built(eleven, tmp_path, batch=batch)
+        ready = built(tensorrt, tmp_path, batch=batch)
         with engines.open("trt", ready.network, ready.options) as engine:
             assert engine.requests[0].context._profile == (0 if batch == 1 else 1)
-            given = conformance.pictures(batch, batch)
-            engine.requests[0].slot[:] = given
-            conformance.assert_answers(engine.requests[0].infer(batch), given)
+            inputs = conformance.pictures(batch, batch)
+            engine.requests[0].slot[:] = inputs
+            conformance.assert_answers(engine.requests[0].infer(batch), inputs)
             assert "unknown" not in {layer.precision for layer in engine.execution()}
-    assert len(eleven.fake.builds) == 1
-    built(eleven, tmp_path, batch=9)
-    assert len(eleven.fake.builds) == 2
+    assert len(tensorrt.fake.builds) == 1
+    built(tensorrt, tmp_path, batch=9)
+    assert len(tensorrt.fake.builds) == 2
 
 
 @pytest.mark.slow
-def test_own_options_reach_the_builder(eleven, tmp_path):
+def test_own_options_reach_the_builder(tensorrt, tmp_path):
     own = {
         "workspace_mb": 64,
         "level": 1,
@@ -102,11 +98,11 @@ def test_own_options_reach_the_builder(eleven, tmp_path):
         "hardware_compatible": "ampere",
         "detailed": 0,
     }
-    ready = built(eleven, tmp_path, own=own)
-    made = eleven.fake.builds[0]
+    ready = built(tensorrt, tmp_path, own=own)
+    made = tensorrt.fake.builds[0]
     assert (made["workspace"], made["level"], made["portable"]) == (64 << 20, 1, True)
     assert (made["hardware"], made["verbosity"]) == ("AMPERE_PLUS", "LAYER_NAMES_ONLY")
-    # Its own runtime may start: we built it.
+    # It may start its own runtime, since we built it.
     with engines.open("trt", ready.network, ready.options) as engine:
         assert {layer.precision for layer in engine.execution()} == {"unknown"}
 
@@ -128,78 +124,78 @@ def test_own_options_reach_the_builder(eleven, tmp_path):
         ("rtx", {"targets": "7.5+8.6"}, r"7\.5 \(Turing\) has no bf16"),
     ],
 )
-def test_own_options_that_cannot_be_are_refused(monkeypatch, engine, own, message):
+def test_invalid_own_options_are_refused(monkeypatch, engine, own, message):
     install(monkeypatch, RTX_MAJOR if engine == "rtx" else 11)
     precision = "bf16" if "bf16" in message else "fp32"
     with pytest.raises(UsageError, match=message):
         engines.open(engine, plus_one(), EngineOptions(own=own, precision=precision))
 
 
-def test_timings_are_kept_beside_the_plans_and_used_again(eleven, tmp_path):
-    built(eleven, tmp_path)
+def test_timings_are_kept_beside_the_plans_and_used_again(tensorrt, tmp_path):
+    built(tensorrt, tmp_path)
     [timings] = tmp_path.glob("*.timings")
     assert timings.name.startswith("trt-Fake-L4-")
-    built(eleven, tmp_path, precision="tf32")
-    assert [made["timings_known"] for made in eleven.fake.builds] == [0, len(b"timings;")]
+    built(tensorrt, tmp_path, precision="tf32")
+    assert [made["timings_known"] for made in tensorrt.fake.builds] == [0, len(b"timings;")]
     for level, unproved in enumerate((b"timings;" * 9, b"no cache")):
         timings.write_bytes(unproved)
-        built(eleven, tmp_path, own={"level": level})
-        assert eleven.fake.builds[-1]["timings_known"] == 0
+        built(tensorrt, tmp_path, own={"level": level})
+        assert tensorrt.fake.builds[-1]["timings_known"] == 0
 
 
-def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(eleven, tmp_path):
-    parse = eleven.trt.OnnxParser.parse
+def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(tensorrt, tmp_path):
+    parse = tensorrt.trt.OnnxParser.parse
 
     def warned(parser, graph):
         for text in ("a.cpp:7: one", "one", "Empty initializer r", "t", "u", "v", "w", "x", "y"):
-            parser._logger.log(eleven.trt.ILogger.Severity.WARNING, text)
+            parser._logger.log(tensorrt.trt.ILogger.Severity.WARNING, text)
         return parse(parser, graph)
 
-    eleven.trt.OnnxParser.parse = warned
+    tensorrt.trt.OnnxParser.parse = warned
     for _ in range(2):
-        *_, first, _, _, _, last, more = built(eleven, tmp_path).notes
+        *_, first, _, _, _, last, more = built(tensorrt, tmp_path).notes
         assert (first, last) == ("TensorRT warns: one", "TensorRT warns: w")
         assert more == "TensorRT warns 2 times more"
-    assert len(eleven.fake.builds) == 1
+    assert len(tensorrt.fake.builds) == 1
 
 
-def test_log_of_an_open_engine_is_not_a_note_of_the_build(eleven, tmp_path):
-    beside = eleven.trt.Builder(kept_log(eleven.trt))
-    notes = built(eleven, tmp_path).notes
+def test_log_of_an_open_engine_is_not_a_note_of_the_build(tensorrt, tmp_path):
+    beside = tensorrt.trt.Builder(kept_log(tensorrt.trt))
+    notes = built(tensorrt, tmp_path).notes
     assert not [note for note in notes if "logger" in note], beside
 
 
 @pytest.mark.slow
-def test_build_reports_progress_and_false_cancels_it(eleven, tmp_path):
-    told = []
-    built(eleven, tmp_path, progress=lambda *step: told.append(step) or True)
-    assert told[0] == ("Building engine", 0, 6)
-    assert [done for doing, done, _ in told if doing == "Building engine"] == [0, 1, 2, 3, 4, 5]
-    assert all(done <= of for _, done, of in told)
-    assert len({doing for doing, *_ in told}) > 5  # phases within phases
+def test_build_reports_progress_and_false_cancels_it(tensorrt, tmp_path):
+    steps = []
+    built(tensorrt, tmp_path, progress=lambda *step: steps.append(step) or True)
+    assert steps[0] == ("Building engine", 0, 6)
+    assert [done for doing, done, _ in steps if doing == "Building engine"] == [0, 1, 2, 3, 4, 5]
+    assert all(done <= of for _, done, of in steps)
+    assert len({doing for doing, *_ in steps}) > 5  # including nested phases
     with pytest.raises(EngineError, match="build was cancelled"):
-        built(eleven, tmp_path, precision="tf32", progress=lambda doing, done, of: done < 1)
+        built(tensorrt, tmp_path, precision="tf32", progress=lambda doing, done, of: done < 1)
     assert len(plans(tmp_path)) == 1
 
 
-def test_ctrl_c_while_building_passes_through(eleven, tmp_path):
+def test_ctrl_c_while_building_passes_through(tensorrt, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        built(eleven, tmp_path, progress=interrupted)
+        built(tensorrt, tmp_path, progress=interrupted)
     assert plans(tmp_path) == []
 
 
-def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
+def test_batch_held_in_constants_is_refused_by_node(tensorrt, tmp_path):
     network = plus_one(2)
     graph = network.graph.graph
     graph.initializer.add(name="pads", data_type=1, dims=[2, 3, 2, 3], float_data=[0.0] * 36)
     graph.node[2].output[0] = "shifted"
     graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
     with pytest.raises(EngineError, match=r"2\.add.*--batch 2"):
-        built(eleven, tmp_path, network, batch=2, own={"max_batch": 8})
-    built(eleven, tmp_path, network, batch=2)  # for one batch it is as good as any
+        built(tensorrt, tmp_path, network, batch=2, own={"max_batch": 8})
+    built(tensorrt, tmp_path, network, batch=2)  # a plan for one batch can hold it
 
 
 @pytest.mark.parametrize(
@@ -209,10 +205,10 @@ def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
         ("[first] a = Reshape(x, rows) y = Reshape(a, whole)", "node first "),
         ("y = Reshape<allowzero = 1>(x, whole)", ""),
         ("a = Reshape(x, kept) y = Reshape(a, whole)", ""),
-        ("a = Reshape(x, whole) b = Reshape(fixed, whole) y = Add(a, b)", ""),  # of one constant
+        ("a = Reshape(x, whole) b = Reshape(fixed, whole) y = Add(a, b)", ""),  # of a constant
     ],
 )
-def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit):
+def test_reshape_takes_any_batch_if_batch_is_the_first_axis(nodes, culprit):
     constants = """int64[2] merged = {-1, 3}, int64[2] rows = {4, 3}, int64[3] kept = {1, 0, -1},
         int64[3] whole = {1, 4, 3}, float[4, 3] fixed = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"""
     model = parsed(f"(float[1, 2, 2, 3] x) => (float[1, 4, 3] y) <{constants}> {{ {nodes} }}")
@@ -220,9 +216,9 @@ def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit
         with pytest.raises(FixedBatchError, match=culprit):
             any_batch(model)
         return
-    given = np.arange(60, dtype=np.float32).reshape(5, 2, 2, 3)
-    answers = [ort_session(model).run(None, {"x": one})[0] for one in np.split(given, 5)]
-    (together,) = ort_session(any_batch(model)).run(None, {"x": given})
+    inputs = np.arange(60, dtype=np.float32).reshape(5, 2, 2, 3)
+    answers = [ort_session(model).run(None, {"x": one})[0] for one in np.split(inputs, 5)]
+    (together,) = ort_session(any_batch(model)).run(None, {"x": inputs})
     np.testing.assert_array_equal(together, np.concatenate(answers))
 
 
@@ -235,13 +231,13 @@ def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit
         ("conv of 1.convolution", "; use --engine ort or openvino"),
     ],
 )
-def test_failed_build_raises_with_reason_and_cure(eleven, tmp_path, reason, cure):
-    def said(builder, network, config):
-        builder._logger.log(eleven.trt.ILogger.Severity.ERROR, reason)
+def test_failed_build_raises_with_reason_and_cure(tensorrt, tmp_path, reason, cure):
+    def fail(builder, network, config):
+        builder._logger.log(tensorrt.trt.ILogger.Severity.ERROR, reason)
 
-    eleven.trt.Builder.build_serialized_network = said
+    tensorrt.trt.Builder.build_serialized_network = fail
     with pytest.raises(EngineError, match=f"{re.escape(reason)}{cure}"):
-        built(eleven, tmp_path, batch=4)
+        built(tensorrt, tmp_path, batch=4)
 
 
 ZEROS = ", ".join(["0"] * 18)
@@ -251,25 +247,25 @@ ZEROS = ", ".join(["0"] * 18)
     ("nodes", "message"),
     [
         ("[odd] t = Unique(f) y = Identity(f)", r"cannot read .* Unique at odd: .*--engine ort"),
-        # The parser's function is all that tells of this one.
+        # Only the parser's own check reports this one.
         (
             '[odd] y = ScatterElements<reduction = "mul">(f, zeros, f)',
             r"ScatterElements at odd: Unsupported reduction type; use --engine ort",
         ),
-        # The parser takes it, and the builder does not.
+        # The parser accepts it, and the builder does not.
         (
             "m = ReduceMax<keepdims = 0>(f) many = Expand(m, size) [odd_1] t, i = TopK(many, k) "
             "s = ReduceMax<keepdims = 0>(t) y = Add(f, s)",
             r"could not build .* K exceeds .* \(node odd_1, TopK\); use --engine ort",
         ),
-        # uint8 where nothing says otherwise
+        # uint8 by default
         ("[q1] q = QuantizeLinear(f, scale) y = DequantizeLinear(q, scale)", "node q1 .*uint8"),
         ("[q1] q = QuantizeLinear(f, scale, u8) y = DequantizeLinear(q, scale)", "q1 .*uint8"),
         ("q = QuantizeLinear(f, scale, s8) y = DequantizeLinear(q, scale)", None),
         ("q = QuantizeLinear<output_dtype = 3>(f, scale) y = DequantizeLinear(q, scale)", None),
     ],
 )
-def test_what_the_library_cannot_build_is_refused_by_name(eleven, nodes, message):
+def test_node_that_cannot_be_built_is_refused_by_name(tensorrt, nodes, message):
     constants = "float scale = {0.5}, uint8 u8 = {0}, int8 s8 = {0}, int64[1] k = {3841}"
     constants += f", int64[1] size = {{4000}}, int64[1, 2, 3, 3] zeros = {{{ZEROS}}}"
     head = f"(uint8[1, 2, 3, 3] u) => (float[1, 2, 3, 3] y) <{constants}>"
@@ -279,9 +275,9 @@ def test_what_the_library_cannot_build_is_refused_by_name(eleven, nodes, message
         opened(network).close()
 
 
-def test_too_little_memory_for_a_layer_names_the_option(eleven, tmp_path):
+def test_too_little_memory_for_a_layer_names_the_option(tensorrt, tmp_path):
     with pytest.raises(EngineError, match=r"within workspace limit.* workspace_mb than 1, or none"):
-        built(eleven, tmp_path, open_network("street-1"), own={"workspace_mb": 1})
+        built(tensorrt, tmp_path, open_network("street-1"), own={"workspace_mb": 1})
 
 
 def spoiled(data: bytes) -> bytes:
@@ -297,14 +293,14 @@ def spoiled(data: bytes) -> bytes:
         (lambda data: b"PK\3\4" + data[4:], r"not a TensorRT plan: it begins with b'PK"),
     ],
 )
-def test_a_corrupt_plan_is_refused_by_name(eleven, tmp_path, change, message):
-    ready = built(eleven, tmp_path)
+def test_a_corrupt_plan_is_refused_by_name(tensorrt, tmp_path, change, message):
+    ready = built(tensorrt, tmp_path)
     file = Path(ready.options.artefact)
     file.write_bytes(change(file.read_bytes()))
     with pytest.raises(EngineError, match=message) as caught:
         engines.open("trt", ready.network, ready.options)
     assert str(file) in str(caught.value)
-    assert eleven.device.allocations == {}
+    assert tensorrt.device.allocations == {}
 
 
 def test_a_plan_of_another_gpu_or_version_is_refused_by_name(monkeypatch, tmp_path):

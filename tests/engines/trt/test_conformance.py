@@ -1,6 +1,4 @@
-"""What every engine must do, trt and rtx do on each of the fakes: all kinds of device memory, no
-GPU.
-"""
+"""Conformance of engines trt and rtx on the fakes, with every kind of device memory and no GPU."""
 
 from __future__ import annotations
 

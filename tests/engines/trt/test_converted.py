@@ -1,5 +1,5 @@
-"""Converted graphs, as ``--precision fp16``, ``bf16`` and ``int8`` hand them to TensorRT: street on
-its own clip.
+"""Graphs that ``--precision fp16``, ``bf16`` and ``int8`` convert for TensorRT: street on its own
+clip.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def network() -> Network:
 
 
 @pytest.fixture(scope="module")
-def given(network) -> list[np.ndarray]:
+def inputs(network) -> list[np.ndarray]:
     pictures = []
     with sources.open(str(STREET)) as source:
         for frame in islice(iter(source.read, None), FRAMES):
@@ -51,14 +51,14 @@ def given(network) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Calibrated once; plans are kept by TensorRT's version."""
+    """A folder for the calibration, which runs once, and for plans of each TensorRT version."""
     return tmp_path_factory.mktemp("built")
 
 
 def ready_for(network, precision, place, memory="cuda-python", **more):
-    asked = {"precision": precision, "device_memory": memory, "engines_dir": str(place), **more}
+    options = {"precision": precision, "device_memory": memory, "engines_dir": str(place), **more}
     config = merge_levels(
-        ("test", {"calibrate": str(STREET), "calibrate_frames": 8}), ("test", asked)
+        ("test", {"calibrate": str(STREET), "calibrate_frames": 8}), ("test", options)
     )
     return prepare_network(network, "trt", config, lambda concurrency: 1)
 
@@ -76,11 +76,9 @@ def found_in(network, outputs) -> list[Detections]:
 
 
 def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
-    """The same graph in ONNX Runtime. It knows no bfloat16: there every rounding is spelt out, in
-    float32.
+    """Run the graph in ONNX Runtime, with explicit roundings in float32 instead of bfloat16.
 
-    On one thread, as the fake: one order of additions, so that nothing falls to another step of
-    int8.
+    One thread, as in the fake, keeps the order of additions, so that int8 rounds alike.
     """
     if network.precision == "bf16":
         network = replace(network, graph=rounded(network.graph), path=None)
@@ -93,21 +91,21 @@ def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("major", "memory"), EVERY)
-def test_detections_are_onnx_runtimes_of_the_same_graph(
-    monkeypatch, network, given, place, major, memory, precision
+def test_detections_equal_onnx_runtimes_of_the_same_graph(
+    monkeypatch, network, inputs, place, major, memory, precision
 ):
     machine = install(monkeypatch, major, memory)
     ready = ready_for(network, precision, place, memory)
     assert ready.network.precision == {"int8": "int8-s8"}.get(precision, precision)
-    wanted = by_onnx_runtime(ready.network, given)
+    expected = by_onnx_runtime(ready.network, inputs)
     with engines.open("trt", ready.network, ready.options) as engine:
-        outputs = list(outputs_of(engine, given))
+        outputs = list(outputs_of(engine, inputs))
         shares = executed(executed_layers(network, engine))
-    for ours, theirs in zip(outputs, wanted, strict=True):
+    for ours, theirs in zip(outputs, expected, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             assert a.dtype == np.float32
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
-    for a, b in zip(found_in(network, outputs), found_in(network, wanted), strict=True):
+    for a, b in zip(found_in(network, outputs), found_in(network, expected), strict=True):
         np.testing.assert_array_equal(a.class_ids, b.class_ids)
         np.testing.assert_allclose(a.boxes, b.boxes, atol=1e-3)
         assert len(a) > 3
@@ -122,27 +120,21 @@ def test_detections_are_onnx_runtimes_of_the_same_graph(
 def test_executed_layers_count_all_macs_once_in_their_precision(
     monkeypatch, network, place, major, precision
 ):
-    """Include the MACs of the outputs' convolutions, whose names their Casts took."""
+    """This includes the outputs' convolutions, whose names their Casts have."""
     install(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:
         layers = executed_layers(network, engine)
     assert sum(layer.macs for layer in layers) == count_macs(network.graph)
     types = {layer.precision for layer in layers if layer.macs}
-    assert (
-        types == {"fp16": {"fp16"}, "bf16": {"bf16", "fp32"}, "int8": {"int8"}}[precision]
-    )  # bf16: thin ones stay
-
-
-def half_of(network) -> list[str]:
-    convolutions = [node.name for node in network.graph.graph.node if node.op_type == "Conv"]
-    return convolutions[::2]
+    # In bf16, thin convolutions stay fp32.
+    assert types == {"fp16": {"fp16"}, "bf16": {"bf16", "fp32"}, "int8": {"int8"}}[precision]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
 def test_unquantised_convolutions_are_reported_as_fp32(monkeypatch, network, place, major):
-    """Half of the convolutions are left out of the quantisation."""
+    """Half of the convolutions are not quantised."""
     from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize import get_calibration
 
@@ -151,14 +143,16 @@ def test_unquantised_convolutions_are_reported_as_fp32(monkeypatch, network, pla
         ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
     )
     ranges = get_calibration(network, config, place, lambda *_: True)[0].ranges
-    kept = half_of(network)
-    graph = quantised_graph(network.graph, ranges, set(kept), "int8-s8")
+    convolutions = [node.name for node in network.graph.graph.node if node.op_type == "Conv"]
+    kept = set(convolutions[::2])
+    graph = quantised_graph(network.graph, ranges, kept, "int8-s8")
     partly = replace(network, graph=graph, precision="int8-s8", path=None)
     with engines.open("trt", partly, EngineOptions(precision="int8", requests=1)) as engine:
-        told = {name: layer.precision for layer in engine.execution() for name in layer.nodes}
-    convolutions = {node.name for node in network.graph.graph.node if node.op_type == "Conv"}
-    assert {name for name in convolutions if told[name] == "fp32"} == set(kept)
-    assert {told[name] for name in convolutions - set(kept)} == {"int8"}
+        executed_precision = {
+            name: layer.precision for layer in engine.execution() for name in layer.nodes
+        }
+    for name in convolutions:
+        assert executed_precision[name] == ("fp32" if name in kept else "int8")
 
 
 @pytest.mark.slow
@@ -168,14 +162,12 @@ def test_unquantised_convolutions_are_reported_as_fp32(monkeypatch, network, pla
     ids=["int8", "tf32"],
 )
 @pytest.mark.parametrize("major", MAJORS)
-def test_a_request_that_changed_nothing_says_so(
+def test_precision_without_effect_is_reported(
     monkeypatch, network, tmp_path, place, major, precision, lacking
 ):
     """TensorRT is free to find no kernel of a kind, or none that is faster."""
     machine = install(monkeypatch, major)
-    ready = ready_for(
-        network, precision, place
-    )  # the calibration is there; the plan must be another one
+    ready = ready_for(network, precision, place)  # the calibration is reused, but not the plan
     setattr(machine.fake, lacking, False)
     with engines.open(
         "trt", ready.network, EngineOptions(precision=precision, requests=1)
@@ -187,20 +179,20 @@ def test_a_request_that_changed_nothing_says_so(
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("major", MAJORS)
-def test_a_range_of_batches_of_a_converted_graph(
-    monkeypatch, network, given, place, major, precision
+def test_converted_graph_runs_a_range_of_batches(
+    monkeypatch, network, inputs, place, major, precision
 ):
-    """One plan for 1 to 4; a batch of 4 gives what each picture gives alone."""
+    """One plan serves 1 to 4, and a batch gives the same outputs as its pictures alone."""
     install(monkeypatch, major)
     four = open_network("street", batch=4)
     alone = ready_for(network, precision, place)
     both = ready_for(four, precision, place, batch=4, engine_options=["min_batch=1", "max_batch=4"])
     with engines.open("trt", alone.network, alone.options) as engine:
-        wanted = list(outputs_of(engine, given))
+        expected = list(outputs_of(engine, inputs))
     with engines.open("trt", both.network, both.options) as engine:
-        for at, picture in enumerate(given):
+        for at, picture in enumerate(inputs):
             engine.requests[0].slot[at] = picture[0]
         outputs = engine.requests[0].infer(FRAMES)
         for at in range(FRAMES):
-            for a, b in zip(outputs, wanted[at], strict=True):
+            for a, b in zip(outputs, expected[at], strict=True):
                 np.testing.assert_allclose(a[at : at + 1], b, rtol=1e-4, atol=1e-4)

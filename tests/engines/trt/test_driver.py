@@ -1,4 +1,4 @@
-"""The driver comes first: what is refused before anything of TensorRT is started, and why."""
+"""The driver is checked before TensorRT starts, and refusals state the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.known_answers import plus_one
 
 
 @pytest.mark.parametrize(
-    ("driver", "reason"),
+    ("state", "reason"),
     [
         ({"gpus": ()}, "the NVIDIA driver finds no GPU"),
         ({"error": 100}, "the NVIDIA driver finds no GPU"),
@@ -26,10 +26,10 @@ from tests.known_answers import plus_one
         (None, r"no NVIDIA driver \(libcuda\.so\.1 cannot be opened\)"),
     ],
 )
-def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, driver, reason):
+def test_tensorrt_is_not_started_without_a_working_driver(monkeypatch, state, reason):
     machine = install(monkeypatch, 11)
     machine.fake.alive = False  # from here on Runtime and Builder would crash
-    if driver is None:
+    if state is None:
 
         def none():
             raise OSError("libcuda.so.1: cannot open shared object file")
@@ -37,8 +37,8 @@ def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, d
         monkeypatch.setattr(trt.driver, "library", none)
     else:
         machine.libcuda.gpus, machine.libcuda.error = (
-            list(driver.get("gpus", machine.libcuda.gpus)),
-            driver.get("error", 0),
+            list(state.get("gpus", machine.libcuda.gpus)),
+            state.get("error", 0),
         )
     assert engines.usable()["trt"] is not None
     for call in (
@@ -60,7 +60,7 @@ def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, d
         (True, "tensorrt is not installed; install it with: pip install"),
     ],
 )
-def test_who_has_no_gpu_is_not_told_to_install_tensorrt(monkeypatch, gpus, reason):
+def test_installing_tensorrt_is_advised_only_with_a_gpu(monkeypatch, gpus, reason):
     machine = install(monkeypatch, 11)
     if not gpus:
         machine.libcuda.gpus = []
@@ -72,8 +72,8 @@ def test_who_has_no_gpu_is_not_told_to_install_tensorrt(monkeypatch, gpus, reaso
 def test_driver_too_old_for_the_package_names_the_right_package(monkeypatch):
     install(monkeypatch, 11, cuda=12040)
     monkeypatch.setattr(edition, "version", lambda package: "11.4.0")
-    said = r"tensorrt 11\.4\.0 .*CUDA 13, .* 12\.4; .* tensorrt-cu12"
-    assert re.fullmatch(said, engines.usable()["trt"])
+    message = r"tensorrt 11\.4\.0 .*CUDA 13, .* 12\.4; .* tensorrt-cu12"
+    assert re.fullmatch(message, engines.usable()["trt"])
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_driver_too_old_for_the_package_names_the_right_package(monkeypatch):
         ((("T4", (7, 5)), ("L4", (8, 9))), "bf16", "cuda:1", None),
     ],
 )
-def test_what_the_gpu_cannot_do_is_refused_with_the_reason(
+def test_unsupported_device_or_precision_is_refused_with_the_reason(
     monkeypatch, gpus, precision, device, reason
 ):
     install(monkeypatch, 11, gpus=gpus)
@@ -99,7 +99,7 @@ def test_what_the_gpu_cannot_do_is_refused_with_the_reason(
         engines.graph_wanted("trt", precision, device)
 
 
-def test_auto_takes_trt_where_it_is_usable_and_not_on_the_cpu(monkeypatch):
+def test_auto_chooses_trt_unless_the_cpu_is_requested(monkeypatch):
     install(monkeypatch, 11)
     assert engines.choose_by_rank()[0] == "trt"
     assert engines.choose_by_rank(device="cuda:0")[0] == "trt"
@@ -117,6 +117,6 @@ class FailingDriver:
 
 
 @pytest.mark.parametrize("fails", ["cuDeviceGet", "cuDeviceGetName", "cuDeviceTotalMem_v2"])
-def test_a_call_of_the_driver_that_fails_is_named(fails):
+def test_failing_driver_call_is_named(fails):
     with pytest.raises(driver.DriverError, match=f"^{fails}: error 2$"):
         driver._gpu(FailingDriver(fails), 0)

@@ -1,5 +1,5 @@
-"""A GPU that dies in the middle of a run: from one call on, every call of its package fails, the
-freeing of memory among them. The run ends with exit code 5 and keeps all frames before that.
+"""A GPU that dies in the middle of a run: from one call on, every call of its package fails, even
+those that free memory. The run ends with exit code 5 and keeps all earlier frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 ILLEGAL = 700
 BEFORE, FRAMES = 3, 6  # frames before the death; frames of the run
 
-# What an inference calls, by package: the first call after ``BEFORE`` frames ends the device.
+# Calls of an inference, by package. The device dies at the first one after ``BEFORE`` frames.
 RUNNING = {
     "pycuda": (
         "Context.push Context.pop Event.record memcpy_htod_async memcpy_dtoh_async "
@@ -42,7 +42,7 @@ RUNNING = {
 CLOSING = {
     "pycuda": ["DeviceAllocation.free"],
     "cuda-python": ["cudaFree", "cudaEventDestroy", "cudaStreamDestroy"],
-    "torch": [],  # its tensors go with the last reference
+    "torch": [],  # its tensors are freed with the last reference
 }
 # Functions that only opening calls.
 OPENING = {
@@ -113,11 +113,11 @@ def run(place, package, plans, hooks=PLAIN, **more):
 
 
 def kill_after(death, count):
-    seen = []
+    frames = []
 
     def detected(frame, detections):
-        seen.append(frame)
-        death.armed = len(seen) >= count
+        frames.append(frame)
+        death.armed = len(frames) >= count
 
     return Hooks(detected=detected)
 
@@ -129,9 +129,7 @@ def read_rows(place):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("package", "name"), rows(RUNNING))
-def test_an_inference_that_fails_keeps_the_frames_before(
-    tmp_path, monkeypatch, plans, package, name
-):
+def test_failed_inference_keeps_earlier_frames(tmp_path, monkeypatch, plans, package, name):
     death = machine(monkeypatch, package, name)
     result = run(tmp_path, package, plans, kill_after(death, BEFORE), sync=True)
     assert death.dead
@@ -146,13 +144,13 @@ def test_an_inference_that_fails_keeps_the_frames_before(
     writes = session.spans["stage_names"].tolist().index("write")
     frames = session.spans["index"][session.spans["stage"] == writes]
     assert set(frames.tolist()) >= set(range(BEFORE))
-    if package != "torch":  # which has nothing to call for that, but its context
+    if package != "torch":  # torch makes no call to close
         assert any("closing it" in note for note in session.document.notes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("package", "name"), rows(CLOSING))
-def test_a_device_that_fails_at_the_end_keeps_all(tmp_path, monkeypatch, plans, package, name):
+def test_failure_while_closing_keeps_all_frames(tmp_path, monkeypatch, plans, package, name):
     death = machine(monkeypatch, package, name, armed=True)
     result = run(tmp_path, package, plans)
     assert death.dead
@@ -163,9 +161,7 @@ def test_a_device_that_fails_at_the_end_keeps_all(tmp_path, monkeypatch, plans, 
 
 
 @pytest.mark.parametrize(("package", "name"), rows(OPENING))
-def test_a_device_that_fails_at_the_start_says_which_call(
-    tmp_path, monkeypatch, plans, package, name
-):
+def test_failure_while_opening_names_the_call(tmp_path, monkeypatch, plans, package, name):
     machine(monkeypatch, package, name, armed=True)
     with pytest.raises(EngineError, match=f"(?i){name.rpartition('.')[2]}") as caught:
         run(tmp_path, package, plans)
@@ -173,18 +169,18 @@ def test_a_device_that_fails_at_the_start_says_which_call(
     assert not (tmp_path / "run").exists()
 
 
-# The choice of the call makes no difference here: the engine's answers match the runs above.
+# One call suffices here: the runs above show that the engine treats all of them alike.
 @pytest.mark.parametrize(("package", "name"), [(one, RUNNING[one][0]) for one in RUNNING])
 def test_the_python_api_raises_the_first_error(monkeypatch, plans, package, name):
     death = machine(monkeypatch, package, name)
-    seen = []
+    frames = []
 
     def watch():
         with Detector("street", **options(package, plans)) as detector:
             for frame, _ in detector.stream(str(STREET)):
-                seen.append(frame.index)
-                death.armed = len(seen) >= BEFORE
+                frames.append(frame.index)
+                death.armed = len(frames) >= BEFORE
 
     with pytest.raises(EngineError, match="failed to run"):
         watch()
-    assert seen[:BEFORE] == list(range(BEFORE))
+    assert frames[:BEFORE] == list(range(BEFORE))

@@ -1,6 +1,4 @@
-"""Layer times by TensorRT's own profiler: apart from every run that is reported, and by the graph's
-own names.
-"""
+"""Layer times by TensorRT's profiler, which no reported run has, under the graph's own names."""
 
 from __future__ import annotations
 
@@ -34,44 +32,44 @@ def times_of(network, runs=3, **options):
 
 
 @pytest.mark.slow
-def test_layers_are_the_graphs_own_each_once(machine):
-    """Leaves only: every convolution is in one row, with the activation that was fused to it."""
+def test_every_node_is_in_one_timed_layer(machine):
+    """Every convolution is in one row, together with the activation that is fused to it."""
     network = open_network("street", size=(64, 96))
-    told = times_of(network)
+    timed = times_of(network)
     assert machine.device.allocations == {}
     convolutions = [node.name for node in network.graph.graph.node if node.op_type == "Conv"]
-    listed = [node for layer in told.layers for node in layer.nodes]
+    listed = [node for layer in timed.layers for node in layer.nodes]
     assert sorted(node for node in listed if node in set(convolutions)) == sorted(convolutions)
-    costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in told.layers])
+    costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in timed.layers])
     assert sum(cost.macs for cost in costs) == count_macs(network.graph)
-    fused = {layer.name: layer.nodes for layer in told.layers}
+    fused = {layer.name: layer.nodes for layer in timed.layers}
     assert fused["0.conv + 0.act"] == ("0.conv", "0.act")
-    copy = next(layer for layer in told.layers if layer.name.startswith("Reformatting CopyNode"))
+    copy = next(layer for layer in timed.layers if layer.name.startswith("Reformatting CopyNode"))
     assert (copy.type, copy.nodes) == ("Reformat", ())
     assert {
-        layer.precision for layer, cost in zip(told.layers, costs, strict=True) if cost.macs
+        layer.precision for layer, cost in zip(timed.layers, costs, strict=True) if cost.macs
     } == {"fp32"}
 
 
-def test_medians_over_the_runs_and_their_sum(eleven):
-    """Of five runs that count, known times; the first ones, which warm up, take far longer."""
-    eleven.fake.layer_ms = lambda layer, run: (
+def test_medians_of_the_runs_and_their_sum(tensorrt):
+    """Five counted runs have known times; warm-up runs before them take far longer."""
+    tensorrt.fake.layer_ms = lambda layer, run: (
         1000.0 if run < 2 * WARMUP else (layer + 1) * (1 + run % 7)
     )
-    told = times_of(plus_one(), runs=5)
-    runs = eleven.fake.runs
+    timed = times_of(plus_one(), runs=5)
+    runs = tensorrt.fake.runs
     assert len(runs) == 2 * (WARMUP + 5)  # with and without the profiler, in turn
     assert len(set(runs)) == 2  # streams of two engines
     factors = sorted(1 + run % 7 for run in range(len(runs)) if run >= 2 * WARMUP and run % 2)
-    assert [layer.median_ms for layer in told.layers] == [
-        (at + 1) * factors[2] for at in range(len(told.layers))
+    assert [layer.median_ms for layer in timed.layers] == [
+        (at + 1) * factors[2] for at in range(len(timed.layers))
     ]
-    assert told.run_sum_ms == pytest.approx(sum(layer.median_ms for layer in told.layers))
-    assert (told.counted, told.forward_ms > 0, told.profiled_ms > 0) == (5, True, True)
+    assert timed.run_sum_ms == pytest.approx(sum(layer.median_ms for layer in timed.layers))
+    assert (timed.counted, timed.forward_ms > 0, timed.profiled_ms > 0) == (5, True, True)
 
 
 def test_run_request_has_no_profiler_after_layer_times(machine):
-    """An engine as a run has it, before and after layers were timed."""
+
     with opened() as engine:
         times_of(plus_one())
         engine.requests[0].infer(1)
@@ -79,60 +77,60 @@ def test_run_request_has_no_profiler_after_layer_times(machine):
 
 
 @pytest.mark.slow
-def test_a_run_is_started_and_not_waited_for_inside_that_call(eleven, monkeypatch):
-    """As without a profiler, the stream runs on; TensorRT is asked for the times after the run."""
-    attached = []
-    start = eleven.trt.IExecutionContext.execute_async_v3
+def test_profiled_run_is_started_without_waiting_for_it(tensorrt, monkeypatch):
+    """TensorRT is asked for the times only after the run."""
+    pending = []
+    start = tensorrt.trt.IExecutionContext.execute_async_v3
 
     def started(self, stream_handle):
         done = start(self, stream_handle)
         if self.profiler is not None:
-            attached.append(len(eleven.device.streams[stream_handle].waiting))
+            pending.append(len(tensorrt.device.streams[stream_handle].waiting))
         return done
 
-    monkeypatch.setattr(eleven.trt.IExecutionContext, "execute_async_v3", started)
+    monkeypatch.setattr(tensorrt.trt.IExecutionContext, "execute_async_v3", started)
     times_of(plus_one())
-    assert len(attached) == WARMUP + 3
-    assert all(attached)
+    assert len(pending) == WARMUP + 3
+    assert all(pending)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("verbosity", "said"),
+    ("verbosity", "note"),
     [
         ("DETAILED", None),
         (None, "was built without its layers' details: the executed precision is unknown"),
         ("NONE", "its layers have only numbers as names, and the executed precision is unknown"),
     ],
 )
-def test_a_plan_from_elsewhere(eleven, tmp_path, verbosity, said):
+def test_layer_times_of_a_foreign_plan(tensorrt, tmp_path, verbosity, note):
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     network = open_network("street", size=(64, 96))
     file = tmp_path / "x.engine"
-    file.write_bytes(plan_of(eleven, as_elsewhere(network), verbosity=verbosity))
+    file.write_bytes(plan_of(tensorrt, as_elsewhere(network), verbosity=verbosity))
     plan = open_network(str(file))
-    told = times_of(plan)
+    timed = times_of(plan)
     first = next(node.name for node in network.graph.graph.node if node.op_type == "Conv")
-    names = [layer.name for layer in told.layers]
+    names = [layer.name for layer in timed.layers]
     if verbosity == "NONE":
         assert names == [str(at) for at in range(len(names))]
     else:
         assert any(first in name for name in names)
-    rows = {layer.name: layer for layer in told.layers}
+    rows = {layer.name: layer for layer in timed.layers}
     if verbosity == "DETAILED":
         assert rows["0.conv + 0.act"].nodes == ("0.conv", "0.act")
         assert rows["0.conv + 0.act"].precision == "fp32"
-        assert len(told.notes) == 1
+        assert len(timed.notes) == 1
     else:
-        assert {layer.precision for layer in told.layers} == {"unknown"}
-        assert said in told.notes[1]
-        assert told.notes[1].startswith(f"{file} was built without")
+        assert {layer.precision for layer in timed.layers} == {"unknown"}
+        assert note in timed.notes[1]
+        assert timed.notes[1].startswith(f"{file} was built without")
 
 
-def test_own_plans_without_details_name_the_option(eleven):
-    told = times_of(plus_one(), own={"detailed": "0"})
-    assert "detailed=0" in told.notes[1]
-    assert told.layers[-1].nodes == ("1.conv",)
+def test_own_plans_without_details_name_the_option(tensorrt):
+    timed = times_of(plus_one(), own={"detailed": "0"})
+    assert "detailed=0" in timed.notes[1]
+    assert timed.layers[-1].nodes == ("1.conv",)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +140,15 @@ def test_own_plans_without_details_name_the_option(eleven):
         (lambda self: True, "engine trt: no layer times: the profiler reported no layers"),
     ],
 )
-def test_profiler_without_layers_raises_engine_error(eleven, monkeypatch, method, message):
-    monkeypatch.setattr(eleven.trt.IExecutionContext, "report_to_profiler", method)
+def test_profiler_without_layers_raises_engine_error(tensorrt, monkeypatch, method, message):
+    monkeypatch.setattr(tensorrt.trt.IExecutionContext, "report_to_profiler", method)
     with pytest.raises(EngineError, match=message):
         times_of(plus_one())
-    assert eleven.device.allocations == {}
+    assert tensorrt.device.allocations == {}
 
 
 @pytest.mark.slow
-def test_what_fails_while_attaching_leaves_nothing_on_the_device(eleven, monkeypatch):
+def test_failed_attach_leaves_nothing_on_the_device(tensorrt, monkeypatch):
     from detector.core.engines.trt.running import TrtRequest
 
     def failing(self, profiler):
@@ -159,7 +157,7 @@ def test_what_fails_while_attaching_leaves_nothing_on_the_device(eleven, monkeyp
     monkeypatch.setattr(TrtRequest, "attach", failing)
     with pytest.raises(EngineError, match="engine trt: no"):
         times_of(plus_one())
-    assert eleven.device.allocations == {}
+    assert tensorrt.device.allocations == {}
 
 
 @pytest.fixture
@@ -168,20 +166,20 @@ def few_runs(monkeypatch):
 
 
 def profiled(*arguments) -> dict:
-    asked = [
+    command = [
         "profile",
         STREET,
         *"--engine trt --frames 4 --only layers,roofline --json".split(),
         *arguments,
     ]
-    result = CliRunner().invoke(cli, [str(argument) for argument in asked])
+    result = CliRunner().invoke(cli, [str(argument) for argument in command])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
-def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
+def test_profile_command_shows_layer_times(tensorrt, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     document = profiled("--run-dir", "run", "--engines-dir", "built", "--precision", "fp16")
     layers = document["layers"]
@@ -189,9 +187,7 @@ def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
     assert sum(row["macs"] for row in layers["rows"]) == layers["macs"]
     assert sum(row["ms"] for row in layers["rows"]) == pytest.approx(layers["sum_ms"])
     assert {row["precision"] for row in layers["rows"] if row["macs"]} == {"fp16"}
-    assert (
-        len(eleven.fake.builds) == 1
-    )  # the run, the plain engine and the profiled one share a plan
+    assert len(tensorrt.fake.builds) == 1, "run, plain and profiled engine share a plan"
     assert "cuda:0" in document["not_available"]["roofline"]
     table = CliRunner().invoke(cli, ["report", "run", "--format", "table"]).stdout
     assert "layers of trt fp16" in table
@@ -200,11 +196,11 @@ def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
-def test_the_pass_on_a_plan_from_elsewhere(eleven, tmp_path, monkeypatch):
+def test_profile_command_on_a_foreign_plan(tensorrt, tmp_path, monkeypatch):
     """Without a graph MACs are unknown: we report times and names, and note what is missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
-    (tmp_path / "x.engine").write_bytes(plan_of(eleven, as_elsewhere(open_network("street"))))
+    (tmp_path / "x.engine").write_bytes(plan_of(tensorrt, as_elsewhere(open_network("street"))))
     layers = profiled("--run-dir", "run", "--model", "x.engine")["layers"]
     assert layers["macs"] is None
     assert {row["macs"] for row in layers["rows"]} == {0}

@@ -1,4 +1,4 @@
-"""Which package allocates device memory."""
+"""The choice of the package that allocates device memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from detector.core.engines.trt import memory
 from detector.core.errors import EngineError, UsageError
 
 
-def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(monkeypatch):
+def test_auto_memory_prefers_loaded_torch_then_pycuda_then_cuda_python(monkeypatch):
     import sys
 
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setattr(memory, "_installed", lambda name: name in there)
+    monkeypatch.setattr(memory, "_installed", lambda name: name in installed)
     monkeypatch.setattr(memory, "_torch_has_cuda", lambda: True)
-    there = {"pycuda", "cuda-python", "torch"}
+    installed = {"pycuda", "cuda-python", "torch"}
     for wanted in ("pycuda", "cuda-python", "torch"):
         assert memory.choose_provider("auto") == wanted
-        there.discard(wanted)
+        installed.discard(wanted)
     with pytest.raises(EngineError, match=r"GPU memory; .*pip install"):
         memory.choose_provider("auto")
     with pytest.raises(EngineError, match=r"--device-memory pycuda: .*pip"):
@@ -25,7 +25,7 @@ def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(
     with pytest.raises(UsageError, match=r"opencl.*auto, pycuda, torch"):
         memory.choose_provider("opencl")
     monkeypatch.setitem(sys.modules, "torch", object())
-    there = {"pycuda", "torch"}
+    installed = {"pycuda", "torch"}
     assert memory.choose_provider("auto") == "torch"
     monkeypatch.setattr(memory, "_torch_has_cuda", lambda: False)  # the CPU build
     assert memory.choose_provider("auto") == "pycuda"

@@ -1,4 +1,4 @@
-"""TensorRT plans from elsewhere: their descriptions, and the messages for plans without one."""
+"""TensorRT plans of other programs: their descriptions, and the messages for plans without one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt import driver
-from detector.core.engines.trt.edition import FULL
-from detector.core.engines.trt.plan_file import split
 from detector.core.errors import EngineError, ModelError, UsageError
 from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
@@ -38,7 +36,7 @@ def place(tmp_path) -> Path:
 
 
 def plan_file(machine, place: Path, name: str = "x.trt", half: bool = False) -> str:
-    """x.trt, a float NCHW plan of the cfg's network with the weights of seed 1."""
+    """Write x.trt, a float NCHW plan of the cfg's network with the weights of seed 1."""
     network = open_network(str(place / "t.cfg"), random_seed=1)
     (place / name).write_bytes(plan_of(machine, as_elsewhere(network, half)))
     return str(place / name)
@@ -46,30 +44,32 @@ def plan_file(machine, place: Path, name: str = "x.trt", half: bool = False) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-4), (True, 2e-2)])
-def test_a_float_plan_with_its_cfg_gives_what_the_graph_gives(machine, place, half, tolerance):
-    """Layout and scale happen on the way in."""
+def test_float_plan_with_its_cfg_agrees_with_the_graph(machine, place, half, tolerance):
+    """We convert the layout and scale of its input."""
     network = open_network(
         plan_file(machine, place, half=half), cfg=str(place / "t.cfg"), class_names=["a", "b"]
     )
     assert (network.names, network.input_shape) == (("a", "b"), (1, 32, 32, 3))
     assert network.input.geometry == "stretch"
     original = open_network(str(place / "t.cfg"), random_seed=1)
-    given = np.random.default_rng(3).integers(0, 256, network.input_shape, np.uint8)
-    wanted = run_once(original, given)
+    inputs = np.random.default_rng(3).integers(0, 256, network.input_shape, np.uint8)
+    expected = run_once(original, inputs)
     with engines.open("trt", network, EngineOptions()) as engine:
         assert engine.precision == "as built"
         request = engine.requests[0]
-        request.slot[:] = given
+        request.slot[:] = inputs
         outputs = request.infer(1)
-        np.testing.assert_allclose(outputs[0], wanted[0], atol=tolerance * np.abs(wanted[0]).max())
-        np.testing.assert_array_equal(request.slot, given)
-        ours, theirs = network.head(outputs, 0.3), original.head(wanted, 0.3)
+        np.testing.assert_allclose(
+            outputs[0], expected[0], atol=tolerance * np.abs(expected[0]).max()
+        )
+        np.testing.assert_array_equal(request.slot, inputs)
+        ours, theirs = network.head(outputs, 0.3), original.head(expected, 0.3)
     if not half:
         np.testing.assert_allclose(ours.boxes, theirs.boxes, atol=1e-2)
     assert len(theirs.boxes)
 
 
-def test_cfg_and_names_beside_the_plan_are_found(machine, place):
+def test_cfg_and_names_next_to_the_plan_are_found(machine, place):
     file = plan_file(machine, place, "t.engine")
     (place / "t.names").write_text("cat\ndog\n")
     assert open_network(file).names == ("cat", "dog")
@@ -77,7 +77,7 @@ def test_cfg_and_names_beside_the_plan_are_found(machine, place):
     assert open_network(file).names == ("class0", "class1")
 
 
-def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place):
+def test_cfg_that_does_not_fit_the_plan_is_refused_with_its_tensors(machine, place):
     file = plan_file(machine, place)
     (place / "other.cfg").write_text(
         CFG.replace("classes=2", "classes=3").replace("filters=14", "filters=16")
@@ -87,7 +87,7 @@ def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place)
 
 
 def rows_model(**more):
-    """[B, 3, 32, 32] -> [B, 2, 8]: two rows of three classes."""
+    """Return a model [B, 3, 32, 32] -> [B, 2, 8], two rows with three classes."""
     rows = np.zeros((1, 2, 8), np.float32)
     rows[0, 0, :6] = [16, 16, 8, 8, 0.9, 0.8]
     rows[0, 1, :5] = [8, 8, 4, 4, 0.1]
@@ -95,8 +95,8 @@ def rows_model(**more):
 
 
 @pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-6), (True, 2e-3)])
-def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolerance):
-    """Half outputs are made float32, the same arrays at each run."""
+def test_plan_with_decoded_rows_needs_only_names(machine, place, half, tolerance):
+    """Half-precision outputs are converted to float32."""
     file = place / "rows.plan"
     file.write_bytes(plan_of(machine, rows_model(half=half)))
     network = open_network(str(file), class_names=["a", "b", "c"])
@@ -104,14 +104,14 @@ def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolera
     with engines.open("trt", network) as engine:
         outputs = engine.requests[0].infer(1)
         assert outputs[0].dtype == np.float32
-        found = network.head(outputs, 0.5)
-    np.testing.assert_allclose(found.boxes, [[12, 12, 20, 20]])
-    np.testing.assert_allclose(found.scores, [0.72], rtol=tolerance)
+        candidates = network.head(outputs, 0.5)
+    np.testing.assert_allclose(candidates.boxes, [[12, 12, 20, 20]])
+    np.testing.assert_allclose(candidates.scores, [0.72], rtol=tolerance)
     with pytest.raises(ModelError, match="outputs mean"):
         open_network(str(file), class_names=["a", "b"])
 
 
-def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, place):
+def test_embedded_runtime_starts_only_if_the_user_trusts_the_file(machine, place):
     file = place / "portable.plan"
     file.write_bytes(plan_of(machine, rows_model(), portable=True))
     names = {"class_names": ["a", "b", "c"]}
@@ -119,15 +119,14 @@ def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, plac
         open_network(str(file), **names)
     network = open_network(str(file), **names, trusted=True)
     with pytest.raises(EngineError, match="its own runtime"):
-        engines.open(
-            "trt", network, EngineOptions(own={"version_compatible": "1"})
-        )  # that is for plans of ours
+        # An option for our own plans.
+        engines.open("trt", network, EngineOptions(own={"version_compatible": "1"}))
     with engines.open("trt", network, EngineOptions(own={"host_code": "1"})) as engine:
         assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
 
 
 @pytest.mark.parametrize("memory", PACKAGES)
-def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
+def test_plan_is_read_on_the_gpu_that_runs_it(monkeypatch, place, memory):
     """Two GPUs of two kinds; the plan is the second one's."""
     machine = install(monkeypatch, 11, memory, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
     file = place / "rows.plan"
@@ -158,13 +157,13 @@ def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
         ("tpu", "--device tpu is not a GPU"),
     ],
 )
-def test_a_device_that_is_none_is_refused(machine, place, device, message):
+def test_invalid_device_is_refused(machine, place, device, message):
     with pytest.raises(EngineError, match=message):
         open_network(plan_file(machine, place), cfg=str(place / "t.cfg"), device=device)
 
 
 @pytest.mark.slow
-def test_a_range_of_batches_and_what_lies_outside(machine, place):
+def test_plan_runs_only_batches_in_its_range(machine, place):
     file = place / "rows.plan"
     file.write_bytes(plan_of(machine, rows_model(batch="batch"), batches=(1, 4)))
     for batch in (1, 3, 4):
@@ -186,13 +185,13 @@ def test_a_range_of_batches_and_what_lies_outside(machine, place):
         ({"cfg": "absent.cfg"}, ModelError, "absent.cfg"),
     ],
 )
-def test_what_does_not_go_with_a_plan_is_refused(machine, place, options, error, message):
+def test_options_that_do_not_fit_a_plan_are_refused(machine, place, options, error, message):
     file = plan_file(machine, place)
     with pytest.raises(error, match=message):
         open_network(file, **{"cfg": str(place / "t.cfg"), **options})
 
 
-def test_a_cfg_for_a_model_that_needs_none_is_refused(place):
+def test_cfg_for_a_model_that_needs_none_is_refused(place):
     with pytest.raises(UsageError, match=r"--cfg x\.cfg: .*t\.cfg"):
         open_network(str(place / "t.cfg"), random_seed=1, cfg="x.cfg")
 
@@ -229,20 +228,6 @@ def test_file_that_is_not_a_plan_is_refused_by_name(machine, place, data, messag
     with pytest.raises(ModelError, match=message) as caught:
         open_network(str(place / "bad.trt"), cfg=str(place / "t.cfg"))
     assert "bad.trt" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("data", "header"),
-    [
-        (FULL.magic + b"rest", None),
-        (b"\x02\0\0\0{}" + FULL.magic, {}),
-        (b'\x08\0\0\0{"a": 1}' + FULL.magic + b"rest", {"a": 1}),
-    ],
-)
-def test_headers(data, header):
-    found, plan = split(data)
-    assert found == header
-    assert plan[:4] == FULL.magic
 
 
 def test_plan_without_a_driver_raises_engine_error(monkeypatch, place):

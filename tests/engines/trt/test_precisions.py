@@ -1,4 +1,4 @@
-"""The precision that was executed, layer by layer, as the inspector of either major tells it."""
+"""The executed precision of each layer, as the inspector of either major version reports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.known_answers import plus_one
 
 
 @pytest.mark.slow
-def test_execution_lists_layer_precision_by_node(eleven):
+def test_execution_lists_layer_precision_by_node(tensorrt):
     with engines.open("trt", plus_one(), EngineOptions(precision="tf32")) as engine:
         layers = {layer.name: layer for layer in engine.execution()}
     assert layers["0.conv"].type == "CaskConvolution"
@@ -30,7 +30,7 @@ def layer(name: str, kind: str = "", **more: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("told", "precision", "nodes"),
+    ("described", "precision", "nodes"),
     [
         # TensorRT 10: format and type in one
         (layer("0.conv + 0.act", Inputs=[{"Format/Datatype": ROWS}]), "int8", [*KNOWN]),
@@ -39,13 +39,13 @@ def layer(name: str, kind: str = "", **more: object) -> dict[str, object]:
             "fp16",
             ["0.conv"],
         ),
-        # TensorRT 11: apart
+        # TensorRT 11: in two fields
         (layer("x", Inputs=[{"Format": "Row", "Datatype": "BFloat16"}]), "bf16", []),
         (layer("x", "Float", TacticName="sm80_xmma_fprop_tf32f32"), "tf32", []),
         (layer("r", "UInt8", LayerType="Reformat", Outputs=[{"Datatype": "Half"}]), "fp16", []),
         (layer("PWN(0.act)"), "unknown", ["0.act"]),
         ("0.conv + 0.act", "unknown", [*KNOWN]),  # built without details
-        # What TensorRT puts in itself has another layer's name in its own, and no node.
+        # The name of a layer that TensorRT inserts contains another's, but it has no node.
         (
             layer(
                 "Reformatting CopyNode for Input Tensor 0 to 0.conv + 0.act",
@@ -62,25 +62,25 @@ def layer(name: str, kind: str = "", **more: object) -> dict[str, object]:
         ("0.conv || 0.act", "unknown", [*KNOWN]),
     ],
 )
-def test_layers_of_both_layouts_of_the_inspector(told, precision, nodes):
-    [found] = layers_of({"Layers": [told]}, KNOWN)
-    assert (found.precision, list(found.nodes)) == (precision, nodes)
+def test_layers_of_either_inspector_format(described, precision, nodes):
+    [row] = layers_of({"Layers": [described]}, KNOWN)
+    assert (row.precision, list(row.nodes)) == (precision, nodes)
 
 
 def test_node_in_several_layers_counts_only_in_the_computing_one():
-    """Its cost would count twice."""
+    """Otherwise its cost would count twice."""
     layers = [
         layer("move", LayerType="Reformat", Metadata="[ONNX Layer: 0.conv]"),
         layer("first", LayerType="gemm", Metadata=BOTH),
         layer("second", LayerType="kgen", Metadata=BOTH),
     ]
-    found = [told.nodes for told in layers_of({"Layers": layers}, KNOWN)]
+    found = [row.nodes for row in layers_of({"Layers": layers}, KNOWN)]
     assert found == [(), ("0.conv", "0.act"), ()]
 
 
-def test_a_plan_from_elsewhere_names_the_nodes_that_it_kept():
+def test_foreign_plan_keeps_the_names_of_its_nodes():
     """We have no graph to compare with; other exporters' names contain slashes and brackets."""
     kept = "[ONNX Layer: /model.22/cv2.0/Conv]\x1f[ONNX Layer: /act[1]/Mul]"
-    [found] = layers_of({"Layers": [layer("x", Metadata=kept)]}, None)
-    assert found.nodes == ("/model.22/cv2.0/Conv", "/act[1]/Mul")
+    [row] = layers_of({"Layers": [layer("x", Metadata=kept)]}, None)
+    assert row.nodes == ("/model.22/cv2.0/Conv", "/act[1]/Mul")
     assert layers_of({"Layers": None}, None) == layers_of({}, None) == []

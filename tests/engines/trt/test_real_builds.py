@@ -25,8 +25,8 @@ REFUSED = {
     for precision in PRECISIONS
     if precision != "int8"
 }
-# The day's tests build every form of output in every precision. Whole networks, which take seconds
-# to build, take turns: each in one precision, our own in all.
+# Daytime tests build every form of output in every precision. Whole networks take seconds, so each
+# is built in only one precision, and our own in all.
 TURNS = [name for name in GRAPHS if not name.endswith("-export") and name != "street"]
 CASES = [
     (name, precision)

@@ -30,22 +30,22 @@ def machine(monkeypatch):
 
 def answers(ready) -> list[str]:
     with engines.open("rtx", ready.network, ready.options) as engine:
-        given = conformance.pictures(1)
-        engine.requests[0].slot[:] = given
-        conformance.assert_answers(engine.requests[0].infer(1), given)
+        inputs = conformance.pictures(1)
+        engine.requests[0].slot[:] = inputs
+        conformance.assert_answers(engine.requests[0].infer(1), inputs)
         return list(engine.notes)
 
 
 @pytest.mark.slow
-def test_what_was_compiled_is_kept_beside_the_plan_for_its_gpu(monkeypatch, machine, tmp_path):
+def test_compiled_kernels_are_kept_per_gpu_next_to_the_plan(monkeypatch, machine, tmp_path):
     answers(built(machine, tmp_path))
-    [kept] = tmp_path.glob("*.jit")
+    [cache] = tmp_path.glob("*.jit")
     assert machine.fake.caches_read == []
     answers(built(machine, tmp_path))
     assert machine.fake.caches_read == [True]
-    kept.write_bytes(b"somebody else's code")
+    cache.write_bytes(b"somebody else's code")
     answers(built(machine, tmp_path))
-    assert machine.fake.caches_read == [True], "bytes without their proof never reach the library"
+    assert machine.fake.caches_read == [True], "bytes without proof never reach the library"
     other = install(monkeypatch, FAKE, gpus=(RTX_5090,))
     answers(built(other, tmp_path))  # the same portable plan
     assert len(list(tmp_path.glob("*.plan"))) == 1
@@ -61,7 +61,7 @@ def test_what_was_compiled_is_kept_beside_the_plan_for_its_gpu(monkeypatch, mach
         (L4, {"targets": "12.0+8.6"}, ("8.6", "12.0")),
     ],
 )
-def test_a_plan_is_for_the_targets(monkeypatch, tmp_path, gpu, own, targets):
+def test_plan_is_built_for_its_targets(monkeypatch, tmp_path, gpu, own, targets):
     ready = built(install(monkeypatch, FAKE, gpus=(gpu,)), tmp_path, own=own)
     header = read_header(Path(ready.options.artefact).read_bytes())
     assert header.targets == targets
@@ -89,15 +89,13 @@ def of_version(plan: bytes) -> bytes:
         (lambda plan: b"none" + plan[4:], "not a TensorRT plan"),
     ],
 )
-def test_a_plan_that_does_not_fit_is_refused_before_it_is_loaded(
-    monkeypatch, machine, tmp_path, change, message
-):
+def test_unfit_plan_is_refused_before_it_is_loaded(monkeypatch, machine, tmp_path, change, message):
     ready = built(machine, tmp_path)
     file = Path(ready.options.artefact)
     file.write_bytes(change(file.read_bytes()))
 
     def loaded(*_):
-        raise AssertionError("the library was given the plan")
+        raise AssertionError("the library got the plan")
 
     monkeypatch.setattr(machine.trt.Runtime, "deserialize_cuda_engine", loaded)
     with pytest.raises(EngineError, match=message) as caught:
@@ -106,7 +104,7 @@ def test_a_plan_that_does_not_fit_is_refused_before_it_is_loaded(
 
 
 @pytest.mark.slow
-def test_the_first_bytes_say_whose_plan_it_is(monkeypatch, machine, tmp_path):
+def test_first_bytes_tell_the_library_of_a_plan(monkeypatch, machine, tmp_path):
     (tmp_path / "street.cfg").write_text(Path("cfg/darknet/street.cfg").read_text())
     (tmp_path / "street.names").write_text("person\nvehicle\n")
     file = tmp_path / "street.engine"
@@ -119,7 +117,7 @@ def test_the_first_bytes_say_whose_plan_it_is(monkeypatch, machine, tmp_path):
     with engines.open("rtx", network) as engine:
         engine.requests[0].slot[:] = 90
         assert all(np.isfinite(one).all() for one in engine.requests[0].infer(1))
-    assert list(tmp_path.glob("*.jit")) == [], "beside a file of the user's nothing is written"
+    assert list(tmp_path.glob("*.jit")) == [], "nothing is written next to a user's file"
     file.write_bytes(b"ftrt" + file.read_bytes()[4:])
     assert engines.only_engine(str(file)) == "trt"
     file.write_bytes(of_version(plan_of(machine, as_elsewhere(open_network("street")))))
@@ -137,18 +135,18 @@ class Request:
     def infer(self, n: int) -> None:
         assert n == len(self.slot)
         self.runs += 1
-        self.device_ms = 99.0 if self.runs <= 3 else self.ms  # the first ones compile
+        self.device_ms = 99.0 if self.runs <= 3 else self.ms  # the first runs compile
 
     def release(self) -> None:
         self.released = True
 
 
 @pytest.mark.parametrize(("with_graph", "without", "graphs"), [(0.4, 0.6, True), (0.6, 0.4, False)])
-def test_a_cuda_graph_is_used_where_the_device_says_that_it_is_faster(with_graph, without, graphs):
-    made = {True: Request(with_graph), False: Request(without)}
-    chosen, used, note = choose_graphs(made.__getitem__)
-    assert (chosen, used) == (made[graphs], graphs)
-    assert made[not graphs].released
+def test_cuda_graph_is_used_if_it_is_faster(with_graph, without, graphs):
+    requests = {True: Request(with_graph), False: Request(without)}
+    chosen, used, note = choose_graphs(requests.__getitem__)
+    assert (chosen, used) == (requests[graphs], graphs)
+    assert requests[not graphs].released
     assert not chosen.released
     assert chosen.device_ms is None
     assert note.startswith(f"CUDA graph {'on' if graphs else 'off'}: {with_graph:.3f} ms with it")
@@ -159,17 +157,17 @@ def test_a_cuda_graph_is_used_where_the_device_says_that_it_is_faster(with_graph
     [
         ({"graphs": "1"}, ["WHOLE_GRAPH_CAPTURE"] * 2),
         ({"graphs": "0"}, ["DISABLED"] * 2),
-        ({}, ["DISABLED", "WHOLE_GRAPH_CAPTURE", "DISABLED"]),  # tried both, equal: the second one
+        ({}, ["DISABLED", "WHOLE_GRAPH_CAPTURE", "DISABLED"]),  # both are equally fast: no graph
     ],
 )
-def test_the_strategy_of_every_context(machine, own, strategies):
+def test_strategy_of_every_context(machine, own, strategies):
     with engines.open("rtx", plus_one(), EngineOptions(requests=2, own=own)):
         assert machine.fake.strategies == strategies
 
 
 @pytest.mark.slow
-def test_a_machine_without_a_gpu_builds_and_says_what_running_needs(tmp_path, monkeypatch):
-    """Run the real library."""
+def test_build_without_a_gpu_says_what_running_needs(tmp_path, monkeypatch):
+    """Use the real library."""
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
     from detector.core.config.levels import merge_levels
     from detector.core.engines.trt import driver

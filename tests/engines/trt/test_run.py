@@ -1,6 +1,4 @@
-"""The engine trt at work: streams, events, memory, and what it says when there is too little of
-that.
-"""
+"""Engine trt at run time: streams, devices and memory."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def test_closed_engine_leaves_no_allocation_or_context(machine):
         assert engine.requests[0].device_ms > 0
         assert machine.device.allocations
         with engine._memory.active():
-            engine.requests[0].release()  # once more when the engine is closed
+            engine.requests[0].release()  # closing the engine releases it again
     assert machine.device.allocations == {}
     assert machine.device.depth == 0
     assert machine.libcuda.retained == 0
@@ -42,8 +40,8 @@ def test_each_request_has_a_stream_of_its_own(machine):
 
 
 @pytest.mark.slow
-def test_a_request_waits_for_its_own_stream_only(machine):
-    """What another stream has to do is still waiting when this one's result is there."""
+def test_request_waits_only_for_its_own_stream(machine):
+    """Another stream's work is still pending when this request's result is ready."""
     with engines.open("trt", plus_one(), EngineOptions(requests=2)) as engine:
         first, second = engine.requests
         with first._memory.active():
@@ -63,7 +61,7 @@ def test_nvtx_ranges_hold_names_only(machine):
 
 
 @pytest.mark.slow
-def test_the_device_is_the_one_asked_for(monkeypatch):
+def test_requested_device_is_used(monkeypatch):
     machine = install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
     opened_on, open_it = [], memory.open_memory
     monkeypatch.setattr(
@@ -80,11 +78,11 @@ def test_the_device_is_the_one_asked_for(monkeypatch):
 @pytest.mark.slow
 def test_outputs_outlive_the_engine(machine):
     engine = opened()
-    given = conformance.pictures(3)
-    engine.requests[0].slot[:] = given
+    inputs = conformance.pictures(3)
+    engine.requests[0].slot[:] = inputs
     outputs = engine.requests[0].infer(1)
     engine.close()
-    conformance.assert_answers(outputs, given)
+    conformance.assert_answers(outputs, inputs)
 
 
 def test_out_of_memory_names_a_batch_that_fits(machine, monkeypatch):
@@ -92,8 +90,8 @@ def test_out_of_memory_names_a_batch_that_fits(machine, monkeypatch):
     machine.device.total = 9 << 20  # a context of the fake takes 1 MB a picture: one of four fits
     with pytest.raises(EngineError) as caught:
         engines.open("trt", plus_one(8), options)
-    said = re.findall(r"batch 8|\d+ MB|--\w+ \d", str(caught.value))
-    assert said == ["batch 8", "32 MB", "9 MB", "--batch 2", "--concurrency 1"]
+    advice = re.findall(r"batch 8|\d+ MB|--\w+ \d", str(caught.value))
+    assert advice == ["batch 8", "32 MB", "9 MB", "--batch 2", "--concurrency 1"]
     assert machine.device.allocations == {}
     machine.device.total = 1 << 10
     with pytest.raises(EngineError, match=r"--concurrency 1, .*--size"):
