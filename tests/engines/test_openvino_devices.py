@@ -19,7 +19,7 @@ from detector.core.engines.openvino import compiled, compiling, devices, hardwar
 from detector.core.errors import EngineError, UsageError
 from detector.core.run.detect import detect
 from detector.core.run.prepare import prepare_network
-from detector.core.terminal.brief import _rates
+from detector.core.terminal.brief import _rates_line
 from detector.lab.report.page import page
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
@@ -260,5 +260,5 @@ def test_a_run_and_its_page_name_the_device(gpu, tmp_path):
     name = session.document.device_name
     assert (session.document.device, name != "") == ("gpu", True)
     assert list(tmp_path.glob("e/street-*-openvino-fp32-*.blob"))
-    assert "openvino fp32 on gpu" in str(_rates(session.document))
+    assert "openvino fp32 on gpu" in str(_rates_line(session.document))
     assert f"network on gpu {name}" in page(session).decode()
