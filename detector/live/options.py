@@ -81,7 +81,7 @@ def _refuse_options_of_files(config: Config, asked: PlanDraft) -> None:
     wrong = {
         "--save": (
             bool({*(output.save or ())} - {"tracks"}),
-            "rows are always written, --record writes video; cameras support only --save tracks",
+            "rows are always written, --record copy writes video, --save tracks works",
         ),
         "--no-video": (output.no_video, "no video is written without --record"),
         "--only-detections": (output.only_detections, "rows of cameras cover every frame"),

@@ -199,7 +199,7 @@ def _costs() -> dict[str, float]:
             "span of infer": span(INFER, WORK),
             "wait": span("result", WAIT_INPUT),
             # Without the run queue, which is missing here.
-            "look at the CPU clock": lambda: track.look(owner, 0),
+            "look at the CPU clock": lambda: track.check_clocks(owner, 0),
             "look at the run queue": queue.read,
             "booking of the engine's threads": lambda: (worker.enter(), worker.leave()),
         }
@@ -222,7 +222,7 @@ def _engine() -> Iterator[Any]:
             pass
 
     try:
-        with natives.born(INFER):  # threads unknown to ``threading`` count as native
+        with natives.book_threads(INFER):  # threads unknown to ``threading`` count as native
             for _ in range(os.cpu_count() or 1):
                 _thread.start_new_thread(sleep, ())
         yield natives

@@ -128,8 +128,8 @@ def test_external_data_that_is_replaced_while_it_is_read(
         os.replace(tmp_path / "new", data)
         return str(digest(*given))
 
-    digest = load._digest
-    monkeypatch.setattr(load, "_digest", replace_first)
+    digest = load._update_digest
+    monkeypatch.setattr(load, "_update_digest", replace_first)
     with pytest.raises(ModelError, match=r"y\.onnx\.data"):
         open_network(ModelRequest(str(tmp_path / "y.onnx")))
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 
 from detector.core.errors import ModelError, UsageError
-from detector.core.errors.limits import MOST, VARIABLE, how_to_raise, raised
+from detector.core.errors.limits import MAX_FACTOR, VARIABLE, how_to_raise, raised
 from detector.core.models.formats.darknet import cfg as darknet_cfg
 from detector.core.models.formats.darknet import layers as darknet
 from detector.core.models.formats.onnx import bounds, metadata, shapes, tensors
@@ -145,13 +145,15 @@ def test_packed_numbers_count_wherever_they_are(tmp_path, monkeypatch, field):
         bounds.measure_bytes(tmp_path, onnx.ModelProto(graph=graph).SerializeToString())
 
 
-@pytest.mark.parametrize("factor", [1, MOST])
+@pytest.mark.parametrize("factor", [1, MAX_FACTOR])
 def test_the_least_and_the_most_are_factors(monkeypatch, factor):
     monkeypatch.setenv(VARIABLE, str(factor))
     assert raised(7) == 7 * factor
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "ten", "1.5", "1e3", str(MOST + 1), "9" * 30, "²"])
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "ten", "1.5", "1e3", str(MAX_FACTOR + 1), "9" * 30, "²"]
+)
 def test_invalid_factor_in_the_variable_is_refused(monkeypatch, text):
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(UsageError, match=VARIABLE):

@@ -27,7 +27,7 @@ from detector.core.run.plan import PlanDraft
 from detector.core.run.quantize import search
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
 from detector.core.run.sampling import SourceSample
-from detector.core.run.self_timing import MOST_ROUNDS, OPENING, ROUNDS
+from detector.core.run.self_timing import MAX_ROUNDS, OPENING, ROUNDS
 from detector.core.session.measured import Interval, MeasuredMachine
 from detector.core.types import Background, Detections
 
@@ -353,8 +353,8 @@ def test_a_little_is_not_worth_another_answer(
         ((), ROUNDS, "int8"),
         ((2,), ROUNDS, "int8"),
         ((2, 3), ROUNDS + 1, "int8"),  # two of seven count, two of eight do not
-        (range(MOST_ROUNDS), ROUNDS, "fp32"),  # slower by its median: nothing is open
-        (range(0, MOST_ROUNDS, 3), MOST_ROUNDS, "fp32"),  # a third of all
+        (range(MAX_ROUNDS), ROUNDS, "fp32"),  # slower by its median: nothing is open
+        (range(0, MAX_ROUNDS, 3), MAX_ROUNDS, "fp32"),  # a third of all
     ],
 )
 def test_a_neighbour_on_the_machine_is_waited_out(
@@ -538,7 +538,7 @@ def test_a_long_run_of_somebodys_model_times_it_and_python_reads_that(
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # the machine may be busy, the clip is short
     monkeypatch.setattr(losses, "SHARE", 100.0)
-    monkeypatch.setattr(measurements, "WORTH", 0.0)
+    monkeypatch.setattr(measurements, "MIN_SPEEDUP", 0.0)
     model, clip = (
         str(shared / "data/weights/yolox_nano.onnx"),
         str(shared / "data/videos/people.mp4"),

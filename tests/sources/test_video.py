@@ -11,7 +11,7 @@ from detector.core import sources
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources.video import av as av_source
 
-from .clips import HEIGHT, WIDTH, cut, pts_of, read_all, write_video
+from .clips import HEIGHT, WIDTH, complaints, cut, pts_of, read_all, write_video
 from .oddities import FRAMES, write_parts
 
 DECODERS = ["auto", "opencv", "av"]
@@ -358,6 +358,35 @@ def test_mirrored(plain, folder, name, decoder):
     assert (source.info.height, source.info.width) == frames[0].image.shape[:2]
     assert (source.info.mirrored, source.decoder) == (True, "av" if decoder == "av" else "opencv")
     assert read_all(path, decoder=decoder, pixels="yuv420p")[1].pixels == "bgr"
+
+
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+def test_uncompressed_avi_that_is_stored_bottom_up_is_upright(plain, tmp_path, decoder):
+    path = tmp_path / "bottom_up.avi"
+    shown = [frame.image for frame in read_all(plain, frames=3)[0]]
+    with av.open(str(path), "w", options={"flipped_raw_rgb": "1"}) as container:
+        stream = container.add_stream("rawvideo", rate=25)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "bgr24"
+        for image in shown:
+            stored = np.ascontiguousarray(image[::-1])
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(stored, format="bgr24")))
+        container.mux(stream.encode())
+    frames, source = read_all(path, decoder=decoder)
+    assert np.array_equal([frame.image for frame in frames], shown)
+    assert source.counts.bad == 0
+
+
+def test_long_text_in_the_metadata_of_an_flv_is_no_damage(tmp_path):
+    data = write_video(tmp_path / "a.flv").read_bytes()
+    text = b"\x02\x00\x0aonMetaData\x08\x00\x00\x00\x01\x00\x06filler"
+    text += b"\x02" + struct.pack(">H", 2272) + b" " * 2272 + b"\x00\x00\x09"
+    tag = b"\x12" + struct.pack(">I", len(text))[1:] + bytes(7) + text
+    tag += struct.pack(">I", len(tag))
+    path = tmp_path / "filled.flv"
+    path.write_bytes(data[:13] + tag + data[13:])
+    assert "AMF" in str(complaints(path))
+    frames, source = read_all(path)
+    assert (len(frames), source.damaged, source.notes) == (24, False, [])
 
 
 @pytest.mark.parametrize("options", [{"decoder": "vlc"}, {"stride": 0}, {"frames": 0}])

@@ -50,9 +50,7 @@ def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
         dst_colorspace=nearest,
         **_choose_dst_colours(picture),
     )
-    plane: Any = bgr.planes[0]
-    rows = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)
-    return rows[:, : width * 3].reshape(height, width, 3)
+    return lines_of(bgr.planes[0])[:, : width * 3].reshape(height, width, 3)
 
 
 def is_deep_grey(picture: Any) -> bool:
@@ -102,9 +100,17 @@ def colours_of(picture: Any) -> Colours:
     )
 
 
+def lines_of(plane: Any, kind: str = "u1") -> NDArray[Any]:
+    """Return a view [h, n] of a plane's lines with their padding, the top line first. If pictures
+    are stored bottom-up, as in uncompressed AVI, the line size is negative, and the plane's buffer
+    starts with the last line."""
+    lines = np.frombuffer(plane, kind).reshape(plane.height, -1)
+    return lines[::-1] if plane.line_size < 0 else lines
+
+
 def pixels_of(plane: Any) -> NDArray[np.uint8]:
     """Return a view [h, w] of a plane, without the padding at the end of its lines."""
-    return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
+    return lines_of(plane)[:, : plane.width]
 
 
 def nearest_matrix(picture: Any) -> int | None:

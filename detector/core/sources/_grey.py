@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.sources._bgr import is_deep_grey
+from detector.core.sources._bgr import is_deep_grey, lines_of
 from detector.core.sources._cv2 import cv2
 from detector.core.sources.base import FULL, GreyRange
 from detector.core.types import Image
@@ -107,7 +107,7 @@ def _read_samples(picture: Any) -> Samples:
     step = 2 if name.startswith("ya") else 1  # skips alpha
     size = -(-picture.format.components[0].bits // 16) * 2
     kind = f"{'>' if name.endswith('be') else '<'}{'f' if 'f' in name else 'u'}{size}"
-    rows = np.frombuffer(plane, kind).reshape(plane.height, -1)[:, : plane.width * step : step]
+    rows = lines_of(plane, kind)[:, : plane.width * step : step]
     return rows.astype(rows.dtype.newbyteorder("="))
 
 

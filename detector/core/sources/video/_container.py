@@ -44,6 +44,8 @@ IMAGE_PIPE_SUFFIX = "_pipe"  # ends the names of demuxers of consecutive picture
 MOST_FPS = 1000  # a higher rate is a clock's resolution, as DV's 60000
 HEAD_BYTES = 512  # of a file, to describe its format in a message
 PIPE_BYTES = 1 << 16  # per read of a pipe
+# Errors about metadata alone. FFmpeg refuses long texts in FLV, as GStreamer's flvmux writes them.
+HARMLESS = ("AMF_DATA_TYPE_STRING parsing failed",)
 # With a thread per frame, these decoders detect the same damage in some runs only.
 RACY_CODECS = ("mpeg4",)
 
@@ -119,7 +121,8 @@ def probe(path: str, choice: Choice = ANY) -> VideoInfo:
     """Read the container's metadata. Raises SourceError and UsageError."""
     with Complaints() as complaints, open_container(path) as container:
         demuxer = container.format.name
-        errors = [message for name, message in complaints.take() if name == demuxer]
+        said = [message for name, message in complaints.take() if name == demuxer]
+        errors = [message for message in said if message not in HARMLESS]
         stream, chosen = choose_track(path, container, choice.track)
         codec = stream.codec_context
         states_size = codec is None or codec.width > 0  # before a picture is decoded
@@ -193,6 +196,9 @@ def _explain_not_for_opencv(
         return "opencv would read another track"
     if not states_size and first is not None:
         return "its beginning does not state the size of its pictures, so opencv decodes none"
+    if first is not None and any(plane.line_size < 0 for plane in first.planes):
+        # 5.0.0 crashes on bgr24, which uncompressed AVI files of many programs contain.
+        return "its pictures are stored bottom-up, on which opencv crashes"
     if _is_interlaced(stream, first):
         # swscale refuses them ("Cannot convert interlaced to progressive frames"), but cv2 ignores
         # that and returns the buffer's old content (OpenCV 5.0.0, FFmpeg 8).
