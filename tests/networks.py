@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from detector.core import engines, models
+from detector.core.errors import ModelError
 from detector.core.models.base import ModelRequest, Network
 from detector.core.models.graph.build import infer_shapes
 
@@ -19,6 +20,14 @@ def open_network(model: str, **said: Any) -> Network:
     said["class_names"] = tuple(said.get("class_names", ()))
     request = ModelRequest(model, **said)
     return models.open_network(request, engines.front_ends())
+
+
+def refusal(model: str, **options: Any) -> str:
+    """Return the message, of one line, with which the model is refused."""
+    with pytest.raises(ModelError) as caught:
+        open_network(model, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def need_engine(name: str, *, allow_module_level: bool = False) -> None:

@@ -21,7 +21,7 @@ from tests.models.exports import SIDE
 from tests.models.test_onnx_evidence import rows_of_six
 from tests.models.test_onnx_families import BOTH, CASES, COLOUR, bright, detect, picture
 from tests.models.test_onnx_kinds import convolve, pyramid
-from tests.networks import open_network
+from tests.networks import open_network, refusal
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("openvino", reason="needs openvino, which writes and reads the files")
@@ -126,7 +126,7 @@ def varied(form: str) -> exports.Export:
         box = export.add("Mul", box, export.const([60.0]))
         logits = export.add("Mul", convolve(export, level, 8, 3, 1), export.const([20.0]))
         both = export.add("Concat", box, export.add("Sigmoid", logits), axis=1)
-        parts.append(export.add("Reshape", both, export.const([0, 7, -1], np.int64)))
+        parts.append(export.add("Reshape", both, export.ints(0, 7, -1)))
     return export.out("output0", export.add("Concat", *parts, axis=2))
 
 
@@ -406,10 +406,7 @@ def _two_models(folder: Path) -> None:
 def test_damaged_folder_is_refused_in_one_line(tmp_path, damage, message):
     folder = write(tmp_path, exports.anchor_free())
     damage(folder)
-    with pytest.raises(ModelError) as caught:
-        open_network(str(folder))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(str(folder))
 
 
 def test_other_size_or_batch_than_the_fixed_one_is_refused(tmp_path):

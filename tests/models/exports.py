@@ -1,8 +1,7 @@
-"""Small graphs laid out like the exports of each family, with answers that a test can write down.
+"""Small graphs with the outputs of each family's exports, whose answers are known.
 
-The picture decides the scores, in 0..1: class 0 scores the largest red of the picture, class 1 the
-largest green, class 2 the largest blue (for YOLOX, which reads BGR 0..255: blue, green, red). Boxes
-are the rows of a table.
+The score of class 0, in 0..1, is the picture's largest red, of class 1 green, of class 2 blue (of
+YOLOX, which reads BGR in 0..255: blue, green, red). Boxes are constant.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ class Export:
         self.outputs: list = []
         self.picture = "images"
         if pixels == "chw":
-            self.picture = self.add("Unsqueeze", "images", self.const([0], np.int64))
+            self.picture = self.add("Unsqueeze", "images", self.ints(0))
         if pixels.startswith("u8"):
             self.picture = self.add("Cast", "images", to=self.kind)
         if pixels == "u8-nhwc":
             self.picture = self.add("Transpose", self.picture, perm=[0, 3, 1, 2])
         if pixels == "turned":
-            self.picture = self.add("Gather", self.picture, self.const([2, 1, 0], np.int64), axis=1)
+            self.picture = self.add("Gather", self.picture, self.ints(2, 1, 0), axis=1)
         if pixels == "flipped":
-            bounds = (self.const([v], np.int64) for v in (-1, -(2**63) + 1, 1, -1))
+            bounds = (self.ints(v) for v in (-1, -(2**63) + 1, 1, -1))
             self.picture = self.add("Slice", self.picture, *bounds)
         if pixels == "convolved":
             weights = scale * np.eye(3).reshape(3, 3, 1, 1)
@@ -84,13 +83,22 @@ class Export:
         )
         return name
 
+    def ints(self, *values: int) -> str:
+        return self.const(list(values), np.int64)
+
+    def cut(self, tensor: str, start: int, end: int, axis: int) -> str:
+        bounds = self.ints(start), self.ints(end), self.ints(axis)
+        return self.add("Slice", tensor, *bounds)
+
     def add(self, operator: str, *inputs: str, name: str = "", outputs: int = 1, **attributes):
         from onnx import helper
 
-        made = [f"t{len(self.nodes)}_{at}" for at in range(outputs)]
+        tensors = [f"t{len(self.nodes)}_{at}" for at in range(outputs)]
         name = name or f"/model.9/{operator}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, list(inputs), made, name=name, **attributes))
-        return made[0] if outputs == 1 else made
+        self.nodes.append(
+            helper.make_node(operator, list(inputs), tensors, name=name, **attributes)
+        )
+        return tensors[0] if outputs == 1 else tensors
 
     def out(
         self, name: str, tensor: str, dims: Sequence[int | str | None] | None = None, kind: int = 0
@@ -122,8 +130,8 @@ class Export:
         onnx.save(model, str(path))
         return str(path)
 
-    def asks(self, name: str, dims: Sequence[int | str], kind: str = "FLOAT") -> str:
-        """Another input beside the picture; returns its name."""
+    def add_input(self, name: str, dims: Sequence[int | str], kind: str = "FLOAT") -> str:
+        """Add an input besides the picture; return its name."""
         from onnx import TensorProto, helper
 
         self.inputs.append(
@@ -132,30 +140,35 @@ class Export:
         return name
 
     def every_second(self, top: str, left: str) -> str:
-        """The picture's pixels of every second row and column, as YOLOX's Focus takes them."""
+        """Return every second row and column of the picture, as YOLOX's Focus takes them."""
         part = self.picture
         for axis, start in ((2, int(top)), (3, int(left))):
-            bounds = (self.const([value], np.int64) for value in (start, 2**31 - 1, axis, 2))
+            bounds = (self.ints(value) for value in (start, 2**31 - 1, axis, 2))
             part = self.add("Slice", part, *bounds)
         return part
 
-    # ---- what the families have in common
+    # ---- parts that several families share
+
+    def sampled_zero(self) -> str:
+        """[1, 1, 1]: zero, by a GridSample, which tells us RT-DETR."""
+        grid = self.const(np.zeros((1, 1, 1, 2)), np.float64)  # as that of Deformable-DETR
+        largest = self.add("ReduceMax", self.add("GridSample", "images", grid), axes=[1, 2, 3])
+        return self.add("Mul", self.add("Reshape", largest, self.ints(-1, 1, 1)), self.const([0.0]))
 
     def colours(self) -> str:
         """[B, 1, 3]: the largest red, green and blue."""
         largest = self.add("GlobalMaxPool", self.picture)
-        return self.add("Reshape", largest, self.const([-1, 1, 3], np.int64))
+        return self.add("Reshape", largest, self.ints(-1, 1, 3))
 
-    def nothing(self, colours: str) -> str:
-        """[B, 1, 1] of zeros: makes a table one a picture, as a traced network's outputs are."""
-        red = self.add("Slice", colours, *(self.const([value], np.int64) for value in (0, 1, 2)))
-        return self.add("Mul", red, self.const([0.0]))
+    def zeros(self, colours: str) -> str:
+        """[B, 1, 1]: zeros that depend on the picture, as a traced network's outputs do."""
+        return self.add("Mul", self.cut(colours, 0, 1, axis=2), self.const([0.0]))
 
     def table(self, colours: str, rows: Sequence[Sequence[float]], count: int) -> str:
-        """[B, count, columns]: ``rows``, and zeros below them."""
-        whole = np.zeros((1, count, len(rows[0])))
-        whole[0, : len(rows)] = rows
-        return self.add("Add", self.nothing(colours), self.const(whole))
+        """[B, count, columns]: ``rows``, followed by zeros."""
+        values = np.zeros((1, count, len(rows[0])))
+        values[0, : len(rows)] = rows
+        return self.add("Add", self.zeros(colours), self.const(values))
 
     def scores(self, colours: str, filled: int, count: int) -> str:
         mask = np.zeros((1, count, 1))
@@ -183,13 +196,11 @@ def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **m
 
 
 def finished(columns: int = 6, count: int = 300, **more) -> Export:
-    """YOLOv10, YOLO26: [B, 300, 6]; both boxes are of class 2 and the same, scored by red."""
+    """YOLOv10, YOLO26: [B, 300, 6]; two equal boxes of class 2, scored by red."""
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0]] * 2, count)
-    red = export.add(
-        "Slice", export.scores(colours, 2, count), *(export.const([v], np.int64) for v in (0, 1, 2))
-    )
+    red = export.cut(export.scores(colours, 2, count), 0, 1, axis=2)
     classes = export.table(colours, [(2.0,)] * 2, count)
     return export.out("output0", export.add("Concat", boxes, red, classes, axis=2))
 
@@ -201,23 +212,14 @@ def best_cells(slices: bool = False, **more) -> Export:
     table, scores = export.table(colours, CORNERS, CELLS), export.scores(colours, 2, CELLS)
     both = export.add("Concat", table, scores, axis=2)
     if slices:
-        cuts = [(0, 4), (4, 7)]
-        parts = [
-            export.add("Slice", both, *(export.const([v], np.int64) for v in (*cut, 2)))
-            for cut in cuts
-        ]
+        parts = [export.cut(both, *bounds, axis=2) for bounds in ((0, 4), (4, 7))]
     else:
-        parts = export.add("Split", both, export.const([4, 3], np.int64), outputs=2, axis=-1)
+        parts = export.add("Split", both, export.ints(4, 3), outputs=2, axis=-1)
     best = export.add("ReduceMax", parts[1], axes=[2], keepdims=0)
-    _, cells = export.add("TopK", best, export.const([10], np.int64), outputs=2)
-    at = export.add("Unsqueeze", cells, export.const([-1], np.int64))
+    _, cells = export.add("TopK", best, export.ints(10), outputs=2)
+    at = export.add("Unsqueeze", cells, export.ints(-1))
     boxes, scores = (
-        export.add(
-            "GatherElements",
-            part,
-            export.add("Tile", at, export.const([1, 1, side], np.int64)),
-            axis=1,
-        )
+        export.add("GatherElements", part, export.add("Tile", at, export.ints(1, 1, side)), axis=1)
         for part, side in zip(parts, (4, 3), strict=True)
     )
     score = export.add("ReduceMax", scores, axes=[2])
@@ -231,21 +233,17 @@ def nms_inside(**more) -> Export:
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0], CORNERS[0], CORNERS[1]], 8)
     scores = export.add("Transpose", export.scores(colours, 3, 8), perm=[0, 2, 1])
-    limits = [export.const([100], np.int64)]
+    limits = [export.ints(100)]
     limits += [export.const([at], np.float32) for at in (0.45, 0.25)]
     chosen = export.add("NonMaxSuppression", boxes, scores, *limits)
     at = [
-        export.add("Gather", chosen, export.const([place], np.int64), axis=1) for place in range(3)
+        export.add("Gather", chosen, export.ints(place), axis=1) for place in range(3)
     ]  # batch, class, box: [K, 1] each
-    box_at = export.add("Reshape", at[2], export.const([-1], np.int64))
-    rows = export.add(
-        "Gather", export.add("Reshape", boxes, export.const([8, 4], np.int64)), box_at, axis=0
-    )
+    box_at = export.add("Reshape", at[2], export.ints(-1))
+    rows = export.add("Gather", export.add("Reshape", boxes, export.ints(8, 4)), box_at, axis=0)
     pair = export.add("Concat", at[1], at[2], axis=1)
-    flat = export.add("Reshape", scores, export.const([3, 8], np.int64))
-    picked = export.add(
-        "Unsqueeze", export.add("GatherND", flat, pair), export.const([1], np.int64)
-    )
+    flat = export.add("Reshape", scores, export.ints(3, 8))
+    picked = export.add("Unsqueeze", export.add("GatherND", flat, pair), export.ints(1))
     floats = [export.add("Cast", name, to=export.kind) for name in at[:2]]
     return export.out(
         "output", export.add("Concat", floats[0], rows, floats[1], picked, axis=1), [None, 7]
@@ -258,27 +256,25 @@ def padded(**more) -> Export:
     colours = export.colours()
     boxes = export.table(colours, CORNERS, 8)
     scores = export.add("Transpose", export.scores(colours, 2, 8), perm=[0, 2, 1])
-    limits = [export.const([100], np.int64)]
+    limits = [export.ints(100)]
     limits += [export.const([at], np.float32) for at in (0.45, 0.25)]
     chosen = export.add("NonMaxSuppression", boxes, scores, *limits)
     box_at = export.add("Gather", chosen, export.const(2, np.int64), axis=1)
     number = export.add(
-        "Cast", export.add("Gather", chosen, export.const([1], np.int64), axis=1), to=export.kind
+        "Cast", export.add("Gather", chosen, export.ints(1), axis=1), to=export.kind
     )
-    rows = export.add(
-        "Gather", export.add("Reshape", boxes, export.const([8, 4], np.int64)), box_at, axis=0
-    )
+    rows = export.add("Gather", export.add("Reshape", boxes, export.ints(8, 4)), box_at, axis=0)
     score = export.add(
         "GatherND",
-        export.add("Reshape", scores, export.const([3, 8], np.int64)),
-        export.add("Slice", chosen, *(export.const([v], np.int64) for v in (1, 3, 1))),
+        export.add("Reshape", scores, export.ints(3, 8)),
+        export.cut(chosen, 1, 3, axis=1),
     )
     found = export.add(
-        "Concat", rows, export.add("Unsqueeze", score, export.const([1], np.int64)), number, axis=1
+        "Concat", rows, export.add("Unsqueeze", score, export.ints(1)), number, axis=1
     )
-    none = export.const([0], np.int64)
+    none = export.ints(0)
     count = export.add("Gather", export.add("Shape", found), none, axis=0)
-    missing = export.add("Sub", export.const([300], np.int64), count)
+    missing = export.add("Sub", export.ints(300), count)
     filled = export.add("Pad", found, export.add("Concat", none, none, missing, none, axis=0))
     return export.out("output0", export.add("Unsqueeze", filled, none), [1, 300, 6])
 
@@ -290,16 +286,14 @@ def parts(count: int = 100, **more) -> Export:
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, CORNERS, count)
-    red = export.add(
-        "Slice", export.scores(colours, 2, count), *(export.const([v], np.int64) for v in (0, 1, 2))
-    )
-    flat = export.const([-1, count], np.int64)
+    red = export.cut(export.scores(colours, 2, count), 0, 1, axis=2)
+    flat = export.ints(-1, count)
     classes = export.add("Reshape", export.table(colours, [(1.0,), (2.0,)], count), flat)
     number = export.add(
         "Cast",
         export.add(
             "Gemm",
-            export.add("Reshape", export.nothing(colours), export.const([-1, 1], np.int64)),
+            export.add("Reshape", export.zeros(colours), export.ints(-1, 1)),
             export.const([[1.0]]),
         ),
         to=TensorProto.INT32,
@@ -313,19 +307,11 @@ def parts(count: int = 100, **more) -> Export:
 
 
 def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
-    """RT-DETR: boxes in 0..1 beside logits, 10 x colour - 5; or joined with probabilities, the
-    colours; or with the highest of them and the number of its class.
+    """RT-DETR: boxes in 0..1, and logits, 10 x colour - 5. ``joined``: with the colours as scores
+    in one output. ``numbered``: with the best score and its class.
     """
     export = Export(**more)
-    grid = export.const(np.zeros((1, 1, 1, 2)), np.float64)  # as that of Deformable-DETR
-    # What tells RT-DETR by: its attention looks at places.
-    looked = export.add("GridSample", "images", grid)
-    one = export.add(
-        "Reshape",
-        export.add("ReduceMax", looked, axes=[1, 2, 3]),
-        export.const([-1, 1, 1], np.int64),
-    )
-    zero = export.add("Mul", one, export.const([0.0]))
+    zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)
     boxes = export.table(colours, [tuple(v / SIDE for v in box) for box in BOXES], 30)
     scores = export.scores(colours, 2, 30)
@@ -347,24 +333,24 @@ def deployed(batch: int | str = 1, name: str = "orig_target_sizes", **more) -> E
     """RT-DETR, D-FINE and DEIM as their own exporters write them: labels, boxes in pixels of the
     size that a second input states (width, height), scores. Each query counts once for each class.
 
-    The lengths behind TopK are computed from shapes, which leaves inference without a rank.
+    Lengths after TopK are computed from shapes, so shape inference finds no rank.
     """
     from onnx import TensorProto
 
     export = Export(batch=batch, **more)
-    sizes = export.asks(name, [batch, 2], "INT64")
+    sizes = export.add_input(name, [batch, 2], "INT64")
     colours = export.colours()
     unit = export.table(colours, [tuple(v / SIDE for v in box) for box in CORNERS], 30)
-    four = export.add("Tile", sizes, export.const([1, 2], np.int64))
-    four = export.add("Cast", export.add("Unsqueeze", four, export.const([1], np.int64)), to=1)
+    four = export.add("Tile", sizes, export.ints(1, 2))
+    four = export.add("Cast", export.add("Unsqueeze", four, export.ints(1)), to=1)
     boxes = export.add("Mul", unit, four)
-    flat = export.add("Reshape", export.scores(colours, 2, 30), export.const([0, -1], np.int64))
-    scores, at = export.add("TopK", flat, export.const([30], np.int64), outputs=2)
-    three = export.const([3], np.int64)
+    flat = export.add("Reshape", export.scores(colours, 2, 30), export.ints(0, -1))
+    scores, at = export.add("TopK", flat, export.ints(30), outputs=2)
+    three = export.ints(3)
     query = export.add("Div", at, three)
     labels = export.add("Sub", at, export.add("Mul", query, three))
-    columns = export.add("Unsqueeze", query, export.const([2], np.int64))
-    shape = export.add("Concat", export.add("Shape", at), export.const([4], np.int64), axis=0)
+    columns = export.add("Unsqueeze", query, export.ints(2))
+    shape = export.add("Concat", export.add("Shape", at), export.ints(4), axis=0)
     ones = export.add("ConstantOfShape", export.add("Shape", shape))
     wide = export.add("Cast", export.add("Add", ones, export.const([1.0], np.float32)), to=7)
     asked = export.add("Where", export.add("Equal", shape, wide), wide, shape)
@@ -380,16 +366,16 @@ def corners(**more) -> Export:
     colours = export.colours()
     rows = 3 * CELLS
     boxes = export.table(colours, [tuple(v / SIDE for v in box) for box in CORNERS], rows)
-    apart = export.add("Reshape", boxes, export.const([-1, rows, 1, 4], np.int64))
+    apart = export.add("Reshape", boxes, export.ints(-1, rows, 1, 4))
     export.out("boxes", apart)
     return export.out("confs", export.scores(colours, 2, rows))
 
 
 def yolox(decode: bool = False, focus: bool = False, **more) -> Export:
-    """Convolutions, a logistic, joins: raw rows [B, 84, 5 + 3] of offsets .5 and sizes of 2 cells.
+    """Raw rows [B, 84, 5 + 3] of convolutions and sigmoids: offsets 0.5, sizes of two cells.
 
     Class scores: logistic of (mean of a channel - 127.5) / 8; objectness .88 in the first map's
-    cells, next to nothing elsewhere. ``focus``: every second pixel becomes a channel first, and the
+    cells, almost none elsewhere. ``focus``: every second pixel becomes a channel first, and the
     objectness depends on each.
     """
     export = Export(**more)
@@ -406,9 +392,9 @@ def yolox(decode: bool = False, focus: bool = False, **more) -> Export:
         raw = export.add(
             "Conv", picture, export.const(weights), export.const(bias), strides=[stride // fold] * 2
         )
-        box, rest = export.add("Split", raw, export.const([4, 4], np.int64), outputs=2, axis=1)
+        box, rest = export.add("Split", raw, export.ints(4, 4), outputs=2, axis=1)
         whole = export.add("Concat", box, export.add("Sigmoid", rest), axis=1)
-        maps.append(export.add("Reshape", whole, export.const([1, 8, -1], np.int64)))
+        maps.append(export.add("Reshape", whole, export.ints(1, 8, -1)))
     rows = export.add("Transpose", export.add("Concat", *maps, axis=2), perm=[0, 2, 1])
     if not decode:
         return export.out("output", rows)
@@ -416,9 +402,7 @@ def yolox(decode: bool = False, focus: bool = False, **more) -> Export:
     grid = np.concatenate(
         [np.stack(np.indices((n, n))[::-1], -1).reshape(-1, 2) for n in (8, 4, 2)]
     )[None]
-    centres, sizes, scores = export.add(
-        "Split", rows, export.const([2, 2, 4], np.int64), outputs=3, axis=2
-    )
+    centres, sizes, scores = export.add("Split", rows, export.ints(2, 2, 4), outputs=3, axis=2)
     centres = export.add(
         "Mul", export.add("Add", centres, export.const(grid)), export.const(strides)
     )

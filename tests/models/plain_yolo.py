@@ -18,21 +18,21 @@ EPSILON = 1e-3
 
 def random_tensors(architecture: Architecture, seed: int = 0) -> dict[str, NDArray[np.float32]]:
     random = np.random.default_rng(seed)
-    made: dict[str, NDArray[np.float32]] = {}
+    tensors: dict[str, NDArray[np.float32]] = {}
 
     def weight(name: str, shape: tuple[int, ...]) -> None:
-        made[name] = (random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(
+        tensors[name] = (random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(
             np.float32
         )
 
     def vector(name: str, count: int, about: float = 0.0) -> None:
-        made[name] = (about + 0.2 * random.standard_normal(count)).astype(np.float32)
+        tensors[name] = (about + 0.2 * random.standard_normal(count)).astype(np.float32)
 
     def norm(path: str, count: int) -> None:
         vector(f"{path}.weight", count, 1.0)
         vector(f"{path}.bias", count)
         vector(f"{path}.running_mean", count)
-        made[f"{path}.running_var"] = (0.5 + random.random(count)).astype(np.float32)
+        tensors[f"{path}.running_var"] = (0.5 + random.random(count)).astype(np.float32)
 
     def plain(step: ConvStep) -> None:
         weight(f"{step.path}.weight", step.stored_shape)
@@ -43,8 +43,8 @@ def random_tensors(architecture: Architecture, seed: int = 0) -> dict[str, NDArr
         added, multiplied = step.implicit_names
         vector(added, step.stored_shape[1])
         vector(multiplied, step.out.channels, 1.0)
-        made[added] = made[added].reshape(1, -1, 1, 1)
-        made[multiplied] = made[multiplied].reshape(1, -1, 1, 1)
+        tensors[added] = tensors[added].reshape(1, -1, 1, 1)
+        tensors[multiplied] = tensors[multiplied].reshape(1, -1, 1, 1)
 
     def normed(step: ConvStep) -> None:
         weight(f"{step.path}.conv.weight", step.stored_shape)
@@ -60,7 +60,7 @@ def random_tensors(architecture: Architecture, seed: int = 0) -> dict[str, NDArr
 
     for step in architecture.convolutions:
         {"plain": plain, "implicit": implicit, "normed": normed, "rep": rep}[step.form](step)
-    return made
+    return tensors
 
 
 def silu(x: NDArray) -> NDArray:

@@ -16,9 +16,9 @@ import pytest
 
 from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint import unpickle
-from detector.core.models.formats.checkpoint import unpickle as allowed
 from detector.core.models.formats.checkpoint.archive import Archive
 from detector.core.models.formats.checkpoint.contents import contents_of
+from tests import networks
 from tests.attacks import inputs
 from tests.checkpoints import (
     Reduced,
@@ -33,19 +33,16 @@ from tests.checkpoints import (
     zipped,
 )
 from tests.memory import bytes_of
-from tests.networks import open_network
 
 
 def refusal(path: Path) -> str:
-    with pytest.raises(ModelError) as caught:
-        open_network(str(path))
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(str(path))
-    return str(caught.value)
+    message = networks.refusal(str(path))
+    assert message.startswith(str(path))
+    return message
 
 
 @pytest.mark.parametrize(
-    ("home", "name"),
+    ("package", "name"),
     [
         ("os", "system"),
         ("posix", "system"),
@@ -54,7 +51,7 @@ def refusal(path: Path) -> str:
         ("__builtin__", "exec"),
         ("subprocess", "Popen"),
         ("runpy", "run_path"),
-        # torch's own names that lead elsewhere
+        # torch's names that lead to other modules
         ("torch", "load"),
         ("torch.storage", "_load_from_bytes"),
         ("torch._utils", "_import_dotted_name"),
@@ -67,7 +64,7 @@ def refusal(path: Path) -> str:
         ("torch.jit", "load"),
         ("numpy", "load"),
         ("numpy.testing._private.utils", "runstring"),
-        # under the names of the networks
+        # in modules of the networks
         ("models.common", "os.system"),
         ("models.common", "torch.hub.load"),
         ("models.yolo", "parse_model"),
@@ -77,16 +74,16 @@ def refusal(path: Path) -> str:
         ("collections", "namedtuple"),
     ],
 )
-def test_a_name_outside_the_list_is_refused_by_name(tmp_path, home, name):
+def test_unlisted_name_is_refused(tmp_path, package, name):
     canary = tmp_path / "ran"
-    path = zipped(tmp_path / "x.pt", call(home, name, f"touch {canary}"))
+    path = zipped(tmp_path / "x.pt", call(package, name, f"touch {canary}"))
     message = refusal(path)
     assert "refused before " in message
-    assert f"{home}.{name}" in message
+    assert f"{package}.{name}" in message
     assert not canary.exists()
 
 
-def test_several_names_are_counted_and_the_dangerous_come_before_the_newer_family(tmp_path):
+def test_dangerous_names_are_reported_before_a_newer_family(tmp_path):
     content = [foreign("a", f"f{at}") for at in range(5)] + [
         foreign("ultralytics.nn.tasks", "DetectionModel")
     ]
@@ -123,8 +120,8 @@ def test_byte_code_that_torch_never_writes_is_refused(tmp_path, code, reason):
     assert reason in refusal(zipped(tmp_path / "x.pt", code))
 
 
-def test_the_second_gate_asks_again_for_every_name(tmp_path):
-    """The second gate catches names that deceived the first one."""
+def test_unpickler_checks_every_name_again(tmp_path):
+    """It refuses names that passed the check of the byte code."""
     with Archive(zipped(tmp_path / "x.pt", b"\x80\x02N.")) as archive:
         for data in (
             b"\x80\x02cos\nsystem\n.",
@@ -135,23 +132,23 @@ def test_the_second_gate_asks_again_for_every_name(tmp_path):
                 unpickle.Unpickler(data, archive).load()
 
 
-def test_no_stand_in_is_the_thing_itself(tmp_path):
-    """What the unpickler hands out for an allowed name is ours, or an empty container of Python."""
-    names = [(home, name) for home, listed in allowed.INERT.items() for name in listed]
-    names += [("torch", name) for name in allowed.STORAGES] + [
-        ("torch._utils", name) for name in allowed.REBUILDERS
+def test_allowed_names_give_our_own_classes(tmp_path):
+    """Only containers are Python's own."""
+    names = [(package, name) for package, listed in unpickle.INERT.items() for name in listed]
+    names += [("torch", name) for name in unpickle.STORAGES] + [
+        ("torch._utils", name) for name in unpickle.REBUILDERS
     ]
     names += [("collections", "OrderedDict")]
     with Archive(zipped(tmp_path / "x.pt", b"\x80\x02N.")) as archive:
         unpickler = unpickle.Unpickler(b"", archive)
-        for home, name in names:
-            made = unpickler.find_class(home, name)
-            kind = made if isinstance(made, type) else type(made)
+        for package, name in names:
+            stand_in = unpickler.find_class(package, name)
+            kind = stand_in if isinstance(stand_in, type) else type(stand_in)
             assert any(base.__module__.startswith("detector.") for base in kind.__mro__), (
-                home,
+                package,
                 name,
             )
-    assert set(allowed.CONTAINERS.values()) == {set, frozenset}
+    assert set(unpickle.CONTAINERS.values()) == {set, frozenset}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +184,7 @@ def test_state_for_a_function_class_or_tensor_is_refused(tmp_path, target):
         (True, (1,), (1,)),
     ],
 )
-def test_a_tensor_that_reaches_out_of_its_storage_is_refused(tmp_path, offset, shape, steps):
+def test_tensor_that_reaches_beyond_its_storage_is_refused(tmp_path, offset, shape, steps):
     tensor = Reduced(
         foreign("torch._utils", "_rebuild_tensor_v2"),
         Stored("0", "float16", 2),
@@ -199,8 +196,8 @@ def test_a_tensor_that_reaches_out_of_its_storage_is_refused(tmp_path, offset, s
     assert "damaged or forged" in refusal(zipped(tmp_path / "x.pt", data, {"0": bytes(4)}))
 
 
-def test_one_number_stretched_over_many_is_never_made(tmp_path):
-    """A grid may be stored like that, weights are not: 2^40 numbers would be 8 TB."""
+def test_tensor_stretched_from_one_number_is_not_allocated(tmp_path):
+    """Grids may be stored like this, but not weights: these 2^40 numbers would take 8 TB."""
     tensor = Reduced(
         foreign("torch._utils", "_rebuild_tensor_v2"),
         Stored("0", "float16", 1),
@@ -213,20 +210,20 @@ def test_one_number_stretched_over_many_is_never_made(tmp_path):
         stretched = contents_of(unpickle.unpickle(archive), "x").tensors["model.0.conv.weight"]
         with pytest.raises(ValueError, match="in a storage of 1"):
             stretched.array()
-    object.__setattr__(stretched, "offset", 1)  # past the check of a new one, and frozen
+    object.__setattr__(stretched, "offset", 1)  # it is frozen and was checked when created
     with pytest.raises(ValueError, match="reaches 2 numbers"):
         stretched.array()
 
 
 @pytest.mark.parametrize(("held", "promised"), [(3, 2), (0, 1), (None, 1)])
-def test_a_storage_that_is_shorter_than_promised_is_refused(tmp_path, held, promised):
+def test_storage_of_another_length_is_refused(tmp_path, held, promised):
     data, _ = pickled({"model": {"model.0.conv.weight": Stored("0", "float16", promised)}})
     storages = {} if held is None else {"0": bytes(held)}
     assert "bytes, not" in refusal(zipped(tmp_path / "x.pt", data, storages))
 
 
 @pytest.mark.slow
-def test_a_module_inside_itself_ends(tmp_path):
+def test_module_inside_itself_is_refused(tmp_path):
     top = module("models.yolo.Model")
     top._modules["again"] = top
     assert "inside itself" in refusal(saved(tmp_path / "x.pt", {"model": top}))
@@ -245,7 +242,7 @@ def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path):
 
 @pytest.mark.slow
 def test_entries_that_overlap_are_refused(tmp_path):
-    """The bomb without compression: a thousand names for the same bytes."""
+    """They make a zip bomb without compression: a thousand names for the same bytes."""
     path = tmp_path / "x.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         file.writestr("archive/data.pkl", bytes(100_000))
@@ -271,7 +268,7 @@ def test_a_pickle_larger_than_any_networks_is_refused(tmp_path):
         (b"PK\x03\x04", "truncated or damaged"),
     ],
 )
-def test_files_that_are_often_taken_for_a_checkpoint(tmp_path, start, message):
+def test_file_mistaken_for_a_checkpoint_is_refused(tmp_path, start, message):
     path = tmp_path / "x.pt"
     path.write_bytes(start)
     assert message in refusal(path)
@@ -301,7 +298,7 @@ def test_zip_without_a_checkpoint_is_refused_with_the_reason(tmp_path):
     "name",
     ["ultralytics.nn.tasks.DetectionModel", "ultralytics.yolo.utils.IterableSimpleNamespace"],
 )
-def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
+def test_newer_families_get_advice_to_export(tmp_path, name):
     path = saved(tmp_path / "yolov8n.pt", {"model": module(name)})
     message = refusal(path)
     assert f"({name}: " in message
@@ -318,14 +315,14 @@ def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
         ("YOLOESegModel", "segment"),
     ],
 )
-def test_a_newer_model_that_does_not_detect_is_not_sent_to_be_exported(tmp_path, name, task):
+def test_newer_model_of_another_task_gets_no_advice_to_export(tmp_path, name, task):
     path = saved(tmp_path / "yolo11n-other.pt", {"model": module(f"ultralytics.nn.tasks.{name}")})
     message = refusal(path)
     assert f"'{task}'" in message
     assert "export it with" not in message
 
 
-def test_layers_that_only_a_newer_family_has_do_not_make_it_a_damaged_file(tmp_path):
+def test_newer_family_is_recognised_despite_unknown_layers(tmp_path):
     layers = [module("torch.nn.modules.normalization.LocalResponseNorm")]
     path = saved(
         tmp_path / "rtdetr-l.pt",
@@ -355,8 +352,8 @@ def test_a_byte_changed_in_a_storage_is_found_by_the_zips_checksum(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
-    """Bytes are changed, removed or doubled at random; right checksums let the pickle be read."""
+def test_damaged_pickles_raise_our_error_or_are_read(tmp_path):
+    """Bytes are changed, removed or doubled at random; the checksums are correct."""
     weight = np.ones((4, 3, 1, 1), np.float16)
     conv = module("torch.nn.modules.conv.Conv2d", weight=weight, kernel_size=(1, 1))
     inner = module(
@@ -396,7 +393,7 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
 
 
 def imported_for(path: Path) -> str:
-    """The modules of the names in a checkpoint that an interpreter has after opening the file."""
+    """Return the modules named in a checkpoint that are imported after opening it."""
     code = (
         "import sys; from detector.core.models import ModelRequest, open_network; "
         f"print(open_network(ModelRequest({str(path)!r})).parameters, "
@@ -408,11 +405,11 @@ def imported_for(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_nothing_that_a_pickled_network_names_is_imported(tmp_path):
+def test_modules_named_in_a_pickled_network_are_not_imported(tmp_path):
     model = whole_model(inputs.yolo_tensors(), inputs.YOLO, names=["a", "b"])
     assert imported_for(saved(tmp_path / "x.pt", {"model": model})) == "[]\n"
 
 
 @pytest.mark.slow
-def test_nothing_that_the_published_file_names_is_imported(shared):
+def test_modules_named_in_the_published_file_are_not_imported(shared):
     assert imported_for(shared / "data/weights/yolov5n.pt") == "[]\n"

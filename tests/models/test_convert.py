@@ -1,4 +1,4 @@
-"""Graphs in half precision: one float type a node, outputs as before, known roundings."""
+"""Graphs in half precision: one float type per node, unchanged outputs, known roundings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from detector.core.models.graph.halves import (
     sensitive_nodes,
 )
 from detector.core.types import Candidates
-from tests.known_answers import run_once
 from tests.networks import open_network
 
 HALF = {"fp16": 10, "bf16": 16}  # TensorProto's numbers
@@ -33,18 +32,18 @@ def network_of(
         input=InputRules(height, width, "stretch", 1),
         batch=batch,
         output_shapes=output_shapes(graph),
-        dense=lambda found: found[0],
+        dense=lambda outputs: outputs[0],
         names=("thing",),
-        head=lambda found, conf: Candidates(
+        head=lambda outputs, conf: Candidates(
             np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int)
         ),
     )
 
 
 def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
-    """x * scale for each of three planes, by way of eight, then enlarged.
+    """Multiply three planes by ``scale``, through eight channels, and upsample them.
 
-    ``decode``: a multiplication follows.
+    ``decode``: multiply again at the end.
     """
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, 2, 2)
@@ -69,7 +68,7 @@ def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
 
 
 def by_reference(network: Network) -> list[np.ndarray]:
-    """ONNX's own evaluator, on white pictures: it rounds wherever the types say so."""
+    """Run ONNX's reference evaluator, which rounds exactly as the types say, on white pictures."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(network.graph).run(
@@ -119,7 +118,7 @@ def test_outputs_keep_names_shapes_and_type(precision: str, name: str) -> None:
     assert types_of(after)[convolutions[len(convolutions) // 2]] == HALF[precision]
 
 
-def test_a_picture_goes_straight_to_fp16_but_never_to_bf16() -> None:
+def test_picture_is_cast_directly_to_fp16_but_not_to_bf16() -> None:
     """The cast to bf16 comes after the first convolution, which is thin."""
     fp16, bf16 = (
         [(node.name, node.attribute[0].i) for node in graph.node if node.op_type == "Cast"]
@@ -150,8 +149,10 @@ def chain(*widths: int) -> Network:
     """Convolutions of 1 x 1 with activations, on 2 x 2; MACs of a pixel: width in x width out."""
     builder = GraphBuilder("chain")
     x = builder.input_u8(1, 2, 2)
-    for index, (given, made) in enumerate(zip((3, *widths), widths, strict=False)):
-        weights = builder.constant(f"{index}.conv.weight", np.ones((made, given, 1, 1), np.float32))
+    for index, (inputs, outputs) in enumerate(zip((3, *widths), widths, strict=False)):
+        weights = builder.constant(
+            f"{index}.conv.weight", np.ones((outputs, inputs, 1, 1), np.float32)
+        )
         x = builder.add("Conv", f"{index}.conv", [x, weights], kernel_shape=[1, 1])
         x = builder.add("Relu", f"{index}.act", [x])
     return network_of(builder, [x], 1, 2, 2)
@@ -161,9 +162,9 @@ def chain(*widths: int) -> Network:
     ("widths", "kept"),
     [
         ((8,) * 6, 1),  # 24 of 344 are in the first one, 88 in two: a quarter
-        ((8,) * 7, 1),  # 88 of 408: a hair more than a fifth
+        ((8,) * 7, 1),  # 88 of 408: slightly more than a fifth
         ((8,) * 8, 2),  # 88 of 472
-        ((8,) * 12, 2),  # 88 of 728; 152 are more than a fifth by a hair
+        ((8,) * 12, 2),  # 88 of 728; 152 are slightly more than a fifth
         ((8,) * 13, 3),  # 152 of 792
     ],
 )
@@ -180,14 +181,14 @@ def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int)
     assert {types[f"{at}.conv"] for at in inner} == {HALF["fp16"]}
 
 
-def test_what_is_done_to_the_picture_stays_with_what_reads_it() -> None:
-    """The first convolution is thin, not stem: nothing before it is rounded and widened again."""
+def test_input_nodes_stay_float32_with_a_thin_first_convolution() -> None:
+    """Otherwise the picture would be rounded and then widened again."""
     network = chain(8, 1)  # 24 of 32 MACs
     assert sensitive_nodes(network.graph) == {"input.cast", "input.transpose", "0.conv", "0.act"}
 
 
-def test_a_thin_convolution_inside_an_attention_is_rounded_with_it() -> None:
-    """Else openvino 2026.4 compiles no YOLO11 in bfloat16. It reads what the attention reshaped."""
+def test_thin_convolution_inside_an_attention_is_converted() -> None:
+    """Without this, openvino 2026.4 does not compile YOLO11 in bfloat16."""
     builder = GraphBuilder("attention")
     x = builder.input_u8(1, 2, 2)
     for name, groups in (("0.conv", 1), ("1.conv", 3), ("2.conv", 3)):
@@ -218,13 +219,7 @@ def test_converted_graph_rounds_to_half_precision() -> None:
     assert (output == 25.5).all()
 
 
-def test_onnxruntime_takes_it_and_rounds_less() -> None:
-    """On a CPU it computes in float32 and leaves out its own roundings in between."""
-    (output,) = run_once(convert_to_halves(tiny(), "fp16"), np.full((1, 2, 2, 3), 255, np.uint8))
-    assert output == pytest.approx(25.5, abs=2**-6)
-
-
-def test_what_follows_the_last_convolution_stays_float32() -> None:
+def test_nodes_after_the_last_convolution_stay_float32() -> None:
     network = convert_to_halves(tiny(decode=True), "fp16")
     assert tail_nodes(tiny(decode=True).graph) == {"2.upsample", "3"}
     assert types_of(network)["2.upsample"] == FLOAT
@@ -244,9 +239,9 @@ def test_transposed_convolutions_stay_float32_in_bf16() -> None:
     x = builder.add("Conv", "0", [builder.input_u8(1, 2, 2), builder.constant("w", wide[:, :3])])
     for name, operator in (("1", "Conv"), ("2", "Conv"), ("3", "ConvTranspose"), ("4", "Conv")):
         x = builder.add(operator, name, [x, builder.constant(f"{name}.w", wide)])
-    for precision, wanted in (("fp16", HALF["fp16"]), ("bf16", FLOAT)):
+    for precision, expected in (("fp16", HALF["fp16"]), ("bf16", FLOAT)):
         network = convert_to_halves(network_of(builder, [x], 1, 2, 2), precision)
-        assert types_of(network)["3"] == wanted
+        assert types_of(network)["3"] == expected
 
 
 def test_bfloat16_has_the_range_of_float32() -> None:
@@ -274,7 +269,7 @@ def test_bfloat16_rounds_to_the_nearest_even(value: float, bits: int) -> None:
     ("tensor", "name"),
     [("0.conv", "0.conv_fp16"), ("12", "n12_fp16"), ("model.24", "model.n24_fp16")],
 )
-def test_names_of_other_forms(tensor: str, name: str) -> None:
+def test_operand_names(tensor: str, name: str) -> None:
     assert operand_name(tensor, "fp16") == name
     assert good_name(name)
 

@@ -1,4 +1,4 @@
-"""A bad cfg ends in one line: file, line, what is wrong and what would be right."""
+"""A bad cfg is refused in one line: file, line, what is wrong and what would be right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plan(text: str, **more):
     return read_architecture(sections, **more)
 
 
-def test_comments_white_space_and_line_ends_do_not_count():
+def test_comments_white_space_and_line_ends_are_ignored():
     plain, _ = parse_cfg("[net]\nwidth=8\nsteps=1,2\n[yolo]\nmask=0\n", "x")
     odd, _ = parse_cfg(
         "# a\r\n[ net ] ; b\r\n\r\n wid th = 8 # c\r\nsteps = 1, 2\r\n\t[yolo]\r\nmask\t=0", "x"
@@ -38,7 +38,7 @@ def test_an_empty_value_means_the_default():
     assert sections[0].integer("channels", 3) == 3
 
 
-def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
+def test_first_of_repeated_keys_counts_as_in_darknet():
     sections, warnings = parse_cfg("[net]\nbatch=1\nwidth=8\nbatch=64\nwidth=8\n", "x.cfg")
     assert sections[0].integer("batch") == 1
     [warning] = warnings
@@ -118,31 +118,31 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
         (GOOD.replace("filters=7", "filters=7\nstride=16"), "x.cfg:3: input height 8"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(text: str, message: str):
+def test_error_names_its_line(text: str, message: str):
     with pytest.raises(ModelError) as caught:
         plan(text)
-    found = str(caught.value)
-    assert message in found, found
-    assert found.startswith("x.cfg:")
-    assert "\n" not in found
-    assert len(found) < 400
+    error = str(caught.value)
+    assert message in error, error
+    assert error.startswith("x.cfg:")
+    assert "\n" not in error
+    assert len(error) < 400
 
 
 def test_unknown_key_warns_with_the_nearest_known_key():
-    made = plan(
+    architecture = plan(
         GOOD.replace("filters=7", "filters=7\nbatch_normalise=1\nlearning_rate_scale=2")
         + "jitter=.3\n"
     )
-    [warning] = made.warnings
+    [warning] = architecture.warnings
     for fact in ("x.cfg:6", "batch_normalise", "[convolutional]", "did you mean batch_normalize?"):
         assert fact in warning
 
 
 def test_size_overrides_the_cfg_and_must_be_a_multiple_of_the_stride():
     text = GOOD.replace("filters=7", "filters=7\nsize=3\npad=1\nstride=4")
-    made = plan(text, size=(16, 4))
-    assert (made.height, made.width, made.stride) == (16, 4, 4)
-    assert (made.layers[1].height, made.layers[1].width) == (4, 1)
+    architecture = plan(text, size=(16, 4))
+    assert (architecture.height, architecture.width, architecture.stride) == (16, 4, 4)
+    assert (architecture.layers[1].height, architecture.layers[1].width) == (4, 1)
     with pytest.raises(ModelError, match=r"--size.*18: 16$"):
         plan(text, size=(16, 18))
     with pytest.raises(ModelError, match=r"out of range.*--size"):

@@ -21,7 +21,7 @@ ENGINES = ("ort", "torch")
 
 @pytest.fixture
 def cfg(tmp_path: Path):
-    """``cfg(sections)``: a cfg of an 8x8 input; its last layer becomes 7 channels for a [yolo]."""
+    """``cfg(sections)`` writes a cfg for 8x8 pixels; its last layer must have 7 channels."""
 
     def write(sections: str, height: int = 8, width: int = 8, head: str = "") -> Path:
         path = tmp_path / "t.cfg"
@@ -42,7 +42,7 @@ def picture(height: int = 8, width: int = 8, seed: int = 5) -> np.ndarray:
 
 
 def as_network_input(pictures: np.ndarray) -> np.ndarray:
-    """[c, h, w] of the first picture, 0..1."""
+    """Return the first picture as [c, h, w] in 0..1."""
     return pictures[0].transpose(2, 0, 1) / 255
 
 
@@ -61,24 +61,22 @@ def as_network_input(pictures: np.ndarray) -> np.ndarray:
         ("size=3\npad=1\ndilation=2", {"padding": 2, "dilation": 2}),
     ],
 )
-def test_first_convolution_with_its_255th_folded_in_equals_the_plain_one(
-    cfg, engine, keys, arguments
-):
+def test_first_convolution_with_folded_pixel_scale_equals_plain_code(cfg, engine, keys, arguments):
     path = cfg(f"[convolutional]\nfilters=7\nactivation=linear\n{keys}\n")
     (stored,) = filters_of(path)
     pictures = picture()
-    wanted = plain_conv(as_network_input(pictures), stored.weights, **arguments)
+    expected = plain_conv(as_network_input(pictures), stored.weights, **arguments)
     if stored.scales is not None:
-        wanted -= stored.means[:, None, None]
-        wanted *= (stored.scales / np.sqrt(stored.variances + 1e-5))[:, None, None]
-    wanted += stored.biases[:, None, None]
-    (found,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
-    np.testing.assert_allclose(found[0], wanted, atol=2e-6, rtol=2e-5)
+        expected -= stored.means[:, None, None]
+        expected *= (stored.scales / np.sqrt(stored.variances + 1e-5))[:, None, None]
+    expected += stored.biases[:, None, None]
+    (output,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
+    np.testing.assert_allclose(output[0], expected, atol=2e-6, rtol=2e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("groups", [2, 6])  # 6: depthwise
-def test_grouped_convolution_equals_the_plain_one(cfg, engine, groups):
+def test_grouped_convolution_equals_plain_code(cfg, engine, groups):
     path = cfg(
         "[convolutional]\nfilters=6\nactivation=linear\n"
         f"[convolutional]\nfilters=6\nsize=3\npad=1\ngroups={groups}\nactivation=linear\n"
@@ -89,9 +87,9 @@ def test_grouped_convolution_equals_the_plain_one(cfg, engine, groups):
     pictures = picture()
     a = plain_conv(as_network_input(pictures), first.weights) + first.biases[:, None, None]
     b = plain_conv(a, second.weights, padding=1, groups=groups) + second.biases[:, None, None]
-    wanted = plain_conv(np.concatenate([a, b, b]), last.weights) + last.biases[:, None, None]
-    (found,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
-    np.testing.assert_allclose(found[0], wanted, atol=1e-5)
+    expected = plain_conv(np.concatenate([a, b, b]), last.weights) + last.biases[:, None, None]
+    (output,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
+    np.testing.assert_allclose(output[0], expected, atol=1e-5)
 
 
 PLAIN_ACTIVATIONS = {
@@ -113,7 +111,7 @@ PLAIN_ACTIVATIONS = {
 }
 
 
-def test_every_activation_has_a_plain_twin():
+def test_every_activation_has_plain_code():
     assert ACTIVATIONS.keys() == PLAIN_ACTIVATIONS.keys()
 
 
@@ -129,8 +127,8 @@ def test_activation_equals_its_formula(cfg, tmp_path, engine, name):
     x = plain_conv(as_network_input(pictures), weights) + stored.biases[:, None, None]
     assert x.min() < -3
     assert x.max() > 6
-    (found,) = run_once(open_network(str(path)), pictures, engine)
-    np.testing.assert_allclose(found[0], PLAIN_ACTIVATIONS[name](x), atol=2e-5)
+    (output,) = run_once(open_network(str(path)), pictures, engine)
+    np.testing.assert_allclose(output[0], PLAIN_ACTIVATIONS[name](x), atol=2e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -138,7 +136,7 @@ def test_activation_equals_its_formula(cfg, tmp_path, engine, name):
     ("kernel", "stride", "padding", "side"),
     [
         (2, 2, None, 8),  # the usual one
-        (2, 2, None, 9),  # an odd side: the last window hangs over
+        (2, 2, None, 9),  # an odd side: the last window extends beyond it
         (2, 1, None, 8),  # yolov3-tiny's: same size, only right and below are padded
         (5, 1, None, 8),  # spatial pyramid pooling
         (3, 2, 0, 8),
@@ -147,9 +145,8 @@ def test_activation_equals_its_formula(cfg, tmp_path, engine, name):
     ],
 )
 def test_maxpool_equals_darknets_loop(cfg, engine, kernel, stride, padding, side):
-    whole = (
-        -(-side // stride) * stride
-    )  # the input is a multiple of the stride; a convolution cuts it to the side
+    # The input must be a multiple of the stride; a convolution reduces it to ``side``.
+    whole = -(-side // stride) * stride
     keys = "" if padding is None else f"padding={padding}\n"
     head = f"[maxpool]\nsize={kernel}\nstride={stride}\n{keys}[yolo]\nanchors=4,4\nclasses=2\n"
     path = cfg(
@@ -169,14 +166,14 @@ def test_maxpool_equals_darknets_loop(cfg, engine, kernel, stride, padding, side
     x = plain_conv(as_network_input(pictures), stored.weights) + stored.biases[:, None, None]
     assert x.shape[1:] == (side, side)
     assert x.max() < 0
-    wanted = darknet_maxpool(x, kernel, stride, kernel - 1 if padding is None else padding)
-    (found,) = run_once(open_network(str(path)), pictures, engine)
-    np.testing.assert_allclose(found[0], wanted, atol=1e-5)
+    expected = darknet_maxpool(x, kernel, stride, kernel - 1 if padding is None else padding)
+    (output,) = run_once(open_network(str(path)), pictures, engine)
+    np.testing.assert_allclose(output[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_route_groups_shortcut_upsample_dropout_and_avgpool(cfg, engine):
-    """One network with each; the answer is written down layer by layer."""
+    """One network has them all, and its answer is computed layer by layer."""
     path = cfg(
         "[convolutional]\nfilters=8\nactivation=linear\n"  # 0
         "[route]\nlayers=-1\ngroups=2\ngroup_id=1\n"  # 1: channels 4..7
@@ -211,8 +208,8 @@ def test_route_groups_shortcut_upsample_dropout_and_avgpool(cfg, engine):
         (6, (2, 6, 9, 3)),
     ],
 )
-def test_a_shortcut_adds_the_channels_that_both_have(cfg, engine, here, others):
-    """As darknet's own loop does: the output has the channels of the layer before."""
+def test_shortcut_adds_common_channels(cfg, engine, here, others):
+    """As in darknet, the output has as many channels as the layer before."""
     convolutions = "".join(
         f"[convolutional]\nfilters={count}\nactivation=linear\n[route]\nlayers={2 * at}\n"
         for at, count in enumerate((*others, here))
@@ -224,31 +221,31 @@ def test_a_shortcut_adds_the_channels_that_both_have(cfg, engine, here, others):
     )
     *before, last = filters_of(path)
     pictures = picture()
-    x, made = as_network_input(pictures), []
+    x, outputs = as_network_input(pictures), []
     for stored in before:
         x = plain_conv(x, stored.weights) + stored.biases[:, None, None]
-        made.append(x)
-    total = made[-1].copy()
-    for one in made[:-1]:
+        outputs.append(x)
+    total = outputs[-1].copy()
+    for one in outputs[:-1]:
         common = min(len(total), len(one))
         total[:common] += one[:common]
     total = PLAIN_ACTIVATIONS["leaky"](total)
-    wanted = plain_conv(total, last.weights) + last.biases[:, None, None]
+    expected = plain_conv(total, last.weights) + last.biases[:, None, None]
     network = open_network(str(path), random_seed=3)
-    (found,) = run_once(network, pictures, engine)
-    np.testing.assert_allclose(found[0], wanted, atol=2e-5)
+    (output,) = run_once(network, pictures, engine)
+    np.testing.assert_allclose(output[0], expected, atol=2e-5)
     assert all(good_name(node.name) for node in network.graph.graph.node)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_products_of_channels_of_places_and_of_whole_maps(cfg, engine):
+def test_scale_channels_and_sam(cfg, engine):
     """scale_channels of enet-coco and of channel attention, sam of cspx-p7-mish."""
     path = cfg(
         "[convolutional]\nfilters=7\nactivation=linear\n"  # 0
         "[avgpool]\n"  # 1
         "[scale_channels]\nfrom=0\nactivation=leaky\n"  # 2: a factor for each channel
         "[convolutional]\nfilters=1\nactivation=logistic\n"  # 3
-        "[scale_channels]\nfrom=2\nscale_wh=1\n"  # 4: a factor for each place
+        "[scale_channels]\nfrom=2\nscale_wh=1\n"  # 4: a factor for each position
         "[sam]\nfrom=-5\n"  # 5: times layer 0
     )
     first, second = filters_of(path)
@@ -258,12 +255,12 @@ def test_products_of_channels_of_places_and_of_whole_maps(cfg, engine):
     places = PLAIN_ACTIVATIONS["logistic"](
         plain_conv(scaled, second.weights) + second.biases[:, None, None]
     )
-    (found,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
-    np.testing.assert_allclose(found[0], scaled * places * x, atol=1e-5)
+    (output,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
+    np.testing.assert_allclose(output[0], scaled * places * x, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_without_a_convolution_at_the_front_the_255th_stays_a_node(cfg, engine):
+def test_pixel_scale_is_a_node_without_a_first_convolution(cfg, engine):
     path = cfg(
         "[maxpool]\nsize=2\nstride=2\n",
         head="[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=1,1\nclasses=2\n",
@@ -271,9 +268,9 @@ def test_without_a_convolution_at_the_front_the_255th_stays_a_node(cfg, engine):
     (stored,) = filters_of(path)
     pictures = picture()
     pooled = darknet_maxpool(as_network_input(pictures), 2, 2, 1)
-    wanted = plain_conv(pooled, stored.weights) + stored.biases[:, None, None]
-    (found,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
-    np.testing.assert_allclose(found[0], wanted, atol=1e-5)
+    expected = plain_conv(pooled, stored.weights) + stored.biases[:, None, None]
+    (output,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
+    np.testing.assert_allclose(output[0], expected, atol=1e-5)
 
 
 def test_two_heads_on_one_map_are_two_outputs(cfg):
@@ -287,7 +284,7 @@ def test_two_heads_on_one_map_are_two_outputs(cfg):
     np.testing.assert_array_equal(one, two)
 
 
-def test_batch_is_baked_in_and_rows_do_not_mix(cfg):
+def test_pictures_of_a_batch_do_not_mix(cfg):
     path = cfg("[convolutional]\nfilters=7\nsize=3\npad=1\nactivation=mish\n")
     network = open_network(str(path), random_seed=3, batch=3)
     assert network.input_shape == (3, 8, 8, 3)
@@ -378,7 +375,7 @@ def test_our_person_vehicle_cfg_is_the_labs_network(shared):
 
 
 @pytest.mark.slow
-def test_names_follow_the_rule_of_the_house():
+def test_node_names_follow_our_rule():
     graph = open_network("yolov4-tiny", random_seed=0).graph.graph
     for node in graph.node:
         assert list(node.output) == [node.name]

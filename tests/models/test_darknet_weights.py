@@ -1,4 +1,4 @@
-"""A weights file is read to its last number, or refused in one line."""
+"""A weights file is read completely, or refused in one line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.core.errors import DetectVideoError, ModelError, UsageError
+from detector.core.errors import ModelError, UsageError
 from detector.core.models import catalogue
 from detector.core.models.formats.darknet.cfg import parse_cfg
 from detector.core.models.formats.darknet.layers import read_architecture
 from detector.core.models.formats.darknet.weights import random_weights, read_weights
-from tests.networks import open_network
+from tests.networks import open_network, refusal
 
 CFG = (
     "[net]\nwidth=8\nheight=8\n"
@@ -49,8 +49,8 @@ def write(cfg: Path, numbers: bytes, header: bytes = struct.pack("<3iq", 0, 2, 5
 
 
 @pytest.mark.slow
-def test_random_weights_are_the_recipes_file():
-    """The sha256 of the file that the recipe of the reference gives for seed 7."""
+def test_random_weights_equal_the_reference_recipe():
+    """Compare with the sha256 of the reference's file for seed 7."""
     text = (catalogue.folder() / "darknet/yolov4-tiny-person-vehicle.cfg").read_text()
     data = struct.pack("<3iq", 0, 2, 5, 0) + stored(random_weights(plan(text), 7))
     assert len(data) == 23_530_556
@@ -68,7 +68,7 @@ def test_random_weights_are_the_recipes_file():
         (0, 1, struct.pack("<i", 9)),  # older: four bytes less
     ],
 )
-def test_header_of_both_lengths(cfg, major, minor, seen):
+def test_header_may_have_either_length(cfg, major, minor, seen):
     write(cfg, stored(random_weights(plan(), 3)), struct.pack("<3i", major, minor, 0) + seen)
     found, _ = read_weights(cfg.with_suffix(".weights"), plan())
     for one, other in zip(found, random_weights(plan(), 3), strict=True):
@@ -90,10 +90,7 @@ def test_header_of_both_lengths(cfg, major, minor, seen):
 def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
     numbers = bytes(FLOATS * 4)
     write(cfg, numbers[:cut] if cut < 0 else numbers + bytes(cut))
-    with pytest.raises(ModelError) as caught:
-        open_network(str(cfg))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(str(cfg))
 
 
 @pytest.mark.parametrize(
@@ -113,11 +110,11 @@ def test_weights_file_without_a_header_is_refused(cfg, data, message):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1e38])
-def test_numbers_that_are_none_are_refused_by_layer(cfg, value):
+def test_weights_that_are_not_finite_are_refused_by_layer(cfg, value):
     filters = random_weights(plan(), 3)
     filters[0].variances[2] = value  # -1e38: a negative variance
     write(cfg, stored(filters))
-    if value == np.inf:  # 1 / sqrt(inf) = 0: a dead filter, but a number
+    if value == np.inf:  # 1 / sqrt(inf) = 0: a dead filter, but finite
         open_network(str(cfg))
         return
     with pytest.raises(ModelError, match=r"t\.cfg:4: .* \[convolutional\] .* finite"):
@@ -130,7 +127,7 @@ def test_a_signalling_nan_is_refused_without_a_warning(cfg):
         open_network(str(cfg))
 
 
-def test_weights_missing_given_elsewhere_random_and_both(cfg, tmp_path):
+def test_weights_may_be_given_or_random_but_not_both(cfg, tmp_path):
     with pytest.raises(ModelError, match=r"--weights FILE .*--random-weights"):
         open_network(str(cfg))
     elsewhere = tmp_path / "other.bin"
@@ -149,9 +146,3 @@ def test_weights_missing_given_elsewhere_random_and_both(cfg, tmp_path):
         open_network(str(cfg), weights=str(tmp_path / "absent"))
     with pytest.raises(ModelError, match="a seed is"):
         open_network(str(cfg), random_seed=2**32)
-
-
-def test_every_error_of_this_room_carries_exit_code_4(cfg):
-    with pytest.raises(DetectVideoError) as caught:
-        open_network(str(cfg))
-    assert caught.value.exit_code == 4

@@ -1,4 +1,4 @@
-"""Check the cost of nodes against counts made on paper."""
+"""Check the cost of nodes against counts builder on paper."""
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from tests.known_answers import plus_one
 
 
 def network():
-    made = plus_one(batch=2)
-    infer_shapes(made.graph)
-    return made
+    network = plus_one(batch=2)
+    infer_shapes(network.graph)
+    return network
 
 
 def test_costs_of_every_node_but_conversions():
@@ -30,12 +30,12 @@ def test_costs_of_every_node_but_conversions():
     }
 
 
-class Silent(Engine):
+class NoLayers(Engine):
     def __init__(self):
         pass  # it compiles nothing
 
 
-class Fused(Silent):
+class Fused(NoLayers):
     def execution(self):
         return [
             LayerExecution(
@@ -46,15 +46,15 @@ class Fused(Silent):
         ]
 
 
-def test_a_fused_layer_carries_the_costs_of_its_nodes_and_what_was_added_carries_none():
+def test_fused_layer_has_the_costs_of_its_nodes():
     assert executed_layers(network(), Fused()) == (
         ExecutedLayer("0.conv + 1.conv", "int8", 108 + 36, 36 + 12 + 36 + 36 + 18 + 6),
         ExecutedLayer("input.nchw", "fp32", 0, 72),
     )
-    assert executed_layers(network(), Silent()) == ()
+    assert executed_layers(network(), NoLayers()) == ()
 
 
-def test_nodes_that_run_as_one_keep_what_only_they_see_out_of_memory():
+def test_fused_nodes_do_not_store_tensors_between_them():
     graph = network().graph
     plane = 2 * 3 * 2 * 3
     assert joint_cost(
@@ -64,20 +64,21 @@ def test_nodes_that_run_as_one_keep_what_only_they_see_out_of_memory():
         NodeCost(plane * 3, plane + 9 + 3 + plane + plane, 9 + 3, (2, 3, 2, 3)),
         NodeCost(plane * 3, plane + 9 + 3 + plane, 9 + 3, (2, 3, 2, 3)),
         NodeCost(0, 0),  # a conversion alone
-        NodeCost(0, 0),  # not of the graph
+        NodeCost(0, 0),  # not in the graph
     ]
     [all_of_it] = joint_cost(graph, [("input.nchw", "0.conv", "1.conv")])
     assert all_of_it == NodeCost(108 + 36, plane + 9 + 3 + plane + 18 + 6, 9 + 3 + 18, (2, 3, 2, 3))
 
 
-def test_a_part_cut_out_costs_what_is_read_of_it():
-    made = GraphBuilder("cut")
-    x = made.input_u8(1, 4, 4)
+def test_slice_costs_only_what_it_reads():
+    builder = GraphBuilder("cut")
+    x = builder.input_u8(1, 4, 4)
     bounds = [
-        made.constant(f"0.n{at}", np.array([value], np.int64)) for at, value in enumerate((0, 1, 1))
+        builder.constant(f"0.n{at}", np.array([value], np.int64))
+        for at, value in enumerate((0, 1, 1))
     ]
-    cut = made.add("Slice", "0.cut", [x, *bounds])  # one of three channels
-    model = made.model([made.add("Relu", "1.act", [cut])])
+    cut = builder.add("Slice", "0.cut", [x, *bounds])  # one of three channels
+    model = builder.model([builder.add("Relu", "1.act", [cut])])
     assert node_costs(model)["0.cut"].elements == 16 + 3 + 16
     (cost,) = joint_cost(model, [("0.cut", "1.act")])
     assert cost.elements == 16 + 3 + 16

@@ -24,10 +24,6 @@ THREE = (*CORNERS, (1.0, 2.0, 3.0, 4.0))
 ROWS = 12288  # elements of the picture
 
 
-def whole(export: Export, *values: int) -> str:
-    return export.const(list(values), np.int64)
-
-
 def bright(export: Export, tensor: str) -> str:
     """Return the name of the indices [n, axes] at which ``tensor`` is above 0.5."""
     kept = export.add("Greater", tensor, export.const([0.5]))
@@ -36,17 +32,17 @@ def bright(export: Export, tensor: str) -> str:
 
 def colours_found(export: Export) -> tuple[str, str]:
     """Return boxes [n, 4] and the channels' numbers [n], at most three."""
-    flat = export.add("Reshape", export.colours(), whole(export, 3))
-    number = export.add("Reshape", bright(export, flat), whole(export, -1))
+    flat = export.add("Reshape", export.colours(), export.ints(3))
+    number = export.add("Reshape", bright(export, flat), export.ints(-1))
     return export.add("Gather", export.const(THREE), number, axis=0), number
 
 
 def finished(export: Export, boxes: str, number: str) -> Export:
     matrix = export.const(np.eye(4))
     export.out("boxes", export.add("MatMul", boxes, matrix, name="/second"), [None, 4])
-    flat = export.add("Reshape", export.colours(), whole(export, 3))
+    flat = export.add("Reshape", export.colours(), export.ints(3))
     export.out("scores", export.add("Gather", flat, number), [None])
-    labels = export.add("Add", number, whole(export, 1))
+    labels = export.add("Add", number, export.ints(1))
     return export.out("labels", labels, [None], onnx.TensorProto.INT64)
 
 
@@ -57,10 +53,10 @@ def plain(export: Export) -> Export:
 def cut(export: Export) -> Export:
     boxes, number = colours_found(export)
     places = bright(export, export.picture)  # [n, 4], n at most 12,288
-    first = export.add("Slice", places, *(whole(export, v) for v in (0, 2, 0)))
+    first = export.cut(places, 0, 2, axis=0)
     zeros = export.add("Mul", export.add("Cast", first, to=1), export.const([0.0]))
     more = export.add("MatMul", zeros, export.const(np.eye(4)), name="/places")
-    zero = export.add("ReduceSum", more, whole(export, 0), keepdims=1)
+    zero = export.add("ReduceSum", more, export.ints(0), keepdims=1)
     return finished(export, export.add("Add", boxes, zero), number)
 
 
@@ -68,22 +64,18 @@ def best(export: Export) -> Export:
     """TopK with k = min(n, 2)."""
     boxes, number = colours_found(export)
     count = export.add("Shape", number)
-    few = export.add("Min", count, whole(export, 2))
+    few = export.add("Min", count, export.ints(2))
     order = export.add("TopK", export.add("Cast", number, to=1), few, outputs=2, axis=0)[1]
     return finished(export, export.add("Gather", boxes, order), export.add("Gather", number, order))
 
 
 def by_nms(export: Export) -> Export:
     """NMS that keeps one box per class, of three boxes and three classes."""
-    table = export.add("Add", export.nothing(export.colours()), export.const([list(THREE)]))
+    table = export.add("Add", export.zeros(export.colours()), export.const([list(THREE)]))
     scores = export.add("Mul", export.colours(), export.const(np.eye(3)[None]))  # class, box
-    limits = whole(export, 1), export.const([0.5]), export.const([0.5])
+    limits = export.ints(1), export.const([0.5]), export.const([0.5])
     kept = export.add("NonMaxSuppression", table, scores, *limits)
-    number = export.add(
-        "Reshape",
-        export.add("Slice", kept, *(whole(export, v) for v in (2, 3, 1))),
-        whole(export, -1),
-    )
+    number = export.add("Reshape", export.cut(kept, 2, 3, axis=1), export.ints(-1))
     return finished(export, export.add("Gather", export.const(THREE), number, axis=0), number)
 
 
@@ -99,8 +91,8 @@ def test_rows_that_depend_on_the_picture_count_at_their_maximum(tmp_path, case):
     assert (network.macs, network.macs_at_most) == (macs, True)
     [note] = [line for line in network.warnings if "the picture decides" in line]
     assert f" {macs / 1e9:.3g} GMACs" in note
-    found = detect(path, family="torchvision")
-    assert sorted(row[2] for row in found) == sorted(BOTH)
+    rows = detect(path, family="torchvision")
+    assert sorted(row[2] for row in rows) == sorted(BOTH)
     assert detect(path, picture((0, 0, 0)), family="torchvision") == []
 
 
@@ -116,11 +108,10 @@ def grown(export: Export, sides) -> Export:
     """Add a second stage: the mean of a table of zeros, whose number of rows ``sides`` computes
     from the number of bright elements, [1] int64."""
     boxes, number = colours_found(export)
-    count = export.add("Slice", export.add("Shape", bright(export, export.picture)),
-                       *(whole(export, v) for v in (0, 1, 0)))  # fmt: skip
+    count = export.cut(export.add("Shape", bright(export, export.picture)), 0, 1, axis=0)
     rows = sides(export, count)
-    shape = export.add("Concat", rows, whole(export, 64), axis=0)
-    table = export.add("Expand", export.nothing(export.colours()), shape)
+    shape = export.add("Concat", rows, export.ints(64), axis=0)
+    table = export.add("Expand", export.zeros(export.colours()), shape)
     much = export.add("MatMul", table, export.const(np.zeros((64, 64))), name="/much")
     mean = export.add("ReduceMean", much, axes=[0, 1, 2], keepdims=0)
     return finished(export, export.add("Add", boxes, mean), number)
@@ -128,7 +119,7 @@ def grown(export: Export, sides) -> Export:
 
 def by_values(export: Export, count: str) -> str:
     total = export.add("ReduceSum", export.picture, keepdims=0)
-    return export.add("Reshape", export.add("Cast", total, to=7), whole(export, 1))
+    return export.add("Reshape", export.add("Cast", total, to=7), export.ints(1))
 
 
 def cube(export: Export, count: str) -> str:
@@ -136,18 +127,18 @@ def cube(export: Export, count: str) -> str:
 
 
 def millions(export: Export, count: str) -> str:
-    return export.add("Mul", count, whole(export, 10**8))
+    return export.add("Mul", count, export.ints(10**8))
 
 
 def dark_elements(export: Export, count: str) -> str:
-    rest = export.add("Sub", whole(export, ROWS), count)
-    return export.add("Mul", rest, whole(export, 10**8))
+    rest = export.add("Sub", export.ints(ROWS), count)
+    return export.add("Mul", rest, export.ints(10**8))
 
 
 def slice_from_count(export: Export, count: str) -> str:
     """Slice n..12,288: its start is the number of bright elements."""
-    ramp = export.add("Slice", export.const(np.zeros(ROWS)), count, whole(export, ROWS))
-    return export.add("Mul", export.add("Shape", ramp), whole(export, 10**8))
+    ramp = export.add("Slice", export.const(np.zeros(ROWS)), count, export.ints(ROWS))
+    return export.add("Mul", export.add("Shape", ramp), export.ints(10**8))
 
 
 def through_a_float(export: Export, count: str) -> str:
@@ -157,8 +148,8 @@ def through_a_float(export: Export, count: str) -> str:
 
 
 def if_none(export: Export, count: str) -> str:
-    none = export.add("Equal", count, whole(export, 0))
-    return export.add("Where", none, whole(export, 10**12), whole(export, 1))
+    none = export.add("Equal", count, export.ints(0))
+    return export.add("Where", none, export.ints(10**12), export.ints(1))
 
 
 HOSTILE = {
@@ -173,7 +164,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_file_that_asks_for_endless_work_is_refused(tmp_path, case):
+def test_file_with_unlimited_work_is_refused(tmp_path, case):
     sides, words = HOSTILE[case]
     path = grown(Export(), sides).save(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=words):
@@ -214,8 +205,8 @@ def test_profile_says_that_a_node_of_unknown_size_is_not_counted(tmp_path):
         cwd=tmp_path, env=with_short_budgets(tmp_path),
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
-    said = " ".join(made.stdout.split())
-    assert "0.000" in said
-    assert said.count("output size of 1 node") == 2
+    output = " ".join(made.stdout.split())
+    assert "0.000" in output
+    assert output.count("output size of 1 node") == 2
     page = (tmp_path / "s/report.html").read_text()
     assert page.count("output size of 1 node") >= 1

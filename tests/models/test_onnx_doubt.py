@@ -40,7 +40,7 @@ GUARD = [
     ([[10, 10, 50, 60]], [0.9], [181], "class 181"),
     ([[0.1, 0.1, 0.5, 0.6]], [0.9], [1], "within one pixel"),
     ([[0.1, 0.1, 0.5, 0.6], [10, 10, 50, 60]], [0.9, 0.9], [1, 1], None),
-    ([[20, 30, 20.5, 30.5]], [0.9], [1], None),  # a single one may be
+    ([[20, 30, 20.5, 30.5]], [0.9], [1], None),  # possible for a single box
     ([[20, 30, 20.5, 30.5]] * 8, [0.9] * 8, [1] * 8, "all 8 boxes"),
     ([[10, 10, 50, 60]] * 2, [0.9] * 2, [3, -1], "is 1 below the number of the first name"),
     ([[10, 10, 50, 60]], [0.9], [NOT_WHOLE], "not a whole number"),
@@ -48,12 +48,12 @@ GUARD = [
 
 
 @pytest.mark.parametrize(("boxes", "scores", "classes", "words"), GUARD)
-def test_what_no_detector_finds(boxes, scores, classes, words):
+def test_impossible_results_are_recognised(boxes, scores, classes, words):
     reason = impossible(candidates(boxes, scores, classes), 80)
     assert (reason is None) if words is None else (words in reason)
 
 
-def test_a_run_ends_where_its_classes_are_beyond_the_names(tmp_path):
+def test_run_ends_at_a_class_beyond_the_names(tmp_path):
     """Two names for a network that finds a third class: its names do not fit its outputs."""
     names = tmp_path / "two.names"
     names.write_text("a\nb\n")
@@ -73,8 +73,7 @@ def late_zoo_ssd(numbers=(0, 3), score: float = 1.0) -> Export:
     export.out("bboxes", export.table(colours, FRACTIONS, LIST))
     number = export.add("Cast", flat(export, labels(export, numbers)), to=onnx.TensorProto.INT64)
     export.out("labels", number, None, onnx.TensorProto.INT64)
-    cut = [export.const([v], np.int64) for v in (1, 2, 2)]
-    green = export.add("Slice", colours, *cut)
+    green = export.cut(colours, 1, 2, axis=2)
     none = export.add("Relu", export.add("Neg", export.add("Sub", green, export.const([0.2]))))
     seen = export.add("Mul", red(export), export.add("Mul", none, export.const([5.0])))
     seen = export.add("Clip", seen, export.const(0.0), export.const(score))
@@ -82,7 +81,7 @@ def late_zoo_ssd(numbers=(0, 3), score: float = 1.0) -> Export:
 
 
 RED_ALONE = (255, 0, 0)
-AS_IT_IS = """
+DESCRIPTION = """
 family: mine
 input: {fit: stretch}
 outputs:
@@ -95,7 +94,7 @@ names: coco-80
 
 
 @pytest.mark.slow
-def test_a_run_ends_at_a_class_below_the_first_name(tmp_path):
+def test_run_ends_at_a_class_below_the_first_name(tmp_path):
     """Labels from 0 in a file that has the names of one whose labels begin at 1: exit code 4."""
     path = late_zoo_ssd().save(tmp_path / "ssd.onnx")
     cv2.imwrite(str(tmp_path / "red.png"), picture(RED_ALONE))
@@ -106,18 +105,18 @@ def test_a_run_ends_at_a_class_below_the_first_name(tmp_path):
     assert "models describe ssd.onnx" in line
 
 
-def test_a_description_says_where_the_names_begin_or_what_means_nothing(tmp_path):
+def test_description_states_the_first_class_or_the_background(tmp_path):
     path = late_zoo_ssd().save(tmp_path / "ssd.onnx")
     seen = picture(RED_ALONE)
-    from_zero = described(tmp_path, AS_IT_IS % ("", 0))
+    from_zero = described(tmp_path, DESCRIPTION % ("", 0))
     names = [name for name, _, _ in detect(path, seen, describe=str(from_zero))]
     assert names == ["person", "motorbike"]
-    nothing = described(tmp_path, AS_IT_IS % (", background: first", 1))
-    assert [name for name, _, _ in detect(path, seen, describe=str(nothing))] == ["car"]
+    background = described(tmp_path, DESCRIPTION % (", background: first", 1))
+    assert [name for name, _, _ in detect(path, seen, describe=str(background))] == ["car"]
 
 
-def test_padding_of_a_list_ends_no_run(tmp_path):
-    """Label -1 with a score of 0, and below the threshold."""
+def test_padding_of_a_list_does_not_end_a_run(tmp_path):
+    """Padding has label -1 and score 0, below the threshold."""
     path = late_zoo_ssd((1, -1), 0.1).save(tmp_path / "ssd.onnx")
     assert detect(path, picture(RED_ALONE)) == []
     assert detect(zoo_ssd().save(tmp_path / "zoo.onnx")) != []
@@ -131,7 +130,7 @@ def test_the_probe_sees_labels_from_zero(tmp_path, batch):
 
 
 @pytest.mark.slow
-def test_a_file_of_ours_passes_the_doubt_on(tmp_path):
+def test_built_file_keeps_the_check(tmp_path):
     late_zoo_ssd().save(tmp_path / "ssd.onnx")
     cv2.imwrite(str(tmp_path / "red.png"), picture(RED_ALONE))
     command = "build", "ssd.onnx", "--to", "onnx", "-o", "own.onnx"

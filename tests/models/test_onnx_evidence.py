@@ -1,7 +1,7 @@
-"""Outputs that may mean several things: read by what proves it, or refused with what to type.
+"""Ambiguous outputs: read if something proves their meaning, else refused with advice.
 
 Each graph is laid out as an exporter writes it. The picture's largest red, green and blue decide
-the scores (tests/models/exports.py), so that boxes and scores are known beforehand.
+the scores (tests/models/exports.py), so boxes and scores are known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
 from tests.models.test_onnx_families import BOTH, detect, picture
-from tests.networks import need_engine, open_network
+from tests.networks import need_engine, open_network, refusal
 
 FRACTIONS = tuple(tuple(v / SIDE for v in corners) for corners in CORNERS)
 LIST = 20  # rows of a list of detections
@@ -38,12 +38,11 @@ RED, GREEN, BLUE = 0.6, 0.8, 0.4  # of tests.models.test_onnx_families.picture
 
 def red(export: Export, rows: int = LIST, filled: int = 2) -> str:
     """[1, rows, 1]: the largest red in the first rows, zeros below."""
-    scores = export.scores(export.colours(), filled, rows)
-    return export.add("Slice", scores, *(export.const([v], np.int64) for v in (0, 1, 2)))
+    return export.cut(export.scores(export.colours(), filled, rows), 0, 1, axis=2)
 
 
 def flat(export: Export, tensor: str, rows: int = LIST) -> str:
-    return export.add("Reshape", tensor, export.const([-1, rows], np.int64))
+    return export.add("Reshape", tensor, export.ints(-1, rows))
 
 
 def labels(export: Export, numbers, rows: int = LIST) -> str:
@@ -66,8 +65,8 @@ def tensorflow(**more) -> Export:
     export.out("detection_boxes", export.table(export.colours(), turned, LIST))
     export.out("detection_classes", flat(export, labels(export, (1, 3))))
     export.out("detection_scores", flat(export, red(export, filled=5)))
-    count = export.add("Add", export.nothing(export.colours()), export.const([2.0]))
-    return export.out("num_detections", export.add("Reshape", count, export.const([1], np.int64)))
+    count = export.add("Add", export.zeros(export.colours()), export.const([2.0]))
+    return export.out("num_detections", export.add("Reshape", count, export.ints(1)))
 
 
 def rows_of_six(order: str, boxes=CORNERS, **more) -> Export:
@@ -93,13 +92,8 @@ def dets_and_labels(**more) -> Export:
 def rf_detr(columns: int = 4, **more) -> Export:
     """Make dets in 0..1 and logits, the last one for the background; GridSample is inside."""
     export = Export(**more)
-    looked = export.add("GridSample", "images", export.const(np.zeros((1, 1, 1, 2))))
-    one = export.add(
-        "Reshape",
-        export.add("ReduceMax", looked, axes=[1, 2, 3]),
-        export.const([-1, 1, 1], np.int64),
-    )
-    colours = export.add("Add", export.colours(), export.add("Mul", one, export.const([0.0])))
+    zero = export.sampled_zero()
+    colours = export.add("Add", export.colours(), zero)
     export.out("dets", export.table(colours, [[v / SIDE for v in box] for box in BOXES], LIST))
     scores = export.scores(colours, 2, LIST)  # 10 x colour - 5, as the queries of RT-DETR
     logits = export.add("Sub", export.add("Mul", scores, export.const([10.0])), export.const([5.0]))
@@ -129,18 +123,14 @@ def keypoints(**more) -> Export:
     export = Export(**more)
     colours = export.colours()
     table = export.table(colours, BOXES, exports.CELLS)
-    score = export.add(
-        "Slice",
-        export.scores(colours, 2, exports.CELLS),
-        *(export.const([v], np.int64) for v in (0, 1, 2)),
-    )
+    score = export.cut(export.scores(colours, 2, exports.CELLS), 0, 1, axis=2)
     points = export.table(colours, [[30.0, 40.0, 0.9] * 17], exports.CELLS)
     both = export.add("Concat", table, score, points, axis=2)
     return export.out("output0", export.add("Transpose", both, perm=[0, 2, 1]))
 
 
 def one_piece(graph):
-    """The same, where nothing shows what the columns were joined of."""
+    """Make the same outputs without the Concat that shows their columns."""
 
     def made() -> Export:
         export = graph()
@@ -164,7 +154,7 @@ def angles(angle: float = -0.7, **more) -> Export:
 
 
 READ = {
-    # case: file, graph, family, what is found
+    # case: file, graph, family, detections
     "the zoo's SSD": (
         "ssd_12",
         zoo_ssd,
@@ -207,15 +197,15 @@ READ = {
 
 @pytest.mark.parametrize("case", READ)
 def test_read_by_evidence(tmp_path, case):
-    name, graph, family, wanted = READ[case]
+    name, graph, family, expected = READ[case]
     path = graph().save(tmp_path / f"{name}.onnx")
     assert open_network(path).family == family
-    assert detect(path) == wanted
+    assert detect(path) == expected
 
 
 @pytest.mark.parametrize(("columns", "family"), [(4, "rfdetr"), (91, "rfdetr-coco")])
-def test_rf_detr_has_imagenets_colours_and_no_class_for_nothing(tmp_path, columns, family):
-    """Of three classes of one's own, labels are as wide as boxes; COCO's 91 have no background.
+def test_rf_detr_gets_imagenet_pixels_and_has_no_background_class(tmp_path, columns, family):
+    """With three classes, labels are as wide as boxes; COCO's 91 have no background.
 
     The colours arrive normalised, so each is (colour - mean) / deviation here.
     """
@@ -223,11 +213,11 @@ def test_rf_detr_has_imagenets_colours_and_no_class_for_nothing(tmp_path, column
     network = open_network(path)
     assert (network.family, network.input.geometry) == (family, "stretch")
     assert len(network.names) == (3 if columns == 4 else 91)
-    shown = np.full((SIDE, SIDE, 3), 0, np.uint8)
-    shown[..., ::-1] = np.rint(np.multiply(IMAGENET[0], 255))  # the mean: zero for the network
-    shown[0, 0, 2] = 255  # but for one red pixel: (1 - .485) / .229 = 2.249
+    image = np.full((SIDE, SIDE, 3), 0, np.uint8)
+    image[..., ::-1] = np.rint(np.multiply(IMAGENET[0], 255))  # the mean: zero for the network
+    image[0, 0, 2] = 255  # but for one red pixel: (1 - .485) / .229 = 2.249
     with Detector(path, engine="ort", conf=0.5) as detector:
-        found = detector(shown)
+        found = detector(image)
     if columns == 91:  # and its last column is a class
         assert set(found.class_ids.tolist()) == {0, 90}
         return
@@ -242,12 +232,10 @@ def transformer(head: str, kernel: int, **more) -> Export:
     """
     export = Export(**more)
     stem = export.add("Conv", "images", export.const(np.zeros((1, 3, kernel, kernel))))
-    seen = export.add(
-        "Reshape", export.add("GlobalMaxPool", stem), export.const([1, 1, 1], np.int64)
-    )
+    seen = export.add("Reshape", export.add("GlobalMaxPool", stem), export.ints(1, 1, 1))
     colours = export.add("Add", export.colours(), export.add("Mul", seen, export.const([0.0])))
-    wanted = np.array(BOXES[:1]) / SIDE
-    sides = export.table(colours, np.log(wanted / (1 - wanted)), LIST)
+    expected = np.array(BOXES[:1]) / SIDE
+    sides = export.table(colours, np.log(expected / (1 - expected)), LIST)
     if head == "linear":
         layer = export.add("MatMul", sides, export.const(np.eye(4)))
         sides = export.add("Add", layer, export.const(np.zeros(4)))
@@ -255,13 +243,10 @@ def transformer(head: str, kernel: int, **more) -> Export:
         centre, rest = export.add("Split", sides, axis=2, outputs=2)
         centre = export.add("Add", centre, export.const(np.zeros((1, LIST, 2))))
         sides = export.add("Concat", centre, rest, axis=2)
-    elif head == "moved inside":
+    elif head == "moved in place":
         places = np.stack(np.meshgrid([0], range(LIST), range(2), indexing="ij"), -1)
         sides = export.add(
-            "ScatterND",
-            sides,
-            export.const(places, np.int64),
-            export.add("Slice", sides, *(export.const([v], np.int64) for v in (0, 2, 2))),
+            "ScatterND", sides, export.const(places, np.int64), export.cut(sides, 0, 2, axis=2)
         )
     else:
         sides = export.add("Neg", export.add("Neg", sides))
@@ -269,35 +254,35 @@ def transformer(head: str, kernel: int, **more) -> Export:
     return export.out("logits", export.table(colours, [(2.0, 0.0, 1.0)], LIST))
 
 
-SOFTMAX = [(0, 0.665)]  # e^2 / (e^2 + 1 + e); the last column means that nothing is there
+SOFTMAX = [(0, 0.665)]  # e^2 / (e^2 + 1 + e); the last column is the background
 LOGISTIC = [(0, 0.881), (2, 0.731)]  # 1 / (1 + e^-2), 1 / (1 + e^-1)
 
 
 @pytest.mark.parametrize(
-    ("head", "kernel", "family", "wanted"),
+    ("head", "kernel", "family", "expected"),
     [
         ("linear", 7, "detr", SOFTMAX),
         ("linear", 16, "yolos", SOFTMAX),
         ("moved", 7, "conditional-detr", LOGISTIC),
-        ("moved inside", 7, "conditional-detr", LOGISTIC),
+        ("moved in place", 7, "conditional-detr", LOGISTIC),
     ],
 )
 def test_transformer_family_follows_from_how_boxes_are_computed(
-    tmp_path, head, kernel, family, wanted
+    tmp_path, head, kernel, family, expected
 ):
-    """What adds a place to boxes computes it from constants, so folding leaves no operator of it:
-    Conditional DETR was read as DETR, and found nothing."""
+    """Conditional DETR adds reference points to its boxes. After folding only an Add of constants
+    is left of them; without it the file would be read as DETR."""
     path = transformer(head, kernel).save(tmp_path / "model.onnx")
-    network = open_network(path, batch=1 if head == "moved inside" else 2)
+    network = open_network(path, batch=1 if head == "moved in place" else 2)
     assert (network.family, network.output_shapes[0][0]) == (family, network.batch)
     with Detector(path, engine="ort", conf=0.6) as detector:
         found = detector(picture())
     ids, scores = found.class_ids.tolist(), found.scores.tolist()
-    assert list(zip(ids, [round(score, 3) for score in scores], strict=True)) == wanted
-    np.testing.assert_allclose(found.boxes, BOTH[:1] * len(wanted), atol=1e-3)
+    assert list(zip(ids, [round(score, 3) for score in scores], strict=True)) == expected
+    np.testing.assert_allclose(found.boxes, BOTH[:1] * len(expected), atol=1e-3)
 
 
-def test_a_transformer_of_another_head_is_asked_for(tmp_path):
+def test_transformer_with_another_head_needs_its_family(tmp_path):
     path = transformer("unknown", 7).save(tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="Name its family"):
         open_network(path)
@@ -318,7 +303,7 @@ def odd_objectness() -> Export:
 
 
 def mmyolo() -> Export:
-    """A pyramid of one box a cell, and its NMS: RTMDet, PP-YOLOE and YOLOX have one too."""
+    """Make the outputs of MMYOLO's NMS, which are the same for several families."""
     export = exports.parts()
     for node in export.nodes:
         for old, new in (("det_", ""), ("classes", "labels")):
@@ -380,19 +365,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_with_what_to_type(tmp_path, case):
+def test_ambiguous_file_is_refused_with_advice(tmp_path, case):
     name, graph, words = REFUSED[case]
     path = graph().save(tmp_path / f"{name}.onnx")
-    with pytest.raises(ModelError) as caught:
-        open_network(path)
-    text = str(caught.value)
+    text = refusal(path)
     for word in words:
         assert word in text, text
-    assert "\n" not in text
 
 
 def levels(parts, counts) -> Export:
-    """For each of the counts, an output of each part: name -> columns."""
+    """Make an output for each part (name -> columns) and each count of rows."""
     export, numbers = Export(), np.random.default_rng(0)
     for name, columns in parts.items():
         for count in counts:
@@ -424,7 +406,7 @@ def test_tables_of_one_length_are_not_read_as_levels(tmp_path):
 
 
 def sevens(order: str, filled: int = 2) -> Export:
-    """[1, LIST, 7]: as of six, and n for the number of the picture."""
+    """[1, LIST, 7]: like ``rows_of_six``, and n for the picture's number."""
     export = Export()
     parts = {
         "b": export.table(export.colours(), CORNERS if filled else CORNERS[:1], LIST),
@@ -437,32 +419,31 @@ def sevens(order: str, filled: int = 2) -> Export:
     return export.out("output0", export.add("Concat", *(parts[one] for one in order), axis=2))
 
 
-UNSURE = REFUSED | {
+AMBIGUOUS = REFUSED | {
     f"{order}, {filled} rows": ("rows", partial(sevens, order, filled), ())
     for order in ("ncsb", "nscb", "nbcs", "nsbc", "bncs")
     for filled in (0, 2)
 }
 
 
-@pytest.mark.parametrize("case", UNSURE)
-def test_what_a_refusal_says_of_a_description_is_so(monkeypatch, tmp_path, case):
+@pytest.mark.parametrize("case", AMBIGUOUS)
+def test_advice_to_describe_is_right(monkeypatch, tmp_path, case):
     """If the message says that ``models describe`` writes a file, it does, with the boxes' columns
     marked; otherwise the message says how to write one."""
     monkeypatch.chdir(tmp_path)
-    name, graph, _ = UNSURE[case]
-    with pytest.raises(ModelError) as caught:
-        open_network(graph().save(tmp_path / f"{name}.onnx"))
-    if advice := re.search(r"detect-video models describe (\S+) writes a file", str(caught.value)):
+    name, graph, _ = AMBIGUOUS[case]
+    reason = refusal(graph().save(tmp_path / f"{name}.onnx"))
+    if advice := re.search(r"detect-video models describe (\S+) writes a file", reason):
         text = describe(ModelRequest(advice[1]))
         (tmp_path / "said.yaml").write_text(text)
         read_description(tmp_path / "said.yaml")
         assert re.search(r"    (columns|tensor): \S+  # guessed", text)
-    elif "--describe" in str(caught.value):
-        assert "docs/models.md" in str(caught.value)
+    elif "--describe" in reason:
+        assert "docs/models.md" in reason
     assert advice is None or not case.endswith(" 0 rows")
 
 
-def test_rows_of_seven_run_by_a_description_that_the_documentation_shows(tmp_path):
+def test_rows_of_seven_run_with_the_documented_description(tmp_path):
     path = sevens("ncsb").save(tmp_path / "rows.onnx")
     (tmp_path / "rows.yaml").write_text(
         "version: 1\nfamily: rows\noutputs:\n  boxes: {tensor: output0, columns: 3-6, form: xyxy, "
@@ -473,7 +454,7 @@ def test_rows_of_seven_run_by_a_description_that_the_documentation_shows(tmp_pat
     assert (network.family, network.needs_nms) == ("rows", False)
 
 
-def test_the_reported_files(shared):
+def test_files_reported_by_users(shared):
     """The zoo's SSD: boxes in 0..1, labels from 1; PaddleDetection's rows: class first."""
     found = detect(str(shared / "data/reports/zoo_ssd12.onnx"), picture(side=320), conf=0.01)
     assert {name for name, _, _ in found} == {"person", "bicycle", "car"}
@@ -483,7 +464,7 @@ def test_the_reported_files(shared):
         open_network(str(shared / "data/reports/rows_cls_first.onnx"))
 
 
-def test_a_form_of_mmyolo_with_random_weights(shared):
+def test_mmyolo_file_with_random_weights(shared):
     (_, score, _), *more = detect(
         str(shared / "data/reports2/models/rtmdet_tiny.onnx"),
         cv2.imread(str(shared / "data/photos/bus.jpg")),
@@ -491,15 +472,13 @@ def test_a_form_of_mmyolo_with_random_weights(shared):
     assert (len(more), score) == (99, pytest.approx(0.974, abs=1e-3))
 
 
-def test_only_families_with_names_of_their_own_are_offered(tmp_path):
-    """A table called output0 may be anybody's; dets and labels are RF-DETR's and MMDeploy's."""
-    with pytest.raises(ModelError) as caught:
-        open_network(rows_of_six("csb").save(tmp_path / "model.onnx"))
-    assert "names and shapes of" not in str(caught.value)
+def test_families_without_own_names_are_not_suggested(tmp_path):
+    """A table called output0 may come from any exporter."""
+    assert "names and shapes of" not in refusal(rows_of_six("csb").save(tmp_path / "model.onnx"))
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "family", "pixel"),
+    ("name", "option", "family", "pixel"),
     [
         ("rtmdet_tiny", None, "mmyolo-rtmdet", (-103.53 / 57.375, (255 - 123.675) / 58.395)),
         ("best", "mmyolo-rtmdet", "mmyolo-rtmdet", (-103.53 / 57.375, (255 - 123.675) / 58.395)),
@@ -508,9 +487,9 @@ def test_only_families_with_names_of_their_own_are_offered(tmp_path):
         ("ppyoloe_s", None, "mmyolo-ppyoloe", ((1 - 0.485) / 0.229, -0.406 / 0.225)),
     ],
 )
-def test_mmyolos_form_has_the_pixels_of_its_network(tmp_path, name, asked, family, pixel):
-    """``pixel``: what the first and the last channel get of a red one."""
-    network = open_network(mmyolo().save(tmp_path / f"{name}.onnx"), family=asked)
+def test_mmyolo_family_decides_the_pixels(tmp_path, name, option, family, pixel):
+    """``pixel``: the first and last channel of a red pixel in the network."""
+    network = open_network(mmyolo().save(tmp_path / f"{name}.onnx"), family=option)
     assert network.family == family
     assert f"COCO's {len(network.names)} are assumed" in network.warnings[-1]
     graph = network.graph.graph
@@ -523,7 +502,7 @@ def test_mmyolos_form_has_the_pixels_of_its_network(tmp_path, name, asked, famil
     assert (seen[0, 0, 0, 0], seen[0, -1, 0, 0]) == pytest.approx(pixel, abs=1e-4)
 
 
-def test_the_user_decides_where_the_file_does_not(tmp_path):
+def test_user_names_the_family_of_an_ambiguous_file(tmp_path):
     path = dets_and_labels().save(tmp_path / "end2end.onnx")
     network = open_network(path, family="mmdet-yolox")
     assert (network.family, network.input.geometry) == ("mmdet-yolox", "top-left")
@@ -537,15 +516,15 @@ def test_the_user_decides_where_the_file_does_not(tmp_path):
     "pixels", ["baked", "u8", "u8-nhwc", "chw", "normalised", "turned", "flipped"]
 )
 @pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
-def test_what_the_graph_does_with_pixels_is_not_done_twice(tmp_path, pixels, engine):
-    if (pixels, engine) == ("flipped", "torch"):  # torch has no slices that run backwards
+def test_preprocessing_in_the_graph_is_not_repeated(tmp_path, pixels, engine):
+    if (pixels, engine) == ("flipped", "torch"):  # torch has no slices with negative steps
         return
     need_engine(engine)
     path = exports.anchor_free(pixels=pixels).save(tmp_path / "m.onnx", STATED)
     assert detect(path, engine=engine) == [("green", GREEN, box) for box in BOTH]
 
 
-def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
+def test_mean_subtracted_in_the_graph_is_not_subtracted_again(tmp_path):
     """Use a family that wants ImageNet's mean, and an export that subtracts it inside."""
     description = tmp_path / "d.yaml"
     description.write_text(
@@ -579,7 +558,7 @@ def test_scaling_to_fractions_is_not_normalisation(factor, divides):
     assert (inside.divides, inside.normalises) == (divides, divides)
 
 
-def test_a_mean_is_subtracted_where_the_graph_only_divides(tmp_path):
+def test_mean_is_subtracted_if_the_graph_only_divides(tmp_path):
     """By 57 here: a deviation of all channels; the mean of 51 is 0.2 of a pixel's 255."""
     export = Export()
     divided = export.add("Div", export.picture, export.const([57.0]))
@@ -597,7 +576,7 @@ def test_a_mean_is_subtracted_where_the_graph_only_divides(tmp_path):
     assert found == [("class1", 0.6, box) for box in BOTH]
 
 
-def asks_for_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
+def branches_on_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
     """Make torchvision's kind of detector: NMS moves the boxes of each class apart, by the largest
     coordinate of all; without boxes, a branch skips it. It omits boxes with score 0."""
     export = Export()
@@ -611,7 +590,7 @@ def asks_for_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
     count = export.add("ReduceProd", export.add("Shape", boxes), keepdims=0)
     empty = export.add("Equal", count, export.const(0, np.int64))
     found = export.add("If", empty, **branches(export, boxes, nothing)) if branch else boxes
-    score = export.add("Gather", export.add("Reshape", colours, export.const([3], np.int64)), first)
+    score = export.add("Gather", export.add("Reshape", colours, export.ints(3)), first)
     number = export.add("Add", first, export.const(1, np.int64))
     export.out("boxes", found, [None, 4])
     export.out("scores", score, [None])
@@ -619,7 +598,7 @@ def asks_for_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
 
 
 def branches(export: Export, boxes: str, nothing: float) -> dict:
-    """Without boxes a constant without elements; else the boxes, moved and moved back."""
+    """Return branches: without boxes an empty constant, else the boxes moved there and back."""
 
     def graph(name, nodes, output):
         info = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
@@ -638,8 +617,8 @@ def branches(export: Export, boxes: str, nothing: float) -> dict:
     }
 
 
-def test_a_branch_that_only_guards_against_no_boxes_is_left_out(tmp_path):
-    path = asks_for_boxes().save(tmp_path / "ssd300.onnx")
+def test_branch_that_only_handles_no_boxes_is_removed(tmp_path):
+    path = branches_on_boxes().save(tmp_path / "ssd300.onnx")
     network = open_network(path, family="torchvision")
     assert "If" not in [node.op_type for node in network.graph.graph.node]
     found = detect(path, family="torchvision")
@@ -648,14 +627,14 @@ def test_a_branch_that_only_guards_against_no_boxes_is_left_out(tmp_path):
 
 
 def squeezes(columns: int) -> Export:
-    """DAMO-YOLO's end2end, of boxes whose number the picture decides: torch squeezes a part of each
-    row only where it is one wide, and asks for that width."""
-    export = asks_for_boxes(branch=False)
+    """Like DAMO-YOLO's end2end: torch squeezes a part of each row only if it has one column, so the
+    file branches on that width."""
+    export = branches_on_boxes(branch=False)
     rows = export.nodes[-1].input[0]  # of the labels: [K]
-    wide = export.add("Unsqueeze", rows, export.const([1], np.int64))
+    wide = export.add("Unsqueeze", rows, export.ints(1))
     parts = [wide] if columns == 1 else [wide, wide]
     table = export.add("Concat", *parts, wide, axis=1)
-    part = export.add("Split", table, export.const([columns, 1], np.int64), axis=1, outputs=2)[0]
+    part = export.add("Split", table, export.ints(columns, 1), axis=1, outputs=2)[0]
     width = export.add("Gather", export.add("Shape", part), export.const(1, np.int64))
     one = export.add("Equal", width, export.const(1, np.int64))
 
@@ -664,7 +643,7 @@ def squeezes(columns: int) -> Export:
         node = helper.make_node(operator, [part, *more], [name], name=f"/{name}")
         return helper.make_graph([node], name, [], [info])
 
-    axis = export.const([1], np.int64)
+    axis = export.ints(1)
     flat = export.add(
         "If",
         one,
@@ -678,7 +657,7 @@ def squeezes(columns: int) -> Export:
     return export
 
 
-def test_a_branch_on_a_side_that_is_known_beside_one_that_is_not(tmp_path):
+def test_branch_on_a_known_side_is_resolved(tmp_path):
     path = squeezes(1).save(tmp_path / "m.onnx")
     names = [node.name for node in open_network(path, family="torchvision").graph.graph.node]
     assert "narrow" in names
@@ -689,7 +668,7 @@ def test_a_branch_on_a_side_that_is_known_beside_one_that_is_not(tmp_path):
 
 
 def test_any_other_branch_is_refused(tmp_path):
-    path = asks_for_boxes(nothing=0.0).save(tmp_path / "m.onnx")
+    path = branches_on_boxes(nothing=0.0).save(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="holds If, "):
         open_network(path, family="torchvision")
 
@@ -732,7 +711,7 @@ def test_a_description_counts_in_the_models_digest(tmp_path):
     assert one != two
 
 
-def test_boxes_of_the_picture_inside_its_letterbox(tmp_path):
+def test_boxes_may_be_fractions_of_the_picture_in_its_letterbox(tmp_path):
     """0..1 of a 64x32 picture in a 64x64 input: y is measured on the picture's 32 rows."""
     path = rows_of_six("bsc", FRACTIONS).save(tmp_path / "m.onnx")
     text = WHOLE.replace("2-5}", "0-3, unit: fraction, of: picture}").replace(
@@ -740,12 +719,12 @@ def test_boxes_of_the_picture_inside_its_letterbox(tmp_path):
     )
     text = text.replace("column: 0, first: 1", "column: 5").replace("bgr, scale: 1", "rgb")
     description = described(tmp_path, text)
-    shown = np.zeros((32, 64, 3), np.uint8)
-    shown[0, 0, 2] = 153
+    image = np.zeros((32, 64, 3), np.uint8)
+    image[0, 0, 2] = 153
     with Detector(path, engine="ort", describe=str(description)) as detector:
-        found = detector(shown)
-    wanted = [[x1, y1 / 2, x2, y2 / 2] for x1, y1, x2, y2 in CORNERS]
-    np.testing.assert_allclose(found.boxes, wanted, atol=1e-3)
+        found = detector(image)
+    expected = [[x1, y1 / 2, x2, y2 / 2] for x1, y1, x2, y2 in CORNERS]
+    np.testing.assert_allclose(found.boxes, expected, atol=1e-3)
 
 
 WRONG = {
@@ -769,12 +748,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_description_is_refused_by_its_key(tmp_path, text):
+def test_wrong_description_is_refused_by_its_key(tmp_path, text):
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
-    with pytest.raises(ModelError) as caught:
-        open_network(path, describe=described(tmp_path, text))
-    assert WRONG[text] in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert WRONG[text] in refusal(path, describe=described(tmp_path, text))
 
 
 def test_describe_keeps_the_files_of_the_model(tmp_path):
@@ -785,8 +761,8 @@ def test_describe_keeps_the_files_of_the_model(tmp_path):
             refuse_kept(path)
 
 
-def test_what_describe_writes_runs(tmp_path, capsys):
-    """A guess that is right for pixels, columns and classes; its text is a description."""
+def test_written_description_runs(tmp_path, capsys):
+    """Its guesses for pixels, columns and classes are right here."""
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     text = describe(ModelRequest(path))
     assert "columns: 2-5" in text
@@ -808,7 +784,7 @@ def test_what_describe_writes_runs(tmp_path, capsys):
         zoo_ssd,
     ],
 )
-def test_what_describe_writes_of_a_known_file_reads_it_alike(tmp_path, graph):
+def test_description_of_a_known_file_reads_it_the_same_way(tmp_path, graph):
     path = graph().save(tmp_path / "m.onnx", {} if graph is zoo_ssd else STATED)
     text = describe(ModelRequest(path))
     assert "guessed" not in text
@@ -820,7 +796,7 @@ def test_what_describe_writes_of_a_known_file_reads_it_alike(tmp_path, graph):
 
 
 @pytest.mark.parametrize("answers", [None, {}, {"x": np.zeros((1, 7, 7, 3), np.float32)}])
-def test_a_probe_that_shows_nothing_guesses_nothing(answers):
-    shown = SimpleNamespace(probe=lambda: answers, width=64, height=64)
-    assert guess_outputs(shown) == Guess()
-    assert guess_outputs(shown).words() == ""
+def test_probe_without_answers_gives_no_guess(answers):
+    image = SimpleNamespace(probe=lambda: answers, width=64, height=64)
+    assert guess_outputs(image) == Guess()
+    assert guess_outputs(image).words() == ""

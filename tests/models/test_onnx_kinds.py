@@ -1,23 +1,19 @@
-"""Exports of users that are neither a list nor rows, each refused by the name of its kind with how
-to export it; and lists in unusual forms.
-"""
+"""Outputs that are neither lists nor rows are refused by their kind, with advice on the export."""
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 import pytest
 
 from detector.core.errors import ModelError
-from tests.cli.command import detect_video
 from tests.models.exports import BOXES, Export
 from tests.models.test_onnx_evidence import FRACTIONS, LIST, described, labels, red
-from tests.models.test_onnx_families import BOTH, detect, picture
+from tests.models.test_onnx_families import BOTH, detect
 from tests.networks import open_network
 
 
-def convolve(export: Export, x: str, given: int, made: int, stride: int) -> str:
-    weights = export.const(np.random.default_rng(made).normal(0, 0.1, (made, given, 3, 3)))
+def convolve(export: Export, x: str, inputs: int, outputs: int, stride: int) -> str:
+    weights = export.const(np.random.default_rng(outputs).normal(0, 0.1, (outputs, inputs, 3, 3)))
     sides = {"kernel_shape": [3, 3], "strides": [stride, stride], "pads": [1, 1, 1, 1]}
     return export.add("Conv", x, weights, **sides)
 
@@ -32,11 +28,11 @@ def pyramid(export: Export, levels: int) -> list[str]:
 
 
 def yolov5_maps() -> Export:
-    """[1, 3, h, w, 5 + 80] of three strides: the model in its training mode."""
+    """Make [1, 3, h, w, 5 + 80] for three strides, as the model in training mode does."""
     export = Export()
     names = zip(("output0", "350", "498"), pyramid(export, 3), (8, 4, 2), strict=True)
     for name, x, side in names:
-        shape = export.const([1, 3, 85, side, side], np.int64)
+        shape = export.ints(1, 3, 85, side, side)
         apart = export.add("Reshape", convolve(export, x, 8, 255, 1), shape)
         export.out(name, export.add("Transpose", apart, perm=[0, 1, 3, 4, 2]))
     return export
@@ -63,11 +59,11 @@ def flat(counts: dict[str, int]) -> Export:
     export = Export()
     for name, count in counts.items():
         table = export.table(export.colours(), [(0.0,)], count)
-        export.out(name, export.add("Reshape", table, export.const([1, -1], np.int64)))
+        export.out(name, export.add("Reshape", table, export.ints(1, -1)))
     return export
 
 
-def turned() -> Export:
+def rotated() -> Export:
     """YOLOv8-obb with its NMS: box, score, class, angle."""
     export, rows = Export(), 300
     colours = export.colours()
@@ -91,26 +87,26 @@ REFUSED = {
         lambda: flat({"mbox_loc": 4 * 30, "mbox_conf_flatten": 21 * 30}),
         "raw offsets and scores of an SSD.*with its detections",
     ),
-    "rotated boxes": ("yolov8n-obb", turned, "rotated boxes.*whose task is detect"),
+    "rotated boxes": ("yolov8n-obb", rotated, "rotated boxes.*whose task is detect"),
     "maps of no kind": ("net", lambda: maps(7, 2), "raw maps, and nothing says what their boxes"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_kind_is_named_with_how_to_export_it(tmp_path, case):
-    name, make, said = REFUSED[case]
+def test_refusal_names_the_kind_and_how_to_export_it(tmp_path, case):
+    name, make, advice = REFUSED[case]
     path = make().save(tmp_path / f"{name}.onnx")
-    with pytest.raises(ModelError, match=f"these are .*{said}"):
+    with pytest.raises(ModelError, match=f"these are .*{advice}"):
         open_network(path)
 
 
 def detection_output(**more) -> Export:
     """Caffe's DetectionOutput [1, 1, K, 7]: picture, class from 1, score, corners in 0..1."""
     export = Export(**more)
-    nought = export.table(export.colours(), [(0.0,)], LIST)
+    zero = export.table(export.colours(), [(0.0,)], LIST)
     boxes = export.table(export.colours(), FRACTIONS, LIST)
-    rows = export.add("Concat", nought, labels(export, (7, 15)), red(export), boxes, axis=2)
-    return export.out("detection_out", export.add("Unsqueeze", rows, export.const([1], np.int64)))
+    rows = export.add("Concat", zero, labels(export, (7, 15)), red(export), boxes, axis=2)
+    return export.out("detection_out", export.add("Unsqueeze", rows, export.ints(1)))
 
 
 DETECTION_OUTPUT = """
@@ -132,11 +128,3 @@ def test_caffe_detection_output_is_refused_unless_described(tmp_path):
     found = detect(path, describe=str(description))
     assert [row[2] for row in found] == BOTH
     assert [row[0] for row in found] == ["train", "bird"]
-
-
-def test_one_line_and_exit_code_4_from_the_command_line(tmp_path):
-    levels().save(tmp_path / "d0.onnx")
-    cv2.imwrite(str(tmp_path / "p.png"), picture())
-    ended = detect_video("p.png", "--model", "d0.onnx", cwd=tmp_path)
-    assert ended.returncode == 4
-    assert len(ended.stderr.splitlines()) == 1

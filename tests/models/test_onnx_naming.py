@@ -1,4 +1,4 @@
-"""Names of nodes from elsewhere become the house's; metadata is read as data."""
+"""Node names of other exporters are converted to our rule; metadata is read as data."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def named(*given: tuple[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("given", "expected"),
     [
-        # one node in its module: the module's own name
+        # the only node of its module has the module's name
         ([("/model.6/m.0/cv2/conv/Conv", "Conv")], ["model.6.m.0.cv2.conv"]),
-        # two nodes in one module stay apart, beside their sibling
+        # two nodes of one module keep different names
         (
             [
                 ("/model.0/conv/Conv", "Conv"),
@@ -43,7 +43,7 @@ def named(*given: tuple[str, str]) -> list[str]:
         ([("Conv_41", "Conv"), ("Mul_43", "Mul")], ["Conv_41", "Mul_43"]),
         # no name: the output's
         ([("", "Conv")], ["out0"]),
-        # signs, digits first, keywords, modules' own words, the prefix's place
+        # punctuation, leading digits, keywords, names of torch's modules, our prefix
         (
             [
                 ("a-b c", "Conv"),
@@ -62,12 +62,12 @@ def named(*given: tuple[str, str]) -> list[str]:
         ([("/m/x/Relu", "Relu"), ("/m/x/y/Conv", "Conv")], ["m.x.Relu", "m.x.y"]),
     ],
 )
-def test_node_names(given, wanted):
-    assert named(*given) == wanted
-    assert all(good_name(name) for name in wanted)
+def test_node_names(given, expected):
+    assert named(*given) == expected
+    assert all(good_name(name) for name in expected)
 
 
-def test_no_name_of_torchs_own_is_given():
+def test_torchs_own_names_are_reserved():
     torch = pytest.importorskip("torch", reason="machine: torch is not installed")
     from torch import fx
 
@@ -91,7 +91,7 @@ def test_every_output_is_named_like_its_node(tmp_path):
 
 @pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16"])
 def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
-    """And no word of the prefix is an attribute of torch's modules."""
+    """No name of the prefix is an attribute of torch's modules, either."""
     export = exports.yolox(kind=kind)
     names = dict(zip(export.nodes[0].output, ["input.transpose"], strict=True)) | {
         export.constants[0].name: "images"
@@ -112,14 +112,14 @@ def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("entries", "wanted"),
+    ("entries", "expected"),
     [
         ({}, Metadata()),
         ({"names": "{0: 'a', 1: 'b'}"}, Metadata(names=("a", "b"))),
         ({"names": '["a", "b"]'}, Metadata(names=("a", "b"))),
         ({"names": '{"0": "a", "1": "b"}'}, Metadata(names=("a", "b"))),  # JSON
         ({"names": "{1: 'b', 0: 'a'}"}, Metadata(names=("a", "b"))),
-        ({"names": "{0: 'a', 2: 'c'}"}, Metadata()),  # a hole
+        ({"names": "{0: 'a', 2: 'c'}"}, Metadata()),  # 1 is missing
         ({"names": "{0: 'a\\x07\\n'}"}, Metadata(names=("a",))),  # a name is printed and drawn
         ({"names": "{0: ''}"}, Metadata(names=("class0",))),
         ({"names": "__import__('os').system('touch hacked')"}, Metadata()),
@@ -140,15 +140,15 @@ def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
         ({"task": "detect"}, Metadata()),
     ],
 )
-def test_metadata(entries, wanted, tmp_path, monkeypatch):
+def test_metadata(entries, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert read_metadata("m.onnx", entries) == wanted
+    assert read_metadata("m.onnx", entries) == expected
     assert list(tmp_path.iterdir()) == []
 
 
-def test_either_says_that_the_outputs_are_detections():
-    given = ({}, {"nms": "True"}, {"end2end": "True"}, {"nms": "True", "end2end": "True"})
-    found = [read_metadata("m.onnx", entries).finished for entries in given]
+def test_nms_or_end2end_marks_outputs_as_finished():
+    stated = ({}, {"nms": "True"}, {"end2end": "True"}, {"nms": "True", "end2end": "True"})
+    found = [read_metadata("m.onnx", entries).finished for entries in stated]
     assert found == [False, True, True, True]
 
 
@@ -169,7 +169,7 @@ def test_other_tasks_are_refused_by_name(task):
         ("a model", "yolov8"),
     ],
 )
-def test_the_description_names_the_family(tmp_path, description, family):
+def test_description_in_the_metadata_names_the_family(tmp_path, description, family):
     path = exports.anchor_free().save(
         tmp_path / "best.onnx", {**STATED, "description": description}
     )

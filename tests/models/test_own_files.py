@@ -1,4 +1,4 @@
-"""A file that we wrote is a model: it runs by --model FILE alone, with the same head."""
+"""A file that ``build`` wrote runs with --model FILE alone and has the same head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detector.core.models.own_files import KEY, describe, write_description
 from tests.known_answers import plus_one, run_once
 from tests.models import exports
 from tests.models.exports import STATED
-from tests.networks import cfg_text, open_network
+from tests.networks import cfg_text, open_network, refusal
 
 CFG = cfg_text(
     "net width=64 height=32 channels=3",
@@ -35,10 +35,10 @@ def darknet(folder):
 
 
 def exported(make, name="m", **more):
-    def given(folder):
+    def save(folder):
         return make(**more).save(folder / f"{name}.onnx", STATED), {}
 
-    return given
+    return save
 
 
 MODELS = {
@@ -54,18 +54,18 @@ MODELS = {
 
 
 def build(folder, kind, **more):
-    model, given = MODELS[kind](folder)
-    config = resolve_config(None, {"model": model, "engine": "ort", **given, **more})
+    model, options = MODELS[kind](folder)
+    config = resolve_config(None, {"model": model, "engine": "ort", **options, **more})
     facts = export_onnx(config, str(folder / "built.onnx"))
     assert facts["built"]
-    said = {"random_seed": given["random_weights"]} if "random_weights" in given else {}
-    size = (64, 64) if "size" in given else None
-    return open_network(model, size=size, **said), str(folder / "built.onnx")
+    request = {"random_seed": options["random_weights"]} if "random_weights" in options else {}
+    size = (64, 64) if "size" in options else None
+    return open_network(model, size=size, **request), str(folder / "built.onnx")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", MODELS)
-def test_what_build_writes_runs_again_with_the_same_head(tmp_path, layout):
+def test_built_file_has_the_same_head(tmp_path, layout):
     network, path = build(tmp_path, layout)
     again = open_network(path)
     for head, other in ((network.head, again.head), (network.dense, again.dense)):
@@ -80,14 +80,14 @@ def test_what_build_writes_runs_again_with_the_same_head(tmp_path, layout):
     for one, other in zip(run_once(network, rows), run_once(again, rows), strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.names not in ([], ())
-    # It says the same of itself, so that a file built from a built one runs too.
+    # Its description is the same, so a file built from it runs, too.
     assert json.loads(describe(again)) == json.loads(describe(network)) | {
         "arguments": json.loads(describe(again))["arguments"]
     }
 
 
 @pytest.mark.slow
-def test_the_same_detections_at_another_size_and_batch(tmp_path):
+def test_built_file_gives_the_same_detections_at_another_size_and_batch(tmp_path):
     export_onnx(resolve_config(None, {"model": "street"}), str(tmp_path / "s.onnx"))
     picture = np.random.default_rng(0).integers(0, 256, (120, 200, 3), np.uint8)
     for options in ({}, {"size": "128x64"}, {"batch": 2}):
@@ -100,7 +100,7 @@ def test_the_same_detections_at_another_size_and_batch(tmp_path):
         np.testing.assert_array_equal(found[0].scores, found[1].scores)
 
 
-def test_a_graph_in_the_folder_of_built_files_is_a_model_too(tmp_path):
+def test_graph_in_the_folder_of_built_files_is_a_model(tmp_path):
     from detector.core.engines._built.store import export
 
     model, _ = darknet(tmp_path)
@@ -115,8 +115,8 @@ def changed(tmp_path, change):
     model = onnx.load(path)
     [entry] = [entry for entry in model.metadata_props if entry.key == KEY]
     content = json.loads(entry.value)
-    said = change(content)
-    entry.value = said if isinstance(said, str) else json.dumps(content)
+    text = change(content)
+    entry.value = text if isinstance(text, str) else json.dumps(content)
     onnx.save(model, path)
     return path
 
@@ -152,15 +152,13 @@ WRONG = {
 def test_a_damaged_description_is_refused(tmp_path, case):
     change, words = WRONG[case]
     path = changed(tmp_path, change)
-    with pytest.raises(ModelError) as caught:
-        open_network(path)
-    assert path in str(caught.value)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    reason = refusal(path)
+    assert path in reason
+    assert words in reason
 
 
 @pytest.mark.slow
-def test_every_kind_of_head_is_built_above(tmp_path):
+def test_these_models_have_every_kind_of_head(tmp_path):
     built = set()
     for layout in MODELS:
         (tmp_path / layout).mkdir()
@@ -212,7 +210,7 @@ def test_a_damaged_file_of_version_1_is_refused_in_one_line(tmp_path, kind, argu
         open_network(path)
 
 
-def test_a_stranger_with_our_key_has_our_input(tmp_path):
+def test_foreign_graph_with_our_description_is_refused(tmp_path):
     path = exports.decoded().save(
         tmp_path / "m.onnx", {KEY: describe(build(tmp_path, "darknet-yolo")[0])}
     )
@@ -220,7 +218,7 @@ def test_a_stranger_with_our_key_has_our_input(tmp_path):
         open_network(path)
 
 
-def test_what_does_not_go_with_such_a_file(tmp_path):
+def test_built_file_takes_names_but_no_family(tmp_path):
     _, path = build(tmp_path, "darknet-yolo")
     with pytest.raises(ModelError, match="omit the option"):
         open_network(path, family="yolov5")
@@ -229,8 +227,8 @@ def test_what_does_not_go_with_such_a_file(tmp_path):
     assert "random weights (seed 3)" in open_network(path).warnings[0]
 
 
-def test_a_description_takes_the_place_of_ours_alone():
-    network = plus_one()  # its head is none of ours: it gets none
+def test_only_our_own_metadata_is_replaced():
+    network = plus_one()  # its head is not ours, so it gets no description
     network.graph.metadata_props.add(key="author", value="somebody")
     network.graph.metadata_props.add(key=KEY, value="of another graph")
     write_description(network)
@@ -240,12 +238,12 @@ def test_a_description_takes_the_place_of_ours_alone():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_graph_of_half_precision_says_so(tmp_path, precision):
+def test_half_precision_graph_warns(tmp_path, precision):
     from detector.core.engines._built.store import export
     from detector.core.models.graph.halves import convert_to_halves
 
     network = open_network(darknet(tmp_path)[0], random_seed=3)
     if precision != "fp32":
         network = convert_to_halves(network, precision)
-    said = [one for one in open_network(export(network, tmp_path).path).warnings if "fp16" in one]
-    assert len(said) == (precision == "fp16")
+    notes = [one for one in open_network(export(network, tmp_path).path).warnings if "fp16" in one]
+    assert len(notes) == (precision == "fp16")

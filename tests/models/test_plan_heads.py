@@ -10,7 +10,6 @@ import pytest
 
 from detector.core import engines, sources
 from detector.core.cli.group import cli
-from detector.core.engines.base import EngineOptions
 from detector.core.errors import ModelError
 from tests.cli.command import cli_runner
 from tests.conftest import CHECKOUT
@@ -45,7 +44,7 @@ def machine(request, monkeypatch):
 
 
 def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
-    """[1, 4 + classes, cells]: one cell is sure of class 1, one of none; ``rows``: transposed."""
+    """[1, 4 + classes, cells]: one cell has class 1, another hardly any; ``rows``: transposed."""
     answer = np.zeros((1, 4 + classes, CELLS), np.float32)
     answer[0, :4, 5] = answer[0, :4, 9] = BOX
     answer[0, 4 + 1, 5], answer[0, 4, 9] = 0.75, 0.125
@@ -53,7 +52,7 @@ def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
 
 
 def finished_answer(count: int = 300) -> np.ndarray:
-    """[1, count, 6]: one detection of class 2, and rows that fill the list up."""
+    """[1, count, 6]: one detection of class 2, and rows of padding."""
     answer = np.zeros((1, count, 6), np.float32)
     answer[0, 0] = [*CORNERS, 0.75, 2]
     return answer
@@ -86,7 +85,7 @@ def found_in(network, engine_options=None):
             "plan (end-to-end)",
             2,
             False,
-        ),  # the shape alone says it
+        ),  # known from the shape alone
         # As many rows as cells: only the header shows that these are not cells of two classes.
         (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
     ],
@@ -132,7 +131,9 @@ def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
         ([0.75, 2], "rtdetr-l", ["ant", "bee", "cow"], 2),
     ],
 )
-def test_rt_detrs_queries_may_look_finished(machine, tmp_path, ends, model, names, class_id):
+def test_description_tells_rt_detr_from_finished_detections(
+    machine, tmp_path, ends, model, names, class_id
+):
     """[1, 300, 6] again; the header's description decides. Boxes are in 0..1 of the input."""
     answer = np.zeros((1, 300, 6), np.float32)
     answer[0, 3] = [*(np.array(BOX) / SIDE), *ends]
@@ -153,8 +154,8 @@ def test_rt_detrs_queries_may_look_finished(machine, tmp_path, ends, model, name
     assert found.class_ids.tolist() == [class_id]
 
 
-def test_a_bare_plan_of_yolov4_has_corners_beside_scores(machine, tmp_path):
-    """Build it as trtexec does from an export of pytorch-YOLOv4."""
+def test_bare_plan_of_yolov4_has_corners_and_scores(machine, tmp_path):
+    """trtexec builds such a plan from an export of pytorch-YOLOv4."""
     import onnx
 
     exported = exports.corners().save(tmp_path / "yolov4.onnx")
@@ -171,7 +172,7 @@ def test_a_bare_plan_of_yolov4_has_corners_beside_scores(machine, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_bare_plan_of_known_shape_is_called_by_numbers_or_cocos_names(machine, tmp_path):
+def test_classes_of_a_bare_plan_are_numbers_or_cocos_names(machine, tmp_path):
     network = open_network(file_of(machine, tmp_path, cells_answer(), None))
     assert (network.family, network.names) == ("plan (anchor-free)", ("class0", "class1", "class2"))
     network = open_network(file_of(machine, tmp_path, finished_answer(), None))
@@ -184,41 +185,27 @@ def test_a_bare_plan_of_known_shape_is_called_by_numbers_or_cocos_names(machine,
 
 
 @pytest.mark.parametrize(
-    ("factors", "header", "said"),
+    ("factors", "header", "message"),
     [
         ((1.0, 20.0), None, "class 1 has scores of 15, outside 0..1"),
         ((1 / SIDE, 1.0), None, "all boxes are within one pixel"),
         ((1.0, 1.0), None, None),
         ((1.0, 20.0), {"names": NAMES}, "class 1 has scores of 15, outside 0..1"),
-        ((1.0, 20.0), {"names": NAMES, "stride": 32}, None),  # which prove it
+        ((1.0, 20.0), {"names": NAMES, "stride": 32}, None),  # names and stride are proof
     ],
 )
-def test_rows_of_a_plan_that_nothing_proves_are_probed(machine, tmp_path, factors, header, said):
+def test_unproved_rows_of_a_plan_are_probed(machine, tmp_path, factors, header, message):
     answer = cells_answer()
     answer[:, :4] *= factors[0]
     answer[:, 4:] *= factors[1]
     file = file_of(machine, tmp_path, answer, header)
     names = tmp_path / "three.names"
     names.write_text("ant\nbee\ncat\n")
-    if said is None:
+    if message is None:
         assert open_network(file, names=names).family == "plan (anchor-free)"
         return
-    with pytest.raises(ModelError, match=f"anchor-free, but .*{said}"):
+    with pytest.raises(ModelError, match=f"anchor-free, but .*{message}"):
         open_network(file, names=names)
-
-
-def test_batches_of_each_head(machine, tmp_path):
-    for answer in (cells_answer(), finished_answer()):
-        plan = plan_of(machine, constant_model(answer, SIDE, batch="batch"), batches=(1, 4))
-        file = tmp_path / "b.engine"
-        file.write_bytes(with_header(plan, {**HEADER, "names": NAMES, "batch": 4}))
-        network = open_network(str(file), batch=3)
-        with engines.open("trt", network, EngineOptions(batch=3)) as engine:
-            [output] = engine.requests[0].infer(3)
-            for at in range(3):
-                np.testing.assert_allclose(
-                    network.head([output[at : at + 1]], 0.5).boxes, [CORNERS]
-                )
 
 
 @pytest.mark.slow
@@ -227,9 +214,11 @@ def test_batches_of_each_head(machine, tmp_path):
     [({"stride": 16}, 16), ({"stride": [8, 16, 64]}, 64), ({"stride": None}, 32), ({}, 32)],
 )
 def test_stride(machine, tmp_path, header, stride):
-    told = {key: value for key, value in HEADER.items() if key != "stride"}
+    header_without_stride = {key: value for key, value in HEADER.items() if key != "stride"}
     network = open_network(
-        file_of(machine, tmp_path, cells_answer(), {**told, "names": NAMES, **header})
+        file_of(
+            machine, tmp_path, cells_answer(), {**header_without_stride, "names": NAMES, **header}
+        )
     )
     assert network.input.stride == stride
 
@@ -249,7 +238,7 @@ def test_stride(machine, tmp_path, header, stride):
         ),
     ],
 )
-def test_what_is_refused_in_one_line(machine, tmp_path, header, message):
+def test_unfit_header_is_refused_in_one_line(machine, tmp_path, header, message):
     file = file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES, **header})
     with pytest.raises(ModelError, match=message) as caught:
         open_network(file)
@@ -273,20 +262,20 @@ def test_what_is_refused_in_one_line(machine, tmp_path, header, message):
         "['ant', 'bee', 'cat']",
     ],
 )
-def test_names_that_are_none_count_as_absent(machine, tmp_path, names):
+def test_invalid_names_count_as_absent(machine, tmp_path, names):
     network = open_network(file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": names}))
     listed = "cat" in str(names)
     assert network.names == (("ant", "bee", "cat") if listed else ("class0", "class1", "class2"))
 
 
-def test_keys_of_names_are_numbers_not_texts(machine, tmp_path):
+def test_names_are_ordered_by_number(machine, tmp_path):
     """ "10" comes before "2" as text."""
     names = {str(at): f"class of {at}" for at in sorted(range(12), key=str)}
     network = open_network(file_of(machine, tmp_path, cells_answer(12), {**HEADER, "names": names}))
     assert network.names == tuple(f"class of {at}" for at in range(12))
 
 
-def test_given_names_come_before_the_headers(machine, tmp_path):
+def test_given_names_replace_the_headers(machine, tmp_path):
     file = file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES})
     assert open_network(file, class_names=["x", "y", "z"]).names == ("x", "y", "z")
     (tmp_path / "three.names").write_text("p\nq\nr\n")
@@ -302,8 +291,17 @@ def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, ans
     monkeypatch.chdir(tmp_path)
     file_of(machine, tmp_path, answer, {**HEADER, "names": NAMES})
     clip = CHECKOUT / "videos/street.mp4"
-    asked = ["detect", str(clip), "--model", "yolo.engine", "--frames", "2", "--no-video", "--json"]
-    result = cli_runner().invoke(cli, asked)
+    command = [
+        "detect",
+        str(clip),
+        "--model",
+        "yolo.engine",
+        "--frames",
+        "2",
+        "--no-video",
+        "--json",
+    ]
+    result = cli_runner().invoke(cli, command)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout)
     rows = [json.loads(line) for line in Path(summary["outputs"]["jsonl"]).read_text().splitlines()]
@@ -311,7 +309,7 @@ def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, ans
         width, height = source.info.width, source.info.height
     scale = SIDE / max(width, height)
     top = (SIDE - round(height * scale)) // 2
-    wanted = [
+    expected = [
         CORNERS[0] / scale,
         (CORNERS[1] - top) / scale,
         CORNERS[2] / scale,
@@ -320,5 +318,5 @@ def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, ans
     assert len(rows) == 2
     for row in rows:
         [detection] = row["detections"]
-        np.testing.assert_allclose(detection["box"], wanted, atol=0.51 / scale)
+        np.testing.assert_allclose(detection["box"], expected, atol=0.51 / scale)
         assert detection["class"] in ("bee", "cat")

@@ -1,4 +1,4 @@
-"""``models pull`` against a server of this machine: whole, broken off, resumed, wrong, absent."""
+"""``models pull`` from a local server: whole, interrupted, resumed, wrong and missing files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.core.models import catalogue
 from detector.core.models.catalogue import known, known_model
 from detector.core.models.pull import pull
 from tests.cli.command import cli_runner
-from tests.networks import open_network
+from tests.networks import open_network, refusal
 from tests.sources.web_server import web_server
 
 CONTENT = bytes(range(256)) * 1000  # 256,000 bytes: several blocks
@@ -33,7 +33,7 @@ def page(server):
     return server.pages["/m.onnx"]
 
 
-def asked(server):
+def requested_ranges(server):
     return [headers.get("Range") for _, headers in server.requests]
 
 
@@ -61,7 +61,7 @@ def describe(tmp_path, monkeypatch, server):
     return write
 
 
-def test_a_file_is_fetched_once(describe, server):
+def test_file_is_downloaded_once(describe, server):
     target, steps = describe(), []
     assert pull("m", lambda done, total: steps.append((done, total))) == (target, True)
     assert target.read_bytes() == CONTENT
@@ -69,11 +69,11 @@ def test_a_file_is_fetched_once(describe, server):
     assert steps[-1] == (len(CONTENT), len(CONTENT))
     assert steps == sorted(steps)
     assert pull("m") == (target, False), "it is there already"
-    assert asked(server) == ["bytes=0-"]
+    assert requested_ranges(server) == ["bytes=0-"]
     assert [path.name for path in target.parent.iterdir()] == ["m.onnx"]
 
 
-def test_the_licence_is_printed_before_anything_is_fetched(describe, server, page):
+def test_licence_is_printed_before_the_download(describe, server, page):
     target = describe(licence="AGPL-3.0 (the weights)")
     page.status = 404
     failed = cli_runner().invoke(models.pull, ["m"])
@@ -113,7 +113,7 @@ def test_copyleft_weights_say_so(name, licence):
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_fetched_again(describe):
+def test_damaged_file_is_downloaded_again(describe):
     target = describe()
     target.parent.mkdir(parents=True)
     target.write_bytes(b"?" * len(CONTENT))
@@ -123,45 +123,47 @@ def test_a_damaged_file_is_fetched_again(describe):
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_what_broke_off_goes_on_where_it_stopped(describe, server, page, ranges):
+def test_interrupted_download_resumes(describe, server, page, ranges):
     """A server that cannot resume sends the whole file again."""
     target = describe()
     page.cut, page.ranges = 100_000, ranges
     with pytest.raises(ModelError, match="m: the connection ended after 100000 of 256000 bytes"):
         pull("m")
-    assert not target.exists(), "no half file under its name"
+    assert not target.exists(), "no partial file under the final name"
     page.cut = None
     assert pull("m") == (target, True)
     assert target.read_bytes() == CONTENT
-    assert asked(server) == ["bytes=0-", "bytes=100000-"]
+    assert requested_ranges(server) == ["bytes=0-", "bytes=100000-"]
 
 
 WRONG = CONTENT[:-1] + b"?"
-SAID = f"256000 bytes .*{hashlib.sha256(WRONG).hexdigest()} .* 256000 bytes .*{DIGEST}"
+MISMATCH = f"256000 bytes .*{hashlib.sha256(WRONG).hexdigest()} .* 256000 bytes .*{DIGEST}"
 
 
-@pytest.mark.parametrize(("content", "said"), [(WRONG, SAID), (CONTENT * 50, "256001 bytes")])
-def test_a_wrong_file_is_removed_and_one_without_end_is_cut_off(describe, page, content, said):
+@pytest.mark.parametrize(
+    ("content", "message"), [(WRONG, MISMATCH), (CONTENT * 50, "256001 bytes")]
+)
+def test_wrong_or_too_long_download_is_removed(describe, page, content, message):
     target = describe()
     page.data = content
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         pull("m")
     assert list(target.parent.iterdir()) == []
 
 
 def test_download_restarts_if_the_partial_file_is_longer(describe, server, page):
-    """The server has another file by now: it refuses the range, and the whole is asked for."""
+    """The server has another file now, refuses the range, and gets a request for the whole file."""
     target = describe()
     target.parent.mkdir(parents=True)
     target.with_name("m.onnx.partial").write_bytes(b"?" * 200_000)
     page.data = CONTENT[:100_000]
     with pytest.raises(ModelError, match="100000 of 256000 bytes"):
         pull("m")
-    assert asked(server) == ["bytes=200000-", None]
+    assert requested_ranges(server) == ["bytes=200000-", None]
 
 
 @pytest.mark.parametrize("reason", ["HTTP 404 Not Found", "Connection refused"])
-def test_what_cannot_be_fetched_says_where_to_put_it(describe, reason, page):
+def test_failed_download_says_where_to_put_the_file(describe, reason, page):
     target = describe()
     if reason.startswith("HTTP"):
         page.status = 404
@@ -182,13 +184,13 @@ def test_what_cannot_be_fetched_says_where_to_put_it(describe, reason, page):
         ({"url": None}, "m: nothing to pull: it is part of the package"),
     ],
 )
-def test_what_is_not_fetched(describe, more, message):
+def test_model_that_cannot_be_pulled_says_why(describe, more, message):
     describe(**more)
     with pytest.raises(ModelError, match=message):
         pull("m")
 
 
-def test_two_at_once_are_one(describe):
+def test_second_pull_at_the_same_time_is_refused(describe):
     import fcntl
 
     target = describe()
@@ -199,12 +201,11 @@ def test_two_at_once_are_one(describe):
             pull("m")
 
 
-def test_a_model_that_is_not_there_says_how_to_get_it(describe):
+def test_missing_model_says_how_to_pull_it(describe):
     target = describe()
-    with pytest.raises(ModelError) as caught:
-        open_network("m")
-    assert "models pull m" in str(caught.value)
-    assert str(target) in str(caught.value)
+    reason = refusal("m")
+    assert "models pull m" in reason
+    assert str(target) in reason
 
 
 @pytest.mark.slow
@@ -218,5 +219,5 @@ def test_weights_of_a_packaged_cfg_are_found_in_the_cache(monkeypatch, tmp_path)
     with pytest.raises(ModelError, match=r"yolov4-tiny.weights"):  # found, and too short
         open_network("yolov4-tiny")
     assert open_network("yolov4-tiny", random_seed=1).parameters * 4 + 20 == 24251276, (
-        "the size that is stated"
+        "the stated size"
     )

@@ -1,4 +1,4 @@
-"""The model that ships: where its files are, what its input looks like, that it sees a street."""
+"""The packaged model street: its files, its input and what it detects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_default_model_is_in_the_package_and_small():
     assert network.warnings == []
 
 
-def test_its_weights_are_free_of_the_input_size():
+def test_weights_do_not_depend_on_the_input_size():
     network = open_network("street", size=(416, 416), batch=3)
     assert network.input_shape == (3, 416, 416, 3)
 
@@ -48,7 +48,7 @@ def test_its_weights_are_free_of_the_input_size():
     ("key", "geometry"),
     [("", "stretch"), ("letter_box=0\n", "stretch"), ("letter_box=1\n", "centre")],
 )
-def test_letter_box_of_a_cfg_keeps_the_shape_of_pictures(tmp_path, key, geometry):
+def test_letter_box_of_a_cfg_decides_the_geometry(tmp_path, key, geometry):
     (tmp_path / "t.cfg").write_text(TINY.format(key))
     rules = open_network(str(tmp_path / "t.cfg"), random_seed=1).input
     assert rules.geometry == geometry
@@ -78,7 +78,7 @@ def test_half_floats_of_another_cfg_are_refused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch"])
-def test_it_finds_most_of_the_rendered_street(engine):
+def test_street_detects_most_of_its_clip(engine):
     """Run the default model on every 50th frame of the clip, on each installed engine."""
     pytest.importorskip("onnxruntime" if engine == "ort" else "torch")
     document = json.loads((ROOT / "videos/street.json").read_text())
@@ -91,12 +91,12 @@ def test_it_finds_most_of_the_rendered_street(engine):
                 continue
             found = detector(capture.retrieve()[1])
             for class_id in (0, 1):
-                wanted = [
+                expected = [
                     r["bbox"]
                     for r in labels
                     if r["image_id"] == index + 1 and r["category_id"] == class_id + 1
                 ]
-                boxes = np.array(wanted, float).reshape(-1, 4)
+                boxes = np.array(expected, float).reshape(-1, 4)
                 boxes[:, 2:] += boxes[:, :2]
                 none = np.zeros(len(boxes), bool)
                 mine = found.class_ids == class_id

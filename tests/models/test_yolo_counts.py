@@ -1,7 +1,7 @@
 """Parameters and multiply-accumulates of the packaged descriptions, against the published figures.
 
-Counted on the architecture, without making a number; test_yolo_blocks.py shows that this counts
-what the graph holds.
+Counted on the architecture, without weights; test_yolo_blocks.py shows that the graph has the
+same counts.
 Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs at 640) and of the YOLOv7
 paper (arXiv 2207.02696, table 2), whose two largest sizes are run at 1280.
 """
@@ -55,24 +55,24 @@ def architecture_of(name: str, side: int):
 
 @pytest.mark.parametrize(("name", "side", "parameters_m", "gflops"), PUBLISHED)
 def test_published_figures(name, side, parameters_m, gflops):
-    made = architecture_of(name, side)
-    assert made.parameters_fused / 1e6 == pytest.approx(parameters_m, rel=0.01)
-    assert 2 * made.macs / 1e9 == pytest.approx(gflops, rel=0.01)
-    assert family_of(made) == name[:6]
+    network = architecture_of(name, side)
+    assert network.parameters_fused / 1e6 == pytest.approx(parameters_m, rel=0.01)
+    assert 2 * network.macs / 1e9 == pytest.approx(gflops, rel=0.01)
+    assert family_of(network) == name[:6]
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_parameters_to_the_last_one(name):
-    made = architecture_of(name, 640)
-    assert (made.parameters, made.parameters_fused) == EXACT[name]
+def test_exact_parameters(name):
+    network = architecture_of(name, 640)
+    assert (network.parameters, network.parameters_fused) == EXACT[name]
 
 
-def test_two_macs_are_a_flop_pair_of_the_graph_for_s():
+def test_exact_flops_of_yolov5s():
     assert round(2 * architecture_of("yolov5s", 640).macs / 1e9, 2) == 16.43
 
 
 @pytest.mark.slow
-def test_every_packaged_description_plans_and_says_its_stride():
+def test_stride_of_every_packaged_description():
     paths = sorted((folder() / "yolo").glob("*.yaml"))
     strides = {path.stem: Design(read_description(path)[0]).stride for path in paths}
     large = {name for name, stride in strides.items() if stride == 64}
@@ -84,12 +84,13 @@ def test_every_packaged_description_plans_and_says_its_stride():
 
 
 @pytest.mark.slow
-def test_the_documented_table_is_this_one():
+def test_documented_table_has_these_figures():
     text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
     for name, side, parameters_m, gflops in PUBLISHED:
-        made = architecture_of(name, side)
+        network = architecture_of(name, side)
         row = (
-            f"| {name} | {side}x{side} | {made.parameters:,} | {made.parameters_fused:,} | "
-            f"{made.macs / 1e9:.2f} | {2 * made.macs / 1e9:.2f} | {parameters_m:g} M | {gflops:g} |"
+            f"| {name} | {side}x{side} | {network.parameters:,} | {network.parameters_fused:,} | "
+            f"{network.macs / 1e9:.2f} | {2 * network.macs / 1e9:.2f} | {parameters_m:g} M | "
+            f"{gflops:g} |"
         )
         assert row in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from tests.checkpoints import (
     zipped,
 )
 from tests.models.plain_yolo import random_tensors
-from tests.networks import open_network
+from tests.networks import open_network, refusal
 
 SMALL = {
     "nc": 2,
@@ -43,12 +42,12 @@ def tensors_of(values: dict = SMALL, seed: int = 0) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def described(tmp_path: Path):
-    def go(content, values: dict = SMALL, **more):
+    def open_described(content, values: dict = SMALL, **more):
         (tmp_path / "t.yaml").write_text(yaml.safe_dump(values))
         saved(tmp_path / "t.pt", content)
         return open_network(str(tmp_path / "t.yaml"), size=SIZE, **more)
 
-    return go
+    return open_described
 
 
 def graph_bytes(network) -> bytes:
@@ -121,12 +120,12 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray], **entries) -> 
 
 
 def test_safetensors_hold_the_same_network(tmp_path, described):
-    wanted = graph_bytes(described(tensors_of()))
+    expected = graph_bytes(described(tensors_of()))
     (tmp_path / "t.pt").unlink()
     write_safetensors(tmp_path / "t.safetensors", tensors_of())
-    assert graph_bytes(open_network(str(tmp_path / "t.yaml"), size=SIZE)) == wanted
+    assert graph_bytes(open_network(str(tmp_path / "t.yaml"), size=SIZE)) == expected
     given = str(write_safetensors(tmp_path / "other.safetensors", tensors_of()))
-    assert graph_bytes(open_network(str(tmp_path / "t.yaml"), weights=given, size=SIZE)) == wanted
+    assert graph_bytes(open_network(str(tmp_path / "t.yaml"), weights=given, size=SIZE)) == expected
 
 
 @pytest.mark.slow
@@ -216,10 +215,7 @@ def test_weights_of_another_network_are_refused(described, change, message):
     ],
 )
 def test_a_checkpoint_without_a_network_is_refused(tmp_path, content):
-    with pytest.raises(ModelError) as caught:
-        open_network(str(saved(tmp_path / "x.pt", content)))
-    assert str(caught.value).startswith(f"{tmp_path}/x.pt: ")
-    assert "\n" not in str(caught.value)
+    assert refusal(str(saved(tmp_path / "x.pt", content))).startswith(f"{tmp_path}/x.pt: ")
 
 
 def whole(**more):
@@ -236,7 +232,7 @@ def test_names_of_the_checkpoint(tmp_path, stored, names):
     assert network.warnings == []
 
 
-def test_names_of_another_number(tmp_path):
+def test_wrong_number_of_names_is_not_used(tmp_path):
     path = saved(tmp_path / "x.pt", {"model": whole(names=["a", "b", "c"])})
     network = open_network(str(path), size=SIZE)
     assert network.names == ("class0", "class1")
@@ -249,9 +245,9 @@ def test_names_of_another_number(tmp_path):
 
 
 def options(**values):
-    made = foreign("argparse", "Namespace")()
-    made.__dict__ = values
-    return made
+    namespace = foreign("argparse", "Namespace")()
+    namespace.__dict__ = values
+    return namespace
 
 
 @pytest.mark.parametrize(
@@ -260,16 +256,15 @@ def options(**values):
         ({"imgsz": 320}, (320, 320)),
         ({"img_size": [416, 416]}, (416, 416)),
         (options(imgsz=96), (96, 96)),
-        ({"imgsz": 321}, (640, 640)),  # no multiple of the stride, which is 2 here
+        ({"imgsz": 321}, (640, 640)),  # not a multiple of the stride, 2
         ({"imgsz": "big"}, (640, 640)),
         (None, (640, 640)),
     ],
 )
-def test_the_size_is_that_of_the_training_where_it_is_stored(tmp_path, stored, size):
+def test_stored_training_size_is_used(tmp_path, stored, size):
     path = saved(tmp_path / "x.pt", {"model": whole(), "opt": stored})
     assert open_network(str(path)).input_shape == (1, *size, 3)
     assert open_network(str(path), size=(32, 64)).input_shape == (1, 32, 64, 3)
-    assert isinstance(Namespace(), Namespace)  # the real one is not what the file gets
 
 
 @pytest.mark.parametrize(
@@ -286,9 +281,7 @@ def test_the_size_is_that_of_the_training_where_it_is_stored(tmp_path, stored, s
 def test_damaged_safetensors_are_refused(tmp_path, change, message):
     path = write_safetensors(tmp_path / "x.safetensors", tensors_of())
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(ModelError) as caught:
-        open_network(str(path))
-    assert message in str(caught.value)
+    assert message in refusal(str(path))
 
 
 @pytest.mark.parametrize(
@@ -301,14 +294,12 @@ def test_damaged_safetensors_are_refused(tmp_path, change, message):
         ({"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}, "stored as F8_E4M3"),
     ],
 )
-def test_a_wrong_entry_of_safetensors_is_named(tmp_path, entry, message):
+def test_wrong_entry_of_safetensors_is_refused(tmp_path, entry, message):
     path = write_safetensors(tmp_path / "x.safetensors", tensors_of(), **{"model.0.x": entry})
-    with pytest.raises(ModelError) as caught:
-        open_network(str(path))
-    assert message in str(caught.value)
+    assert message in refusal(str(path))
 
 
-def test_weights_beside_weights_exclude_each_other(tmp_path):
+def test_two_sources_of_weights_exclude_each_other(tmp_path):
     path = str(saved(tmp_path / "x.pt", tensors_of()))
     with pytest.raises(UsageError, match="its own weights"):
         open_network(path, weights=path)
@@ -318,7 +309,7 @@ def test_weights_beside_weights_exclude_each_other(tmp_path):
         open_network("yolov5n.yaml")
 
 
-def test_random_numbers_in_the_place_of_a_checkpoints_own(tmp_path):
+def test_random_weights_replace_a_checkpoints_own(tmp_path):
     path = str(saved(tmp_path / "x.pt", {"model": whole(names=["a", "b"])}))
     network = open_network(path, random_seed=3, size=SIZE)
     assert graph_bytes(network) != graph_bytes(open_network(path, size=SIZE))

@@ -1,4 +1,4 @@
-"""YOLO-NAS as super-gradients exports it: lists whose shapes are lost on the way, and raw rows."""
+"""YOLO-NAS exported by super-gradients: lists whose shapes cannot be inferred, and raw rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CLASSES = 8
 
 def length(export: Export) -> str:
     """Return [1]: USED, a value known only once a picture runs."""
-    used = export.add("Add", export.nothing(export.colours()), export.const([USED]))
-    flat = export.add("Reshape", used, export.const([1], np.int64))
+    used = export.add("Add", export.zeros(export.colours()), export.const([USED]))
+    flat = export.add("Reshape", used, export.ints(1))
     return export.add("Cast", flat, to=TensorProto.INT64)
 
 
@@ -33,35 +33,32 @@ def rows() -> np.ndarray:
 
 
 def flat_list() -> Export:
-    """Format FLAT: one list, as long as there are detections."""
+    """Make format FLAT: one list, as long as there are detections."""
     export = Export()
     table = export.const(rows())
-    zero = export.const([0], np.int64)
+    zero = export.ints(0)
     found = export.add("Slice", table, zero, length(export), zero)
-    found = export.add("Reshape", found, export.const([-1, 7], np.int64))
+    found = export.add("Reshape", found, export.ints(-1, 7))
     return export.out("graph2_flat_predictions", found, ["found", 7])
 
 
 def batch_list() -> Export:
-    """Format BATCH: a list filled up with -1 by a Pad whose amounts the graph computes."""
+    """Make format BATCH: a list padded with -1 by amounts that the graph computes."""
     export = Export()
-    zero, used = export.const([0], np.int64), length(export)
-    missing = export.add("Sub", export.const([ROWS], np.int64), used)
+    zero, used = export.ints(0), length(export)
+    missing = export.add("Sub", export.ints(ROWS), used)
     parts = {"boxes": rows()[:, 1:5], "scores": rows()[:, 5], "classes": rows()[:, 6]}
-    count = export.add("Reshape", used, export.const([1, 1], np.int64))
+    count = export.add("Reshape", used, export.ints(1, 1))
     export.out("graph2_num_predictions", count, [1, 1], TensorProto.INT64)
     for name, values in parts.items():
         found = export.add("Slice", export.const(values), zero, used, zero)
         none = [zero] * (values.ndim - 1)
         amounts = export.add("Concat", zero, *none, missing, *none, axis=0)
-        # As torch turns and reshapes its amounts: shape inference does not follow.
-        square = export.add("Reshape", amounts, export.const([2, -1], np.int64))
+        # torch transposes and reshapes the amounts like this, and shape inference loses them.
+        square = export.add("Reshape", amounts, export.ints(2, -1))
         twice = export.add("Transpose", export.add("Transpose", square, perm=[1, 0]), perm=[1, 0])
         filled = export.add(
-            "Pad",
-            found,
-            export.add("Reshape", twice, export.const([-1], np.int64)),
-            export.const([-1.0]),
+            "Pad", found, export.add("Reshape", twice, export.ints(-1)), export.const([-1.0])
         )
         whole, kind = export.add("Unsqueeze", filled, zero), export.kind
         if name == "classes":
@@ -72,7 +69,7 @@ def batch_list() -> Export:
 
 
 def raw(several: bool = False) -> Export:
-    """postprocessing=False: boxes, and a logistic of what convolutions gave, joined."""
+    """Make postprocessing=False: boxes, and the sigmoid of joined convolutions."""
     export = Export()
     boxes = export.table(export.colours(), [CORNERS[0]], CELLS)
     export.out("1140", boxes)
@@ -86,13 +83,13 @@ def raw(several: bool = False) -> Export:
         raw = export.add(
             "Conv", "images", export.const(weights), export.const(bias), strides=[stride] * 2
         )
-        maps.append(export.add("Reshape", raw, export.const([1, CLASSES, -1], np.int64)))
+        maps.append(export.add("Reshape", raw, export.ints(1, CLASSES, -1)))
     joined = export.add("Transpose", export.add("Concat", *maps, axis=2), perm=[0, 2, 1])
     return export.out("1132", export.add("Sigmoid", joined))
 
 
 @pytest.mark.parametrize("graph", [flat_list, batch_list])
-def test_the_best_of_a_list_is_found_wherever_it_stands(tmp_path, graph):
+def test_best_row_of_a_list_is_found_at_any_place(tmp_path, graph):
     """NMS sorts by class: the best of 350 may be the last."""
     path = graph().save(tmp_path / "model.onnx")
     assert open_network(path).family.startswith("yolonas")
@@ -101,7 +98,7 @@ def test_the_best_of_a_list_is_found_wherever_it_stands(tmp_path, graph):
 
 
 def test_separate_scores_and_boxes_are_not_read_as_yolox(tmp_path):
-    """Scores of one row a cell: read as YOLOX, four of the classes would be a box."""
+    """Read as YOLOX, four of the class scores would be a box."""
     with pytest.raises(ModelError, match="not certain"):
         open_network(raw().save(tmp_path / "best.onnx"))
     network = open_network(raw().save(tmp_path / "yolo_nas_s.onnx"))
@@ -109,7 +106,7 @@ def test_separate_scores_and_boxes_are_not_read_as_yolox(tmp_path):
 
 
 @pytest.mark.parametrize(("several", "scores"), [(False, [0.881]), (True, [0.881, 0.731])])
-def test_a_box_may_be_several_classes(tmp_path, several, scores):
+def test_box_may_have_several_classes(tmp_path, several, scores):
     path = raw(several).save(tmp_path / "yolo_nas_s.onnx")
     found = [row for row in detect(path, conf=0.5) if row[2] == BOTH[0]]
     assert [score for _, score, _ in found] == scores

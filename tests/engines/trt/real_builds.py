@@ -115,7 +115,7 @@ def build(name: str, precision: str, folder: Path, times: int = 1) -> Iterator[B
         own |= {"targets": targets} if targets else {}
         options = EngineOptions(precision=precision, own=own)
         try:
-            converted, _ = convert_network(network, PRECISIONS[precision], config)
+            converted, _ = convert_network(network, PRECISIONS[precision], config, folder)
             for _ in range(times):
                 began = time.perf_counter()
                 build_plan(RTX, converted, options, target, lambda *_: True)

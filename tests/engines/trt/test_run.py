@@ -45,7 +45,7 @@ def test_request_waits_only_for_its_own_stream(machine):
     with engines.open("trt", plus_one(), EngineOptions(requests=2)) as engine:
         first, second = engine.requests
         with first._memory.active():
-            second._given.upload(second._stream)
+            second._input.upload(second._stream)
         first.infer(1)
         other = machine.device.streams[second._stream.handle]
         assert len(other.waiting) == 1

@@ -1,4 +1,4 @@
-"""The memory of a graph's tensors, by hand."""
+"""The peak memory of a graph's tensors."""
 
 from __future__ import annotations
 

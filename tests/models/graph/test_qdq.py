@@ -1,4 +1,4 @@
-"""Q/DQ graphs: scales by hand, both kinds alike, what stays float really does."""
+"""Q/DQ graphs of both kinds: known scales, and nodes that stay float."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -21,6 +20,7 @@ from detector.core.models.graph.qdq import (
     weight_scales,
 )
 from detector.core.models.graph.ranges import measure_ranges
+from tests.engines.quantised import run_as_written
 from tests.known_answers import run_once
 from tests.networks import open_network
 from tests.run.quantize.graphs import SIDE, branched, chain, conv, depthwise, in_int8, network_of
@@ -41,18 +41,18 @@ def readers(graph: onnx.ModelProto) -> dict[str, list[str]]:
     [
         (0, 255, 1, 0),
         (-51, 204, 1, 51),
-        (10, 255, 1, 0),  # zero is always a step
+        (10, 255, 1, 0),  # zero can always be represented
         (-255, -10, 1, 255),
         (-127.5, 127.5, 1, 128),
-        (0, 0, 1, 0),  # a tensor that is zero always
+        (0, 0, 1, 0),  # a tensor that is always zero
     ],
 )
-def test_affine(low: float, high: float, scale: float, zero: int) -> None:
+def test_u8_scale_and_zero_point(low: float, high: float, scale: float, zero: int) -> None:
     assert u8_scale(low, high) == (pytest.approx(scale), zero)
 
 
 @pytest.mark.parametrize(("low", "high", "scale"), [(0, 127, 1), (-254, 10, 2), (0, 0, 1)])
-def test_symmetric(low: float, high: float, scale: float) -> None:
+def test_s8_scale(low: float, high: float, scale: float) -> None:
     assert s8_scale(low, high) == pytest.approx(scale)
 
 
@@ -62,14 +62,14 @@ def test_a_scale_for_each_output_channel() -> None:
     assert weight_scales(weights, 1).tolist() == pytest.approx([1, 2])
 
 
-def test_scales_of_a_tiny_graph_by_hand() -> None:
+def test_scales_of_a_tiny_graph() -> None:
     found = constants(quantised_graph(chain().graph, RANGES, (), "int8-u8"))
-    # The picture's own values, whatever was seen: a step is a grey level.
+    # For pictures, a step is always a grey level, whatever range was measured.
     assert (found["input.cast_q.scale"], found["input.cast_q.zero"]) == (1, 0)
     assert (found["input.transpose_q.scale"], found["input.transpose_q.zero"]) == (1, 0)
     assert found["0.act_q.scale"] == pytest.approx(200 / 255)
     assert found["0.act_q.zero"] == 0
-    # What a pooling hands on has the scale of what it got, or moving would round.
+    # A pooling's output has its input's scale, or it would be rounded again.
     assert found["1.maxpool_q.scale"] == found["0.act_q.scale"]
     assert found["2.conv_q.scale"] == pytest.approx(102 / 255)
     assert found["0.conv_weight_q"].reshape(3, 3).tolist() == [
@@ -83,11 +83,11 @@ def test_scales_of_a_tiny_graph_by_hand() -> None:
     # Bias in steps of input scale x weight scale: -55 / (1 x 1/127).
     assert found["0.conv_bias_q"].dtype == np.int32
     assert found["0.conv_bias_q"].tolist() == [-55 * 127] * 3
-    # One kernel does convolution and Relu, without a node between them.
+    # One kernel computes convolution and Relu, so there is no pair between them.
     assert "0.conv_q.scale" not in found
 
 
-def test_the_other_kind_is_symmetric_and_stands_only_before_convolutions() -> None:
+def test_s8_is_symmetric_and_only_before_convolutions() -> None:
     graph = quantised_graph(chain().graph, RANGES, (), "int8-s8")
     found = constants(graph)
     assert found["1.maxpool_q.scale"] == pytest.approx(200 / 127)
@@ -100,25 +100,25 @@ def test_the_other_kind_is_symmetric_and_stands_only_before_convolutions() -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_known_answers(kind: str) -> None:
-    """relu(x - 55) / 2 and / 4 within a step of what was rounded on the way."""
+    """The answers are relu(x - 55) / 2 and / 4, except for rounding steps."""
     network = chain()
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
     quantised = replace(
         network, graph=quantised_graph(network.graph, RANGES, (), kind), precision=kind
     )
-    exact, found = run_once(network, pictures)[0], run_once(quantised, pictures)[0]
+    exact, quantised_outputs = run_once(network, pictures)[0], run_once(quantised, pictures)[0]
     planes = np.maximum(pictures.astype(np.float32) - 55, 0).transpose(0, 3, 1, 2)[:, :2]
     assert np.allclose(exact, planes * np.array([0.5, 0.25], np.float32).reshape(1, 2, 1, 1))
     steps = 255 / 127 + 200 / 127 if kind == "int8-s8" else 1 + 200 / 255 + 102 / 255
-    assert np.abs(found - exact).max() <= steps / 2 + 1e-3
-    assert np.abs(found - exact).max() > 0
+    assert np.abs(quantised_outputs - exact).max() <= steps / 2 + 1e-3
+    assert np.abs(quantised_outputs - exact).max() > 0
 
 
 @pytest.mark.parametrize(
     ("engine", "kind"), [("ort", "int8-u8"), ("ort", "int8-s8"), ("openvino", "int8-u8")]
 )
 @pytest.mark.parametrize("sides", [(4,), (4, 5), (3, 4, 5)])
-def test_a_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str) -> None:
+def test_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str) -> None:
     """A vector has no output channels to scale; for a stack ONNX Runtime has no integer kernel."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
@@ -128,28 +128,31 @@ def test_a_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: s
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
     quantised = in_int8(network, kind, pictures)
     assert ("1.weight" in constants(quantised.graph)) == (len(sides) != 2)
-    exact, found = run_once(network, pictures)[0], run_once(quantised, pictures, engine)[0]
-    assert np.abs(found - exact).max() <= np.abs(exact).max() / 50
+    exact, quantised_outputs = (
+        run_once(network, pictures)[0],
+        run_once(quantised, pictures, engine)[0],
+    )
+    assert np.abs(quantised_outputs - exact).max() <= np.abs(exact).max() / 50
 
 
 @pytest.mark.parametrize("kind", [FRONT, "int8-u8", "int8-s8"])
 def test_small_channels_survive_before_a_depthwise_convolution(kind: str) -> None:
-    """The planes' ranges are 1 : 1/30 : 1/1000; of a single scale nothing is left for the last."""
-    network, dice = depthwise(), np.random.default_rng(0)
-    pictures = dice.integers(0, 256, network.input_shape).astype(np.uint8)
+    """The planes' ranges are 1, 1/30 and 1/1000: with a single scale, the last would be lost."""
+    network, random = depthwise(), np.random.default_rng(0)
+    pictures = random.integers(0, 256, network.input_shape).astype(np.uint8)
     quantised = in_int8(network, kind, pictures)
     exact = run_once(network, pictures)[0]
-    found = run_once(quantised, pictures, "openvino" if kind == FRONT else "ort")[0]
-    lost = (np.abs(found - exact).max((0, 2, 3)) / 255).tolist()
-    assert lost[0] < 0.02
-    assert (lost[1] < 0.02) == (lost[2] < 0.02) == (kind == FRONT)
+    quantised_outputs = run_once(quantised, pictures, "openvino" if kind == FRONT else "ort")[0]
+    errors = (np.abs(quantised_outputs - exact).max((0, 2, 3)) / 255).tolist()
+    assert errors[0] < 0.02
+    assert (errors[1] < 0.02) == (errors[2] < 0.02) == (kind == FRONT)
     if kind != FRONT:  # a file for the other engines does not depend on the channels
         tensors = tensors_to_measure(network.graph)
         ranges = measure_ranges(network.graph, tensors, pictures, "minmax")
         assert quantised_graph(network.graph, ranges, (), kind) == quantised.graph
 
 
-def test_what_is_made_of_constants_stays_float() -> None:
+def test_nodes_computed_from_constants_stay_float() -> None:
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3))
     large = builder.upsample("1.up", builder.constant("1", np.ones((1, 3, 2, 2), np.float32)), 2)
@@ -159,9 +162,9 @@ def test_what_is_made_of_constants_stays_float() -> None:
     assert readers(quantised.graph)["1.up"][0] == "1"
 
 
-def test_weights_of_7_bits_overflow_nowhere() -> None:
-    """White pictures, whose products are largest: what this CPU's kernel adds is what the graph
-    says."""
+def test_weights_of_7_bits_do_not_overflow() -> None:
+    """White pictures give the largest sums, and this CPU's kernel computes them as the graph
+    states."""
     network = branched()
     pictures = np.full(network.input_shape, 255, np.uint8)
     graph = in_int8(network, "int8-u8", pictures, NARROW_TOP).graph
@@ -178,25 +181,13 @@ def test_weights_of_7_bits_overflow_nowhere() -> None:
     assert np.abs(own - written).max() <= step
 
 
-def run_as_written(graph: onnx.ModelProto, pictures: np.ndarray) -> np.ndarray:
-    """Return the first output with every node run alone, without an int8 kernel, which may saturate
-    in 16 bits on a CPU without VNNI.
-    """
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {session.get_inputs()[0].name: pictures})[0]
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_nodes_that_are_kept_are_untouched(kind: str) -> None:
+def test_kept_nodes_are_unchanged(kind: str) -> None:
     before = chain().graph
     after = quantised_graph(before, RANGES, {"0.conv", "0.act"}, kind)
     assert readers(after)["0.conv"] == readers(before)["0.conv"]
     assert readers(after)["0.act"] == readers(before)["0.act"]
-    # A convolution that makes an output gives its name to the DequantizeLinear after it.
+    # The DequantizeLinear after a convolution that makes an output has the output's name.
     assert readers(after)["2.conv_raw" if kind == "int8-u8" else "2.conv"][0].endswith("_dq")
     found = constants(after)
     assert np.array_equal(found["0.conv.weight"], constants(before)["0.conv.weight"])
@@ -204,7 +195,7 @@ def test_nodes_that_are_kept_are_untouched(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_kept_is_the_graph_as_it_was(kind: str) -> None:
+def test_graph_is_unchanged_if_all_nodes_are_kept(kind: str) -> None:
     before = branched().graph
     after = quantised_graph(before, {}, {node.name for node in before.graph.node}, kind)
     assert list(after.graph.node) == list(before.graph.node)
@@ -228,8 +219,8 @@ def test_names_outputs_and_determinism(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_output_that_a_convolution_reads_further(kind: str) -> None:
-    """Its Q and DQ are the further convolution's own; the output keeps its name and values."""
+def test_output_that_a_convolution_reads_keeps_name_and_values(kind: str) -> None:
+    """Only the convolution that reads it gets a Q and DQ."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     network = network_of(builder, [first, conv(builder, "1.conv", first, np.eye(3), [0, 0, 0])])
@@ -253,7 +244,7 @@ def test_one_calibration_serves_every_batch() -> None:
 
 @pytest.mark.slow
 def test_onnxruntime_runs_every_convolution_in_integers(tmp_path: Path) -> None:
-    """The reason for Q and DQ around every node: without them its kernels stay float."""
+    """Q and DQ surround every node because its kernels stay float without them."""
     import onnxruntime as ort
 
     network = open_network("street", random_seed=1, size=(64, 64))

@@ -1,4 +1,4 @@
-"""Ranges of tensors: exact for minmax, whatever the batch; cut off for percentile and entropy."""
+"""Ranges of tensors: exact for minmax, and without outliers for percentile and entropy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def slots(n: int) -> np.ndarray:
     return np.random.default_rng(n).integers(0, 256, (n, SIDE, SIDE, 3)).astype(np.uint8)
 
 
-def test_minmax_is_what_was_seen() -> None:
+def test_minmax_gives_the_extremes() -> None:
     pictures = np.zeros((2, SIDE, SIDE, 3), np.uint8)
     pictures[0, 1, 1, 0], pictures[1, 2, 2, 1] = 155, 255
     found = measure_ranges(chain().graph, tensors_to_measure(chain().graph), pictures, "minmax")
@@ -23,13 +23,13 @@ def test_minmax_is_what_was_seen() -> None:
     assert found["0.conv"] == (-55, 200)
     assert found["0.act"] == (0, 200)
     assert found["2.conv"] == (0, 50)  # 200 / 4 in plane 1, 100 / 2 in plane 0
-    assert "1.maxpool" not in found  # moves values about: its input's range is its own
+    assert "1.maxpool" not in found  # it only moves values, so its input's range applies
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", CALIBRATIONS)
-def test_the_batch_of_the_graph_does_not_matter(method: str) -> None:
-    """Five frames in batches of three: the ragged last one counts its own frames only."""
+def test_ranges_do_not_depend_on_the_batch(method: str) -> None:
+    """Of five frames in batches of three, the last batch is partly filled."""
     pictures = slots(5)
     singly = measure_ranges(
         branched().graph, tensors_to_measure(branched().graph), pictures, method
@@ -64,7 +64,7 @@ def test_a_single_outlier_is_cut_off(method: str) -> None:
         ([0, 0, 100, 0], 50, (0, 1)),
     ],
 )
-def test_cut(counts: list[int], percent: float, expected: tuple[float, float]) -> None:
+def test_percentile_range(counts: list[int], percent: float, expected: tuple[float, float]) -> None:
     assert percentile_range(np.array(counts), np.arange(-2, 3), -2, 2, percent) == expected
 
 

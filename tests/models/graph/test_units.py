@@ -1,4 +1,4 @@
-"""What belongs together, what follows its neighbours, and how much of a network stays float."""
+"""Units of nodes that become int8 together, and the share of a network that stays float."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detector.core.models.graph.qdq import Wiring, float_share, int8_nodes, int8
 from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
 
 
-def test_a_convolution_takes_what_follows_it_alone() -> None:
+def test_unit_includes_the_only_readers_of_a_convolution() -> None:
     found = int8_units(Wiring(chain().graph))
     assert [unit.nodes for unit in found] == [
         ("input.transpose",),
@@ -21,7 +21,7 @@ def test_a_convolution_takes_what_follows_it_alone() -> None:
     assert [unit.macs for unit in found] == [0, 9 * SIDE**2, 6 * SIDE**2]
 
 
-def test_where_two_meet_a_unit_begins() -> None:
+def test_node_that_joins_two_branches_starts_a_unit() -> None:
     names = [unit.nodes for unit in int8_units(Wiring(branched(2).graph))]
     assert names == [
         ("input.transpose",),
@@ -40,7 +40,7 @@ def test_macs_are_for_one_picture() -> None:
     ("kept", "stay"),
     [
         (set(), set()),
-        # Between float convolutions nothing is gained by an int8 sum.
+        # Between float convolutions an int8 sum gains nothing.
         ({"0.conv", "0.act", "1.conv", "1.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
         ({"3.conv"}, set()),  # the sum is fed by int8
         ({"0.conv", "0.act", "1.conv", "1.act"}, {"input.transpose"}),  # and here it feeds int8
@@ -51,7 +51,7 @@ def test_macs_are_for_one_picture() -> None:
         ({"0.conv", "0.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
     ],
 )
-def test_what_multiplies_nothing_follows_its_neighbours(kept: set[str], stay: set[str]) -> None:
+def test_nodes_without_macs_follow_their_neighbours(kept: set[str], stay: set[str]) -> None:
     wiring = Wiring(branched().graph)
     assert set(wiring.able) - int8_nodes(wiring, kept) == kept | stay
 
