@@ -135,9 +135,8 @@ def test_unpickler_checks_every_name_again(tmp_path):
 def test_allowed_names_give_our_own_classes(tmp_path):
     """Only containers are Python's own."""
     names = [(package, name) for package, listed in unpickle.INERT.items() for name in listed]
-    names += [("torch", name) for name in unpickle.STORAGES] + [
-        ("torch._utils", name) for name in unpickle.REBUILDERS
-    ]
+    names += [("torch", name) for name in unpickle.STORAGES]
+    names += [("torch._utils", name) for name in unpickle.REBUILDERS]
     names += [("collections", "OrderedDict")]
     with Archive(zipped(tmp_path / "x.pt", b"\x80\x02N.")) as archive:
         unpickler = unpickle.Unpickler(b"", archive)
@@ -284,9 +283,7 @@ def test_the_old_tar_format_says_how_to_convert(tmp_path):
 def test_zip_without_a_checkpoint_is_refused_with_the_reason(tmp_path):
     path = zipped(tmp_path / "x.pt", b"", **{"constants.pkl": b""})
     assert "TorchScript" in refusal(path)
-    with zipfile.ZipFile(
-        path, "a", zipfile.ZIP_DEFLATED
-    ) as file:  # as torch.jit.save writes a script's code
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file:  # like torch.jit.save
         file.writestr("x/code/__torch__/models/yolo.py", "class Model(Module):\n" * 40)
     assert "TorchScript" in refusal(path)
     with zipfile.ZipFile(path, "w") as file:

@@ -78,10 +78,8 @@ def test_first_of_repeated_keys_counts_as_in_darknet():
         (GOOD.replace("filters=7", "filters=7\nxnor=1"), "x.cfg:6: xnor=1 in [convolutional]"),
         (NET + "[route]\nlayers=-1\n", "x.cfg:5: layers=-1 means layer -1; this is layer 0"),
         (NET + CONV + "[route]\nlayers=5\n", "x.cfg:8: layers=5 means layer 5; this is layer 1"),
-        (
-            NET + CONV + "[route]\nlayers=1\n",
-            "x.cfg:8: layers=1 means layer 1; this is layer 1",
-        ),  # itself: a cycle
+        # itself: a cycle
+        (NET + CONV + "[route]\nlayers=1\n", "x.cfg:8: layers=1 means layer 1; this is layer 1"),
         (NET + CONV + "[route]\n", "x.cfg:7: [route] needs layers=NUMBER"),
         (GOOD + "[route]\nlayers=-1\n", "x.cfg:13: layers=-1 means layer 1, a [yolo]"),
         (GOOD + CONV, "x.cfg:12: [convolutional] reads the output of the [yolo] before it"),

@@ -103,9 +103,8 @@ PLAIN_ACTIVATIONS = {
     "swish": lambda x: x / (1 + np.exp(-x)),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
-    "hard_mish": lambda x: np.where(
-        x > 0, x, np.where(x > -2, x * x / 2 + x, 0)
-    ),  # as in darknet's activations.h
+    # as in darknet's activations.h
+    "hard_mish": lambda x: np.where(x > 0, x, np.where(x > -2, x * x / 2 + x, 0)),
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
 }

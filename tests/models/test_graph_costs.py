@@ -1,4 +1,4 @@
-"""Check the cost of nodes against counts builder on paper."""
+"""The cost of nodes, compared with counts by hand."""
 
 import numpy as np
 

@@ -16,7 +16,7 @@ from tests.models import exports
 from tests.models.exports import STATED, Export
 from tests.networks import open_network, refusal
 
-# limit, the largest real value largest, where
+# limit, the largest value in a real file, which file
 LARGEST = [
     (bounds.MAX_NODES, 3_711, "D-FINE with its official exporter, opset 16"),
     (bounds.MAX_NAME, 109, "a tensor of D-FINE after onnxslim"),

@@ -51,13 +51,7 @@ CASES = [
     ("yolov5", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
     ("yolov7-x", exports.decoded, "yolov7", "decoded", [("green", 0.4, box) for box in BOTH]),
     ("yolov6n", lambda: exports.decoded(exports.CELLS, 1.0), "yolov6", "decoded", GREEN),
-    (
-        "yolov6s",  # by Ultralytics
-        exports.anchor_free,
-        "yolov6",
-        "anchor-free",
-        GREEN,
-    ),
+    ("yolov6s", exports.anchor_free, "yolov6", "anchor-free", GREEN),  # by Ultralytics
     ("yolov4", exports.corners, "yolov4", "corners", GREEN),
     ("yolov6-nms", exports.parts, "yolov6", "end-to-end", PARTS),
     ("best", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),

@@ -79,13 +79,8 @@ def found_in(network, engine_options=None):
         (cells_answer(rows=True), {"names": NAMES}, "plan (anchor-free)", 1, True),
         (finished_answer(), {"names": NAMES, "args": {"nms": True}}, "plan (end-to-end)", 2, False),
         (finished_answer(), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
-        (
-            finished_answer(),
-            {"names": NAMES},
-            "plan (end-to-end)",
-            2,
-            False,
-        ),  # known from the shape alone
+        # The shape alone shows that these are finished detections.
+        (finished_answer(), {"names": NAMES}, "plan (end-to-end)", 2, False),
         # As many rows as cells: only the header shows that these are not cells of two classes.
         (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
     ],
@@ -214,11 +209,9 @@ def test_unproved_rows_of_a_plan_are_probed(machine, tmp_path, factors, header, 
     [({"stride": 16}, 16), ({"stride": [8, 16, 64]}, 64), ({"stride": None}, 32), ({}, 32)],
 )
 def test_stride(machine, tmp_path, header, stride):
-    header_without_stride = {key: value for key, value in HEADER.items() if key != "stride"}
+    others = {key: value for key, value in HEADER.items() if key != "stride"}
     network = open_network(
-        file_of(
-            machine, tmp_path, cells_answer(), {**header_without_stride, "names": NAMES, **header}
-        )
+        file_of(machine, tmp_path, cells_answer(), {**others, "names": NAMES, **header})
     )
     assert network.input.stride == stride
 
@@ -291,17 +284,8 @@ def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, ans
     monkeypatch.chdir(tmp_path)
     file_of(machine, tmp_path, answer, {**HEADER, "names": NAMES})
     clip = CHECKOUT / "videos/street.mp4"
-    command = [
-        "detect",
-        str(clip),
-        "--model",
-        "yolo.engine",
-        "--frames",
-        "2",
-        "--no-video",
-        "--json",
-    ]
-    result = cli_runner().invoke(cli, command)
+    options = "--model yolo.engine --frames 2 --no-video --json".split()
+    result = cli_runner().invoke(cli, ["detect", str(clip), *options])
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout)
     rows = [json.loads(line) for line in Path(summary["outputs"]["jsonl"]).read_text().splitlines()]

@@ -128,10 +128,8 @@ def test_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
     quantised = in_int8(network, kind, pictures)
     assert ("1.weight" in constants(quantised.graph)) == (len(sides) != 2)
-    exact, quantised_outputs = (
-        run_once(network, pictures)[0],
-        run_once(quantised, pictures, engine)[0],
-    )
+    exact = run_once(network, pictures)[0]
+    quantised_outputs = run_once(quantised, pictures, engine)[0]
     assert np.abs(quantised_outputs - exact).max() <= np.abs(exact).max() / 50
 
 

@@ -44,10 +44,8 @@ def test_macs_are_for_one_picture() -> None:
         ({"0.conv", "0.act", "1.conv", "1.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
         ({"3.conv"}, set()),  # the sum is fed by int8
         ({"0.conv", "0.act", "1.conv", "1.act"}, {"input.transpose"}),  # and here it feeds int8
-        (
-            {"0.conv", "0.act"},
-            {"input.transpose"},
-        ),  # an int8 reader alone is fed through its own Q and DQ
+        # A single int8 reader gets its own Q and DQ.
+        ({"0.conv", "0.act"}, {"input.transpose"}),
         ({"0.conv", "0.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
     ],
 )
