@@ -22,49 +22,29 @@ def test_names_lists_engines_and_not_their_parts():
     assert not {"base", "ort_graph", "tensorrt_parts", "torch_graph"} & set(engines.names())
 
 
-ORT = "engine ort: onnxruntime is installed, the default on a CPU"
+ORT = "onnxruntime is installed, the default on a CPU"
 
 
 @pytest.mark.parametrize(
-    ("libraries", "precision", "name", "sentence"),
+    ("libraries", "precision", "name", "reason"),
     [
         (("onnxruntime", "openvino", "torch"), "fp32", "ort", ORT),
         (("onnxruntime",), "fp32", "ort", ORT),
         (("onnxruntime",), "int8", "ort", f"{ORT} (openvino not installed)"),
-        (
-            ("onnxruntime", "openvino"),
-            "int8",
-            "openvino",
-            "engine openvino: the fastest in int8 on a CPU",
-        ),
-        (
-            ("onnxruntime", "openvino"),
-            "bf16",
-            "openvino",
-            "engine openvino: the fastest in bf16 on a CPU",
-        ),
-        (
-            ("openvino",),
-            "fp32",
-            "openvino",
-            "engine openvino: openvino is installed (onnxruntime not installed)",
-        ),
-        (
-            ("torch",),
-            "fp32",
-            "torch",
-            "engine torch: torch is installed (onnxruntime, openvino not installed)",
-        ),
+        (("onnxruntime", "openvino"), "int8", "openvino", "the fastest in int8 on a CPU"),
+        (("onnxruntime", "openvino"), "bf16", "openvino", "the fastest in bf16 on a CPU"),
+        (("openvino",), "fp32", "openvino", "openvino is installed (onnxruntime not installed)"),
+        (("torch",), "fp32", "torch", "torch is installed (onnxruntime, openvino not installed)"),
     ],
 )
 def test_auto_chooses_an_installed_engine_and_says_why(
-    monkeypatch, libraries, precision, name, sentence
+    monkeypatch, libraries, precision, name, reason
 ):
     """Ask for ``cpu``, so that no GPU engine is chosen."""
     if name == "torch":
         pytest.importorskip("torch", reason="machine: torch is not installed")
     installed(monkeypatch, *libraries)
-    assert engines.choose_by_rank(precision, "cpu") == (name, sentence)
+    assert engines.choose_by_rank(precision, "cpu") == (name, f"engine {name}: {reason}")
 
 
 @pytest.mark.parametrize(

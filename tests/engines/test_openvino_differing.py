@@ -19,6 +19,7 @@ POOL = {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [1, 1, 1, 1], "ceil_m
 INSIDE = POOL | {"kernel_shape": [3, 3], "strides": [2, 2]}
 MEAN = INSIDE | {"count_include_pad": 1}
 FIT = {"mode": "linear", "keep_aspect_ratio_policy": "not_larger", "axes": [2, 3]}
+LARGEST = {"mode": "max", "output_height": 4}
 HALF = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
 
 
@@ -34,11 +35,7 @@ def bytes_between(operator, *inputs):
 CASES = {
     "antialias": (18, [("Resize", ["x", "", "half"], HALF | {"antialias": 1}), BACK], True),
     "no-antialias": (18, [("Resize", ["x", "", "half"], HALF), BACK], False),
-    "aspect": (
-        18,
-        [("Resize", ["x", "", "", "square"], FIT), BACK],
-        True,
-    ),
+    "aspect": (18, [("Resize", ["x", "", "", "square"], FIT), BACK], True),
     "window-in-padding": (17, [("MaxPool", ["x"], POOL), BACK], True),
     "window-inside": (17, [("MaxPool", ["x"], INSIDE), BACK], False),
     "mean-with-padding": (19, [("AveragePool", ["x"], MEAN), BACK], True),
@@ -47,11 +44,7 @@ CASES = {
     "reduce-none": (18, [("ReduceL2", ["x"], {"noop_with_empty_axes": 1})], True),
     "bytes": (17, bytes_between("Sub", "byte"), True),
     "bytes-multiplied": (17, bytes_between("Mul", "one"), False),
-    "roi-align-max": (
-        17,
-        [("RoiAlign", ["x", "rois", "zeros"], {"mode": "max", "output_height": 4}), BACK],
-        True,
-    ),
+    "roi-align-max": (17, [("RoiAlign", ["x", "rois", "zeros"], LARGEST), BACK], True),
 }  # fmt: skip
 
 

@@ -118,18 +118,23 @@ def test_constant_grid_is_refused_at_another_size(tmp_path):
 # ---- channel order and Focus, folded into the first convolution
 
 
-def test_folded_focus_equals_the_unchanged_file(tmp_path):
-    """With channel order in the first convolution and Focus resolved: like the file fed BGR."""
+def run_file(path: str, rgb: np.ndarray) -> np.ndarray:
+    """Return the output of an unchanged YOLOX file, which reads BGR, for each picture alone."""
     import onnxruntime
 
-    path = exports.yolox(focus=True).save(tmp_path / "yolox.onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    bgr = rgb[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)
+    return np.concatenate([session.run(None, {"images": one[None]})[0] for one in bgr])
+
+
+def test_folded_focus_equals_the_unchanged_file(tmp_path):
+    """The first convolution takes over the channel order and the Focus."""
+    path = exports.yolox(focus=True).save(tmp_path / "yolox.onnx")
     inputs = pictures(3)
-    fed = inputs[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)
-    theirs = np.concatenate([session.run(None, {"images": one[None]})[0] for one in fed])
-    assert len(np.unique(theirs[:, :, 4])) > 200, "each pixel counts"
+    expected = run_file(path, inputs)
+    assert len(np.unique(expected[:, :, 4])) > 200, "each pixel counts"
     network = open_network(path, batch=3)
-    np.testing.assert_allclose(run_once(network, inputs)[0], theirs, atol=2e-4)
+    np.testing.assert_allclose(run_once(network, inputs)[0], expected, atol=2e-4)
     maps = [(stride, (64 // stride) ** 2) for stride in (8, 16, 32)]
     assert network.macs == sum(cells * 8 * 3 * stride**2 for stride, cells in maps)
     assert network.parameters == sum(8 * 3 * stride**2 + 8 for stride, _ in maps)
@@ -137,14 +142,9 @@ def test_folded_focus_equals_the_unchanged_file(tmp_path):
 
 @pytest.mark.slow
 def test_published_yolox_nano_equals_the_unchanged_file(shared):
-    import onnxruntime
-
     path = str(shared / "data/weights/yolox_nano.onnx")
     inputs = pictures(3, 416, 416)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    fed = inputs[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)
-    theirs = np.concatenate([session.run(None, {"images": one[None]})[0] for one in fed])
     network = open_network(path, batch=3)
-    np.testing.assert_allclose(run_once(network, inputs)[0], theirs, atol=2e-4)
+    np.testing.assert_allclose(run_once(network, inputs)[0], run_file(path, inputs), atol=2e-4)
     assert network.parameters == 904463  # of 904,481 values in the file 18 are sizes and bounds
     assert 2 * network.macs == 1045106816

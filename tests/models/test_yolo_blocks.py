@@ -296,7 +296,8 @@ def test_folded_checkpoint_gives_the_same_outputs(tmp_path, run):
         from onnx import numpy_helper
 
         folded[tensor.name] = numpy_helper.to_array(tensor)
-    folded["model.0.conv.weight"] *= np.float32(255)  # the graph's weights are for u8 pixels
+    # The graph's weights are for u8 pixels.
+    folded["model.0.conv.weight"] = folded["model.0.conv.weight"] * 255
     saved(tmp_path / "t.pt", folded)
     again = open_network(str(tmp_path / "t.yaml"), size=(8, 8))
     pictures = np.round(x * 255).astype(np.uint8).transpose(1, 2, 0)[None]
