@@ -133,7 +133,7 @@ def changed(folder, change, graph=exports.yolox):
     return path
 
 
-def of_the_future(folder):
+def unknown_opset(folder):
     return changed(folder, lambda model: setattr(model.opset_import[0], "version", 99))
 
 
@@ -141,7 +141,7 @@ def without_a_shape(folder):
     return changed(folder, lambda model: model.graph.input[0].type.tensor_type.ClearField("shape"))
 
 
-def in_a_circle(folder):
+def cyclic(folder):
     def change(model):
         first = model.graph.node[0]
         first.input[0] = model.graph.node[-2].output[0]
@@ -257,9 +257,9 @@ BAD = {
     truncated: ("not an ONNX file", "damaged", "download"),
     pointer: ("Git LFS", "download it again"),
     page: ("web page", "download it again"),
-    of_the_future: ("opset 99", "pip install -U onnx", "opset 17"),
+    unknown_opset: ("opset 99", "pip install -U onnx", "opset 17"),
     without_a_shape: ("input images has no shape", "[batch, 3, height, width]"),
-    in_a_circle: ("ONNX checker rejects it: Nodes in a graph must be topologically sorted",),
+    cyclic: ("ONNX checker rejects it: Nodes in a graph must be topologically sorted",),
     diverged: ("weights of", "not finite numbers", "damaged", "training diverged"),
     masks: (
         "segmentation",

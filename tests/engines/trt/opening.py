@@ -36,8 +36,8 @@ def built(machine, tmp_path, network=None, progress=None, **options):
         ("test", options),
     )
     network = network or plus_one(config.runtime.batch)
-    going = progress or (lambda *_: True)
-    return prepare_network(network, machine.engine, config, lambda concurrency: concurrency, going)
+    progress = progress or (lambda *_: True)
+    return prepare_network(network, machine.engine, config, lambda most: most, progress)
 
 
 def plans(folder: Path) -> list[str]:
