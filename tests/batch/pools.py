@@ -1,5 +1,5 @@
-"""A pool without processes, for tests of the job; and a process without a model, for tests of the
-local pool.
+"""A pool without processes, for tests of the job, and a worker process without a model, for tests
+of the local pool.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FACTS = LoadedFacts(
 
 
 def load_of(place: Path, **more: Any) -> Load:
-    own: dict[str, Any] = dict(pictures=[], resolves=True, gathers=False, item_timeout=None)
-    return Load(config=FACTS.config, place=str(place), **own, **more)
+    defaults: dict[str, Any] = dict(pictures=[], resolves=True, gathers=False, item_timeout=None)
+    return Load(config=FACTS.config, place=str(place), **defaults, **more)
 
 
 ROW = (
@@ -75,8 +75,8 @@ PART_FRAMES = 10
 
 
 def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord:
-    """What a worker does with a step of a long item, without detecting anything. ``parts``: what
-    planning comes to; 0: the item is done whole."""
+    """Do a worker's step of a long item, without detecting anything. ``parts``: into how many the
+    plan divides it; 0: it is processed whole."""
     assert task.piece is not None
     record = replace(record_of(task, digest, frames=0), parts=parts)
     folder = pieces.folder_of(outputs.place, task.name, record.key)
@@ -101,8 +101,8 @@ def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord
 
 
 class FakePool:
-    """Does an item when the job waits for it. ``answers``: a task and the pool -> the event; None
-    if the item is done. ``parts``: how many parts a planned item is divided into."""
+    """Processes an item when the job waits for events. ``answers``: called with each task; returns
+    the event that ends it, or None to process it. ``parts``: number of parts of a planned item."""
 
     def __init__(
         self,
@@ -148,8 +148,8 @@ class FakePool:
             return [event]
         try:
             return [Finished(task, 0, self.do(task), 0.6)]
-        except FileNotFoundError:  # the parts of an item that is done whole by now
-            return [refused(task, error="the plan of its parts is gone")]
+        except FileNotFoundError:  # the item has been processed whole, which drops its parts
+            return [refused(task, error="the plan of its parts is missing")]
 
     def do(self, task: Task) -> ItemRecord:
         if task.piece is not None:
@@ -204,7 +204,7 @@ def make_sources(folder: Path, *names: str) -> Path:
     return folder
 
 
-# This process acts on the name of an item.
+# A worker process in which an item's name decides how it ends.
 WORKER = textwrap.dedent(
     """
     import json, os, signal, sys, time
@@ -259,8 +259,8 @@ WORKER = textwrap.dedent(
 
 
 def worker_command(place: Path, flag: Path) -> Callable[[Path, Sequence[int], int], list[str]]:
-    """Stand in for ``local._command_line``, with a process that answers as a worker does. It dies
-    at once if FLAG.dies exists, and has another model if FLAG.other does."""
+    """Return a replacement for ``local._command_line`` that starts the fake worker. It dies at once
+    if FLAG.dies exists, and has another model if FLAG.other does."""
     import sys
 
     from detector.core.run.signals import ROOT
