@@ -1,8 +1,7 @@
-"""The named cases of ``sessions.py``: archives, columns, documents and recordings, each a class."""
+"""The named cases of ``sessions.py``: damaged archives, columns, documents and recordings."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from functools import cache
@@ -12,8 +11,7 @@ from random import Random
 from tests.attacks import sessions
 from tests.attacks.case import Case, Kind, Link, Pipe
 from tests.attacks.inputs import tree
-from tests.attacks.kinds.saved_runs import FORMATS, LIST, PRODUCTS
-from tests.attacks.mutate import damage, damage_json
+from tests.attacks.kinds.saved_runs import ADDED_FILES, FORMATS, LIST
 
 CODES = frozenset({0, 2})
 
@@ -22,32 +20,23 @@ CODES = frozenset({0, 2})
 def _whole() -> tuple[Mapping[str, bytes], list[sessions.Case]]:
     with tempfile.TemporaryDirectory() as place:
         session = sessions.whole_session(Path(place))
-        return tree(session), list(sessions._named(session))
+        return tree(session), list(sessions.named(session))
 
 
 def make(random: Random) -> Case:
     whole, named = _whole()
     files: dict[str, bytes | Link | Pipe] = {f"run/{name}": data for name, data in whole.items()}
-    if random.random() < 0.5:
-        _, changed = random.choice(named)
-        for name, content in changed.items():
-            files.pop(f"run/{name}", None)
-            _put(files, f"run/{name}", content)
-    else:
-        changed = {random.choice(tuple(whole)): b""}
-        for name in changed:
-            data = whole[name]
-            is_tree = name.endswith(".json") and random.random() < 0.8
-            files[f"run/{name}"] = (
-                damage_json(random, json.loads(data)) if is_tree else damage(random, data)
-            )
+    _, changed = random.choice(named)
+    for name, content in changed.items():
+        files.pop(f"run/{name}", None)
+        _put(files, f"run/{name}", content)
     argv = ["report", "run", "--format", random.choice(FORMATS), "-o", "-"]
     if sessions.NSYS in changed:
         argv = ["profile", "--nsys", f"run/{sessions.NSYS}", *random.choice(([], ["--json"]))]
     elif random.random() < 0.2:
         files |= {f"other/{name}": data for name, data in whole.items()}
         argv = ["diff", "run", "other"]
-    may_change = frozenset(f"run/{name}" for name in (*PRODUCTS, LIST))
+    may_change = frozenset(f"run/{name}" for name in (*ADDED_FILES, LIST))
     return Case(files, tuple(argv), CODES, may_change=may_change)
 
 

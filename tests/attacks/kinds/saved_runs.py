@@ -15,7 +15,7 @@ from tests.attacks.mutate import NUMBERS, damage, damage_json
 
 CODES = frozenset({0, 2})
 # Files that report adds to a session, and the session's list, which then names them.
-PRODUCTS = ("report.html", "profile.json", "trace.json.gz")
+ADDED_FILES = ("report.html", "profile.json", "trace.json.gz")
 LIST = ".detect-video-session"
 FORMATS = ("html", "table", "json", "csv", "trace")
 
@@ -23,16 +23,16 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 def make(random: Random) -> Case:
     whole = dict(session())
     files = {f"run/{name}": data for name, data in whole.items()}
-    spoilt = random.choice(
+    damaged = random.choice(
         ["session.json"] * 3
         + ["spans.npz"] * 3
         + [name for name in whole if name.startswith("passes/")]
     )
-    if spoilt.endswith(".npz"):
-        data = _damage_columns(random, whole[spoilt])
+    if damaged.endswith(".npz"):
+        data = damage_columns(random, whole[damaged])
     else:
-        data = damage_json(random, json.loads(whole[spoilt]))
-    files[f"run/{spoilt}"] = damage(random, data) if random.random() < 0.1 else data
+        data = damage_json(random, json.loads(whole[damaged]))
+    files[f"run/{damaged}"] = damage(random, data) if random.random() < 0.1 else data
     if random.random() < 0.25:
         files |= {f"other/{name}": data for name, data in whole.items()}
         argv = ["diff", *random.choice((("run", "other"), ("other", "run"), ("run", "run")))]
@@ -42,11 +42,11 @@ def make(random: Random) -> Case:
     argv = ["report", "run", "--format", kind, *random.choice(([], ["-o", "out/"], ["-o", "-"]))]
     if argv[-1] == "out/" and kind != "csv":
         argv[-1] = "out/page.bin"
-    changed = {f"run/{name}" for name in (*PRODUCTS, LIST)}
+    changed = {f"run/{name}" for name in (*ADDED_FILES, LIST)}
     return Case(files, tuple(argv), CODES, may_change=frozenset(changed))
 
 
-def _damage_columns(random: Random, data: bytes) -> bytes:
+def damage_columns(random: Random, data: bytes) -> bytes:
     """Return an archive with a column of another length, type, shape or content, or without it."""
     if random.random() < 0.3:
         return damage(random, data)
@@ -60,7 +60,9 @@ def _damage_columns(random: Random, data: bytes) -> bytes:
         columns[name] = column[: random.randint(0, len(column))]
     elif change == 2:
         kinds = (
-            ("f4", "i1", "u8", "?", "c8", "U5", "S3") if column.dtype.kind != "U" else ("S9", "U1")
+            ("f4", "i1", "u8", ">i8", "?", "c8", "U5", "S3", "O", "M8[s]")
+            if column.dtype.kind != "U"
+            else ("S9", "U1", "O")
         )
         columns[name] = column.astype(random.choice(kinds))
     elif change == 3:
