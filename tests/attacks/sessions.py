@@ -33,8 +33,7 @@ import cv2
 import numpy as np
 
 from tests.attacks.kinds.nsys_files import damage_recording
-from tests.attacks.kinds.saved_runs import damage_columns
-from tests.attacks.mutate import damage, damage_json
+from tests.attacks.mutate import NUMBERS, damage, damage_json
 from tests.lab.report.sessions import ran, with_passes
 from tests.lab.session.test_nsys import ONE, PROCESS, export
 
@@ -95,6 +94,52 @@ def cases(session: Path, seed: int) -> Iterator[Case]:
 
 def _files(session: Path) -> list[Path]:
     return sorted(path for path in session.rglob("*") if path.is_file())
+
+
+def damage_columns(random: Random, data: bytes) -> bytes:
+    """Return an archive with a column of another length, type, shape or content, or without it."""
+    if random.random() < 0.3:
+        return damage(random, data)
+    with np.load(io.BytesIO(data)) as file:
+        columns = {name: file[name] for name in file.files}
+    name = random.choice(list(columns))
+    column, change = columns[name], random.randrange(8)
+    if change == 0:
+        del columns[name]
+    elif change == 1:
+        columns[name] = column[: random.randint(0, len(column))]
+    elif change == 2:
+        kinds = (
+            ("f4", "i1", "u8", ">i8", "?", "c8", "U5", "S3", "O", "M8[s]")
+            if column.dtype.kind != "U"
+            else ("S9", "U1", "O")
+        )
+        columns[name] = column.astype(random.choice(kinds))
+    elif change == 3:
+        columns[name] = column.reshape(-1, 1) if random.random() < 0.5 else np.array(3)
+    elif change == 4:
+        columns = {other: values[:0] for other, values in columns.items()}
+    elif change == 5 and column.dtype.kind in "iu":
+        changed = column.astype(np.int64)
+        changed[random.randrange(len(changed))] = np.int64(random.choice(NUMBERS) % 2**63)
+        columns[name] = changed if random.random() < 0.5 else -changed
+    elif change == 6 and column.dtype.kind == "U":
+        columns[name] = np.array([random.choice(("", "x" * 999, "\x00", "infer")) for _ in column])
+    else:
+        columns[name] = column[::-1]
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **columns)
+    if random.random() < 0.1:
+        return _with_entry(packed.getvalue(), f"{name}.npy", b"\x93NUMPY" + bytes(20))
+    return packed.getvalue()
+
+
+def _with_entry(data: bytes, name: str, content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(packed, "w") as new:
+        for entry in old.infolist():
+            new.writestr(entry.filename, content if entry.filename == name else old.read(entry))
+    return packed.getvalue()
 
 
 def npz(columns: Mapping[str, Any], **more: Any) -> bytes:

@@ -30,12 +30,11 @@ from tests.conftest import CHECKOUT
 from tests.waiting import PATIENCE_S
 
 SEED = 1
-# Number of cases of a kind that the ordinary tests run; default 2. test_sessions.py
-# runs the hostile sessions.
+# Number of cases of a kind that the ordinary tests run; default 2.
 COUNTS = {
     "cache": 6, "checkpoints": 8, "command lines": 10, "darknet": 10, "nsys files": 5, "onnx": 8,
     "pictures": 4, "safetensors": 8, "saved runs": 5, "texts": 16, "videos": 4, "kills": 4,
-    "full disks": 4, "eight at once": 1, "signals": 4, "hostile sessions": 0,
+    "full disks": 4, "eight at once": 1, "signals": 4,
 }  # fmt: skip
 
 

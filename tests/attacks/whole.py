@@ -52,10 +52,9 @@ def _json(path: Path) -> str | None:
 
 
 def _rows(path: Path) -> str | None:
-    data = path.read_bytes()
-    for line in data.splitlines():
+    for line in path.read_bytes().splitlines():
         json.loads(line)
-    return None if not data or data.endswith(b"\n") else "its last line has no end"
+    return _lines(path)
 
 
 def _csv(path: Path) -> str | None:
@@ -63,7 +62,7 @@ def _csv(path: Path) -> str | None:
     widths = {len(row) for row in csv.reader(data.splitlines())}
     if len(widths) > 1:
         return f"rows of {sorted(widths)} fields"
-    return None if not data or data.endswith("\n") else "its last line has no end"
+    return _lines(path)
 
 
 def _lines(path: Path) -> str | None:

@@ -13,12 +13,15 @@ from typing import Any
 
 from detector.batch import pieces
 from detector.batch.cluster.messages import Load
-from detector.batch.documents import ItemRecord, Ledger, WorkerReport, WorkerState
+from detector.batch.documents import BatchResult, ItemRecord, Ledger, WorkerReport, WorkerState
 from detector.batch.item import Task
+from detector.batch.job import Request, Watch
 from detector.batch.places import Outputs, open_outputs
 from detector.batch.pool import Event, Failed, Finished
 from detector.batch.settings import LoadedFacts, as_plain, key_of
+from detector.batch.start import run_batch
 from detector.core.config.schema import Config
+from detector.core.run.signals import Stop
 from detector.core.session.document import Exit
 
 FACTS = LoadedFacts(
@@ -106,7 +109,7 @@ class FakePool:
 
     def __init__(
         self,
-        place: Path,
+        place: Path | str,
         answers: Callable[[Task, FakePool], Event | None] = lambda task, pool: None,
         facts: LoadedFacts = FACTS,
         workers: int = 2,
@@ -160,19 +163,7 @@ class FakePool:
         return [WorkerState(worker=number, state="idle") for number in range(self.workers)]
 
     def reports(self) -> list[WorkerReport]:
-        return [
-            WorkerReport(
-                worker=number,
-                starts=1,
-                items=1,
-                frames=1,
-                load_s=0.5,
-                busy_s=2.0,
-                idle_s=0.5,
-                cores=1.0,
-            )
-            for number in range(self.workers)
-        ]
+        return [report_of(number) for number in range(self.workers)]
 
     def is_alive(self) -> bool:
         return self.alive
@@ -182,6 +173,34 @@ class FakePool:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def report_of(
+    number: int = 0, load_s: float = 0.5, busy_s: float = 2.0, idle_s: float = 0.5
+) -> WorkerReport:
+    counts = {"starts": 1, "items": 1, "frames": 1}
+    return WorkerReport(
+        worker=number, **counts, load_s=load_s, busy_s=busy_s, idle_s=idle_s, cores=1.0
+    )
+
+
+def run_fake_job(
+    request: Request,
+    answers: Callable[[Task, FakePool], Event | None],
+    watch: Watch | None = None,
+    before: Callable[[Stop, FakePool], None] | None = None,
+    **options: Any,
+) -> tuple[BatchResult, FakePool]:
+    """Run a job on a FakePool with ``options``. ``before``: called before each wait for events."""
+    pools = []
+
+    def make_pool(folder: str, stop: Stop) -> FakePool:
+        pools.append(FakePool(request.output, answers, **options))
+        if before is not None:
+            pools[0].before = lambda: before(stop, pools[0])
+        return pools[0]
+
+    return run_batch(request, watch or Watch(), make_pool=make_pool), pools[0]
 
 
 def _fields(facts: LoadedFacts) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from detector.batch.item import Task
 from detector.batch.job import Request
 from detector.batch.listing import Shard, list_sources
 from detector.batch.looking import look
-from detector.batch.start import prune_batch, run_batch
+from detector.batch.start import prune_batch
 from detector.core.errors import OutputError, UsageError
-from tests.batch.pools import FakePool, make_sources, place_results, record_of, refused
+from tests.batch.pools import make_sources, place_results, record_of, refused, run_fake_job
 from tests.batch.storage import fake_store
 
 PLACE = "gs://bucket/out"
@@ -41,14 +41,8 @@ def scratch_of(tmp_path):
 
 
 def run(store, output=PLACE, sources=("gs://bucket/in/",), answers=lambda task, pool: None, **more):
-    pools = []
-
-    def make_pool(folder, stop):
-        pools.append(FakePool(output, answers))
-        return pools[0]
-
     request = Request(sources=list(sources), output=output, flags={}, **more)
-    return run_batch(request, make_pool=make_pool), pools[0]
+    return run_fake_job(request, answers)
 
 
 def test_results_and_marker_are_stored_and_scratch_is_removed(store, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.batch.cluster.messages import Hello, Load, Open, Turn
+from detector.batch.cluster.messages import Hello, Open, Turn
 from detector.batch.cluster.workers import NO_MEMORY, NOT_INSTALLED, Workers, describe
 from detector.batch.item import Task
 from detector.batch.listing import version_of
@@ -15,7 +15,7 @@ from detector.batch.pool import Failed, Finished, Gone
 from detector.batch.settings import digest_of
 from detector.core.errors import ModelError
 from tests.batch.clusters import Clock, FakeRay, node
-from tests.batch.pools import FACTS
+from tests.batch.pools import FACTS, load_of
 from tests.batch.storage import fake_store
 
 
@@ -31,14 +31,7 @@ class ClusterJob:
         self.ray = FakeRay(out, self.clock, *nodes)
         self.out, self.most = out, most
         hello = Hello(place=str(out), token_file="token", token="abc")
-        load = Load(
-            config=config,
-            place=str(out),
-            pictures=[],
-            resolves=True,
-            gathers=False,
-            item_timeout=None,
-        )
+        load = replace(load_of(out), config=config)
         self.open = Open(
             address=None,
             cores=2,

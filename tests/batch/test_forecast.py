@@ -6,23 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from detector.batch.documents import Ledger, SlowItem, WorkerReport
+from detector.batch.documents import Ledger, SlowItem
 from detector.batch.forecast import RunFacts, forecast, makespan, report_on
 from detector.batch.pool import Place
 from detector.batch.progress import Tally
+from tests.batch.pools import report_of
 
 
-def worker(load_s=1.0, busy_s=10.0, idle_s=1.0):
-    return WorkerReport(
-        worker=0,
-        starts=1,
-        items=1,
-        frames=1,
-        load_s=load_s,
-        busy_s=busy_s,
-        idle_s=idle_s,
-        cores=1.0,
-    )
+def worker(load_s=1.0):
+    return report_of(load_s=load_s, busy_s=10.0, idle_s=1.0)
 
 
 def facts(walls, workers=2, load_s=1.0, tally=None, **more):

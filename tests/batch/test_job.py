@@ -19,12 +19,12 @@ from detector.batch.looking import dry_run, look
 from detector.batch.manifest import Manifest
 from detector.batch.places import LocalOutputs
 from detector.batch.settings import read_settings
-from detector.batch.start import default_workers, prune_batch, run_batch
+from detector.batch.start import default_workers, prune_batch
 from detector.batch.terminal import print_result
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, UsageError
 from detector.core.terminal.console import SafeConsole
-from tests.batch.pools import FACTS, FakePool, lost, make_sources, place_results, refused
+from tests.batch.pools import FACTS, lost, make_sources, place_results, refused, run_fake_job
 
 
 @pytest.fixture(autouse=True)
@@ -36,21 +36,10 @@ def without_dataset(monkeypatch):
 def job(tmp_path):
     make_sources(tmp_path / "in", "a.mp4", "bb.mp4", "ccc.mp4", "dddd.mp4")
 
-    def run(answers=lambda task, pool: None, *, facts=FACTS, before=None, **more):
-        pools = []
-
-        def make_pool(folder, stop):
-            pools.append(FakePool(tmp_path / "out", answers, facts))
-            if before is not None:
-                pools[0].before = lambda: before(stop)
-            return pools[0]
-
-        flags = more.pop("flags", {})
-        sources = more.pop("sources", [str(tmp_path / "in")])
-        watch = more.pop("watch", Watch())
-        request = Request(sources=sources, output=str(tmp_path / "out"), flags=flags, **more)
-        result = run_batch(request, watch, make_pool=make_pool)
-        return result, pools[0]
+    def run(answers=lambda task, pool: None, *, facts=FACTS, watch=None, before=None, **more):
+        own = {"sources": [str(tmp_path / "in")], "flags": {}, **more}
+        request = Request(output=str(tmp_path / "out"), **own)
+        return run_fake_job(request, answers, watch, before, facts=facts)
 
     return run
 
@@ -282,7 +271,7 @@ def test_signal_drops_the_current_item_and_resume_processes_it(job, tmp_path):
     """The stop comes at the third item."""
     waits = []
 
-    def before(stop):
+    def before(stop, pool):
         waits.append(1)
         if len(waits) == 3:
             stop.exit_code = 143
@@ -445,7 +434,7 @@ def test_status_of_an_unfinished_job_suggests_resume(job, tmp_path):
 
 def test_status_shows_that_a_job_is_running(job, tmp_path):
     status = []
-    job(before=lambda stop: status.append(look(str(tmp_path / "out"))))
+    job(before=lambda stop, pool: status.append(look(str(tmp_path / "out"))))
     assert all(one.running for one in status)
     assert status[0].items.left == 4
 

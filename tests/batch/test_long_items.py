@@ -15,16 +15,16 @@ from detector.batch.job import Request, Watch
 from detector.batch.listing import Item, Shard
 from detector.batch.long_items import LongItems, Split, choose, count_tasks, parse_split
 from detector.batch.pool import Finished
-from detector.batch.start import prune_batch, run_batch
+from detector.batch.start import prune_batch
 from detector.core.errors import UsageError
 from tests.batch.pools import (
     PART_FRAMES,
-    FakePool,
     lost,
     make_sources,
     place_results,
     record_of,
     refused,
+    run_fake_job,
 )
 from tests.batch.test_places import record_disk_calls
 
@@ -97,19 +97,11 @@ def job(tmp_path, monkeypatch):
     make_sources(tmp_path / "in", "a.mp4", "bb.mp4", "ccc.mp4")
     (tmp_path / "in" / LONG).write_bytes(bytes(3000))
 
-    def run(answers=lambda task, pool: None, *, workers=2, parts=3, before=None, **more):
-        pools = []
-
-        def make_pool(folder, stop):
-            pools.append(FakePool(tmp_path / "out", answers, workers=workers, parts=parts))
-            if before is not None:
-                pools[0].before = lambda: before(stop, pools[0])
-            return pools[0]
-
-        watch = more.pop("watch", Watch())
+    def run(answers=lambda task, pool: None, *, watch=None, before=None, **more):
+        options = {name: more.pop(name) for name in ("workers", "parts") if name in more}
         sources = [str(tmp_path / "in")]
         request = Request(sources=sources, output=str(tmp_path / "out"), flags={}, **more)
-        return run_batch(request, watch, make_pool=make_pool), pools[0]
+        return run_fake_job(request, answers, watch, before, **options)
 
     return run
 

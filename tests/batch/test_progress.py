@@ -21,15 +21,8 @@ from detector.batch.progress import SLOWEST, Tally, add_ledgers
 from detector.batch.terminal import PlainLines, clock_time, line, print_result
 from detector.core.session.document import Exit
 from detector.core.terminal.console import SafeConsole
+from tests.batch.clusters import Clock
 from tests.batch.pools import record_of
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture
@@ -141,9 +134,9 @@ def test_progress_is_printed_only_for_a_running_job(tally, running, has_progress
 
 
 def test_pipe_gets_a_line_every_30_seconds(tally, clock):
-    lines = []
-    lines = PlainLines(lines.append, every_s=30.0, clock=clock)
+    printed = []
+    lines = PlainLines(printed.append, every_s=30.0, clock=clock)
     for _ in range(7):
         lines.show(tally.progress([]))
         clock.now += 10
-    assert len(lines) == 3
+    assert len(printed) == 3

@@ -362,60 +362,46 @@ def detected(folder: Path) -> tuple[Path, Config, tuple[Part, ...], Path]:
     return path, config, parts, folder
 
 
-def join_changed(detected, tmp_path: Path, which: int = 1, **changes) -> list[str]:
+def join_changed(
+    detected, tmp_path: Path, part: int, kept: int | None, changes: dict[str, object]
+) -> None:
+    """Join the parts after changing the result of one and truncating its rows to ``kept`` bytes."""
     path, config, parts, folder = detected
     folders = [folder / f"done-{part.number}" for part in parts]
     changed = tmp_path / "changed"
     changed.mkdir()
-    result = replace(read_result(folders[which]), **changes)
+    result = replace(read_result(folders[part]), **changes)
     (changed / RESULT).write_text(codec.to_json(result))
-    (changed / ROWS).write_bytes((folders[which] / ROWS).read_bytes())
-    folders[which] = changed
-    try:
-        join_parts(str(path), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
-    except NotExactError as error:
-        assert not list(tmp_path.glob("out*"))  # nor a partial file
-        return [str(error)]
+    (changed / ROWS).write_bytes((folders[part] / ROWS).read_bytes()[:kept])
+    folders[part] = changed
+    join_parts(str(path), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
+
+
+def test_join_of_unchanged_results_writes_the_rows(detected, tmp_path: Path) -> None:
+    join_changed(detected, tmp_path, 1, None, {})
     assert (tmp_path / "out.jsonl").exists()
-    return []
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("part", "kept", "changes", "reason"),
     [
-        ({}, None),
-        ({"first_digest": "0"}, "decoded the frame between them differently"),
-        ({"corrupt": 1}, "is damaged"),
-        ({"frames": 11}, "gave 11 frames"),
-        ({"width": 98}, "another frame size"),
-        ({"number": 0}, "is a different one"),
+        (1, None, {"first_digest": "0"}, "decoded the frame between them differently"),
+        (0, None, {"behind_digest": ""}, "differently"),
+        (1, None, {"corrupt": 1}, "is damaged"),
+        (1, None, {"frames": 11}, "gave 11 frames"),
+        (1, None, {"width": 98}, "another frame size"),
+        (1, None, {"number": 0}, "is a different one"),
+        (1, 0, {}, "rows"),
+        (1, 50, {}, "rows"),
+        (1, -3, {}, "rows"),
     ],
 )
-def test_join_refuses_results_that_do_not_match_the_plan(
-    changes: dict, reason: str | None, detected, tmp_path
+def test_join_refuses_changed_results_and_truncated_rows(
+    part: int, kept: int | None, changes: dict[str, object], reason: str, detected, tmp_path
 ) -> None:
-    refused = join_changed(detected, tmp_path, **changes)
-    assert not refused if reason is None else reason in refused[0]
-
-
-def test_part_without_digest_of_its_next_picture_is_rejected(detected, tmp_path) -> None:
-    (reason,) = join_changed(detected, tmp_path, 0, behind_digest="")
-    assert "differently" in reason
-
-
-@pytest.mark.parametrize("kept", [0, 50, -3])
-def test_join_refuses_truncated_rows(kept: int, detected, tmp_path: Path) -> None:
-    path, config, parts, folder = detected
-    short = tmp_path / "short"
-    short.mkdir()
-    whole = (folder / "done-1" / ROWS).read_bytes()
-    (short / ROWS).write_bytes(whole[:kept])
-    (short / RESULT).write_bytes((folder / "done-1" / RESULT).read_bytes())
-    with pytest.raises(NotExactError, match="rows"):
-        join_parts(
-            str(path), config, parts, [folder / "done-0", short], {"jsonl": tmp_path / "out.jsonl"}
-        )
-    assert not list(tmp_path.glob("out*"))
+    with pytest.raises(NotExactError, match=reason):
+        join_changed(detected, tmp_path, part, kept, changes)
+    assert not list(tmp_path.glob("out*"))  # nor a partial file
 
 
 @pytest.mark.slow
