@@ -44,7 +44,7 @@ ALLOWED_ROOMS = {  # rooms of the core that a room may import, if not all lower 
     "core/loop": {"stages", "timeline", "types"},
     "core/analysis": {"session", "tables", "timeline", "types", "errors"},
     "core/terminal": {"analysis", "session", "tables", "timeline", "types", "errors"},
-    "core/engines": {"models", "types", "errors", "wings"},  # the last lists a folder
+    "core/engines": {"models", "types", "errors", "wings"},
     "core/types": set(),
     "core/errors": set(),
     "lab/analysis": {"analysis", "session", "timeline", "types", "errors"},
@@ -89,7 +89,7 @@ RANK = {
 
 @cache
 def nodes_of(file: Path, _: int) -> list[ast.Import | ast.ImportFrom | ast.ClassDef]:
-    """The imports and classes anywhere in a file. Read once for all tests of this module."""
+    """Return the imports and classes of a file, cached for all tests of this module."""
     tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
     kinds = ast.Import | ast.ImportFrom | ast.ClassDef
     return [node for node in ast.walk(tree) if isinstance(node, kinds)]
@@ -224,7 +224,7 @@ def test_circular_imports_are_found(tmp_path: Path) -> None:
 
 
 def test_class_names_of_the_core_are_unique() -> None:
-    """Only a base class may share it: the API's ``Detections`` extends that of types.py."""
+    """A class may have its base's name: the API's ``Detections`` extends that of types.py."""
     homes: dict[str, list[str]] = {}
     for file in PACKAGE.rglob("*.py"):
         for node in nodes_of(file, file.stat().st_mtime_ns):

@@ -53,8 +53,8 @@ class FakeActor:
         return SimpleCall(self, method)
 
     def do_hello(self, text: str) -> str:
-        if self.ray.dies_saying_hello:
-            self.dead = self.ray.dies_saying_hello
+        if self.ray.dies_in_hello:
+            self.dead = self.ray.dies_in_hello
         assert self.node is not None
         hello = codec.from_json(text, Hello, ORIGIN)
         welcome = Welcome(
@@ -154,11 +154,11 @@ class FakeRay:
         self.facts: LoadedFacts = FACTS
         self.welcome: Callable[[Welcome], Welcome] = lambda welcome: welcome
         self.dies_loading = False
-        self.dies_saying_hello = ""  # the reason
+        self.dies_in_hello = ""  # the reason
         self.refuses: Exception | None = None
         self.actors: dict[int, FakeActor] = {}
         self.loads: list[Load] = []
-        self.placed: list[dict[str, Any]] = []  # options
+        self.placed: list[dict[str, Any]] = []  # options of all actors so far
         self.closed: list[int] = []
         self.silent = 0.0
         self.full = False

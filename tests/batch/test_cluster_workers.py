@@ -221,7 +221,7 @@ def test_place_is_given_up_after_failed_loads(out):
 
 def test_place_is_given_up_if_workers_run_out_of_memory_at_start(out):
     job = ClusterJob(out, node("a")).begin()
-    job.ray.dies_saying_hello = NO_MEMORY
+    job.ray.dies_in_hello = NO_MEMORY
     job.submit("crash")
     job.ray.actors[0].dead = NO_MEMORY
     failed, gone = job.next(2)
@@ -246,7 +246,7 @@ def test_restart_waits_for_memory_to_be_released(out):
 
 def test_idle_worker_may_lose_its_node_any_number_of_times(out):
     job = ClusterJob(out, node("a")).begin()
-    job.ray.dies_saying_hello = "its node has died"
+    job.ray.dies_in_hello = "its node has died"
     job.ray.actors[0].dead = "its node has died"
     job.wait_until(lambda: len(job.ray.placed) > 9)
     assert job.pool.is_alive()
@@ -358,7 +358,7 @@ def test_each_worker_gets_a_gpu_unless_the_device_is_cpu(out):
 
 def test_node_without_detect_video_fails_once_with_the_reason(out):
     job = ClusterJob(out, node("a"))
-    job.ray.dies_saying_hello = "No module named 'detector.batch.cluster'"
+    job.ray.dies_in_hello = "No module named 'detector.batch.cluster'"
     job.load()
     (gone,) = job.next()
     assert gone.error.endswith(NOT_INSTALLED)
