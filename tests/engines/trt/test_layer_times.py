@@ -19,7 +19,7 @@ from detector.lab.profile import layers as layers_pass
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import pictures
 from tests.engines.trt.opening import opened
-from tests.fakes.plans import as_elsewhere, plan_of
+from tests.fakes.plans import as_exported, plan_of
 from tests.known_answers import plus_one
 from tests.networks import open_network
 
@@ -109,7 +109,7 @@ def test_a_plan_from_elsewhere(eleven, tmp_path, verbosity, said):
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     network = open_network("street", size=(64, 96))
     file = tmp_path / "x.engine"
-    file.write_bytes(plan_of(eleven, as_elsewhere(network), verbosity=verbosity))
+    file.write_bytes(plan_of(eleven, as_exported(network), verbosity=verbosity))
     plan = open_network(str(file))
     told = times_of(plan)
     first = next(node.name for node in network.graph.graph.node if node.op_type == "Conv")
@@ -204,7 +204,7 @@ def test_the_pass_on_a_plan_from_elsewhere(eleven, tmp_path, monkeypatch):
     """Without a graph MACs are unknown: we report times and names, and note what is missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
-    (tmp_path / "x.engine").write_bytes(plan_of(eleven, as_elsewhere(open_network("street"))))
+    (tmp_path / "x.engine").write_bytes(plan_of(eleven, as_exported(open_network("street"))))
     layers = profiled("--run-dir", "run", "--model", "x.engine")["layers"]
     assert layers["macs"] is None
     assert {row["macs"] for row in layers["rows"]} == {0}
