@@ -1,4 +1,4 @@
-"""Checkpoints in the format of torch.save, made without torch: good ones and malicious ones."""
+"""Make valid and malicious checkpoints in the format of torch.save, without torch."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def saved(path: Path, content: Any, byte_order: str = "<", **more: bytes) -> Pat
 
 
 def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> Any:
-    """An instance of an nn.Module of that full class name; arrays among ``values`` are its
+    """Return an instance of an nn.Module of that full class name; arrays among ``values`` are its
     parameters or buffers.
     """
     home, _, kind = name.rpartition(".")
@@ -148,7 +148,7 @@ def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> 
 
 
 def whole_model(tensors: Mapping[str, Any], description: Any, **more: Any) -> Any:
-    """A pickled network of one ``Conv`` and one ``Detect``, as YOLOv5 saves its own."""
+    """Return a network of one ``Conv`` and one ``Detect``, as YOLOv5 saves it."""
     layers = "torch.nn.modules"
     conv = {"conv": module(f"{layers}.conv.Conv2d", weight=tensors["model.0.conv.weight"])}
     norm = {name.rsplit(".", 1)[1]: array for name, array in tensors.items() if ".bn." in name}
@@ -162,7 +162,7 @@ def whole_model(tensors: Mapping[str, Any], description: Any, **more: Any) -> An
 
 
 def random_checkpoint(path: Path) -> Path:
-    """A state dict of the packaged network that ``path`` is named after, with random numbers."""
+    """Write a state dict with random weights of the packaged network named like ``path``."""
     description, _ = read_description(catalogue.folder() / "yolo" / f"{path.stem}.yaml")
     return saved(path, random_tensors(Design(description).architecture(2048, 2048)))
 

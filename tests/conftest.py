@@ -32,26 +32,26 @@ for name in ("COLUMNS", "LINES"):
 pytest_plugins = ["tests.cpu_times"]
 
 CHECKOUT = Path(__file__).parents[1]
-# Last: the parts of programs have names of their own.
+# At the end of the path, so that programs' modules shadow no others.
 sys.path += [str(CHECKOUT / "scripts"), str(CHECKOUT / "training")]
-# Runs of the default model would take seconds at first, and another engine on another machine. The
-# tests of the timing itself turn it on.
+# Self-timing takes seconds, and its choice of engine depends on the machine. Its own tests turn it
+# on.
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
-# Tests convert models with openvino's own converter, which would send an event of each conversion,
-# from a fork of this process. Python has None in place of what cannot be imported.
+# OpenVINO's converter would send telemetry for each conversion, from a fork of this process. None
+# makes the import fail.
 sys.modules["openvino_telemetry"] = None
 
 
 PARTS = 5  # processes of scripts/test
-# From elsewhere: a test that starts one skips where it is not installed.
+# Tests that start one of these are skipped if it is not installed.
 PROGRAMS = ("ffmpeg", "ffprobe", "gcc", "git", "openssl", "node", "systemd-analyze", "zsh", "fish")
-REASONS = 8  # of skips, in the last lines
+REASONS = 8  # reasons for skips to print at the end
 # The scheduler at the start of the tests.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
 
 
 def load_program(path: str) -> ModuleType:
-    """A program of scripts/ or training/ as a module: their names have no ending."""
+    """Load a program of scripts/ or training/, whose name has no suffix, as a module."""
     loader = SourceFileLoader(Path(path).name, str(CHECKOUT / path))
     module = ModuleType(loader.name)
     sys.modules[loader.name] = module  # its dataclasses look their module up
@@ -70,10 +70,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A browser takes seconds to start, which count for the first test that needs it."""
+    """Deselect nightly tests, and mark those that start a browser, which takes seconds, as slow."""
     if not config.getoption("--nightly"):
-        late = [item for item in items if item.get_closest_marker("nightly")]
-        config.hook.pytest_deselected(items=late)
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
@@ -82,17 +82,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deal(items: list[pytest.Item]) -> None:
-    """Order files so that no xdist process is left alone with long tests at the end: each begins
-    with a part of the list, and takes from the ends of the others' parts."""
+    """Order files so that no xdist process runs long tests alone at the end: each process starts
+    with one part of the list, and later takes from the ends of the others' parts."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
     long = [any(one.get_closest_marker("slow") for one in tests) for tests in files.values()]
     parts: list[list[list[pytest.Item]]] = [[] for _ in range(PARTS)]
-    for wanted in (True, False):
-        some = [tests for tests, found in zip(files.values(), long, strict=True) if found == wanted]
+    for is_slow in (True, False):
+        selected = [
+            tests for tests, found in zip(files.values(), long, strict=True) if found == is_slow
+        ]
         for part, dealt in enumerate(parts):
-            dealt += some[part::PARTS]
+            dealt += selected[part::PARTS]
     items[:] = [item for part in parts for tests in part for item in tests]
 
 
@@ -104,7 +106,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def own_secrets() -> Iterator[None]:
-    """What one test registers as a secret ("/etc/passwd") is not hidden in the next."""
+    """Forget the secrets that a test registers ("/etc/passwd"), so that the next shows them."""
     before = secrets._secrets, secrets._pattern
     secrets._secrets, secrets._pattern = set(), None
     yield
@@ -116,8 +118,8 @@ def own_environment() -> Iterator[None]:
     """Undo what imports change: ray and mlflow set variables, after which a fork differs from a new
     interpreter, and torch can turn off a thread's subnormal numbers, after which other tests fail.
 
-    Keep the variables that our import of cv2 sets: without them cv2's log counts as wanted by the
-    user, and we cannot detect damage from it."""
+    Keep the variables that our import of cv2 sets: without them, cv2's log counts as requested by
+    the user, and we cannot detect damage from it."""
     before = dict(os.environ)
     yield
     set_once = {"OPENCV_FFMPEG_LOGLEVEL", "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"}
@@ -137,7 +139,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mount a disk of so many kilobytes, which fills up."""
+    """Return a function that mounts a disk of the given kilobytes."""
     mounted: list[Path] = []
 
     def make(kilobytes: int) -> Path:
@@ -156,7 +158,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real weights, photos and clips beside the checkout; absent at a user's."""
+    """The folder of real weights, photos and clips next to the checkout; users do not have it."""
     folder = Path(os.environ.get("DETECT_VIDEO_SHARED", CHECKOUT.parent / "shared"))
     if not (folder / "data" / "weights").is_dir():
         pytest.skip("need the shared test data (DETECT_VIDEO_SHARED names its folder)")
@@ -164,9 +166,9 @@ def shared() -> Path:
 
 
 def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Where everything is installed (DETECT_VIDEO_NO_SKIP=1, as CI sets it), a skip is a failure.
+    """With DETECT_VIDEO_NO_SKIP=1 (as in CI, where everything is installed), fail skipped tests.
 
-    Reasons that begin with "machine:" (an absent GPU, mounting that is not allowed) are exempt.
+    Reasons that begin with "machine:" (no GPU, no right to mount) are exempt.
     """
     if (
         not report.skipped
@@ -200,22 +202,22 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         reason = re.sub(r"^engine \w+: ", "", reason)
         reasons[re.split(r"[;:(]", reason)[0].strip()] += 1
     if reasons:
-        told = [f"{count} {reason}" for reason, count in reasons.most_common(REASONS)]
+        shown = [f"{count} {reason}" for reason, count in reasons.most_common(REASONS)]
         others = reasons.total() - sum(count for _, count in reasons.most_common(REASONS))
-        told += [f"{others} for other reasons (-rs lists all)"] if others else []
-        terminalreporter.write_line(f"{reasons.total()} tests were skipped: {'; '.join(told)}")
+        shown += [f"{others} for other reasons (-rs lists all)"] if others else []
+        terminalreporter.write_line(f"{reasons.total()} tests were skipped: {'; '.join(shown)}")
 
 
 def pytest_sessionfinish() -> None:
-    """What a process of xdist ran is kept for scripts/branches: it may be killed before its end."""
+    """Save coverage for scripts/branches now, since an xdist process may be killed at its end."""
     coverage = sys.modules.get("coverage")
     if coverage is not None and (running := coverage.Coverage.current()) is not None:
         running.save()
 
 
 def pytest_runtest_setup() -> None:
-    """Tests that encode AV1 clips themselves: opened by root, SVT-AV1 makes the process a real-time
-    one of the highest priority, and whatever it starts. Two of them stop a machine of two cores.
+    """Reset the scheduler: run by root, SVT-AV1 gives the process and its children real-time
+    priority, and two of them would block a machine with two cores.
     """
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != ORDINARY:
         for thread in os.listdir("/proc/self/task"):

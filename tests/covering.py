@@ -1,6 +1,6 @@
-"""Covering arrays: few rows of a product of parameters, in which any two values still meet.
+"""Covering arrays: few rows of a product of parameters that contain every pair of values.
 
-A fault mostly needs one value, or two that meet, so these rows find it like the whole product.
+Most faults depend on one value or on a pair, so these rows find them like the whole product.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ Row = tuple[int, ...]
 
 
 def covering(*lists: Iterable[Any], together: int = 2) -> list[tuple[Any, ...]]:
-    """Return rows of the product of ``lists`` in which values of any ``together`` lists meet.
+    """Return rows of the product of ``lists`` that contain every combination of the values of any
+    ``together`` lists.
 
-    Greedy: each row is the one with the most meetings that are still missing.
+    Greedy: each row is the one with the most combinations that are still missing.
     """
-    given = [list(one) for one in lists]
-    rows = [*itertools.product(*(range(len(one)) for one in given))]
-    meetings = {row: set(itertools.combinations(enumerate(row), together)) for row in rows}
-    missing = set().union(*meetings.values())
+    values = [list(value_list) for value_list in lists]
+    rows = [*itertools.product(*(range(len(value_list)) for value_list in values))]
+    combinations = {row: set(itertools.combinations(enumerate(row), together)) for row in rows}
+    missing = set().union(*combinations.values())
     chosen: list[Row] = []
     while missing:
-        best = max(rows, key=lambda row: len(missing & meetings[row]))
-        missing -= meetings[best]
+        best = max(rows, key=lambda row: len(missing & combinations[row]))
+        missing -= combinations[best]
         chosen.append(best)
-    return [tuple(one[at] for one, at in zip(given, row, strict=True)) for row in chosen]
+    return [
+        tuple(value_list[at] for value_list, at in zip(values, row, strict=True)) for row in chosen
+    ]

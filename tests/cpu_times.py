@@ -1,8 +1,8 @@
 """A pytest plugin: the CPU seconds of every test, and which unmarked tests are not fast.
 
-CPU seconds, not wall seconds, so that a busy machine does not make a test look slow. The seconds of
-processes that a test started and waited for are included. Nothing is asserted about time: the lists
-say which test should be made cheaper or marked ``slow``.
+We count CPU seconds, so that a busy machine does not make a test look slow. Those of processes that
+a test started and waited for are included. No test fails because of its time: the lists show which
+tests should be made cheaper or marked ``slow``.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     rows = []
     for reports in terminalreporter.stats.values():
         for report in reports:
-            found = dict(getattr(report, "user_properties", ()))
-            if getattr(report, "when", "") == "teardown" and KEY in found:
-                rows.append((*found[KEY], report.nodeid))
+            properties = dict(getattr(report, "user_properties", ()))
+            if getattr(report, "when", "") == "teardown" and KEY in properties:
+                rows.append((*properties[KEY], report.nodeid))
     rows.sort(key=lambda row: -row[0])
     unmarked = [row for row in rows if not row[1]]
     if config.option.markexpr == "not slow":

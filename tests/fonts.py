@@ -1,5 +1,5 @@
-"""A font file whose letters are bars of known width: what is drawn can be read from it. And whether
-libass is here, which draws what we draw."""
+"""Make fonts whose letters are bars of known width, so that tests can recognize drawn text; and
+require libass."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _bar(width: int) -> bytes:
 
 
 def _cmap(codes: list[int]) -> bytes:
-    """Format 12: one group a letter."""
+    """Return a character map in format 12, with one group per letter."""
     groups = b"".join(struct.pack(">III", code, code, i) for i, code in enumerate(codes, 1))
     return (
         struct.pack(">HHHHI", 0, 1, 3, 10, 12)
@@ -70,7 +70,7 @@ def _cmap(codes: list[int]) -> bytes:
 
 @contextmanager
 def opencv_4() -> Iterator[None]:
-    """OpenCV's own text has ASCII only, as in version 4."""
+    """Simulate OpenCV 4, whose own text supports only ASCII."""
     caches = (labels.drawable, labels._opencv_can_write)
     try:
         with patch.object(labels, "MANY_SCRIPTS", False):

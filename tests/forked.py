@@ -1,13 +1,12 @@
 """Run the command in a fork of a server that has already done the imports.
 
-A short run spends most of its time on imports. The server (``python -m tests.forked``, one for each
+A short run spends most of its time on imports. The server (``python -m tests.forked``, one per
 process of pytest) does them once and starts no thread. Every command line then runs in a fork of
-it, as ``python -m detector`` does: a process with its own exit status, streams, folder,
-environment, signals and memory, in which only imports have happened and the packaged YAML was
-parsed.
+it, like ``python -m detector``: a process with its own exit status, streams, folder, environment,
+signals and memory, which has only imported modules and parsed the packaged YAML before.
 
-Such a process cannot test imports: which modules a command loads, and what they read from the
-environment while they load. ``tests/cli/command.py`` starts a new interpreter for these.
+A fork cannot test imports: which modules a command loads, and what they read from the environment
+while they load. ``tests/cli/command.py`` starts a new interpreter for these.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from typing import Any, NoReturn
 
 CHECKOUT = Path(__file__).parents[1]
 LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console", "nvtx")
-# Not onnxruntime: it starts a thread. torch has a server of its own, since a run on another engine
+# Without onnxruntime, which starts a thread. torch has its own server, since runs on other engines
 # must not find it imported.
 TORCH = "torch"
 NEED_TORCH = "detector.core.engines.torch."
 LENGTH = struct.Struct("!Q")
-MEASURED = "COVERAGE_PROCESS_START"  # each fork notes what it runs, for scripts/branches
+MEASURED = "COVERAGE_PROCESS_START"  # each fork then measures its coverage, for scripts/branches
 AT_START = dict(os.environ)
-# What a fork finds in its own environment, because we and the libraries read it when it is needed.
-# A difference in any other variable requires a new interpreter. PYTHONPATH: see ``become``.
+# Variables that are only read when needed, so that a fork may have other values. A difference in
+# any other variable requires a new interpreter. PYTHONPATH: see ``become``.
 READ_LATE = re.compile(
     "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_(?!DISABLE).*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
     "|KINETO_LOG_LEVEL"  # set by a pass
@@ -55,11 +54,11 @@ READ_LATE = re.compile(
 )
 
 
-# ---- the test's end
+# ---- in the test's process
 
 
 def suits(environment: Mapping[str, str]) -> bool:
-    """True where a fork is as good as a new interpreter with this environment."""
+    """Return whether a fork is equivalent to a new interpreter with this environment."""
     by_imports = LIGHT_SERVER.set_by_imports()
     return all(
         READ_LATE.fullmatch(name)
@@ -70,7 +69,7 @@ def suits(environment: Mapping[str, str]) -> bool:
 
 class Server:
     def __init__(self, libraries: tuple[str, ...]) -> None:
-        self.cpu_s = 0.0  # of all command lines that have ended
+        self.cpu_s = 0.0  # CPU time of all command lines that have ended
         self._libraries = libraries
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -78,7 +77,7 @@ class Server:
         self._set_by_imports: dict[str, str] = {}
 
     def set_by_imports(self) -> dict[str, str]:
-        """Variables that importing ``detector`` and its libraries sets, here as there."""
+        """Return the variables that are set by importing ``detector`` and its libraries."""
         self._ensure_running()
         return self._set_by_imports
 
@@ -112,9 +111,9 @@ class Server:
         )
         atexit.register(self._process.communicate)
         assert self._process.stdout is not None
-        said = self._process.stdout.readline()
-        assert said, "the server of forks did not start: its message stands above"
-        self._set_by_imports = json.loads(said)
+        line = self._process.stdout.readline()
+        assert line, "the server of forks did not start: its message stands above"
+        self._set_by_imports = json.loads(line)
 
 
 class Fork:
@@ -179,12 +178,12 @@ class Fork:
         return out.text(), err.text()
 
     def _line(self) -> str:
-        said = b""
-        while not said.endswith(b"\n"):
+        line = b""
+        while not line.endswith(b"\n"):
             more = self._connection.recv(1)
             assert more, "the server of forks is gone"
-            said += more
-        return said.decode()
+            line += more
+        return line.decode()
 
 
 class _Reader(threading.Thread):
@@ -225,13 +224,13 @@ def cpu_seconds() -> float:
     return LIGHT_SERVER.cpu_s + TORCH_SERVER.cpu_s
 
 
-# ---- the server's end
+# ---- in the server
 
 
 def serve(path: str) -> dict[str, Any]:
     """Serve until stdin is closed. In every fork, return the request that it must run."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is pytest's
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # or no wake-up comes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for pytest
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # needed for set_wakeup_fd
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     signal.set_wakeup_fd(waker.fileno())
@@ -303,14 +302,14 @@ def fork() -> int:
 
 
 def _take(streams: list[int]) -> None:
-    given = streams[2] if len(streams) > 2 else os.open(os.devnull, os.O_RDONLY)
-    for number, descriptor in enumerate((given, *streams[:2])):
+    stdin = streams[2] if len(streams) > 2 else os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((stdin, *streams[:2])):
         os.dup2(descriptor, number)
         os.close(descriptor)
 
 
 def become(request: dict[str, Any]) -> None:
-    """Make this fork what a new interpreter would be, and run the command in it."""
+    """Make this fork equivalent to a new interpreter, and run the command in it."""
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -356,7 +355,7 @@ def main(path: str, libraries: list[str]) -> None:
     assert (TORCH in sys.modules) == (TORCH in libraries)
     parse_packaged()
     gc.collect()
-    gc.freeze()  # what is here stays, and its pages are shared
+    gc.freeze()  # keeps the pages of these objects shared between forks
     # OpenBLAS starts its threads on import, ends them before a fork, and starts them again when
     # they are needed. Any other library's threads would be missing in a fork that waits.
     if fork() == 0:
@@ -374,7 +373,7 @@ def main(path: str, libraries: list[str]) -> None:
 
 
 def parse_packaged() -> None:
-    """Most of a short command's own seconds: every one parses the default configuration."""
+    """Parse the packaged YAML in advance, which takes most of a short command's time."""
     from detector.core.errors.yaml_parsing import parse_yaml
     from detector.core.models.catalogue import folder
 
@@ -383,18 +382,18 @@ def parse_packaged() -> None:
 
 
 def leave(code: int, libraries: list[str]) -> None:
-    """End this fork as an interpreter ends, but without taking every module apart.
+    """End this fork like an interpreter, but without destroying every module.
 
-    That alone is most of the time of a short command: it writes to each object that was imported
-    before the fork, so that the system copies its page first. Everything the command itself made
-    ends: threads are joined, exit functions run, cycles are collected, streams are flushed, and the
-    libraries' own destructors run (except torch's, which cost as much again). Tests that start a
-    new interpreter cover the full exit of each command and each engine.
+    That would take most of the time of a short command: it writes to each object that was imported
+    before the fork, so that the system first copies its page. All else is done: threads are joined,
+    exit functions run, cycles are collected, streams are flushed, and the libraries' destructors
+    run (except torch's, which take as long again). Tests that start a new interpreter cover the
+    full exit of each command and each engine.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     gc.collect()
-    sys.stdout.flush()  # one that fails raises, and the interpreter says what it says of it
+    sys.stdout.flush()  # if it fails, the interpreter prints its usual message
     sys.stderr.flush()
     if TORCH in libraries:
         os._exit(code & 0xFF)

@@ -1,6 +1,4 @@
-"""Tiny networks whose answers a test can write down, and plain code that the fast one is compared
-with.
-"""
+"""Tiny networks with outputs known by hand, and plain reference implementations of layers."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from tests.networks import need_engine
 
 
 def plus_one(batch: int = 1, height: int = 2, width: int = 3) -> Network:
-    """Two outputs: x + 1 as [batch, 3, height, width], and the sum of x over each plane as [batch,
-    3, 1, 1].
+    """Return a network of two outputs: x + 1 as [batch, 3, height, width], and the sum of x over
+    each plane as [batch, 3, 1, 1].
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -102,7 +100,7 @@ def plain_conv(
 
 
 def darknet_maxpool(x: NDArray, kernel: int, stride: int, padding: int) -> NDArray:
-    """As darknet's forward_maxpool_layer: x [c, h, w]; what lies outside the picture never wins."""
+    """Pool x [c, h, w] like darknet's forward_maxpool_layer, which ignores padding."""
     channels, height, width = x.shape
     out_height, out_width = ((side + padding - kernel) // stride + 1 for side in (height, width))
     out = np.full((channels, out_height, out_width), -np.inf)

@@ -1,4 +1,4 @@
-"""What a call takes of memory, as Python's tracer counts it: numpy's arrays are in it."""
+"""The memory that a call allocates, by tracemalloc, which includes numpy's arrays."""
 
 import statistics
 import tracemalloc
@@ -9,9 +9,9 @@ from typing import Any
 def bytes_of(call: Callable[[], Any], times: int = 3) -> tuple[int, int]:
     """Return the bytes that the call's result holds and the peak during the call, as medians.
 
-    The tracer counts every thread of the process. A process of xdist has one that receives a
-    thousand tests at once now and then: 50 to 390 KB during one call (measured with 400 calls of 20
-    ms while another process stole 600 tests), none during the others.
+    The tracer counts all threads. A process of xdist has one that occasionally receives a thousand
+    tests at once, which adds 50 to 390 KB to a call (measured with 400 calls of 20 ms while another
+    process took 600 tests); the medians exclude it.
     """
     held, peaks = [], []
     tracemalloc.start()

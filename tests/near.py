@@ -3,8 +3,8 @@
     python -m tests.near --changed REVISION
     python -m tests.near --wing lab
 
-Tests see a change if they import the changed code or belong to its room. This choice is for quick
-checks during work: code further up may break too, and the full run covers that.
+Tests see a change if they import the changed code or belong to its room. This is for quick checks
+during work; only the full run covers code that depends on the change indirectly.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 WINGS = ("lab", "live", "batch", "tracks")
-# They look at all of the source, or at all pages.
-OF_THE_HOUSE = tuple(
+# Tests of all source files, and of all pages.
+HOUSE_TESTS = tuple(
     TESTS / f"test_{name}.py" for name in ("house", "wings", "sizes", "architecture")
 )
-OF_PAGES = (TESTS / "cli/test_docs.py",)
+PAGE_TESTS = (TESTS / "cli/test_docs.py",)
 CONFORMANCE = ("sinks", "engines", "sources", "stages", "models")
-# Beginning of a name in the checkout -> tests that see it.
+# Prefix of a path in the checkout -> tests that see it.
 OTHERS = {
     "cfg/": ("config", "models", "lab/datasets"),
     "setup.py": ("test_constraints.py", "test_bounds_check.py"),
@@ -47,18 +47,18 @@ def module_of(file: Path) -> str:
 
 @cache
 def names_in(file: Path) -> frozenset[str]:
-    """Modules and names that a file imports, and texts that may name some: of
-    ``monkeypatch.setattr("detector.core.X.name", ...)``, or of a script."""
-    found = set()
+    """Return the modules and names that a file imports, and its strings, which may name some, as in
+    ``monkeypatch.setattr("detector.core.X.name", ...)``."""
+    names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.add(node.value)
-    return frozenset(found)
+            names.add(node.value)
+    return frozenset(names)
 
 
 def importing(file: Path) -> list[Path]:
@@ -87,32 +87,32 @@ def of_wing(wing: str) -> list[Path]:
     if wing == "core":
         elsewhere = [TESTS / one for one in WINGS]
         return [one for one in all_tests() if not any(wing in one.parents for wing in elsewhere)]
-    return [*OF_THE_HOUSE, *(one for one in all_tests() if TESTS / wing in one.parents)]
+    return [*HOUSE_TESTS, *(one for one in all_tests() if TESTS / wing in one.parents)]
 
 
 def of_change(names: Iterable[str]) -> list[Path]:
-    found: list[Path] = [*OF_THE_HOUSE]
+    files: list[Path] = [*HOUSE_TESTS]
     for name in names:
         file = ROOT / name
         if name.startswith("detector/") and name.endswith(".py"):
-            found += near_to(file) if file.exists() else []
+            files += near_to(file) if file.exists() else []
         elif name.startswith("tests/") and name.endswith(".py") and file.exists():
-            found += [file] if file.name.startswith("test_") else importing(file)
+            files += [file] if file.name.startswith("test_") else importing(file)
         elif name.endswith(".md"):
-            found += OF_PAGES
+            files += PAGE_TESTS
         else:
-            found += _other(name)
-    return list(dict.fromkeys(one for one in found if one.exists()))
+            files += _other(name)
+    return list(dict.fromkeys(one for one in files if one.exists()))
 
 
 def _other(name: str) -> list[Path]:
-    found = []
+    files = []
     for begin, places in OTHERS.items():
         if name.startswith(begin):
             for place in map(TESTS.joinpath, places):
-                found += [one for one in all_tests() if one == place or place in one.parents]
+                files += [one for one in all_tests() if one == place or place in one.parents]
     stem = Path(name).name
-    return [*found, *(one for one in all_tests() if any(stem in text for text in names_in(one)))]
+    return [*files, *(one for one in all_tests() if any(stem in text for text in names_in(one)))]
 
 
 def changed_since(revision: str) -> list[str]:
@@ -126,12 +126,12 @@ def changed_since(revision: str) -> list[str]:
 def main(words: list[str]) -> None:
     match words:
         case ["--wing", wing] if wing in (*WINGS, "core"):
-            found = of_wing(wing)
+            files = of_wing(wing)
         case ["--changed", revision]:
-            found = of_change(changed_since(revision))
+            files = of_change(changed_since(revision))
         case _:
             sys.exit(f"tests.near: {' '.join(words)}: give --changed REVISION or --wing NAME")
-    print(*(one.relative_to(ROOT) for one in found), sep="\n")
+    print(*(one.relative_to(ROOT) for one in files), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Networks for the tests: the model and its options, as a user types them."""
+"""Open networks in tests by the model and options that a user types."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from detector.core.models.base import ModelRequest, Network
 from detector.core.models.graph.build import infer_shapes
 
 
-def open_network(model: str, **said: Any) -> Network:
+def open_network(model: str, **options: Any) -> Network:
     for name in ("weights", "names", "cfg"):
-        if said.get(name) is not None:
-            said[name] = Path(said[name])
-    said["class_names"] = tuple(said.get("class_names", ()))
-    request = ModelRequest(model, **said)
+        if options.get(name) is not None:
+            options[name] = Path(options[name])
+    options["class_names"] = tuple(options.get("class_names", ()))
+    request = ModelRequest(model, **options)
     return models.open_network(request, engines.front_ends())
 
 
@@ -36,7 +36,7 @@ def need_engine(name: str, *, allow_module_level: bool = False) -> None:
 
 
 def cfg_text(*sections: str) -> str:
-    """A darknet cfg of sections such as ``"yolo mask=0,1 classes=2"``."""
+    """Return a darknet cfg of sections such as ``"yolo mask=0,1 classes=2"``."""
     lines = []
     for section in sections:
         name, *keys = section.split()

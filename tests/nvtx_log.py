@@ -1,4 +1,4 @@
-"""The test's own NVTX tool: builds nvtx_probe.c, and reads what it wrote."""
+"""Our own NVTX tool: build nvtx_probe.c, and read its log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Range:
     thread: int
     domain: str
     name: str
-    category: str | None  # its name where the program gave one, else its number
+    category: str | None  # its name if the program named it, else its number
     payload: int | float | None
     start_ns: int
     end_ns: int
@@ -30,19 +30,19 @@ def build_probe(folder: Path) -> Path:
 
 
 def probe_env(library: Path, log: Path) -> dict[str, str]:
-    """What to add to a program's environment so that its ranges land in ``log``."""
+    """Return the environment variables that make a program write its ranges to ``log``."""
     return {"NVTX_INJECTION64_PATH": str(library), "NVTX_PROBE_LOG": str(log)}
 
 
 def read_log(log: Path, domain: str = "detect-video") -> list[Range]:
     """Return every range of a domain, in the order of their ends.
 
-    Raises AssertionError if a range was left open, or a pop had no push, on its own thread: since a
-    thread's pops close its pushes last first, what passes here is nested.
+    Raises AssertionError if a thread left a range open or has a pop without a push. As pops close
+    the last push of their thread, all ranges are then properly nested.
     """
     categories: dict[tuple[int, str], str] = {}
     stacks: dict[tuple[int, int], list[tuple[int, str, str, str]]] = defaultdict(list)
-    found = []
+    ranges = []
     for line in log.read_text().splitlines():
         event, t, pid, tid, of, name, category, payload = line.split("\t")
         if of != domain:
@@ -56,10 +56,10 @@ def read_log(log: Path, domain: str = "detect-video") -> list[Range]:
             assert stacks[owner], f"thread {tid} closed a range that it had not opened, at {t} ns"
             start, name, category, payload = stacks[owner].pop()
             label = categories.get((int(pid), category), category) if category != "0" else None
-            found.append(Range(*owner, of, name, label, _number(payload), start, int(t)))
+            ranges.append(Range(*owner, of, name, label, _number(payload), start, int(t)))
     left = {tid: [name for _, name, _, _ in stack] for (_, tid), stack in stacks.items() if stack}
     assert not left, f"ranges left open, by thread: {left}"
-    return found
+    return ranges
 
 
 def _number(payload: str) -> int | float | None:

@@ -1,4 +1,4 @@
-"""Engines that only tests have; sitecustomize puts them on the path of a command's processes."""
+"""Engines for tests only; a sitecustomize makes them available to a command's processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detector.core.engines.null import NullEngine, NullRequest
 from detector.core.errors import EngineError
 """
 
-# Dies where a driver would: in its first infer.
+# Dies in its first infer, like a broken driver.
 CRASHING = """
 class CrashingRequest(NullRequest):
     def infer(self, n):
@@ -31,7 +31,7 @@ class CrashingEngine(NullEngine):
         self.requests = [CrashingRequest(network) for _ in self.requests]
 """
 
-# Runs a file that is built beforehand; every build leaves a line in $FORGE_LOG.
+# Runs a file that it builds first; each build adds a line to $FORGE_LOG.
 FORGING = """
 class Forge(ArtefactBuilder):
     suffix = ".forged"
@@ -66,7 +66,7 @@ class ForgingEngine(NullEngine):
         super().__init__(network, options)
 """
 
-# Runs as often as warm-up, a check and two rounds of six frames need it, and never again.
+# Fails after as many runs as warm-up, a check and two rounds of six frames need.
 FORGETFUL = """
 class ForgetfulRequest(NullRequest):
     left = 0
@@ -88,14 +88,14 @@ class ForgetfulEngine(NullEngine):
         ForgetfulRequest.left = len(self.requests) + 1 + 3 * 6
 """
 
-# Forgets as well, but dies of it.
+# Kills its process after as many runs.
 MORTAL = (
     FORGETFUL.replace("Forgetful", "Mortal")
     .replace("forgetful", "mortal")
     .replace('raise EngineError("engine mortal: lost its weights")', "os.kill(os.getpid(), 11)")
 )
 
-# Computes nothing, and says everything that an engine can say about itself without its library.
+# Computes nothing, and declares all that an engine can declare without its library.
 NEWCOMER = """
 class NewcomerEngine(NullEngine):
     name = "newcomer"
@@ -115,7 +115,7 @@ ENGINES = {
 
 
 def with_engines(folder: Path, *names: str) -> dict[str, str]:
-    """What to add to a command's environment, so that it and its children have these engines."""
+    """Return the environment variables that give a command and its children these engines."""
     place = folder / "outside"
     (place / "engines").mkdir(parents=True)
     for name in names:

@@ -1,4 +1,4 @@
-"""Processes of this machine, from /proc: their parents, and whether they live."""
+"""Processes of this machine, from /proc: their parents, state and command lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def facts_of(pid: int) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether it runs. A zombie, which stays in the list without an init, does not count."""
+    """Return whether it runs. A zombie does not count; without an init, it is never removed."""
     facts = facts_of(pid)
     return bool(facts) and facts[STATE] != "Z"
 

@@ -1,6 +1,7 @@
-"""Settings of property tests: the same examples each time, and none is too slow for a busy machine.
+"""Settings of property tests: always the same examples, and no time limits.
 
-hypothesis gives each example 200 ms, and ends a test whose examples are made slowly.
+By default, hypothesis fails if an example takes 200 ms or if generating examples is slow, which
+happens on a busy machine.
 """
 
 from __future__ import annotations

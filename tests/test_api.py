@@ -29,7 +29,7 @@ QUICK = {"engine": "ort", "size": "160x96"}
 PICTURE = np.zeros((48, 64, 3), np.uint8)
 
 
-def test_exported_names_are_few_sorted_and_there():
+def test_exported_names_are_few_sorted_and_defined():
     assert package.__all__ == sorted(package.__all__, key=str)
     assert len(package.__all__) <= 10
     for name in package.__all__:
@@ -38,7 +38,7 @@ def test_exported_names_are_few_sorted_and_there():
         _ = package.Detektor
 
 
-def test_tab_shows_the_public_names():
+def test_dir_lists_the_public_names():
     shown = [name for name in dir(package) if not name.startswith("_")]
     assert set(package.__all__) - {"__version__"} <= set(shown)
     assert not {"os", "TYPE_CHECKING"} & set(shown)
@@ -53,14 +53,14 @@ def test_tab_shows_the_public_names():
         ),
     ],
 )
-def test_importing_the_package_imports_nothing_heavy(modules, not_needed):
+def test_import_loads_no_heavy_library(modules, not_needed):
     code = f"import sys, {modules}; print(sorted({not_needed} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.slow
-def test_frames_are_the_callers_to_keep():
+def test_streamed_frames_are_not_overwritten():
     with Detector(**QUICK, frames=12, batch=2) as detector:
         kept = list(detector.stream(CLIP))
     assert [frame.index for frame, _ in kept] == list(range(12))
@@ -70,7 +70,7 @@ def test_frames_are_the_callers_to_keep():
 
 
 @pytest.mark.slow
-def test_a_call_equals_the_stream():
+def test_call_returns_the_same_as_the_stream():
     with Detector(**QUICK, frames=5) as detector:
         for frame, found in detector.stream(CLIP):
             again = detector(frame.image)  # in the middle of a stream
@@ -78,7 +78,7 @@ def test_a_call_equals_the_stream():
             assert again.scores.tolist() == found.scores.tolist()
 
 
-def test_each_picture_of_a_call_has_its_spans(monkeypatch):
+def test_call_records_spans_for_each_picture(monkeypatch):
     spans = []
     track = SimpleNamespace(span=lambda *span: spans.append(span) or nullcontext())
     timeline = SimpleNamespace(track=lambda name: nullcontext(track))
@@ -90,44 +90,53 @@ def test_each_picture_of_a_call_has_its_spans(monkeypatch):
 
 
 @pytest.mark.slow
-def test_process_writes_what_the_command_writes(tmp_path):
-    zones, seen, crossed = {"lines": {"gate": [[480, 0], [480, 540]]}}, [], []
+def test_process_writes_the_same_files_as_the_command(tmp_path):
+    zones, rows_seen, crossed = {"lines": {"gate": [[480, 0], [480, 540]]}}, [], []
     (tmp_path / "zones.yaml").write_text(json.dumps(zones))
-    given = ["--engine", "ort", "--size", "160x96", "--precision", "fp32", "--conf", "0.3"]
-    given += ["--frames", "60", "--save", "video,csv", "--zones", "zones.yaml", "-o", "their.mp4"]
-    assert detect_video(CLIP, *given, cwd=tmp_path).returncode == 0
+    arguments = ["--engine", "ort", "--size", "160x96", "--precision", "fp32", "--conf", "0.3"]
+    arguments += [
+        "--frames",
+        "60",
+        "--save",
+        "video,csv",
+        "--zones",
+        "zones.yaml",
+        "-o",
+        "their.mp4",
+    ]
+    assert detect_video(CLIP, *arguments, cwd=tmp_path).returncode == 0
 
     def look(frame, found):
-        seen.extend((frame.index, one.name) for one in found)
+        rows_seen.extend((frame.index, one.name) for one in found)
         crossed.extend(event for event in found.events if event.event == "crosses")
 
     with Detector(**QUICK, conf=0.3, zones=zones) as detector:
         out, runs = tmp_path / "our.mp4", tmp_path / "runs"
-        given = {"frames": 60, "save": ["video", "csv"], "run_dir": str(runs)}
-        summary = detector.process(CLIP, out, callback=look, **given)
+        arguments = {"frames": 60, "save": ["video", "csv"], "run_dir": str(runs)}
+        summary = detector.process(CLIP, out, callback=look, **arguments)
     for suffix in (".mp4", ".csv", ".events.csv", ".counts.csv"):
         ours, theirs = (tmp_path / f"{name}{suffix}" for name in ("our", "their"))
         assert ours.read_bytes() == theirs.read_bytes()
     rows = (tmp_path / "our.csv").read_text().splitlines()[1:]
-    assert len(seen) == len(rows) == summary.detections.total > 100
+    assert len(rows_seen) == len(rows) == summary.detections.total > 100
     [line] = summary.zones
     assert len(crossed) == sum(sum(one.values()) for one in line.counts.values()) > 0
 
 
-def test_what_process_cannot_do_is_refused(tmp_path):
+def test_process_refuses_cameras_own_trackers_and_unknown_suffixes(tmp_path):
     tracker = SimpleNamespace(update=lambda *_: [])
     with Detector(engine="null") as detector, Detector(engine="null", track=tracker) as followed:
-        for call, said in (
+        for call, message in (
             (lambda: detector.process("rtsp://10.0.0.5/x"), "a camera, but this needs a file"),
             (lambda: followed.process(CLIP), "built-in tracker"),
             (lambda: detector.process(CLIP, tmp_path / "out.xyz"), "cannot write .xyz"),
         ):
-            with pytest.raises(DetectVideoError, match=said):
+            with pytest.raises(DetectVideoError, match=message):
                 call()
 
 
 @pytest.mark.slow
-def test_leaving_a_stream_early_frees_everything():
+def test_stream_that_is_left_early_ends_its_threads():
     before = threading.active_count()
     with Detector(**QUICK, frames=40) as detector:
         for _ in detector.stream(CLIP):
@@ -136,15 +145,15 @@ def test_leaving_a_stream_early_frees_everything():
         assert len(list(detector.stream(CLIP))) == 40
 
 
-@pytest.mark.parametrize("end", [Detector.close, lambda one: one.__exit__(None, None, None)])
-def test_a_closed_detector_has_closed_every_input_shape_and_refuses_more(monkeypatch, end):
+@pytest.mark.parametrize("close", [Detector.close, lambda one: one.__exit__(None, None, None)])
+def test_close_closes_every_engine_and_refuses_further_calls(monkeypatch, close):
     closed, image = set(), np.zeros((90, 160, 3), np.uint8)
     monkeypatch.setattr(NullEngine, "close", lambda engine: closed.add(engine))
     detector = Detector(engine="null", size="160", rect=True)
     detector([image, image.transpose(1, 0, 2)])
-    end(detector)
-    end(detector)
-    assert len(closed) == 3  # the first one is square
+    close(detector)
+    close(detector)
+    assert len(closed) == 3  # one for each shape, and the first, square one
     for call in (lambda: detector(image), lambda: next(detector.stream("in.mp4"))):
         with pytest.raises(DetectVideoError, match="closed"):
             call()
@@ -156,13 +165,13 @@ def test_a_closed_detector_has_closed_every_input_shape_and_refuses_more(monkeyp
     ids=lambda source: type(source).__name__,
 )
 def test_stream_of_an_invalid_source_is_refused(source):
-    said = "/dev/video93" if type(source) is int else r"detector\(picture\)"  # a webcam
-    with Detector(engine="null") as detector, pytest.raises(DetectVideoError, match=said):
+    message = "/dev/video93" if type(source) is int else r"detector\(picture\)"  # a webcam
+    with Detector(engine="null") as detector, pytest.raises(DetectVideoError, match=message):
         next(detector.stream(source))
 
 
 @pytest.mark.parametrize(
-    ("options", "begins"),
+    ("options", "start"),
     [
         ({"conf": 3}, "conf: "),
         ({"max_det": 0}, "max_det: "),
@@ -176,14 +185,14 @@ def test_stream_of_an_invalid_source_is_refused(source):
     ],
     ids=str,
 )
-def test_messages_name_options_as_python_does(options, begins):
+def test_errors_name_options_as_keyword_arguments(options, start):
     with pytest.raises(DetectVideoError) as caught:
         Detector(**{"engine": "null", **options})
-    assert str(caught.value).startswith(begins)
+    assert str(caught.value).startswith(start)
     assert "--" not in str(caught.value)
 
 
-def test_messages_of_a_call_and_a_stream_do_too():
+def test_errors_of_calls_and_streams_contain_no_flags():
     with Detector(engine="null") as detector:
         for call in (detector, lambda image, **more: next(detector.stream("x.mp4", **more))):
             with pytest.raises(DetectVideoError) as caught:
@@ -192,7 +201,7 @@ def test_messages_of_a_call_and_a_stream_do_too():
 
 
 @pytest.mark.parametrize(
-    ("said", "python"),
+    ("message", "python"),
     [
         ("give --names FILE", "give names=FILE"),
         (
@@ -205,15 +214,15 @@ def test_messages_of_a_call_and_a_stream_do_too():
         ("x--size 3 and --output x.mp4 stay", "x--size 3 and --output x.mp4 stay"),
     ],
 )
-def test_the_words_of_the_command_in_python(said, python):
+def test_translate_replaces_flags_by_keyword_arguments(message, python):
     from detector.core.api import KEYWORDS
     from detector.core.api.words import translate
 
-    assert translate(said, KEYWORDS) == python
+    assert translate(message, KEYWORDS) == python
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ({"conf": "x"}, "conf=x: a confidence threshold must be a number"),
         ({"conf": float("nan")}, "conf=nan: "),
@@ -223,18 +232,18 @@ def test_the_words_of_the_command_in_python(said, python):
     ],
     ids=str,
 )
-def test_what_a_call_is_given_is_checked(given, said):
+def test_invalid_arguments_of_a_call_are_refused(arguments, message):
     with (
         Detector(engine="null") as detector,
-        pytest.raises(DetectVideoError, match=re.escape(said)),
+        pytest.raises(DetectVideoError, match=re.escape(message)),
     ):
-        detector(np.zeros((4, 4, 3), np.uint8), **given)
+        detector(np.zeros((4, 4, 3), np.uint8), **arguments)
 
 
 @pytest.mark.parametrize(
     "ids", [None, [1], [[1], [2]], [float("nan"), 1], [0.5, 1], ["a", "b"]], ids=str
 )
-def test_ids_of_a_parse_tracker_the_callers_are_checked(ids):
+def test_ids_of_a_tracker_of_the_caller_are_checked(ids):
     from detector.core.api import _TrackerStage
 
     found = Detections(np.zeros((2, 4), np.float32), np.ones(2, np.float32), np.zeros(2, np.int64))
@@ -246,7 +255,7 @@ def test_ids_of_a_parse_tracker_the_callers_are_checked(ids):
 
 
 @pytest.mark.parametrize(
-    ("given", "answer"),
+    ("arguments", "answer"),
     [
         ({"imgsz": 640}, "size=640"),
         ({"half": True}, "precision='fp16'"),
@@ -258,15 +267,15 @@ def test_ids_of_a_parse_tracker_the_callers_are_checked(ids):
     ],
     ids=str,
 )
-def test_names_from_elsewhere_are_answered(given, answer):
+def test_options_of_other_libraries_raise_with_our_name(arguments, answer):
     with pytest.raises(DetectVideoError) as caught:
-        Detector(engine="null", **given)
+        Detector(engine="null", **arguments)
     assert answer in str(caught.value)
     assert "--" not in str(caught.value)
 
 
 @pytest.mark.slow
-def test_threads_may_call_one_detector_while_it_streams():
+def test_threads_may_share_a_detector_that_streams():
     with Detector(engine="ort", frames=12) as detector:
         frames = [frame.image for frame, _ in detector.stream(CLIP)]
         alone = [detector(image) for image in frames]
@@ -279,8 +288,8 @@ def test_threads_may_call_one_detector_while_it_streams():
 
 @pytest.mark.parametrize("more", [[], [CLIP]], ids=["alone", "and a video"])
 @pytest.mark.parametrize("name", ["", "*.png", "0.png"], ids=["folder", "glob", "picture"])
-def test_of_two_streams_that_start_at_once_one_is_refused(name, more, tmp_path, monkeypatch):
-    """The second thread asks for its stream while the first one lists its sources."""
+def test_second_of_two_concurrent_streams_is_refused(name, more, tmp_path, monkeypatch):
+    """The second thread requests its stream while the first one lists its sources."""
     gather, lists, answered = api._gather, threading.Event(), threading.Event()
 
     def gathered(specs):
@@ -316,32 +325,37 @@ CALLS = {
 
 
 @pytest.mark.parametrize("entry", CALLS)
-def test_close_waits_for_an_inference_and_refuses_the_next_one(entry):
-    detector, begun, go, early = Detector(engine="null"), threading.Event(), threading.Event(), []
+def test_close_waits_for_the_current_inference_and_refuses_the_next(entry):
+    detector, begun, resume, closed_early = (
+        Detector(engine="null"),
+        threading.Event(),
+        threading.Event(),
+        [],
+    )
 
-    def held(n):
+    def blocking_infer(n):
         begun.set()
-        assert go.wait(PATIENCE_S)
+        assert resume.wait(PATIENCE_S)
         return []
 
     engine = detector._plan.loaded.engine
-    engine.close = lambda: early.append(not go.is_set())
+    engine.close = lambda: closed_early.append(not resume.is_set())
     for request in engine.requests:
-        request.infer = held
+        request.infer = blocking_infer
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(CALLS[entry], detector)
         assert begun.wait(PATIENCE_S)
         closing = pool.submit(detector.close)
         wait_for(detector._closed.is_set)
-        go.set()
+        resume.set()
         closing.result(PATIENCE_S)
-    assert early == [False]
-    if entry != "picture":  # which has nothing left to infer
+    assert closed_early == [False]
+    if entry != "picture":  # it needs no second inference
         assert "closed" in str(running.exception())
 
 
-def test_a_thread_may_close_during_its_own_inference():
-    """Close during inference, like a signal handler."""
+def test_close_during_an_inference_of_the_same_thread_returns():
+    """A signal handler may do this."""
     detector = Detector(engine="null")
     detector._plan.loaded.engine.requests[-1].infer = lambda n: detector.close()
     with pytest.raises(TypeError):  # it has no results
@@ -359,7 +373,7 @@ began = threading.Event()
 def follow():
     for _ in it:
         began.set()
-    print("the stream ended as if it were whole")
+    print("the stream ended as if it were complete")
 threading.Thread(target=follow, daemon=True).start()
 began.wait()
 """
@@ -368,7 +382,7 @@ began.wait()
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["", IN_A_THREAD], ids=["main", "thread"])
 @pytest.mark.parametrize("engine", ["null", "ort", "openvino", "torch"])
-def test_a_script_may_end_while_it_holds_a_stream(engine, more):
+def test_script_exits_cleanly_with_an_open_stream(engine, more):
     if engine not in ("null", "ort"):
         pytest.importorskip(engine)
     command = [sys.executable, "-c", HOLDING + more, engine]
@@ -376,13 +390,8 @@ def test_a_script_may_end_while_it_holds_a_stream(engine, more):
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_unknown_option():
-    with pytest.raises(DetectVideoError, match=r"confidence.* conf\?"):
-        Detector(confidence=0.5)
-
-
 @pytest.mark.slow
-def test_the_example_file_runs(tmp_path):
+def test_documented_example_file_runs(tmp_path):
     (tmp_path / "videos").symlink_to(CHECKOUT / "videos")
     done = subprocess.run(
         [sys.executable, CHECKOUT / "docs/python_example.py"],
@@ -413,7 +422,7 @@ def test_the_example_file_runs(tmp_path):
         (lambda one: one(PICTURE).absent, "no attribute 'absent'$"),
     ],
 )
-def test_attributes_of_other_libraries_are_answered(use, answer):
+def test_attributes_of_other_libraries_raise_with_our_name(use, answer):
     with Detector(engine="null") as detector:
         with pytest.raises((AttributeError, DetectVideoError), match=answer):
             use(detector)
@@ -422,12 +431,12 @@ def test_attributes_of_other_libraries_are_answered(use, answer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
-def test_the_example_of_a_page_runs(page, tmp_path, monkeypatch):
+def test_example_of_each_page_runs(page, tmp_path, monkeypatch):
     text = (CHECKOUT / page).read_text()
     [example] = re.findall(r"```python\n(.*?)```", text, re.S)
-    with av.open(str(CLIP)) as whole, av.open(str(tmp_path / "in.mp4"), "w") as beginning:
-        stream = beginning.add_stream_from_template(whole.streams.video[0])
-        for packet in islice(whole.demux(video=0), 30):
+    with av.open(str(CLIP)) as full, av.open(str(tmp_path / "in.mp4"), "w") as beginning:
+        stream = beginning.add_stream_from_template(full.streams.video[0])
+        for packet in islice(full.demux(video=0), 30):
             packet.stream = stream
             beginning.mux(packet)
     cv2.imwrite(str(tmp_path / "photo.jpg"), cv2.VideoCapture(str(CLIP)).read()[1])

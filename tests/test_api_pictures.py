@@ -1,4 +1,4 @@
-"""What Detector takes as a picture, and what it says of other things; no model is needed."""
+"""Pictures that Detector accepts, and its errors for other values; no model is needed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_array_is_returned_unchanged():
     assert as_image(IMAGE) is IMAGE
 
 
-def test_a_path_is_read(tmp_path):
+def test_path_of_a_picture_is_read(tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), IMAGE)
     for path in (tmp_path / "a.png", str(tmp_path / "a.png")):
         np.testing.assert_array_equal(as_image(path), IMAGE)
 
 
-def test_several_pictures_and_a_video_are_for_stream(tmp_path):
+def test_glob_video_and_camera_raise_and_suggest_stream(tmp_path):
     for name in "ab":
         cv2.imwrite(str(tmp_path / f"{name}.png"), IMAGE)
     writer = cv2.VideoWriter(str(tmp_path / "c.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 25, (64, 48))
@@ -37,7 +37,7 @@ def test_several_pictures_and_a_video_are_for_stream(tmp_path):
         assert "secret" not in str(caught.value)
 
 
-def test_pictures_of_pil():
+def test_pil_pictures_are_converted_or_refused():
     pil = pytest.importorskip("PIL.Image", reason="machine: pillow is not installed")
     picture = pil.fromarray(IMAGE[:, :, ::-1])
     np.testing.assert_array_equal(as_image(picture), IMAGE)

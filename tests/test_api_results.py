@@ -38,7 +38,7 @@ SUPERVISION = Path(sys.prefix, "supervision")
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
 
-def three(kind=Detections) -> Detections:
+def three_detections(kind=Detections) -> Detections:
     return kind(
         np.array([[0, 0, 10, 10], [5, 5, 20, 20], [1, 2, 3.004, -0.001]], np.float32),
         np.array([0.9, 0.6, 0.3], np.float32),
@@ -48,8 +48,8 @@ def three(kind=Detections) -> Detections:
 
 
 @pytest.mark.parametrize("kind", [Detections, types.Detections], ids=["public", "of sinks"])
-def test_detections_can_be_looped_over_indexed_and_filtered(kind):
-    found = three(kind)
+def test_detections_support_iteration_indexing_and_filtering(kind):
+    found = three_detections(kind)
     assert [one.name for one in found] == ["person", "vehicle", "person"]
     assert isinstance(found[0], types.Detection)
     assert type(found[:2]) is kind
@@ -69,35 +69,35 @@ def test_detections_can_be_looped_over_indexed_and_filtered(kind):
 
 
 def test_dict_is_a_row_of_the_jsonl():
-    rows = three().to_dict()
+    rows = three_detections().to_dict()
     assert rows[0] == {"class": "person", "class_id": 0, "score": 0.9, "box": [0, 0, 10, 10]}
     assert str(rows[2]["box"]) == "[1.0, 2.0, 3.0, 0.0]"
 
 
 def test_drawing_does_not_change_the_picture():
     image = np.zeros((40, 60, 3), np.uint8)
-    drawn = three().draw(image, labels=False)
+    drawn = three_detections().draw(image, labels=False)
     assert not image.any()
     assert drawn.any()
-    assert three().draw(image[:, ::-1]).shape == image.shape  # no contiguous one
+    assert three_detections().draw(image[:, ::-1]).shape == image.shape  # not contiguous
 
 
-def test_results_are_compared_by_their_values():
-    found = three()
-    assert found == three()
+def test_results_compare_by_value():
+    found = three_detections()
+    assert found == three_detections()
     assert found[:] == found
     assert found != found[:2]
-    assert found != none()
-    assert found != "three"
+    assert found != no_detections()
+    assert found != "three_detections"
     others = (replace(found, scores=found.scores / 2), replace(found, names=("a", "b")))
     tracked = replace(found, track_ids=np.array([1, 2, -1]))
     assert found not in (*others, tracked)
     assert tracked == replace(found, track_ids=np.array([1, 2, -1]))
 
 
-def test_a_result_finds_its_picture_and_does_not_keep_it(tmp_path):
+def test_result_refers_to_its_picture_weakly(tmp_path):
     image = np.zeros((40, 60, 3), np.uint8)
-    found = Detections.wrap(three(), image)
+    found = Detections.wrap(three_detections(), image)
     np.testing.assert_array_equal(found.plot(), found.draw(image))
     np.testing.assert_array_equal(found[:1].plot(), found[:1].draw(image))
     found.save(tmp_path / "a.png", image)
@@ -115,51 +115,53 @@ def test_a_result_finds_its_picture_and_does_not_keep_it(tmp_path):
         with pytest.raises(DetectVideoError):
             wrong()
     assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.png"}
-    of_file = Detections.wrap(three(), tmp_path / "a.png")  # read again, here and after pickle
+    of_file = Detections.wrap(
+        three_detections(), tmp_path / "a.png"
+    )  # read again, here and after pickle
     assert pickle.loads(pickle.dumps(of_file)).plot().shape == (40, 60, 3)
     (tmp_path / "a.png").unlink()
     assert of_file._repr_png_() is None
 
 
-def test_a_notebook_gets_a_picture_of_bounded_size():
+def test_picture_for_notebooks_has_a_limited_size():
     image = np.zeros((20, 4000, 3), np.uint8)
-    width = int.from_bytes(Detections.wrap(three(), image)._repr_png_()[16:20], "big")
+    width = int.from_bytes(Detections.wrap(three_detections(), image)._repr_png_()[16:20], "big")
     assert width == WIDEST
 
 
-def test_a_table_for_pandas(monkeypatch):
-    rows = three().to_dict()
-    tracked = replace(three(), track_ids=np.array([7, -1, 8]))
+def test_to_df_has_the_columns_and_values_of_the_rows(monkeypatch):
+    rows = three_detections().to_dict()
+    tracked = replace(three_detections(), track_ids=np.array([7, -1, 8]))
     monkeypatch.syspath_prepend(SUPERVISION)
     pandas = pytest.importorskip("pandas", reason="machine: pandas is not installed")
-    table = three().to_df()
+    table = three_detections().to_df()
     assert list(table.columns) == ["class", "class_id", "score", "x1", "y1", "x2", "y2"]
     assert table["class"].tolist() == [row["class"] for row in rows]
     assert table[["x1", "y1", "x2", "y2"]].values.tolist() == [row["box"] for row in rows]
     assert tracked.to_df()["track"].isna().tolist() == [False, True, False]
-    both = pandas.concat([table, none().to_df()])
+    both = pandas.concat([table, no_detections().to_df()])
     assert [*both.dtypes] == [*table.dtypes]
     assert isinstance(table, pandas.DataFrame)
 
 
 @pytest.mark.parametrize("convert", ["to_df", "to_supervision"])
-def test_a_library_that_is_absent_is_named(monkeypatch, convert):
+def test_missing_library_raises_with_the_command_to_install_it(monkeypatch, convert):
     monkeypatch.setitem(sys.modules, {"to_df": "pandas"}.get(convert, "supervision"), None)
     with pytest.raises(ImportError, match="pip install"):
-        getattr(three(), convert)()
+        getattr(three_detections(), convert)()
 
 
-def test_a_library_that_lacks_one_of_its_own_is_not_called_absent(monkeypatch, tmp_path):
+def test_missing_dependency_of_a_library_is_named_itself(monkeypatch, tmp_path):
     (tmp_path / "pandas.py").write_text("import a_library_that_nobody_has\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "pandas", raising=False)
     with pytest.raises(ModuleNotFoundError) as raised:
-        three().to_df()
+        three_detections().to_df()
     assert raised.value.name == "a_library_that_nobody_has"
 
 
-def none() -> Detections:
-    return three()[[]]
+def no_detections() -> Detections:
+    return three_detections()[[]]
 
 
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])
@@ -173,27 +175,27 @@ def supervision(request, monkeypatch, tmp_path):
     return pytest.importorskip("supervision", reason="machine: supervision is not installed")
 
 
-def test_the_stand_in_has_the_recorded_signature(supervision):
+def test_supervision_has_the_recorded_signature(supervision):
     parameters = inspect.signature(supervision.Detections).parameters
-    told = {name: one.default is not one.empty for name, one in parameters.items()}
-    assert told == supervision_module.SIGNATURE
+    has_default = {name: one.default is not one.empty for name, one in parameters.items()}
+    assert has_default == supervision_module.SIGNATURE
 
 
-def test_supervision_gets_the_same(supervision):
-    told = three().to_supervision()
-    assert isinstance(told, supervision.Detections)
-    assert told.xyxy.shape == (3, 4)
-    assert told.confidence.tolist() == pytest.approx([0.9, 0.6, 0.3])
-    assert told.class_id.tolist() == [0, 1, 0]
-    assert told["class_name"].tolist() == ["person", "vehicle", "person"]
-    assert len(none().to_supervision()) == 0
-    found = three()
+def test_to_supervision_copies_the_values(supervision):
+    converted = three_detections().to_supervision()
+    assert isinstance(converted, supervision.Detections)
+    assert converted.xyxy.shape == (3, 4)
+    assert converted.confidence.tolist() == pytest.approx([0.9, 0.6, 0.3])
+    assert converted.class_id.tolist() == [0, 1, 0]
+    assert converted["class_name"].tolist() == ["person", "vehicle", "person"]
+    assert len(no_detections().to_supervision()) == 0
+    found = three_detections()
     found.to_supervision().xyxy[:] = 7  # its arrays are its own
     assert found[0].box == (0, 0, 10, 10)
 
 
 @pytest.mark.slow
-def test_the_example_with_supervision_runs(tmp_path, monkeypatch):
+def test_documented_example_with_supervision_runs(tmp_path, monkeypatch):
     """The real one, as docs/python_supervision.py says to install it."""
     monkeypatch.syspath_prepend(SUPERVISION)
     for name in ("supervision", "trackers"):
@@ -207,7 +209,7 @@ def test_the_example_with_supervision_runs(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.glob("*.png")} == {"annotated.png", "tracked.png"}
 
 
-def test_every_option_is_typed_as_the_configuration_has_it():
+def test_types_of_options_match_the_configuration():
     """After a change of the schema: python -m detector.core.config.reference"""
     assert (CHECKOUT / "detector/core/api/options.py").read_text() == python_types()
     assert {leaf.name for _, leaf in options()} > set(Options.__annotations__) >= {"conf", "blur"}
@@ -216,7 +218,7 @@ def test_every_option_is_typed_as_the_configuration_has_it():
 @pytest.mark.parametrize(
     ("wrong", "near"), [("cnf", "conf"), ("clases", "classes"), ("output", ""), ("x" * 50, "")]
 )
-def test_an_unknown_option_has_a_suggestion(wrong, near):
+def test_unknown_option_raises_with_a_suggestion(wrong, near):
     with pytest.raises(DetectVideoError, match=f"{wrong}.*{near}"):
         Detector(engine="null", **{wrong: 1})
 
@@ -233,7 +235,7 @@ def frames_of(n: int) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_list_is_a_batch(detector, monkeypatch):
+def test_list_of_pictures_is_inferred_in_batches(detector, monkeypatch):
     images = frames_of(5)
     sizes = []
     request = detector._requests[-1]
@@ -247,7 +249,7 @@ def test_a_list_is_a_batch(detector, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_path_is_read(detector, tmp_path):
+def test_detector_reads_paths_of_pictures(detector, tmp_path):
     import cv2
 
     path = tmp_path / "a.png"
@@ -262,7 +264,7 @@ def test_a_path_is_read(detector, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_picture_of_pil_is_taken(detector):
+def test_detector_accepts_pil_pictures(detector):
     pil = pytest.importorskip("PIL.Image", reason="machine: pillow is not installed")
     image = frames_of(1)[0]
     picture = pil.fromarray(image[:, :, ::-1])
@@ -282,7 +284,7 @@ def test_public_classes_have_examples_that_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_threshold_and_classes_are_for_one_call(detector):
+def test_threshold_and_classes_apply_to_one_call(detector):
     image = frames_of(1)[0]
     usual = detector(image)
     assert len(detector(image, conf=0.01)) > len(usual)
@@ -295,7 +297,7 @@ def test_threshold_and_classes_are_for_one_call(detector):
 
 
 @pytest.mark.slow
-def test_several_sources_say_which_frame_is_whose(detector, tmp_path):
+def test_frames_of_several_sources_name_their_source(detector, tmp_path):
     import cv2
 
     path = tmp_path / "a.png"

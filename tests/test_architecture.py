@@ -1,4 +1,4 @@
-"""The maps and CONTRIBUTING.md say what is there: rooms, floors, files, names."""
+"""The maps and CONTRIBUTING.md match the source: rooms, floors, files, names."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def docstrings(tree: ast.AST) -> str:
 
 
 def unresolved(text: str, names: Mapping[str, set[str]]) -> list[str]:
-    """Names in a text that lead nowhere. ``names``: module -> what it has. The first part is a
-    module or a class; one in capitals is a placeholder."""
-    found = []
+    """Return dotted names in a text that do not exist. ``names``: module -> its names. The first
+    part of a name is a module or a class; one in capitals is a placeholder."""
+    unknown = []
     for word in NAME.findall(text):
         parts = word.split(".")
         if parts[0].isupper() or parts[-1] in ENDINGS or parts[0] in FOREIGN:
@@ -58,21 +58,21 @@ def unresolved(text: str, names: Mapping[str, set[str]]) -> list[str]:
             for module, has in names.items()
         ) or any({*parts[:2]} <= has for has in names.values())
         if not ours and parts[0] not in sys.stdlib_module_names:
-            found.append(word)
-    return found
+            unknown.append(word)
+    return unknown
 
 
 def floors(text: str) -> list[tuple[str, ...]]:
-    """The rooms of each floor, as the table says."""
+    """Return the rooms of each floor in the table."""
     rows = re.findall(r"^\| \d+ \| (`.*) \|$", text, re.MULTILINE)
     return [tuple(re.findall(r"`([a-z]+)(?:/|\.py)`", row)) for row in rows]
 
 
 def missing(text: str, folder: Path = PACKAGE / "core") -> list[str]:
-    """Places that a text names and that are not there. A path may leave out ``detector/``, and the
-    folder that the text is about."""
-    places = sorted(set(PLACE.findall(text)))
-    return [p for p in places if not any((at / p).exists() for at in (folder, PACKAGE, CHECKOUT))]
+    """Return the paths in a text that do not exist. A path may omit ``detector/`` and the folder
+    that the text is about."""
+    paths = sorted(set(PLACE.findall(text)))
+    return [p for p in paths if not any((at / p).exists() for at in (folder, PACKAGE, CHECKOUT))]
 
 
 def test_architecture_page_lists_every_room_on_its_floor():
@@ -81,7 +81,7 @@ def test_architecture_page_lists_every_room_on_its_floor():
     assert {room for floor in LEVELS["core"] for room in floor} == rooms
 
 
-def test_the_tables_of_rooms_are_up_to_date():
+def test_tables_of_rooms_are_up_to_date():
     done = subprocess.run(
         [sys.executable, CHECKOUT / "scripts/places", "--check"], capture_output=True, text=True
     )
@@ -89,12 +89,12 @@ def test_the_tables_of_rooms_are_up_to_date():
 
 
 @pytest.mark.parametrize("wing", WINGS)
-def test_every_file_that_the_map_of_a_wing_names_exists(wing):
+def test_files_named_in_the_map_of_a_wing_exist(wing):
     assert missing(MAPS[wing], PACKAGE / wing) == []
 
 
 @pytest.mark.slow
-def test_what_docstrings_and_maps_name_exists():
+def test_names_in_docstrings_and_maps_exist():
     trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in PACKAGE.rglob("*.py")}
     modules = {
         ".detector." + ".".join(file.relative_to(PACKAGE).with_suffix("").parts): names_in(tree)
@@ -118,16 +118,16 @@ def test_maps_are_short():
 
 
 @pytest.mark.parametrize("text", [ARCHITECTURE, CONTRIBUTING], ids=["architecture", "contributing"])
-def test_every_file_that_is_named_exists(text):
+def test_files_named_in_the_pages_exist(text):
     assert missing(text) == []
 
 
 @pytest.mark.parametrize("kind", RECIPES)
-def test_there_is_a_recipe_for_each_kind(kind):
+def test_contributing_has_a_recipe_for_each_kind(kind):
     assert re.search(rf"^\*\*An? {kind}\*\*", CONTRIBUTING, re.MULTILINE)
 
 
-def test_these_tests_can_fail():
+def test_missing_files_and_names_are_found():
     assert missing("`engines/gone.py` and `sinks/` and `detector/nowhere/`") == [
         "detector/nowhere/",
         "engines/gone.py",

@@ -1,5 +1,4 @@
-"""scripts/bounds_check without making an environment; and what setup.py, constraints.txt and the
-tests say of each other."""
+"""Agreement between scripts/bounds_check, setup.py, constraints.txt and the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from tests.conftest import CHECKOUT, load_program
 
-# What setup.py names and constraints.txt does not pin, with the reason.
+# Packages of setup.py that constraints.txt does not pin, with the reason.
 NOT_PINNED = {
     "tensorrt": "its libraries need a GPU; tests take the bindings that scripts/set_up.sh names",
     "cuda-python": "needs a GPU; tests take the wheel that scripts/set_up.sh names",
@@ -29,24 +28,24 @@ def script() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def asked(script: ModuleType) -> Any:
+def requirements(script: ModuleType) -> Any:
     return script.read_setup((CHECKOUT / "setup.py").read_text(encoding="utf-8"))
 
 
-def test_every_extra_has_its_tests(script, asked):
-    assert set(script.PARTS) == set(asked)
-    for part, own in asked.items():
-        given = script.PARTS[part]
-        assert given.cannot or len(given.modules.split()) >= min(len(own), 1), part
-        for path in given.tests.split():
+def test_each_extra_has_existing_tests(script, requirements):
+    assert set(script.PARTS) == set(requirements)
+    for part, packages in requirements.items():
+        part_tests = script.PARTS[part]
+        assert part_tests.cannot or len(part_tests.modules.split()) >= min(len(packages), 1), part
+        for path in part_tests.tests.split():
             assert (CHECKOUT / path).exists(), path
 
 
 def test_tests_that_skip_without_a_package_are_listed_for_its_extra(script):
     part_of = {
         module.partition(".")[0]: part
-        for part, given in script.PARTS.items()
-        for module in given.modules.split()
+        for part, part_tests in script.PARTS.items()
+        for module in part_tests.modules.split()
         if part not in (script.CORE, "test")
     }
     found = 0
@@ -59,18 +58,18 @@ def test_tests_that_skip_without_a_package_are_listed_for_its_extra(script):
     assert found > 30
 
 
-def test_every_package_of_setup_py_is_pinned_within_its_bound(script, asked):
+def test_each_package_of_setup_py_is_pinned_within_its_bounds(script, requirements):
     pinned = script.pins((CHECKOUT / "constraints.txt").read_text(encoding="utf-8"))
-    for own in asked.values():
-        for one in own:
+    for packages in requirements.values():
+        for one in packages:
             name = canonicalize_name(one.name)
             assert (name in pinned) is not (name in NOT_PINNED), f"{name}: pin it, or say why not"
             if name in pinned:
                 assert pinned[name] in one.specifier, one
 
 
-def test_what_the_scripts_install_is_pinned(script):
-    """scripts/set_up.sh takes its versions of supervision and what that needs from there."""
+def test_packages_installed_by_set_up_are_pinned(script):
+    """scripts/set_up.sh installs supervision and its dependencies with constraints.txt."""
     text = Path(CHECKOUT / "scripts/set_up.sh").read_text(encoding="utf-8")
     command = re.search(r"--target \"\$folder\" -c \S+ (.*?)\|\|", text, re.S)
     assert command is not None

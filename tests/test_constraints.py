@@ -1,4 +1,4 @@
-"""constraints.txt with hashes, and the audit of its versions: without a network."""
+"""constraints.txt with hashes, and the audit of its versions, without a network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def audit() -> ModuleType:
     return load_program("scripts/audit_pins")
 
 
-def test_every_pin_has_its_hashes(audit):
+def test_each_pin_has_hashes(audit):
     """``scripts/audit_pins --hashes`` writes the hashes again whenever a pin changes."""
     text = (CHECKOUT / "constraints-hashed.txt").read_text()
     pins = audit.read_pins(CHECKOUT / "constraints.txt")
@@ -36,7 +36,7 @@ def test_every_pin_has_its_hashes(audit):
 
 
 def pages(known: list[dict[str, Any]], newest: str, all_versions: bool) -> Any:
-    """What PyPI gives; a mirror has the newest version only."""
+    """Return a fake PyPI; a mirror knows only the newest version."""
     document = {"info": {"version": newest}, "vulnerabilities": known}
 
     def get(address: str) -> dict[str, Any] | None:
@@ -49,7 +49,7 @@ VULNERABLE = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fixed_in": ["2.1"], "summa
 
 
 @pytest.mark.parametrize(
-    ("newest", "all_versions", "known", "status", "says"),
+    ("newest", "all_versions", "known", "status", "message"),
     [
         ("2.0", True, [VULNERABLE], 1, "thing==2.0: PYSEC-1, CVE-1: fixed in 2.1: bad"),
         ("2.0", False, [VULNERABLE], 1, "1 checked by PyPI, 0 not; 1 vulnerable, 1 reports"),
@@ -59,12 +59,12 @@ VULNERABLE = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fixed_in": ["2.1"], "summa
         ("2.0", True, [{**VULNERABLE, "withdrawn": "2021"}], 0, "0 vulnerable"),
     ],
 )
-def test_what_pypi_says_of_a_pin(
-    audit, monkeypatch, capsys, newest, all_versions, known, status, says
+def test_report_of_a_pin_follows_the_answer_of_pypi(
+    audit, monkeypatch, capsys, newest, all_versions, known, status, message
 ):
     monkeypatch.setattr(audit, "_get", pages(known, newest, all_versions))
     assert audit.report([audit.ask_pypi("thing", "2.0")]) == status
-    assert says in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_pin_without_an_answer_from_pypi_exits_3(audit, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""scripts/family_check: what it calls equal. Detections are made up; no library is needed."""
+"""scripts/family_check: which detections count as equal. No library is needed."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ THEIRS = [one(10, 0.9), one(10, 0.8, 1), one(200, 0.7)]  # one box has two class
         ([], 0, 0.0, 0.0, True),
     ],
 )
-def test_what_counts_as_equal(script, ours, matched, pixels, score, classes):
+def test_boxes_are_matched_by_place_score_and_class(script, ours, matched, pixels, score, classes):
     row = script.Row("family")
     script.add(row, THEIRS, ours)
     assert (row.boxes, row.ours, row.matched, row.classes) == (3, len(ours), matched, classes)
     assert (row.pixels, row.score) == pytest.approx((pixels, score), abs=1e-9)
 
 
-def test_every_family_says_what_it_needs(script):
-    """The list is read without running the script, which would need what it lists."""
-    found = script.scripts()
-    assert {"detr", "rf_detr", "torch_vision", "effdet"} <= set(found)
-    assert "result" not in found
-    for name, path in found.items():
+def test_requirements_of_each_family_exist(script):
+    """The requirements are read from the script's text, since running it would need them."""
+    scripts = script.scripts()
+    assert {"detr", "rf_detr", "torch_vision", "effdet"} <= set(scripts)
+    assert "result" not in scripts
+    for name, path in scripts.items():
         for line in script.requirements(path):
             assert not line.startswith("-r") or (path.parent / line.split()[1]).is_file(), name

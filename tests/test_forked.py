@@ -1,4 +1,4 @@
-"""A fork of the server is as good as a new interpreter (tests/forked.py)."""
+"""A command in a fork of the server behaves like one in a new interpreter (tests/forked.py)."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ STREET = CHECKOUT / "videos/street.mp4"
         ("in.mp4", "--engine", "null", "--frames", 2, "--save", "jsonl", "-q"),
     ],
 )
-def test_both_end_alike(tmp_path, arguments):
-    ends = []
-    for way in (detect_video, detect_video_anew):
-        place = tmp_path / way.__name__
+def test_fork_and_new_interpreter_give_equal_results(tmp_path, arguments):
+    results = []
+    for command in (detect_video, detect_video_anew):
+        place = tmp_path / command.__name__
         place.mkdir()
         write_video(place / "in.mp4", 3)
-        done = way(*arguments, cwd=place)
+        done = command(*arguments, cwd=place)
         files = sorted(str(path.relative_to(place)) for path in place.rglob("*"))
-        said = done.stderr.replace(str(place), "HERE")
-        ends.append((done.returncode, done.stdout, said, files))
-    assert ends[0] == ends[1]
+        stderr = done.stderr.replace(str(place), "HERE")
+        results.append((done.returncode, done.stdout, stderr, files))
+    assert results[0] == results[1]
 
 
-def test_this_environment_suits_and_that_of_an_interpreter_does_not():
-    """Otherwise every test would start an interpreter unnoticed."""
+def test_suits_only_without_variables_of_the_interpreter():
+    """If it did not suit, every test would silently start a new interpreter."""
     assert suits(os.environ)
     assert suits({**os.environ, "XDG_CACHE_HOME": "elsewhere", "NVTX_INJECTION64_PATH": "x.so"})
     assert not suits({**os.environ, "PYTHONWARNINGS": "error"})
@@ -51,13 +51,13 @@ def test_this_environment_suits_and_that_of_an_interpreter_does_not():
 
 
 @pytest.mark.slow
-def test_the_environment_is_the_forks_own(tmp_path):
+def test_environment_of_a_fork_does_not_leak(tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "more/sitecustomize.py").write_text(
         "import os, sys\nprint(sorted(os.environ), os.getcwd(), sys.argv[1:])\n"
     )
-    given = {"PYTHONPATH": str(tmp_path / "more"), "DETECT_VIDEO_TEST": "1"}
-    fork = detect_video("--version", cwd=tmp_path, env=given).stdout
+    variables = {"PYTHONPATH": str(tmp_path / "more"), "DETECT_VIDEO_TEST": "1"}
+    fork = detect_video("--version", cwd=tmp_path, env=variables).stdout
     assert "'DETECT_VIDEO_TEST'" in fork
     assert fork.splitlines()[0].endswith(f"{tmp_path} ['--version']")
     assert "DETECT_VIDEO_TEST" not in os.environ

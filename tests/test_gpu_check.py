@@ -1,5 +1,5 @@
-"""scripts/gpu_check without a GPU: its plan with a fake clock, what it writes and when, and each
-step with a stand-in.
+"""scripts/gpu_check without a GPU: its plan with a fake clock, its files, and each step with a
+stand-in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_PACKAGES = 3  # of scripts/get_nsys: Debian's packages cannot be had
 A_GPU = "machine: there is a GPU: run scripts/gpu_check itself"
 
 
-def called(*words: str, **environment: str) -> subprocess.CompletedProcess:
+def run_script(*words: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, str(SCRIPT), *words],
         capture_output=True,
@@ -37,7 +37,7 @@ def called(*words: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-# ---- the plan, by a fake clock
+# ---- the plan, with a fake clock
 
 
 class Clock:
@@ -52,9 +52,9 @@ def steps(*rows: tuple[str, int, int]) -> list[Step]:
     return [Step(name, "group", f"what {name} does", budget, least) for name, budget, least in rows]
 
 
-def gone_through(rows, seconds, takes, folder=None):
-    """``takes``: name -> seconds that the step would take. Returns (what was started with how much
-    time, the findings)."""
+def go_through_steps(rows, seconds, takes, folder=None):
+    """Go through the plan. ``takes``: name -> seconds that the step would take. Return the started
+    steps with their time limits, and the findings."""
     clock, started = Clock(), []
     found = findings.Findings(plan.sections(steps(*rows)), folder, False, seconds)
 
@@ -68,9 +68,9 @@ def gone_through(rows, seconds, takes, folder=None):
     return started, found
 
 
-def test_a_step_that_exceeds_its_budget_is_ended_and_the_next_one_starts():
+def test_step_beyond_its_budget_is_ended_and_the_next_one_starts():
     rows = [("a", 30, 5), ("b", 60, 5)]
-    started, found = gone_through(rows, 100, {"a": 500, "b": 3})
+    started, found = go_through_steps(rows, 100, {"a": 500, "b": 3})
     assert started == [("a", 30), ("b", 60)]
     a = found.sections["a"]
     assert a.state == "ended"
@@ -79,9 +79,9 @@ def test_a_step_that_exceeds_its_budget_is_ended_and_the_next_one_starts():
     assert found.failed() == ["what a does"]
 
 
-def test_near_the_end_what_cannot_be_done_is_left_out_and_the_small_is_still_done():
+def test_steps_that_need_more_than_the_remaining_time_are_skipped():
     rows = [("a", 80, 5), ("b", 60, 40), ("c", 30, 5)]
-    started, found = gone_through(rows, 100, {"a": 75, "b": 50, "c": 30})
+    started, found = go_through_steps(rows, 100, {"a": 75, "b": 50, "c": 30})
     assert started == [("a", 80), ("c", 25)]
     b, c = found.sections["b"], found.sections["c"]
     assert (b.state, b.rows[0]["state"]) == ("skipped", "not run")
@@ -89,7 +89,7 @@ def test_near_the_end_what_cannot_be_done_is_left_out_and_the_small_is_still_don
     assert c.rows[-1]["value"] == "ended after 25 s, all that was left"
 
 
-def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
+def test_steps_exist_and_correctness_comes_before_speed():
     for step in STEPS:
         assert callable(getattr(importlib.import_module(f"gpu.{step.group}"), step.name))
         assert 0 < step.least_s <= step.budget_s
@@ -101,12 +101,12 @@ def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
     assert len(certain) >= 10
 
 
-# ---- what is written, and when
+# ---- files of a killed check
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_kill_in_the_middle_leaves_valid_files_and_with_sigterm_no_process(tmp_path, number):
+def test_killed_check_leaves_valid_files_and_after_sigterm_no_process(tmp_path, number):
     """Run a step that would take a minute, with a child process."""
     tool = tmp_path / "nsys"
     tool.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
@@ -134,7 +134,7 @@ def test_a_kill_in_the_middle_leaves_valid_files_and_with_sigterm_no_process(tmp
 # ---- a process for each step
 
 
-def ran(tmp_path, text: str, seconds: float = PATIENCE_S) -> tuple[bool, list[dict]]:
+def run_step(tmp_path, text: str, seconds: float = PATIENCE_S) -> tuple[bool, list[dict]]:
     file, rows = tmp_path / "step.py", []
     file.write_text(text)
     return children.in_child([sys.executable, str(file)], "step", seconds, rows.append), rows
@@ -143,15 +143,15 @@ def ran(tmp_path, text: str, seconds: float = PATIENCE_S) -> tuple[bool, list[di
 ONE_ROW = 'print(\'{"what": "a", "value": "b", "state": "pass"}\', flush=True)\n'
 
 
-def test_a_crash_is_a_row_and_what_was_found_stays(tmp_path):
-    in_time, rows = ran(tmp_path, ONE_ROW + "import os\nos.kill(os.getpid(), 11)\n")
+def test_crash_adds_a_row_and_keeps_the_earlier_ones(tmp_path):
+    in_time, rows = run_step(tmp_path, ONE_ROW + "import os\nos.kill(os.getpid(), 11)\n")
     assert in_time
     assert [one["value"] for one in rows] == ["b", "crashed: SIGSEGV"]
-    _, rows = ran(tmp_path, ONE_ROW + "import sys\nsys.exit('no memory')\n")
+    _, rows = run_step(tmp_path, ONE_ROW + "import sys\nsys.exit('no memory')\n")
     assert [one["value"] for one in rows] == ["b", "failed: ['no memory']"]
 
 
-def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path):
+def test_hanging_step_is_ended_with_its_children(tmp_path):
     text = (
         ONE_ROW + "import os, subprocess, sys, time\n"
         "one = subprocess.Popen(['sleep', '1000'], process_group=0)\n"
@@ -159,8 +159,8 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path):
         'print(\'{"what": "c", "value": "d", "state": "pass"}\', flush=True)\n'
         "time.sleep(1000)\n"
     )
-    for seconds in (2, 20, 90):  # a slow machine needs more to get as far as the second row
-        in_time, rows = ran(tmp_path, text, seconds)
+    for seconds in (2, 20, 90):  # a slow machine needs more time to print the second row
+        in_time, rows = run_step(tmp_path, text, seconds)
         assert not in_time
         if len(rows) == 2:
             break
@@ -172,17 +172,17 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path):
 # ---- the command
 
 
-def test_the_plan_is_printed():
-    done = called("--plan", "--minutes", "5")
+def test_plan_lists_all_steps():
+    done = run_script("--plan", "--minutes", "5")
     assert done.returncode == 0, done.stderr
     assert all(f" {step.name}: " in done.stdout for step in STEPS)
 
 
 @pytest.mark.slow
-def test_without_a_gpu_it_says_so_and_does_not_end_with_0(tmp_path):
+def test_without_a_gpu_the_script_exits_77(tmp_path):
     if driver.absent() is None:
         pytest.skip(A_GPU)
-    done = called("--out", str(tmp_path), "--minutes", "28")
+    done = run_script("--out", str(tmp_path), "--minutes", "28")
     assert done.returncode == 77, done.stdout
     assert "nothing was tried" in done.stderr
     states = {one["name"]: one["rows"] for one in
@@ -196,10 +196,10 @@ def test_without_a_gpu_it_says_so_and_does_not_end_with_0(tmp_path):
     assert "exit 5" in states["no_driver"][1]["value"]
 
 
-# ---- each step, with its stand-in
+# ---- steps with stand-ins
 
 NO_TOOLS = ("nsys", "ncu", "ncu_names")
-REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that must be there
+REHEARSED = {  # step -> least number of rehearsed rows, and a text that one of them must contain
     "environment": (0, "detect-video doctor: exit 0"),
     "torch": (5, "torch bf16: raw outputs against ort fp32"),
     "session": (6, "energy: joules of the GPU, run: "),
@@ -212,14 +212,14 @@ REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that mus
     "tensorrt": (15, "the cached plan is used: 3 plans, then 3, the same files"),
     "trace": (1, "the loop's own range is in it"),
     "video": (4, "--encoder nvenc: refused in one line without a GPU"),
-    "drawing": (4, "0 drawing threads, run 2: it ran"),
+    "drawing": (4, "0 drawing threads, run 2: it run_step"),
     "settings": (3, "torch fp32: settings beside the default"),
     "rtx": (15, "rtx: files of compiled kernels: 1"),
     "no_driver": (0, "detect-video --engine trt: exit 5"),
 }
 
 
-# By day one step of each kind: a run, and what needs no GPU.
+# Without --nightly, only a run and steps that need no GPU are rehearsed.
 BY_DAY = ("video", "gil", "no_driver")
 
 
@@ -232,10 +232,10 @@ BY_DAY = ("video", "gil", "no_driver")
         if one.name not in NO_TOOLS
     ],
 )
-def test_a_step_is_rehearsed(name, tmp_path):
-    """A row that says ``pass`` there is of something that needs no GPU."""
+def test_step_is_rehearsed_with_a_stand_in(name, tmp_path):
+    """Rows that need a GPU are ``rehearsed``; only others may ``pass``."""
     least, piece = REHEARSED[name]
-    done = called("--rehearse", "--only", name, "--out", str(tmp_path), "--minutes", "28")
+    done = run_script("--rehearse", "--only", name, "--out", str(tmp_path), "--minutes", "28")
     assert done.returncode == 0, done.stdout + done.stderr
     (step,) = json.loads((tmp_path / "findings.json").read_text())["steps"]
     rehearsed = [one for one in step["rows"] if one["state"] == "rehearsed"]
@@ -248,22 +248,24 @@ def test_a_step_is_rehearsed(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_recording_of_nsys_is_read():
+def test_recording_of_the_real_nsys_is_read():
     """The real nsys of Debian's packages, into the cache of scripts/nsys_check."""
-    got = subprocess.run(
+    installed = subprocess.run(
         [str(CHECKOUT / "scripts/get_nsys")], capture_output=True, text=True, timeout=600
     )
-    if got.returncode == NO_PACKAGES:
-        pytest.skip(f"machine: {got.stderr.strip().splitlines()[-1]}")
-    assert got.returncode == 0, got.stderr
-    done = called("--rehearse", "--only", "nsys", "--nsys", got.stdout.strip(), "--minutes", "28")
+    if installed.returncode == NO_PACKAGES:
+        pytest.skip(f"machine: {installed.stderr.strip().splitlines()[-1]}")
+    assert installed.returncode == 0, installed.stderr
+    done = run_script(
+        "--rehearse", "--only", "nsys", "--nsys", installed.stdout.strip(), "--minutes", "28"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "recording of a run" in done.stdout
     assert "nsys: as many kernels" in done.stdout
     assert "nsys: the split" in done.stdout
 
 
-# ---- checks that can fail
+# ---- the checks can fail
 
 
 def test_wait_that_holds_the_interpreter_is_recognised():
@@ -276,7 +278,7 @@ def test_wait_that_holds_the_interpreter_is_recognised():
 
 
 @pytest.mark.slow
-def test_the_check_of_memory_notices_other_bytes(monkeypatch):
+def test_memory_check_detects_wrong_bytes(monkeypatch):
     from detector.core.engines.trt.memory.cuda_python import CudaBuffer
 
     install(monkeypatch, 11)
@@ -286,7 +288,7 @@ def test_the_check_of_memory_notices_other_bytes(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_wrong_answer_fails_the_check(monkeypatch, tmp_path):
+def test_wrong_output_fails_the_check(monkeypatch, tmp_path):
     in_loop, pictures = here.in_loop, here.pictures
     monkeypatch.setattr(here, "pictures", lambda machine, _=2: pictures(machine, 2))
     monkeypatch.setattr(here, "in_loop", lambda machine, given, _=2: in_loop(machine, given, 2))

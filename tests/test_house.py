@@ -1,5 +1,5 @@
-"""The house's rules, read from the source: imports point down, no room of leftovers, no endless
-file.
+"""Rules of the house, checked in the source: imports point down, files have good names and a
+limited length.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "detector"
 
 WINGS = ("lab", "live", "batch", "tracks")
-# Highest first: the floors of ARCHITECTURE.md, of the core and of the wing that has some. A room
-# imports lower floors, and itself; rooms on one floor do not know each other. A wing imports the
-# core and itself. There are no exceptions.
+# Highest first: the floors in ARCHITECTURE.md of the core, and those of the lab. A room imports
+# only lower floors and itself, not other rooms on its floor. A wing imports the core and itself.
 LEVELS = {
     "core": [
         ("commands",),
@@ -41,18 +40,18 @@ LEVELS = {
         ("wing",),
     ],
 }
-ONLY = {  # all of the core that a room may import, where it is less than everything below it
+ALLOWED_ROOMS = {  # rooms of the core that a room may import, if not all lower ones
     "core/loop": {"stages", "timeline", "types"},
     "core/analysis": {"session", "tables", "timeline", "types", "errors"},
     "core/terminal": {"analysis", "session", "tables", "timeline", "types", "errors"},
-    "core/engines": {"models", "types", "errors", "wings"},  # the last lists a folder
+    "core/engines": {"models", "types", "errors", "wings"},
     "core/types": set(),
     "core/errors": set(),
     "lab/analysis": {"analysis", "session", "timeline", "types", "errors"},
     "lab/report": {"analysis", "session", "tables", "timeline", "types", "errors", "wings"},
 }
 ENGINES = {"torch", "onnx", "onnxruntime", "openvino", "tensorrt"}
-NEVER = {  # libraries that a room does not touch, not even inside a function
+FORBIDDEN_LIBRARIES = {  # libraries that a room must not import, not even inside a function
     "core/analysis": {*ENGINES, "cv2", "av"},
     "core/terminal": {*ENGINES, "cv2", "av"},
     "core/engines": {"cv2", "av", "click", "rich"},
@@ -65,19 +64,19 @@ NEVER = {  # libraries that a room does not touch, not even inside a function
     "lab/commands": {*ENGINES, "cv2", "av"},
     "batch/commands": {*ENGINES, "cv2", "av"},
 }
-# Nouns of wings -> the files of the core that say them all the same. Each list only gets shorter.
-NOUNS = {
+# Words of wings -> the files of the core that still contain them. Lists may only get shorter.
+WING_WORDS = {
     rf"detector\.({'|'.join(WINGS)})": "",
-    "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",  # words of others, a text
+    "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",
     "infer_every": "api/__init__ api/options api/results config/reference config/schema",
-    "ZoneBook|Scene": "sinks/_scene types",  # tracks counts, live tells
+    "ZoneBook|Scene": "sinks/_scene types",
     "mqtt|webhook": "config/cameras errors/secrets",
     "Hub|Roster|home_assistant": "",
     "slurm|ray|pyarrow": "",
     "mlflow|tensorboard|roofline": "config/elsewhere",
 }
-LEFTOVERS = {"utils", "util", "helpers", "common", "misc", "manager", "tools"}
-LONGEST = 700  # lines: a file is one whole thought, and a thought has an end
+BANNED_NAMES = {"utils", "util", "helpers", "common", "misc", "manager", "tools"}
+LONGEST = 700  # lines of a file
 TOP = {"core", *WINGS}  # besides __init__, __main__ and py.typed
 
 RANK = {
@@ -90,27 +89,27 @@ RANK = {
 
 @cache
 def nodes_of(file: Path, _: int) -> list[ast.Import | ast.ImportFrom | ast.ClassDef]:
-    """The imports and classes anywhere in a file. Read once for all tests of this module."""
+    """Return the imports and classes of a file, cached for all tests of this module."""
     tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
     kinds = ast.Import | ast.ImportFrom | ast.ClassDef
     return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def imports(file: Path, package: Path) -> list[tuple[str, int]]:
-    """Every module and name that a file imports, anywhere in it, by its full name; with the line.
+    """Return the full name and line of each module and name that a file imports anywhere.
 
-    Relative ones are resolved. Those for type checkers alone count like all others.
+    Relative imports are resolved; imports for type checkers count, too.
     """
     here = [package.name, *file.relative_to(package).with_suffix("").parts]
-    found: list[tuple[str, int]] = []
+    names: list[tuple[str, int]] = []
     for node in nodes_of(file, file.stat().st_mtime_ns):
         if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
+            names += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = here[: len(here) - node.level] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
-    return found
+            names += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
+    return names
 
 
 def room_of(file: Path, package: Path) -> str:
@@ -122,7 +121,7 @@ def complaint(room: str, name: str, package: str) -> str | None:
     top, _, rest = name.partition(".")
     wing = room.split("/")[0]
     if top != package:
-        return f"{room} must not import {top}" if top in NEVER.get(room, ()) else None
+        return f"{room} must not import {top}" if top in FORBIDDEN_LIBRARIES.get(room, ()) else None
     other_wing, _, inside = rest.partition(".")
     other_room = ("" if inside.startswith("__") else inside).split(".")[0]
     if other_wing not in TOP:
@@ -134,7 +133,12 @@ def complaint(room: str, name: str, package: str) -> str | None:
         return f"{other} has no place in LEVELS"
     if other == room:
         return None
-    if other_wing == "core" and other_room and room in ONLY and other_room not in ONLY[room]:
+    if (
+        other_wing == "core"
+        and other_room
+        and room in ALLOWED_ROOMS
+        and other_room not in ALLOWED_ROOMS[room]
+    ):
         return f"{room} must not import {other}"
     if other_wing != wing or wing not in LEVELS or RANK[other] > RANK[room]:
         return None
@@ -149,7 +153,7 @@ def check(package: Path) -> list[str]:
         length = len(file.read_text(encoding="utf-8").splitlines())
         if length > LONGEST:
             problems.append(f"{place}: {length} lines, more than {LONGEST}")
-        if LEFTOVERS & set(file.relative_to(package).with_suffix("").parts):
+        if BANNED_NAMES & set(file.relative_to(package).with_suffix("").parts):
             problems.append(f"{place}: name it for what it is about")
         if room.split("/")[0] not in TOP | {"__init__", "__main__"}:
             problems.append(f"{place}: {room} is neither the core nor a wing")
@@ -164,21 +168,19 @@ def check(package: Path) -> list[str]:
 
 
 def circles(package: Path) -> list[list[str]]:
-    """Files that import each other, directly or by way of others, anywhere in them: the strongly
-    connected parts.
-    """
+    """Return groups of files that import each other, directly or indirectly."""
     files = {}
     for file in package.rglob("*.py"):
         name = ".".join([package.name, *file.relative_to(package).with_suffix("").parts])
         files[name.removesuffix(".__init__")] = file
-    arrows = {name: set(targets(file, package, files)) - {name} for name, file in files.items()}
-    reach = {name: reachable(name, arrows) for name in arrows}
-    found = {frozenset(other for other in reach[name] if name in reach[other]) for name in arrows}
+    imported = {name: set(targets(file, package, files)) - {name} for name, file in files.items()}
+    reach = {name: reachable(name, imported) for name in imported}
+    found = {frozenset(other for other in reach[name] if name in reach[other]) for name in imported}
     return sorted(sorted(circle) for circle in found if len(circle) > 1)
 
 
 def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
-    """The files that a file imports:
+    """Yield the files that a file imports.
 
     ``from detector.core.engines._built import store`` is store.py, not the package.
     """
@@ -188,41 +190,41 @@ def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
             yield home
 
 
-def reachable(start: str, arrows: dict[str, set[str]]) -> set[str]:
-    """Whatever can be reached from ``start`` along arrows; ``start`` itself only by a circle."""
-    seen: set[str] = set()
-    left = [start]
-    while left:
-        for name in arrows[left.pop()] - seen:
-            seen.add(name)
-            left.append(name)
-    return seen
+def reachable(start: str, imported: dict[str, set[str]]) -> set[str]:
+    """Return the files that ``start`` imports, also indirectly; ``start`` only if in a circle."""
+    reached: set[str] = set()
+    pending = [start]
+    while pending:
+        for name in imported[pending.pop()] - reached:
+            reached.add(name)
+            pending.append(name)
+    return reached
 
 
-def test_the_house() -> None:
+def test_imports_and_names_follow_the_rules() -> None:
     assert check(PACKAGE) == []
 
 
-def test_no_file_imports_itself_by_way_of_others() -> None:
+def test_there_are_no_circular_imports() -> None:
     assert circles(PACKAGE) == []
 
 
-def test_circles_are_found(tmp_path: Path) -> None:
-    made = tmp_path / "detector"
-    made.mkdir()
-    (made / "__init__.py").write_text("")
-    (made / "a.py").write_text("from detector.b import x")
-    (made / "b.py").write_text("def f():\n    from detector import c")  # hidden inside
-    (made / "c.py").write_text("if TYPE_CHECKING:\n    import detector.a")
-    (made / "d.py").write_text("import detector.a")
-    assert circles(made) == [["detector.a", "detector.b", "detector.c"]]
-    (made / "__init__.py").write_text("from .d import x\n__version__ = '1'")
-    (made / "a.py").write_text("from detector import __version__")
-    assert circles(made) == [["detector", "detector.a", "detector.d"]]
+def test_circular_imports_are_found(tmp_path: Path) -> None:
+    package_ = tmp_path / "detector"
+    package_.mkdir()
+    (package_ / "__init__.py").write_text("")
+    (package_ / "a.py").write_text("from detector.b import x")
+    (package_ / "b.py").write_text("def f():\n    from detector import c")  # hidden inside
+    (package_ / "c.py").write_text("if TYPE_CHECKING:\n    import detector.a")
+    (package_ / "d.py").write_text("import detector.a")
+    assert circles(package_) == [["detector.a", "detector.b", "detector.c"]]
+    (package_ / "__init__.py").write_text("from .d import x\n__version__ = '1'")
+    (package_ / "a.py").write_text("from detector import __version__")
+    assert circles(package_) == [["detector", "detector.a", "detector.d"]]
 
 
-def test_no_class_of_the_core_shares_its_name() -> None:
-    """A class may share only its base's name: the API's ``Detections`` extends that of types.py."""
+def test_class_names_of_the_core_are_unique() -> None:
+    """A class may have its base's name: the API's ``Detections`` extends that of types.py."""
     homes: dict[str, list[str]] = {}
     for file in PACKAGE.rglob("*.py"):
         for node in nodes_of(file, file.stat().st_mtime_ns):
@@ -234,13 +236,13 @@ def test_no_class_of_the_core_shares_its_name() -> None:
     assert [found for found in shared if "core/" in str(found)] == []
 
 
-def test_the_top_of_the_package_stays_small() -> None:
+def test_package_has_only_the_core_and_the_wings() -> None:
     names = {path.stem for path in PACKAGE.iterdir() if path.name != "py.typed"}
     assert names - {"__init__", "__main__", "__pycache__"} == TOP
     assert all(len(floors) <= 8 for floors in LEVELS.values())
 
 
-def test_every_program_in_python_is_linted() -> None:
+def test_all_python_programs_are_linted() -> None:
     """ruff knows a file by its suffix; its settings must list those without one."""
     root = PACKAGE.parent
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
@@ -253,14 +255,13 @@ def test_every_program_in_python_is_linted() -> None:
     assert programs == set(settings["tool"]["ruff"]["extend-include"])
 
 
-@pytest.mark.parametrize(("nouns", "places"), NOUNS.items())
-def test_the_core_says_no_noun_of_a_wing(nouns: str, places: str) -> None:
-    """Not in an import, in a text that one could import, or in any other, but in these places."""
-    core, noun = PACKAGE / "core", re.compile(rf"\b({nouns})\b")
+@pytest.mark.parametrize(("words", "places"), WING_WORDS.items())
+def test_core_does_not_use_words_of_the_wings(words: str, places: str) -> None:
+    core, pattern = PACKAGE / "core", re.compile(rf"\b({words})\b")
     found = {
         file.relative_to(core).as_posix().removesuffix(".py")
         for file in core.rglob("*.py")
-        if noun.search(file.read_text(encoding="utf-8"))
+        if pattern.search(file.read_text(encoding="utf-8"))
     }
     assert found == set(places.split())
 
@@ -302,10 +303,12 @@ def test_the_core_says_no_noun_of_a_wing(nouns: str, places: str) -> None:
         ("core/config/levels.py", "\n" * 701, "701 lines, more than 700"),
     ],
 )
-def test_the_checker(tmp_path: Path, file: str, text: str, expected: str | None) -> None:
-    made = tmp_path / "detector" / file
-    made.parent.mkdir(parents=True, exist_ok=True)
-    made.write_text(text)
+def test_check_finds_each_violation(
+    tmp_path: Path, file: str, text: str, expected: str | None
+) -> None:
+    package_ = tmp_path / "detector" / file
+    package_.parent.mkdir(parents=True, exist_ok=True)
+    package_.write_text(text)
     problems = check(tmp_path / "detector")
     if expected is None:
         assert problems == []

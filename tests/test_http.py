@@ -1,4 +1,4 @@
-"""What urllib3 leaves to us: where logins may go, redirects, endless headers, its errors."""
+"""HTTP beyond urllib3: where logins may go, redirects, endless headers, proxies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.sources.web_server import make_certificate, web_server
 
 pytestmark = pytest.mark.net
 LOGIN = ("me", "S3cret:Pw/ä")
-AS_SENT = "me:S3cret:Pw/ä"
+SENT_LOGIN = "me:S3cret:Pw/ä"
 
 
 @pytest.mark.parametrize("block", [b"X-Endless: ", b"HTTP/1.1 100 Continue\r\n\r\n"])
-def test_a_head_without_an_end_is_given_up(block):
+def test_endless_response_headers_time_out(block):
     """A socket's timeout starts again with each byte, and http.client accepts a truncated head."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -37,28 +37,28 @@ def test_a_head_without_an_end_is_given_up(block):
             open_url(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, timeout_s=0.2)
 
 
-def test_a_redirect_to_another_scheme_and_back_takes_no_login_along(tmp_path, monkeypatch):
+def test_login_is_not_sent_after_a_redirect_to_another_scheme(tmp_path, monkeypatch):
     certificate = make_certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with web_server() as own, web_server(certificate) as other:
         own.put(
             "/start",
             status=302,
-            login=AS_SENT,
+            login=SENT_LOGIN,
             headers={"Location": other.url("/a", host="localhost")},
         )
         other.put("/a", status=401, headers={"WWW-Authenticate": 'Basic realm="x"'})
         with pytest.raises(HTTPError, match="401"):
             open_url(own.url("/start"), {}, timeout_s=9, login=LOGIN)
         other.put("/a", status=307, headers={"Location": own.url("/end")})
-        own.put("/end", b"abc", login=AS_SENT)
-        answer = open_url(own.url("/start"), {}, timeout_s=9, login=LOGIN)
-        assert (answer.read(), answer.url) == (b"abc", own.url("/end"))
+        own.put("/end", b"abc", login=SENT_LOGIN)
+        response = open_url(own.url("/start"), {}, timeout_s=9, login=LOGIN)
+        assert (response.read(), response.url) == (b"abc", own.url("/end"))
         assert other.requests
         assert not any("Authorization" in headers for _, headers in other.requests)
 
 
-def test_redirects_have_an_end():
+def test_number_of_redirects_is_limited():
     with web_server() as web:
         url = web.put("/a", status=302, headers={"Location": "/a"})
         with pytest.raises(HTTPError, match="redirects"):
@@ -66,7 +66,7 @@ def test_redirects_have_an_end():
         assert len(web.requests) == http.MOST_REDIRECTS + 1
 
 
-def test_proxies_of_the_environment(monkeypatch):
+def test_proxies_from_the_environment_are_used(monkeypatch):
     with web_server() as proxy, web_server() as web:
         monkeypatch.setenv("http_proxy", proxy.url("", "pu:p%40"))
         monkeypatch.setenv("no_proxy", "127.0.0.1")

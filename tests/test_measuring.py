@@ -1,4 +1,4 @@
-"""The arithmetic of scripts/bench: crossings of a threshold, rounds, limits. Runs are made up."""
+"""The arithmetic of scripts/bench with made-up runs: threshold crossings, rounds, limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.session.documents import DOCUMENT
 PLACES = {"a": [0, 0, 10, 10], "b": [20, 0, 30, 10], "a moved": [1, 0, 11, 10]}
 
 
-def found(*rows: tuple[str, float, int]) -> Detections:
+def detections_of(*rows: tuple[str, float, int]) -> Detections:
     return Detections(
         np.array([PLACES[place] for place, _, _ in rows], np.float32).reshape(-1, 4),
         np.array([score for _, score, _ in rows], np.float32),
@@ -22,9 +22,9 @@ def found(*rows: tuple[str, float, int]) -> Detections:
     )
 
 
-def crossed(a_below: Detections, b_below: Detections) -> int:
-    """At a threshold of .25; rows best first."""
-    above = [found(*rows_above(one)) for one in (a_below, b_below)]
+def count_crossings(a_below: Detections, b_below: Detections) -> int:
+    """Count crossings of the threshold 0.25 between two lists of detections, best first."""
+    above = [detections_of(*rows_above(one)) for one in (a_below, b_below)]
     return crossings([above[0]], [above[1]], [a_below], [b_below])
 
 
@@ -38,23 +38,32 @@ def rows_above(one: Detections) -> list[tuple[str, float, int]]:
     ]
 
 
-def test_a_partner_below_the_threshold_is_a_crossing():
-    assert crossed(found(("a", 0.26, 0)), found(("a moved", 0.24, 0))) == 1
-    assert crossed(found(("a moved", 0.24, 0)), found(("a", 0.26, 0))) == 1
+def test_match_below_the_threshold_is_a_crossing():
+    assert count_crossings(detections_of(("a", 0.26, 0)), detections_of(("a moved", 0.24, 0))) == 1
+    assert count_crossings(detections_of(("a moved", 0.24, 0)), detections_of(("a", 0.26, 0))) == 1
 
 
-def test_what_has_a_partner_above_or_none_at_all_is_none():
-    assert crossed(found(("a", 0.26, 0)), found(("a moved", 0.27, 0), ("a", 0.24, 0))) == 0
-    assert crossed(found(("a", 0.9, 0)), found()) == 0
-    assert crossed(found(("a", 0.9, 0)), found(("b", 0.1, 0))) == 0, "elsewhere"
-    assert crossed(found(("a", 0.9, 0)), found(("a", 0.1, 1))) == 0, "of another class"
-    assert crossed(found(), found()) == 0
+def test_match_above_the_threshold_or_no_match_is_no_crossing():
+    assert (
+        count_crossings(
+            detections_of(("a", 0.26, 0)), detections_of(("a moved", 0.27, 0), ("a", 0.24, 0))
+        )
+        == 0
+    )
+    assert count_crossings(detections_of(("a", 0.9, 0)), detections_of()) == 0
+    assert count_crossings(detections_of(("a", 0.9, 0)), detections_of(("b", 0.1, 0))) == 0, (
+        "elsewhere"
+    )
+    assert count_crossings(detections_of(("a", 0.9, 0)), detections_of(("a", 0.1, 1))) == 0, (
+        "of another class"
+    )
+    assert count_crossings(detections_of(), detections_of()) == 0
 
 
 CORES = 2
 
 
-def test_a_round_of_warm_up_is_thrown_away_and_variants_take_turns():
+def test_variants_alternate_after_a_discarded_warm_up_round():
     order: list[str] = []
 
     def one(name: str) -> dict[str, float]:
@@ -70,23 +79,23 @@ def test_a_round_of_warm_up_is_thrown_away_and_variants_take_turns():
 @pytest.mark.parametrize(
     ("serial", "lean_ms", "fps", "by"),
     [
-        ({"infer": 4.0, "write": 10.0}, 16.0, 100.0, "write"),  # 8 ms spread, the writer takes 10
+        ({"infer": 4.0, "write": 10.0}, 16.0, 100.0, "write"),  # 8 ms on 2 cores; the writer: 10
         ({"infer": 4.0, "write": 5.0}, 16.0, 125.0, "all cores"),
     ],
 )
-def test_the_limit_is_the_longer_of_the_two(serial, lean_ms, fps, by):
+def test_limit_is_the_slowest_stage_or_all_cores(serial, lean_ms, fps, by):
     assert limit.limit_of(serial, lean_ms, CORES) == (pytest.approx(fps), by)
 
 
 @pytest.mark.parametrize(
     ("others_s", "ready_s", "ms"),
     [
-        (None, 1.0, 10.0),  # ready and not scheduled for half of its time; others are to blame
+        (None, 1.0, 10.0),  # not scheduled for half of its time, because of other programs
         (0.0, 1.0, 20.0),  # no other load: the stage waited for its own libraries
-        (None, 9.0, 5.0),  # of several threads, added up: not below its CPU time on both cores
+        (None, 9.0, 5.0),  # the sum of several threads: not below its CPU time on both cores
     ],
 )
-def test_a_plain_loop_is_without_what_others_did_to_it(others_s, ready_s, ms):
+def test_alone_ms_excludes_waiting_for_other_programs(others_s, ready_s, ms):
     frames, times = 100, ("busy_s", "wait_input_s", "wait_output_s", "other_s", "wall_s")
     libraries = {
         "wall_s": 1.0,

@@ -1,4 +1,4 @@
-"""scripts/mutate plants the faults that it lists, and its lists match the current program."""
+"""scripts/mutate: the faults that it plants, and its lists of faults in the present program."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def faults(mutate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return {one.before.split("\n")[0]: one for one in mutate.faults_of(tmp_path / "box.py")}
 
 
-def test_faults_are_changes_of_one_place(mutate: ModuleType, faults: dict[str, Any]) -> None:
+def test_each_fault_changes_one_place(mutate: ModuleType, faults: dict[str, Any]) -> None:
     changed = {name: fault.after for name, fault in faults.items()}
     assert changed == {
         "3": "4",
@@ -56,7 +56,7 @@ def test_faults_are_changes_of_one_place(mutate: ModuleType, faults: dict[str, A
 
 
 @pytest.mark.slow
-def test_every_fault_called_equivalent_can_still_be_planted(mutate: ModuleType) -> None:
+def test_faults_listed_as_equivalent_still_exist(mutate: ModuleType) -> None:
     import yaml
 
     files = {one["file"] for one in yaml.safe_load(mutate.EQUIVALENT.read_text())}
@@ -65,7 +65,7 @@ def test_every_fault_called_equivalent_can_still_be_planted(mutate: ModuleType) 
     assert all(mutate.equivalents().values()), "each has its reason"
 
 
-def test_a_seed_draws_the_same_faults_by_lines_of_code(
+def test_choice_depends_on_seed_and_lines_of_code_only(
     mutate: ModuleType, faults: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "long.py").write_text(SOURCE + "\n" * 300)
@@ -76,5 +76,5 @@ def test_a_seed_draws_the_same_faults_by_lines_of_code(
     assert files.count("long.py") > 4 * files.count("box.py") > 0
 
 
-def test_every_fault_planted_by_hand_has_its_place(mutate: ModuleType) -> None:
+def test_places_of_faults_planted_by_hand_exist(mutate: ModuleType) -> None:
     assert all(mutate.planted_by_hand().values())

@@ -1,4 +1,4 @@
-"""Programs of scripts/ and training/ from a fresh shell: each finds .venv, or says what to type."""
+"""Programs of scripts/ and training/ in a new shell: each finds .venv, or shows what to type."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
-def test_help_is_printed(program, tmp_path):
+def test_help_is_printed_from_any_folder(program, tmp_path):
     if not (CHECKOUT / ".venv/bin/detect-video").exists():
         pytest.skip("machine: this checkout has no .venv")
     done = run(tmp_path, program, "--help")
@@ -56,7 +56,7 @@ def bare(tmp_path: Path) -> list[str | Path]:
     ]
 
 
-def test_the_programs_run_under_venv(bare, tmp_path):
+def test_programs_run_with_the_python_of_venv(bare, tmp_path):
     venv = tmp_path / ".venv"
     subprocess.run([*bare, "-m", "venv", "--without-pip", venv], check=True)
     done = run(tmp_path, *bare, make_program(tmp_path), "--rounds", "3")
@@ -64,7 +64,7 @@ def test_the_programs_run_under_venv(bare, tmp_path):
 
 
 @pytest.mark.parametrize("venv", [True, False])
-def test_a_missing_package_is_a_line_that_says_what_to_type(bare, tmp_path, venv):
+def test_missing_package_is_reported_in_one_line_with_the_command(bare, tmp_path, venv):
     if venv:
         command = [*bare, "-m", "venv", "--without-pip", tmp_path / ".venv"]
         subprocess.run(command, check=True)
@@ -75,7 +75,7 @@ def test_a_missing_package_is_a_line_that_says_what_to_type(bare, tmp_path, venv
     assert ("scripts/demo" in done.stderr) != venv
 
 
-def test_a_fault_of_our_own_keeps_its_traceback(bare, tmp_path):
+def test_missing_module_of_our_own_shows_a_traceback(bare, tmp_path):
     done = run(tmp_path, *bare, make_program(tmp_path, "measuring.nothing"))
     assert done.returncode == 1
     assert "Traceback" in done.stderr

@@ -1,4 +1,4 @@
-"""What a host, an index and other tools read agrees with setup.py, scripts/ and each other."""
+"""Files for GitHub, PyPI and other tools agree with setup.py, scripts/ and each other."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_setup_and_workflow_name_the_same_pythons():
 
 
 def test_workflows_run_the_programs_of_the_checkout():
-    every = [*jobs("test").values(), *jobs("release").values()]
-    steps = [step for job in every for step in job["steps"]]
+    all_jobs = [*jobs("test").values(), *jobs("release").values()]
+    steps = [step for job in all_jobs for step in job["steps"]]
     programs = re.findall(r"scripts/\w+", " ".join(step.get("run", "") for step in steps))
     assert set(programs) == {f"scripts/{name}" for name in ("test", "demo", "docs", "release")}
     assert all(os.access(CHECKOUT / program, os.X_OK) for program in programs)
@@ -46,20 +46,20 @@ def test_hooks_run_the_checks_of_scripts_test():
     assert [f".venv/bin/python {one}" for one in checks] == [one["entry"] for one in repo["hooks"]]
 
 
-def test_options_of_scripts_test_count_behind_a_path_too(tmp_path):
+def test_options_of_scripts_test_may_follow_a_path(tmp_path):
     (tmp_path / "scripts").mkdir()
     shutil.copy(CHECKOUT / "scripts/test", tmp_path / "scripts")
     stubs = 'apt-get() { :; }; make_venv() { echo "$part ${rest[*]} ${fast[*]}"; exit; }'
     (tmp_path / "scripts/set_up.sh").write_text(stubs)
-    typed = ["bash", tmp_path / "scripts/test", "tests/x.py", "-k", "a b", "--fast", "-n0"]
-    done = subprocess.run(typed, capture_output=True, text=True)
+    command = ["bash", tmp_path / "scripts/test", "tests/x.py", "-k", "a b", "--fast", "-n0"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.split() == "fast tests/x.py -k a b -n0 -m not slow".split(), done.stderr
 
 
 def test_version_and_address_are_the_same_everywhere():
-    cited = yaml.safe_load(text_of("CITATION.cff"))
-    assert cited["version"] == detector.core.__version__
-    assert f"## {cited['version']} ({cited['date-released']})" in text_of("CHANGELOG.md")
+    citation = yaml.safe_load(text_of("CITATION.cff"))
+    assert citation["version"] == detector.core.__version__
+    assert f"## {citation['version']} ({citation['date-released']})" in text_of("CHANGELOG.md")
     files = [file for one in ("*.md", "*.cff", ".github/**/*.yml") for file in CHECKOUT.glob(one)]
     texts = " ".join(file.read_text(encoding="utf-8") for file in files)
     named = re.findall(r"https://github\.com/[\w-]+/detect-video", texts)
@@ -77,8 +77,10 @@ def test_site_has_no_warning_and_loads_nothing_from_elsewhere(tmp_path):
     assert re.findall(r'(?:src=|<link[^>]+href=)"https?:[^"]+', " ".join(pages.values())) == []
     assert 'id="detector.core.api.Detector.stream"' in pages["api.html"]
     assert "street.mp4" in pages["report.html"]
-    found = json.loads((tmp_path / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
-    assert any("skip-still" in one["text"] for one in found)
+    documents = json.loads((tmp_path / "search/search_index.json").read_text(encoding="utf-8"))[
+        "docs"
+    ]
+    assert any("skip-still" in one["text"] for one in documents)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from tests.conftest import CHECKOUT
 
 pytestmark = pytest.mark.slow
 
-# FILE < what it is made of, or no more where the recipe edits it; below, the words that change.
+# NEW FILE < FILE to copy, or a FILE to edit; below it, the replacements.
 EDITS = r"""
 detector/core/sinks/tallies.py < detector/core/sinks/csv.py
     class CsvSink => class TalliesSink
@@ -87,45 +87,47 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def test_they_are_offered_and_used(copy: Path) -> None:
-    told = run(copy, "detector", "--help", "all")
-    assert [word in told for word in ("tallies", "nearest")] == [True, True]
-    given = ("drawer", "--engine", "null", "--track", "nearest", "--json")
-    words = ("detector", *given, "--save", "tallies,jsonl", "--engine-options")
+def test_new_parts_are_listed_and_used(copy: Path) -> None:
+    output = run(copy, "detector", "--help", "all")
+    assert [word in output for word in ("tallies", "nearest")] == [True, True]
+    arguments = ("drawer", "--engine", "null", "--track", "nearest", "--json")
+    words = ("detector", *arguments, "--save", "tallies,jsonl", "--engine-options")
     outputs = json.loads(run(copy, *words, "spin=1"))["outputs"]
     assert list(outputs) == ["tallies", "jsonl"]  # in the order that the sinks declare
     assert (copy / outputs["tallies"]).read_text().startswith("source,")
     assert "no such option" in run(copy, *words, "x=1", expected=2)
-    assert json.loads(run(copy, "detector", *given, "-o", "x.n"))["outputs"] == {"tallies": "x.n"}
+    assert json.loads(run(copy, "detector", *arguments, "-o", "x.n"))["outputs"] == {
+        "tallies": "x.n"
+    }
 
 
-def test_a_new_field_of_an_event_reaches_each_receiver(copy: Path) -> None:
-    told = "Event('appears', 'door', 1.0, 1.0, mood='calm')"
-    code = f"from detector.live.events.wording import Event, as_json; print(as_json({told}))"
+def test_new_field_of_an_event_is_in_json_and_openapi(copy: Path) -> None:
+    event = "Event('appears', 'door', 1.0, 1.0, mood='calm')"
+    code = f"from detector.live.events.wording import Event, as_json; print(as_json({event}))"
     assert '"mood": "calm"' in run(copy, "timeit", "-n1", "-r1", code)
     assert "mood" in (copy / "docs/openapi.json").read_text()
 
 
-def test_conformance_tests_take_them_and_find_an_option_that_nothing_reads(copy: Path) -> None:
+def test_conformance_tests_include_new_parts_and_find_an_unread_option(copy: Path) -> None:
     words = "tallies or drawer or edges or nearest or reads_each"
-    told = run(copy, *PYTEST, "-rA", "tests/conformance", "-k", words, expected=1)
-    found = re.findall(r"^FAILED \S+\.py::(\S+)", told, re.MULTILINE)
-    assert found == ["test_something_reads_each_option_of_its_own[null]"], told[-3000:]
-    passed = "\n".join(re.findall(r"^PASSED (\S+)", told, re.MULTILINE))
-    assert all(name in passed for name in ("tallies", "drawer", "edges", "nearest")), told[-3000:]
+    output = run(copy, *PYTEST, "-rA", "tests/conformance", "-k", words, expected=1)
+    failed = re.findall(r"^FAILED \S+\.py::(\S+)", output, re.MULTILINE)
+    assert failed == ["test_something_reads_each_option_of_its_own[null]"], output[-3000:]
+    passed = "\n".join(re.findall(r"^PASSED (\S+)", output, re.MULTILINE))
+    assert all(name in passed for name in ("tallies", "drawer", "edges", "nearest")), output[-3000:]
 
 
-def test_no_other_test_needs_an_edit(copy: Path) -> None:
+def test_other_tests_pass_unchanged(copy: Path) -> None:
     run(copy, *PYTEST, "-m", "not slow", *LISTS)
 
 
-def test_a_source_is_claimed_before_it_is_refused() -> None:
+def test_address_is_claimed_and_unknown_file_refused() -> None:
     assert sources.find_claiming("rtsp://camera/?a").__name__ == "LiveSource"
     with pytest.raises(SourceError, match="no such file"):
         sources.find_claiming("gray.x")
 
 
-def test_what_is_there_declares_itself() -> None:
+def test_existing_sources_and_sinks_declare_formats_and_order() -> None:
     kinds = [sources.find(name) for name in sources.names()]
     assert all(set(kind.gives) <= {"bgr", "yuv420p"} and "bgr" in kind.gives for kind in kinds)
     known = [*("counts", "csv", "events", "jsonl", "mot", "coco", "player", "crops", "tracks")]

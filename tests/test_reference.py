@@ -26,26 +26,28 @@ def borderline(item, others):
     """
     if item["score"] < 0.25 + 0.01:
         return True
-    same = [
+    same_class = [
         other for other in others if other is not item and other["class_id"] == item["class_id"]
     ]
-    return any(abs(iou(item["box"], other["box"]) - 0.45) < 0.01 for other in same)
+    return any(abs(iou(item["box"], other["box"]) - 0.45) < 0.01 for other in same_class)
 
 
-def same(name, found, theirs):
-    """How many of ``theirs`` were found; nothing but borderline cases may lack or be too many."""
+def count_matches(name, result, theirs):
+    """Return how many of ``theirs`` we detect. Only borderline boxes may be missing or extra."""
     ours = [
         {"class_id": int(c), "score": float(s), "box": box.tolist()}
-        for box, s, c in zip(found.boxes, found.scores, found.class_ids, strict=True)
+        for box, s, c in zip(result.boxes, result.scores, result.class_ids, strict=True)
     ]
-    left, matched = list(ours), 0
+    unmatched, matched = list(ours), 0
     for item in theirs:
-        twin = next((other for other in left if alike(other, item)), None)
-        assert twin is not None or borderline(item, theirs), (name, item)
-        if twin is not None:
+        match = next((other for other in unmatched if alike(other, item)), None)
+        assert match is not None or borderline(item, theirs), (name, item)
+        if match is not None:
             matched += 1
-            left.remove(twin)
-    extra = [item for item in left if item["score"] > 0.25 + 0.01 and not borderline(item, ours)]
+            unmatched.remove(match)
+    extra = [
+        item for item in unmatched if item["score"] > 0.25 + 0.01 and not borderline(item, ours)
+    ]
     assert extra == [], (name, "boxes that the reference has not")
     return matched
 
@@ -59,9 +61,7 @@ def alike(one, other):
 
 
 def by_size(results):
-    """Network input as --size -> the photos that the reference ran at it (yolov5n: each at its own
-    shape).
-    """
+    """Group the reference's photos by their network input, as --size (yolov5n has many sizes)."""
     groups = {}
     for name, expected in results.items():
         _, _, height, width = expected["input_shape"]
@@ -93,7 +93,7 @@ def test_photos(shared, engine, model):
                     hashlib.sha256(image.tobytes()).hexdigest()
                     == reference["photos"][name]["decoded_bgr_sha256"]
                 )
-                matched += same(name, detector(image), expected["detections"])
+                matched += count_matches(name, detector(image), expected["detections"])
                 total += len(expected["detections"])
     assert total == sum(
         len(r["detections"]) for r in reference["models"][model]["results"].values()

@@ -1,4 +1,4 @@
-"""Rooms keep to their budgets (scripts/budgets.yaml), and a run imports what it needs."""
+"""The sizes of rooms and the imports of a run are within scripts/budgets.yaml."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.conftest import CHECKOUT
 
 
 @pytest.mark.slow
-def test_nothing_is_above_its_budget() -> None:
-    """If one is: raise the budget in the commit that needs it, and give the reason there."""
+def test_sizes_are_within_their_budgets() -> None:
+    """If one is exceeded, raise the budget in the commit that needs it, and give the reason."""
     command = [sys.executable, str(CHECKOUT / "scripts/sizes"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,6 +1,4 @@
-"""docs/founding-studies.md is what scripts/studies makes: its commands, the old tables, and what
-was wrong in them.
-"""
+"""docs/founding-studies.md matches scripts/studies: commands, old tables and their mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ def studies() -> ModuleType:
     return load_program("scripts/studies")
 
 
-def test_the_page_has_every_study_with_its_commands_and_items(studies):
+def test_page_contains_each_study_with_its_commands_and_items(studies):
     assert [one.key for one in studies.STUDIES] == ["s0", "s1", "s2", "s3", "s4"]
     for one in studies.STUDIES:
         (before, after) = PAGE.split(f"## {one.title}\n")
@@ -32,17 +30,17 @@ def test_the_page_has_every_study_with_its_commands_and_items(studies):
             assert f"| {what} | {how} | {why} |" in own
 
 
-def test_the_page_has_the_old_tables_and_their_mistakes(studies, shared):
+def test_page_contains_the_old_tables_and_their_mistakes(studies, shared):
     for one in studies.STUDIES:
         for name in one.tables:
             assert studies.old_table(name) in PAGE
-        found = list(studies.mistakes(one.tables))
-        assert found, one.key
-        assert all(line in PAGE for line in found)
+        mistakes = list(studies.mistakes(one.tables))
+        assert mistakes, one.key
+        assert all(line in PAGE for line in mistakes)
 
 
 @pytest.mark.slow
-def test_a_command_of_the_page_runs(studies, shared, tmp_path):
+def test_command_of_the_page_runs(studies, shared, tmp_path):
     studies.set_up(tmp_path)
-    said = studies.run("profile --nsys recording.sqlite", tmp_path)
-    assert "dependency analysis" in said
+    output = studies.run("profile --nsys recording.sqlite", tmp_path)
+    assert "dependency analysis" in output

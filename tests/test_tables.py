@@ -1,4 +1,4 @@
-"""A table is described once: what the terminal, the page and CSV show of it is the same."""
+"""Tables in the terminal, in HTML, CSV, Markdown and LaTeX, from one description."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_renderer_shows_the_same_columns_in_the_same_order() -> None:
     first, *rows = csv.reader(io.StringIO(csv_text(TABLE)))
     assert first == ["name", "ms", "share", "half", "note"]
     assert rows[0] == ["a-long-name-of-a-layer", "12.3457", "0.5", "6.17284", ""]
-    assert rows[1][0] == "'=1+1", "no formula of a spreadsheet"
+    assert rows[1][0] == "'=1+1", "a spreadsheet would run it as a formula"
 
 
 def test_html_table_keeps_full_values_and_escapes_markup() -> None:
@@ -73,7 +73,7 @@ def test_html_table_keeps_full_values_and_escapes_markup() -> None:
     assert "show all 2 rows" in page
 
 
-def test_a_terminal_rounds_as_the_column_says() -> None:
+def test_terminal_rounds_by_the_format_of_the_column() -> None:
     text = printed(TABLE, 200)
     assert {"12.346", "50.0%", "6.17", "[bold]"} <= words(text)
     assert "nothing known" in text
@@ -81,8 +81,8 @@ def test_a_terminal_rounds_as_the_column_says() -> None:
 
 
 @pytest.mark.parametrize("width", range(43, 90))
-def test_columns_go_before_words_break(width: int) -> None:
-    """In the order that the columns say, and not one more than needed."""
+def test_columns_are_dropped_before_words_are_broken(width: int) -> None:
+    """They are dropped in the order of ``out``, and only as many as needed."""
     text = printed(TABLE, width)
     assert max(map(len, text.splitlines())) <= width
     assert {"a-long-name-of-a-layer", "12.346", "nothing", "known"} <= words(text)
@@ -92,13 +92,13 @@ def test_columns_go_before_words_break(width: int) -> None:
     assert half == table_fits(SafeConsole(width=width), TABLE)
 
 
-def test_where_no_column_may_go_the_widest_one_breaks() -> None:
+def test_widest_column_wraps_if_no_column_may_be_dropped() -> None:
     text = printed(TABLE, 25)
     assert max(map(len, text.splitlines())) <= 25
     assert "12.346" in words(text)
 
 
-def test_numbers_that_know_their_decimals_keep_them() -> None:
+def test_rounded_values_keep_their_decimals() -> None:
     column = Column("x", form=".4f")
     assert column.text(Rounded(12.345, 1)) == "12.3"
     assert column.text(Share(0.125)) == "12.5%"
@@ -107,7 +107,7 @@ def test_numbers_that_know_their_decimals_keep_them() -> None:
     assert Column("x").text(1234.4) == "1234"
 
 
-def test_parts_of_a_table() -> None:
+def test_pick_without_and_first_select_parts_of_a_table() -> None:
     assert [one.key for one in TABLE.pick("note", "name").columns] == ["note", "name"]
     assert [one.key for one in TABLE.without("half", "note").columns] == ["name", "ms", "share"]
     assert TABLE.first(1).rows == ROWS[:1]
@@ -115,12 +115,12 @@ def test_parts_of_a_table() -> None:
         TABLE.pick("nothing")
 
 
-def test_a_cell_that_is_too_long_loses_its_middle() -> None:
+def test_long_cell_is_shortened_in_the_middle() -> None:
     table = Table("t", (Column("name", longest=12),), ROWS)
     assert "a-lon...ayer" in printed(table, 200)
 
 
-def test_a_key_may_lead_into_what_a_row_holds() -> None:
+def test_dotted_key_reads_a_nested_value() -> None:
     inner = SimpleNamespace(share=0.5)
     rows = [SimpleNamespace(agreement=inner), SimpleNamespace(agreement=None)]
     column = Column("agreement.share", form=".0%")
@@ -143,11 +143,11 @@ def test_a_key_may_lead_into_what_a_row_holds() -> None:
         (1000.0, "1000"),
     ],
 )
-def test_no_more_figures_than_a_measurement_has(value: float, text: str) -> None:
+def test_plain_shows_few_significant_digits(value: float, text: str) -> None:
     assert plain(value) == text
 
 
-def test_a_table_for_a_readme_and_a_paper() -> None:
+def test_markdown_and_latex_escape_their_special_characters() -> None:
     rows = [{"a|b": "<x_1>", "n": None}, {"a|b": "50 %", "n": 0.125}]
     table = Table("t", (Column("a|b"), Column("n", unit="s")), rows, caption="of c|d")
     assert markdown_text(table) == (
@@ -175,6 +175,6 @@ def core_tables() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("columns", list(core_tables()))
-def test_columns_leave_a_narrow_table_one_by_one(columns: tuple[Column, ...]) -> None:
+def test_columns_are_dropped_one_at_a_time(columns: tuple[Column, ...]) -> None:
     leave = sorted(one.out for one in columns if one.out)
     assert leave == [at + 1 for at in range(len(leave))]

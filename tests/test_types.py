@@ -1,4 +1,4 @@
-"""Boxes of the network's input come back to the picture, by hand; frames, planes, detections."""
+"""Letterboxes, frames, planes and detections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from detector.core.types import Arrival, Colours, Detections, Frame, Letterbox, Planes, ReadCounts
 
 
-def found(*boxes: list[float]) -> Detections:
+def detections_of(*boxes: list[float]) -> Detections:
     count = len(boxes)
     return Detections(
         np.array(boxes, np.float32).reshape(-1, 4),
@@ -24,22 +24,22 @@ def found(*boxes: list[float]) -> Detections:
 FIT = Letterbox(scale_x=0.5, scale_y=0.25, pad_x=10, pad_y=20, width=100, height=200)
 
 
-def test_a_box_is_moved_then_scaled_on_each_axis_and_clipped_to_the_picture() -> None:
-    boxes = FIT.to_source(found([10, 20, 60, 70], [15, 25, 35, 45])).boxes
+def test_to_source_moves_scales_and_clips_boxes() -> None:
+    boxes = FIT.to_source(detections_of([10, 20, 60, 70], [15, 25, 35, 45])).boxes
     assert boxes.tolist() == [[0, 0, 100, 200], [10, 20, 50, 100]]
-    clipped = FIT.to_source(found([0, 0, 61, 71], [-50, 30, 100, 40])).boxes
+    clipped = FIT.to_source(detections_of([0, 0, 61, 71], [-50, 30, 100, 40])).boxes
     assert clipped.tolist() == [[0, 0, 100, 200], [0, 40, 100, 80]]
 
 
-def test_the_rest_stays_and_nothing_is_changed_in_place() -> None:
-    given = found([15, 25, 35, 45], [10, 20, 60, 70])
+def test_to_source_keeps_the_other_fields_and_its_input() -> None:
+    given = detections_of([15, 25, 35, 45], [10, 20, 60, 70])
     back = FIT.to_source(given)
     assert (back.names, back.cut) == (("a", "b", "c"), 7)
     assert back.scores is given.scores
     assert back.class_ids is given.class_ids
     assert given.boxes[0].tolist() == [15, 25, 35, 45]
     assert back.boxes.dtype == np.float32
-    none = found()
+    none = detections_of()
     assert FIT.to_source(none) is none
 
 
@@ -54,18 +54,18 @@ def planes() -> Planes:
     )
 
 
-def test_planes_become_a_picture_once() -> None:
+def test_planes_are_converted_once() -> None:
     frame = Frame(0, 0, 0.0, planes())
     assert (frame.size, frame.buffer) == ((4, 6), None)
     assert frame.image.max() == frame.image.max() == 7
     frame.picture = planes()
-    assert frame.image is frame.image, "of the new planes, once too"
+    assert frame.image is frame.image, "the new planes are converted once, too"
     frame.image = np.zeros((2, 3, 3), np.uint8)
     assert frame.size == (2, 3)
     assert frame.buffer is frame.image
 
 
-def test_a_copy_of_planes_has_its_own_memory() -> None:
+def test_copied_planes_have_their_own_memory() -> None:
     given = planes()
     copied = given.copy()
     assert copied.nbytes == given.nbytes == 4 * 6 + 2 * (2 * 3)
@@ -74,14 +74,14 @@ def test_a_copy_of_planes_has_its_own_memory() -> None:
     assert copied.colours == given.colours
 
 
-def test_the_network_sees_what_is_neither_still_nor_moved_on() -> None:
+def test_reused_and_coasting_frames_are_not_inferred() -> None:
     frame = Frame(0, 0, 0.0, np.zeros((2, 2, 3), np.uint8))
     assert frame.inferred
     assert not replace(frame, reused=True).inferred
     assert not replace(frame, coasting=True).inferred
 
 
-def test_what_counts_as_damage() -> None:
+def test_lost_or_corrupt_frames_count_as_damage() -> None:
     assert not ReadCounts(skipped=3).damaged
     for lost in ({"bad": 1}, {"corrupt": 1}, {"ended_early": True}):
         assert ReadCounts(**lost).damaged
@@ -97,14 +97,14 @@ def test_what_counts_as_damage() -> None:
         {"coasting": np.zeros(1, np.bool_)},
     ],
 )
-def test_arrays_of_other_lengths_are_refused(wrong: dict[str, np.ndarray]) -> None:
+def test_arrays_of_different_lengths_are_refused(wrong: dict[str, np.ndarray]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        replace(found([0, 0, 1, 1], [0, 0, 2, 2]), **wrong)
+        replace(detections_of([0, 0, 1, 1], [0, 0, 2, 2]), **wrong)
 
 
 def tracked() -> Detections:
     return replace(
-        found([0, 0, 4, 4], [2, 2, 9, 9], [20, 20, 30, 30]),
+        detections_of([0, 0, 4, 4], [2, 2, 9, 9], [20, 20, 30, 30]),
         track_ids=np.array([5, -1, 0]),
         coasting=np.array([False, True, False]),
         trails=tuple(np.full((1, 2), at, np.float32) for at in range(3)),
@@ -129,30 +129,30 @@ def test_detections_that_differ_in_one_value_are_not_equal(other: dict[str, obje
     assert tracked() == tracked()
     assert replace(tracked(), **other) != tracked()  # type: ignore[arg-type]
     assert (tracked() == 3) is False
-    assert replace(found(), cut=0) == Detections.empty(("a", "b", "c"))
+    assert replace(detections_of(), cut=0) == Detections.empty(("a", "b", "c"))
 
 
-def test_a_choice_keeps_all_that_is_known_of_each() -> None:
-    left = tracked().only([2, 0])
-    assert left.track_list() == [0, 5]
-    assert [int(one[0, 0]) for one in left.trails] == [2, 0]
-    assert left.coasting is not None
-    assert left.coasting.tolist() == [False, False]
-    assert [left.name(at) for at in range(2)] == ["c", "a"]
-    assert found([0, 0, 1, 1]).only([0]).coasting is None
+def test_only_keeps_all_fields_of_the_selected_boxes() -> None:
+    selected = tracked().only([2, 0])
+    assert selected.track_list() == [0, 5]
+    assert [int(one[0, 0]) for one in selected.trails] == [2, 0]
+    assert selected.coasting is not None
+    assert selected.coasting.tolist() == [False, False]
+    assert [selected.name(at) for at in range(2)] == ["c", "a"]
+    assert detections_of([0, 0, 1, 1]).only([0]).coasting is None
     assert len(tracked().found()) == 2
     assert tracked().shown.track_list() == [5, None, 0]
-    assert replace(tracked(), drawn=left).shown is left
-    assert replace(left, names=("a",)).name(0) == "2"
+    assert replace(tracked(), drawn=selected).shown is selected
+    assert replace(selected, names=("a",)).name(0) == "2"
 
 
-def test_inside_a_smaller_picture() -> None:
-    left = tracked().inside(6, 5)
-    assert left.boxes.tolist() == [[0, 0, 4, 4], [2, 2, 5, 6]]
-    assert left.track_list() == [5, None]
+def test_inside_clips_and_drops_boxes() -> None:
+    selected = tracked().inside(6, 5)
+    assert selected.boxes.tolist() == [[0, 0, 4, 4], [2, 2, 5, 6]]
+    assert selected.track_list() == [5, None]
 
 
-def test_what_is_long_is_not_printed() -> None:
+def test_repr_omits_long_fields() -> None:
     frame = Frame(0, 0, 0.0, planes())
     assert frame.image.any()
     for long, names in (
@@ -162,7 +162,7 @@ def test_what_is_long_is_not_printed() -> None:
         assert not [name for name in names if f"{name}=" in repr(long)]
 
 
-def test_moments_that_are_still_to_come_are_0():
+def test_future_times_of_an_arrival_are_0():
     arrival = Arrival("door", 1, 5, 1.0)
     moments = (arrival.decoded_ns, arrival.taken_ns, arrival.began_ns, arrival.inferred_ns)
     assert (*moments, arrival.result_ns) == (0, 0, 0, 0, 0)

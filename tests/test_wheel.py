@@ -43,7 +43,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_runs_with_its_own_model(site, tmp_path):
+def test_wheel_runs_with_its_packaged_model(site, tmp_path):
     clip = CHECKOUT / "videos/street.mp4"
     arguments = [clip, "--frames", "3"]
     environment = {**os.environ, "PYTHONPATH": str(site), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -64,14 +64,14 @@ def test_it_runs_with_its_own_model(site, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_packaged_file_is_in_it(site):
+def test_wheel_contains_all_files_of_cfg(site):
     for path in (CHECKOUT / "cfg").rglob("*.*"):
         assert (
             site / "detector/cfg" / path.relative_to(CHECKOUT / "cfg")
         ).read_bytes() == path.read_bytes()
 
 
-# A line of each -> whether the line is right.
+# Line of code -> whether it is correct.
 CALLS = {
     "Detector(conf=0.3, classes=['person'], size=640, frames=None)": True,
     "Detector(track='sort')('a.jpg').to_df()": True,
@@ -96,8 +96,8 @@ CHECKERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", ["mypy", night("pyright")])
-def test_a_type_checker_sees_the_real_types(site, tmp_path, checker):
-    """README's example, right calls and wrong ones: an error in each wrong line and in no other."""
+def test_type_checker_reports_only_the_wrong_calls(site, tmp_path, checker):
+    """It checks README's example and CALLS."""
     if find_spec(checker) is None or (checker == "pyright" and shutil.which("node") is None):
         pytest.skip(f"machine: {checker} cannot run: it, or node for it, is not installed")
     readme = "".join(re.findall(r"```python\n(.*?)```", (CHECKOUT / "README.md").read_text(), re.S))
@@ -107,14 +107,14 @@ def test_a_type_checker_sees_the_real_types(site, tmp_path, checker):
     python = site.parents[2] / "bin/python"
     command = [sys.executable, "-m", checker, *CHECKERS[checker], python, "readme.py", "calls.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    found = re.findall(r"(\w+\.py):(\d+)(?::\d+)?(?: -|:) error", done.stdout)
+    errors = re.findall(r"(\w+\.py):(\d+)(?::\d+)?(?: -|:) error", done.stdout)
     wrong = {at for at, right in enumerate(CALLS.values(), len(head) + 1) if not right}
-    assert set(found) == {("calls.py", str(at)) for at in wrong}, done.stdout + done.stderr
+    assert set(errors) == {("calls.py", str(at)) for at in wrong}, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_an_editable_install_is_a_path_that_checkers_follow(tmp_path):
-    """They run no finder, which is what setuptools makes of packages that lie in several places."""
+def test_editable_install_is_a_path_file(tmp_path):
+    """Type checkers do not run import finders, which setuptools uses for scattered packages."""
     source = tmp_path / "source"
     source.mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):

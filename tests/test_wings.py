@@ -26,73 +26,93 @@ main()
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Path:
+def copy(tmp_path: Path) -> Path:
     leave_out = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "at/detector", ignore=leave_out)
     shutil.copytree(CHECKOUT / "cfg", tmp_path / "at/cfg")
     return tmp_path
 
 
-def run(copied: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run an interpreter that finds no detect-video (-P) other than the copy."""
-    command = [sys.executable, "-P", "-c", RUN, str(copied / "at"), *words]
-    return subprocess.run(command, cwd=copied, capture_output=True, text=True)
+    command = [sys.executable, "-P", "-c", RUN, str(copy / "at"), *words]
+    return subprocess.run(command, cwd=copy, capture_output=True, text=True)
 
 
-def test_what_wings_add_is_read_without_importing_them() -> None:
+def test_additions_equal_those_of_the_imported_wings() -> None:
     imported = [importlib.import_module(f"detector.{name}.wing").ADDS for name in sorted(WINGS)]
     assert list(wings.additions()) == imported
 
 
-def test_a_file_without_the_class_of_its_recipe_is_named_in_one_line(
+def test_missing_class_is_reported_in_one_line_with_its_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(wings.MissingPartError) as caught:
         wings.load("detector.core.sinks.csv:CSVSink")
     assert end(caught.value) == 1
-    said = capsys.readouterr().err
-    assert re.fullmatch(r"detect-video: \S+/sinks/csv\.py: has no CSVSink; .+\n", said)
+    message = capsys.readouterr().err
+    assert re.fullmatch(r"detect-video: \S+/sinks/csv\.py: has no CSVSink; .+\n", message)
 
 
 @pytest.mark.slow
-def test_the_core_runs_alone(copied: Path) -> None:
+def test_core_runs_without_wings(copy: Path) -> None:
     for wing in WINGS:
-        shutil.rmtree(copied / "at/detector" / wing)
+        shutil.rmtree(copy / "at/detector" / wing)
     street = str(CHECKOUT / "videos/street.mp4")
-    done = run(copied, street, "--engine", "null", "--frames", "3", "--json", "-o", "out/")
+    done = run(copy, street, "--engine", "null", "--frames", "3", "--json", "-o", "out/")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["frames"]["written"] == 3
-    assert len(list((copied / "out").iterdir())) == 2
-    assert "\n  compare " not in run(copied, "--help").stdout
-    tracked = run(copied, street, "--engine", "null", "--track")
+    assert len(list((copy / "out").iterdir())) == 2
+    assert "\n  compare " not in run(copy, "--help").stdout
+    tracked = run(copy, street, "--engine", "null", "--track")
     assert tracked.returncode == 2
     assert "no tracker here" in tracked.stderr
-    camera = run(copied, "rtsp://127.0.0.1/x", "--engine", "null")
+    camera = run(copy, "rtsp://127.0.0.1/x", "--engine", "null")
     assert camera.returncode == 3
     assert "cannot read cameras" in camera.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wing", WINGS)
-def test_a_wing_needs_no_other(copied: Path, wing: str) -> None:
+def test_each_wing_runs_without_the_others(copy: Path, wing: str) -> None:
     for other in set(WINGS) - {wing}:
-        shutil.rmtree(copied / "at/detector" / other)
-    listed = run(copied, "--help")
+        shutil.rmtree(copy / "at/detector" / other)
+    listed = run(copy, "--help")
     assert listed.returncode == 0, listed.stderr
     commands = {file.stem for file in (PACKAGE / wing).glob("commands/[!_]*.py")}
     for name in commands:
         assert name in listed.stdout
-        assert run(copied, name, "--help").returncode == 0
+        assert run(copy, name, "--help").returncode == 0
     street = str(CHECKOUT / "videos/street.mp4")
     if wing == "lab":
-        given = ("profile", street, "--engine", "null", "--frames", "3", "--only", "critical_path")
+        command = (
+            "profile",
+            street,
+            "--engine",
+            "null",
+            "--frames",
+            "3",
+            "--only",
+            "critical_path",
+        )
     elif wing == "batch":
-        (copied / "in").mkdir()
-        shutil.copy(street, copied / "in")
-        given = ("batch", "in", "-o", "out", "--engine", "null", "--frames", "3", "--workers", "1")
+        (copy / "in").mkdir()
+        shutil.copy(street, copy / "in")
+        command = (
+            "batch",
+            "in",
+            "-o",
+            "out",
+            "--engine",
+            "null",
+            "--frames",
+            "3",
+            "--workers",
+            "1",
+        )
     elif wing == "tracks":
-        given = (street, "--track", "--engine", "null", "--frames", "3", "-o", "out/")
+        command = (street, "--track", "--engine", "null", "--frames", "3", "-o", "out/")
     else:
-        given = (street, "--loop", "--engine", "null", "--frames", "3", "-o", "out/")
-    done = run(copied, *given)
+        command = (street, "--loop", "--engine", "null", "--frames", "3", "-o", "out/")
+    done = run(copy, *command)
     assert done.returncode == 0, done.stderr

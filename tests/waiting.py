@@ -1,7 +1,7 @@
-"""Wait for an event of another thread or process, never for a fixed time.
+"""Wait for events of other threads or processes, not for a fixed time.
 
-A machine may be three times slower than ours, or halt for seconds. So no test sleeps and then
-checks, and none requires that something was quick.
+A machine may be three times slower than ours, or pause for seconds. So no test sleeps and then
+checks, or requires that something is fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-PATIENCE_S = 90.0  # far beyond what anything takes; what never comes fails with a name
+PATIENCE_S = 90.0  # longer than any event takes
 
 
 def wait_for(
@@ -19,7 +19,7 @@ def wait_for(
 ) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, f"{what} did not come about in {seconds:.0f} s"
+        assert time.monotonic() < end, f"{what} did not happen in {seconds:.0f} s"
         time.sleep(0.005)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 # Every documented code but 1, which is a bug.
 HANDLED = frozenset({0, 2, 3, 4, 5, 6, 7, 8})
 MB = 1 << 20
-ENGINE_MB = 1500  # what a real engine's library takes besides
+ENGINE_MB = 1500  # additional memory of a real engine's library
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ class Case:
         for path, page in self.pages.items():
             (folder / "pages").mkdir(exist_ok=True)
             (folder / "pages" / quote(path, safe="")).write_bytes(page)
-        told = {
+        document = {
             one.name: getattr(self, one.name)
             for one in fields(self)
             if one.name not in ("files", "pages")
         }
-        told |= {name: sorted(value) for name, value in told.items() if _is_set(value)}
-        told["limits"] = asdict(self.limits)
-        told["visits"] = [[piece.decode("latin-1") for piece in one] for one in self.visits]
-        (folder / "case.json").write_text(json.dumps(told, indent=1) + "\n")
+        document |= {name: sorted(value) for name, value in document.items() if _is_set(value)}
+        document["limits"] = asdict(self.limits)
+        document["visits"] = [[piece.decode("latin-1") for piece in one] for one in self.visits]
+        (folder / "case.json").write_text(json.dumps(document, indent=1) + "\n")
         words = " ".join(shlex.quote(word) for word in self.argv)
         (folder / "command.txt").write_text(f"detect-video {words}\n", errors="surrogateescape")
 
@@ -117,9 +117,9 @@ class Pipe:
 
 @dataclass(frozen=True)
 class Kind:
-    """``make(random)``: one case; equal numbers give an equal case. ``share``: of the cases of a
-    long run, against the other kinds'. ``first``: so many before the shares count, so that a long
-    run holds them whatever its length.
+    """``make(random)``: one case; equal random numbers give an equal case. ``share``: relative
+    number of its cases in a long run. ``first``: this many cases run early, so that also a short
+    run has them.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Kind:
 
 
 def read_case(folder: Path) -> Case:
-    told: dict[str, Any] = json.loads((folder / "case.json").read_text())
+    document: dict[str, Any] = json.loads((folder / "case.json").read_text())
     files: dict[str, bytes | Link | Pipe] = {}
     root = folder / "files"
     for path in sorted(root.rglob("*")):
@@ -152,26 +152,26 @@ def read_case(folder: Path) -> Case:
         else:
             files[name] = path.read_bytes()
     pages = {unquote(path.name): path.read_bytes() for path in (folder / "pages").glob("*")}
-    again = told.pop("again")
-    visits = [tuple(piece.encode("latin-1") for piece in one) for one in told.pop("visits", ())]
+    again = document.pop("again")
+    visits = [tuple(piece.encode("latin-1") for piece in one) for one in document.pop("visits", ())]
     return Case(
         files,
-        tuple(told.pop("argv")),
-        codes=frozenset(told.pop("codes")),
-        limits=Limits(**told.pop("limits")),
-        signals=tuple((after, number) for after, number in told.pop("signals")),
-        closed=tuple(told.pop("closed")),
-        may_change=frozenset(told.pop("may_change")),
+        tuple(document.pop("argv")),
+        codes=frozenset(document.pop("codes")),
+        limits=Limits(**document.pop("limits")),
+        signals=tuple((after, number) for after, number in document.pop("signals")),
+        closed=tuple(document.pop("closed")),
+        may_change=frozenset(document.pop("may_change")),
         again=None if again is None else frozenset(again),
         pages=pages,
         visits=tuple(visits),
-        **told,
+        **document,
     )
 
 
 def on_engine(case: Case, engine: str, clip: bytes) -> Case | None:
-    """The case with a real engine: in place of the one that it names, or ``clip`` detected with the
-    model that it only shows. None where it has nothing to do with engines."""
+    """Return the case on a real engine: it replaces the named engine, or runs ``clip`` on a model
+    that the case only shows. Return None if the case involves no engine."""
     argv, files = list(case.argv), dict(case.files)
     if "--engine" in argv:
         argv[argv.index("--engine") + 1] = engine
@@ -189,7 +189,7 @@ def on_engine(case: Case, engine: str, clip: bytes) -> Case | None:
         memory_mb=case.limits.memory_mb + ENGINE_MB,
         address_space_mb=None,
     )
-    # A model that the engine does not run (5), and one that gives what no head reads (4).
+    # 5: the engine cannot run the model; 4: no head can read its outputs.
     codes = case.codes | {4, 5, 7}
     return replace(case, files=files, argv=tuple(argv), codes=codes, limits=limits, fresh=True)
 

@@ -1,8 +1,8 @@
-"""Coverage-guided damage for the program's own readers of binary files, by atheris (libFuzzer).
+"""Coverage-guided fuzzing of the program's own binary readers, by atheris (libFuzzer).
 
-It keeps inputs that reach new branches of the reader and damages those further, so it gets past
-checks that blind damage never passes. Each reader runs in a process of its own; an error that is
-not the documented one ends it, and the input is kept.
+It keeps inputs that reach new branches of the reader and damages those further, so it passes checks
+that random damage never passes. Each reader runs in its own process; an undocumented error ends the
+process, and the input is kept.
 
     pip install 'detect-video[fuzz]'
 """
@@ -36,9 +36,9 @@ INSTRUMENTED = [
     "detector.lab.analysis",
 ]
 TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
-MOST_KEPT = 5  # of one reader
-# libFuzzer asks the kernel for its peak of memory, which counts what the process was before: a copy
-# of the whole attack. Between the two stands a shell, which is small.
+MOST_KEPT = 5  # failures of one reader
+# libFuzzer reads its peak memory from the kernel, which includes that of the process before exec: a
+# copy of the whole attack. Starting it from a small shell avoids that.
 SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
 
 Read = Callable[[bytes], object]
@@ -46,9 +46,9 @@ Read = Callable[[bytes], object]
 
 @dataclass(frozen=True)
 class Reader:
-    """``prepare(folder)`` gives the function that reads one input; it may write into the folder.
+    """``prepare(folder)``: returns the function that reads one input; it may write into the folder.
 
-    ``seeds``: whole inputs to start from.
+    ``seeds``: valid inputs to start from.
     """
 
     prepare: Callable[[Path], Read]
@@ -56,8 +56,8 @@ class Reader:
 
 
 @dataclass
-class Found:
-    """What became of one reader: inputs tried, branches reached, files of inputs that failed."""
+class ReaderResult:
+    """The result of one reader: inputs tried, branches reached, inputs that failed."""
 
     name: str
     tried: int = 0
@@ -119,12 +119,12 @@ def _checkpoint(folder: Path) -> Read:
 
 def _arrays(contents: Any) -> None:
     for tensor in contents.tensors.values():
-        with suppress(ValueError):  # documented; who asks turns it into a ModelError
+        with suppress(ValueError):  # documented; callers turn it into a ModelError
             tensor.array()
 
 
 def _pickle(folder: Path) -> Read:
-    """The pickle alone: around it a sound zip, whose checksums blind damage would only break."""
+    """Read a damaged pickle inside a valid zip, since random damage would break its checksums."""
     read_file = _checkpoint(folder)
     with zipfile.ZipFile(io.BytesIO(inputs.content("state.pt"))) as file:
         entries = [(one.filename, file.read(one)) for one in file.infolist()]
@@ -177,7 +177,7 @@ def _spans(folder: Path) -> Read:
 
 
 def _columns(folder: Path) -> Read:
-    """One column of the spans: its number, then the bytes of its .npy file in a sound archive."""
+    """Read a damaged column in a valid archive: a byte for its number, then its .npy file."""
     read_file = _spans(folder)
     with zipfile.ZipFile(io.BytesIO(inputs.session()["spans.npz"])) as file:
         entries = [(one.filename, file.read(one)) for one in file.infolist()]
@@ -216,7 +216,7 @@ READERS = {
 
 
 def run_all(seconds: float, seed: int, keep: Path, workers: int, say: Callable[[str], None]) -> int:
-    """Every reader for its part of the time. Returns how many inputs failed; says a table."""
+    """Run each reader for its part of the time and print a table. Return the number of failures."""
     if find_spec("atheris") is None:
         say("guided: skipped, atheris is not installed: pip install 'detect-video[fuzz]'")
         return 0
@@ -229,41 +229,41 @@ def run_all(seconds: float, seed: int, keep: Path, workers: int, say: Callable[[
     return sum(row.failed for row in rows)
 
 
-def run_reader(name: str, seconds: float, seed: int, keep: Path) -> Found:
+def run_reader(name: str, seconds: float, seed: int, keep: Path) -> ReaderResult:
     """Run one reader in new processes until the time is up. Each failed input ends its process."""
-    found, end = Found(name), time.monotonic() + seconds
+    result, end = ReaderResult(name), time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="guided-") as place:
         corpus, kept = Path(place) / "corpus", Path(place) / "failed"
         for folder in (corpus, kept):
             folder.mkdir()
         for number, data in enumerate(READERS[name].seeds()):
             (corpus / f"seed-{number}").write_bytes(data)
-        while (left := end - time.monotonic()) > 1 and found.failed < MOST_KEPT:
+        while (left := end - time.monotonic()) > 1 and result.failed < MOST_KEPT:
             done = subprocess.run(
                 [
                     *SMALL_PARENT, sys.executable, "-m", "tests.attacks.guided", name, str(corpus),
                     f"-artifact_prefix={kept}/", f"-max_total_time={int(left)}",
-                    f"-seed={(seed + found.failed) % 2**32 or 1}", f"-timeout={TIMEOUT_S}",
+                    f"-seed={(seed + result.failed) % 2**32 or 1}", f"-timeout={TIMEOUT_S}",
                     f"-rss_limit_mb={MEMORY_MB}", f"-max_len={LONGEST}", "-print_final_stats=1",
                     "-verbosity=1",
                 ],
                 cwd=CHECKOUT, capture_output=True, text=True, errors="replace", check=False,
                 env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": place},
-                # it ends without tidying up
+                # it ends without removing its temporary folder
             )  # fmt: skip
             text = done.stdout + done.stderr
-            found.tried += int((re.findall(r"number_of_executed_units: (\d+)", text) or [0])[-1])
-            found.branches = max([found.branches, *map(int, re.findall(r"cov: (\d+)", text))])
+            result.tried += int((re.findall(r"number_of_executed_units: (\d+)", text) or [0])[-1])
+            result.branches = max([result.branches, *map(int, re.findall(r"cov: (\d+)", text))])
             if done.returncode == 0:
                 break
-            found.failed += 1
-            target = keep / f"guided-{name.replace(' ', '-')}-{seed}-{found.failed}"
+            result.failed += 1
+            target = keep / f"guided-{name.replace(' ', '-')}-{seed}-{result.failed}"
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir(parents=True)
             (target / "printed.txt").write_text(text[-20_000:])
             for path in kept.iterdir():
                 shutil.move(path, target / path.name)
-    return found
+    return result
 
 
 def main(name: str, *options: str) -> None:

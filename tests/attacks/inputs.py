@@ -1,4 +1,4 @@
-"""The whole files that attacks damage: small, made once a process, handed out as bytes."""
+"""The valid files that attacks damage: small, made once per process, as bytes."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ CLIPS = {
 OPTIONS = {"fragmented.mp4": {"movflags": "frag_keyframe+empty_moov"}}
 FRAMES = 8
 PICTURES = ("p.png", "p.jpg", "p.webp", "p.tif", "p.bmp", "p.heic")
-ENGINES = ("--engines-dir", "../engines")  # beside the current folder: not among its outputs
+ENGINES = ("--engines-dir", "../engines")  # outside the current folder, whose files are checked
 NULL = ("--model", "dots.onnx", "--engine", "null", *ENGINES)
 
 
 @cache
 def content(name: str) -> bytes:
-    """The bytes of an input: of this module's makers, else of the golden recordings'."""
+    """Return the bytes of an input of this module, or of the golden recordings."""
     if name == "hevc.mkv":
-        return _made(name, _hevc)
+        return _make_bytes(name, _hevc)
     if name in CLIPS:
         codec, pixels = CLIPS[name]
         more = OPTIONS.get(name, {})
-        return _made(name, lambda path: inputs.clip(path, codec, pixels, FRAMES, **more))
+        return _make_bytes(name, lambda path: inputs.clip(path, codec, pixels, FRAMES, **more))
     if name == "p.heic":
         return (Path(__file__).parents[1] / "sources/tiles.heic").read_bytes()
     if name in PICTURES:
-        return _made(name, lambda path: inputs.picture(path, 3, (48, 32)))
-    return _made(name, _MAKERS.get(name) or inputs.MAKERS[name])
+        return _make_bytes(name, lambda path: inputs.picture(path, 3, (48, 32)))
+    return _make_bytes(name, _MAKERS.get(name) or inputs.MAKERS[name])
 
 
 def _hevc(path: Path) -> None:
-    """By options of the encoder, because x265 would print how it is set up."""
+    """Encode HEVC with x265's log disabled by its own options."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx265", 25, {"x265-params": "log-level=none:bframes=2"})
         stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
@@ -71,11 +71,7 @@ def _hevc(path: Path) -> None:
         container.mux(stream.encode())
 
 
-def contents(*names: str) -> dict[str, bytes]:
-    return {name: content(name) for name in names}
-
-
-def _made(name: str, make: Callable[[Path], object]) -> bytes:
+def _make_bytes(name: str, make: Callable[[Path], object]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder) / name)
         return (Path(folder) / name).read_bytes()
@@ -120,12 +116,12 @@ def _weights(path: Path) -> None:
     cfg.write_text(CFG)
     sections, _, _ = read_cfg(cfg)
     floats = read_architecture(sections).floats
-    # All above zero: a batch norm has no negative variances, and such a file would be refused.
+    # All positive, since a batch norm with a negative variance would be refused.
     numbers = np.abs(np.random.default_rng(0).normal(0.2, 0.1, floats)).astype("<f4") + 0.1
     path.write_bytes(bytes([0, 0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0]) + bytes(8) + numbers.tobytes())
 
 
-# A network of one convolution and one head, as YOLOv5 describes its own.
+# A network of one convolution and one head, in YOLOv5's format.
 YOLO: dict[str, Any] = {
     "nc": 2,
     "anchors": [[4, 4, 6, 5]],
@@ -211,7 +207,7 @@ _MAKERS: dict[str, Callable[[Path], object]] = {
 
 @cache
 def session() -> Mapping[str, bytes]:
-    """The session of a run on two sources, with facts of every pass: paths in its folder."""
+    """Return path -> content of the session of a run on two sources, with facts of every pass."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name in ("in.mp4", "dots.onnx"):

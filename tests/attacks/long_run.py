@@ -1,4 +1,4 @@
-"""All kinds for some minutes, on several servers; a table, and the folders of what failed."""
+"""Run all kinds for some minutes on several servers; print a table and keep failed cases."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from tests.attacks.inputs import content
 from tests.attacks.kinds import find_all
 from tests.attacks.running import FAILURES, Outcome, Server
 
-MOST_KEPT = 20  # folders of one kind and failure: the next ones are counted only
+MOST_KEPT = 20  # folders for one kind and failure; further cases are only counted
 GOOD = "handled"
-APART = "apart"  # ended in a library's way where the case gives too little to start; also handled
+LIBRARY_END = (
+    "library"  # ended in a library's way where the case gives too little to start; also handled
+)
 
 
 @dataclass
@@ -31,22 +33,22 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     codes: Counter[int] = field(default_factory=Counter)
     cpu_s: float = 0.0
-    asked: int = 0  # requests to the other one of two servers
+    other_requests: int = 0  # requests to the other of two servers
     visits: int = 0  # of pages
 
-    def add(self, outcome: Outcome, apart: bool = False) -> None:
+    def add(self, outcome: Outcome, by_library: bool = False) -> None:
         self.cases += 1
-        self.counts[APART] += apart
+        self.counts[LIBRARY_END] += by_library
         self.cpu_s += outcome.cpu_s
-        self.asked += outcome.asked
+        self.other_requests += outcome.other_requests
         self.visits += outcome.visits
         self.codes.update(outcome.codes)
-        self.counts.update({what for what, _ in outcome.failures} or {GOOD})
+        self.counts.update({failure for failure, _ in outcome.failures} or {GOOD})
 
 
 class LongRun:
-    """``keep``: where failures are kept. ``say`` is called with a line for each. ``engine``: run
-    what has to do with engines on this one, and nothing else."""
+    """``keep``: folder for failed cases. ``say`` is called with a line for each. ``engine``: run
+    only cases that involve engines, on this one."""
 
     def __init__(
         self, seed: int, keep: Path, say: Callable[[str], None], engine: str | None = None
@@ -80,7 +82,7 @@ class LongRun:
                             kind, number = next(cases)
                             before = self.tallies[kind.name].cases
                             case = self._make(kind, number)
-                            # One that cannot be made was counted there.
+                            # _make counts a case that cannot be made.
                             taken += case is not None or self.tallies[kind.name].cases > before
                         if case is not None:
                             self._note(kind, number, case, server.run(case))
@@ -105,8 +107,8 @@ class LongRun:
             raise errors[0]
 
     def _make(self, kind: Kind, number: int) -> Case | None:
-        """Return None if the case has no engine, or if the kind cannot make it: this is a bug of
-        ours, which counts as a failure but does not stop the long run."""
+        """Return None if the case involves no engine, or if the kind fails to make it. The latter
+        is a bug in the kind; it counts as a failure and does not stop the long run."""
         try:
             case = kind.case(self.seed, number)
             return case if self.engine is None else on_engine(case, self.engine, content("in.mp4"))
@@ -118,8 +120,12 @@ class LongRun:
 
     def _note(self, kind: Kind, number: int, case: Case, outcome: Outcome) -> None:
         with self._lock:
-            ends = [code for code in outcome.codes if code not in HANDLED and code in case.codes]
-            self.tallies[kind.name].add(outcome, bool(ends) and not (case.signals or case.visits))
+            expected_ends = [
+                code for code in outcome.codes if code not in HANDLED and code in case.codes
+            ]
+            self.tallies[kind.name].add(
+                outcome, bool(expected_ends) and not (case.signals or case.visits)
+            )
             if not outcome.failures:
                 return
             key = kind.name, outcome.failures[0][0]
@@ -128,19 +134,19 @@ class LongRun:
                 return
             folder = self.keep / f"{kind.name.replace(' ', '-')}-{self.seed}-{number}"
             keep(folder, case, outcome, {"kind": kind.name, "seed": self.seed, "number": number})
-            what, text = outcome.failures[0]
-            self.say(f"{folder}: {what}: {text}")
+            failure, text = outcome.failures[0]
+            self.say(f"{folder}: {failure}: {text}")
 
     def table(self) -> str:
-        columns = ("cases", GOOD, APART, *FAILURES)
+        columns = ("cases", GOOD, LIBRARY_END, *FAILURES)
         rows = [["kind", *columns, "CPU s/case"]]
         for name, tally in sorted(self.tallies.items()):
-            counts = [tally.cases, *(tally.counts[what] for what in columns[1:])]
+            counts = [tally.cases, *(tally.counts[failure] for failure in columns[1:])]
             rows.append([name, *map(str, counts), f"{tally.cpu_s / max(1, tally.cases):.2f}"])
         every = list(self.tallies.values())
         sums = [
             sum(t.cases for t in every),
-            *(sum(t.counts[what] for t in every) for what in columns[1:]),
+            *(sum(t.counts[failure] for t in every) for failure in columns[1:]),
         ]
         rows.append(
             ["all", *map(str, sums), f"{sum(t.cpu_s for t in every) / max(1, sums[0]):.2f}"]
@@ -153,20 +159,20 @@ class LongRun:
             ).rstrip()
             for row in rows
         )
-        asked = sum(tally.asked for tally in every)
+        other_requests = sum(tally.other_requests for tally in every)
         ends = sum((tally.codes for tally in every), Counter())
         table += "\nended with: " + ", ".join(f"{code}: {ends[code]}" for code in sorted(ends))
-        table += f"\nrequests that reached another host: {asked}" if asked else ""
+        table += f"\nrequests that reached another host: {other_requests}" if other_requests else ""
         visits = sum(tally.visits for tally in every)
         return table + (f"\nconnections to pages: {visits}" if visits else "")
 
 
 def schedule(kinds: Collection[Kind]) -> Iterator[tuple[Kind, int]]:
-    """Endless (kind, number): first every kind's ``first`` among the others, then by shares."""
+    """Yield (kind, number) without end, by shares; kinds with ``first`` cases get more early on."""
     numbers = {kind.name: 0 for kind in kinds}
     weights = {kind.name: max(kind.share, kind.first / FIRST_CASES * 100) for kind in kinds}
     while True:
-        # Early on a kind with a quota counts as if its share were larger, so that it gets there.
+        # Until a kind has had its ``first`` cases, its share counts as larger.
         kind = min(
             kinds,
             key=lambda one: (
@@ -178,23 +184,23 @@ def schedule(kinds: Collection[Kind]) -> Iterator[tuple[Kind, int]]:
         numbers[kind.name] += 1
 
 
-FIRST_CASES = 4000  # by so many cases every kind has had its ``first``
+FIRST_CASES = 4000  # after this many cases of all kinds, each kind has had its ``first``
 
 
-def keep(folder: Path, case: Case, outcome: Outcome, told: dict[str, object]) -> None:
-    """Write a case and what it did, so that ``scripts/attack --case FOLDER`` runs it again."""
+def keep(folder: Path, case: Case, outcome: Outcome, about: dict[str, object]) -> None:
+    """Write a case and its outcome, so that ``scripts/attack --case FOLDER`` runs it again."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     case.save(folder)
-    found = {
-        **told,
+    document = {
+        **about,
         "codes": outcome.codes,
         "failures": outcome.failures,
         "wall_s": round(outcome.wall_s, 3),
         "cpu_s": round(outcome.cpu_s, 3),
         "memory_mb": round(outcome.memory_mb),
     }
-    (folder / "found.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "document.json").write_text(json.dumps(document, indent=1) + "\n")
     for name, texts in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
         for number, text in enumerate(texts):
             (folder / f"{name}-{number}.txt").write_bytes(text)

@@ -1,10 +1,10 @@
-"""Damaged videos, ours against ffmpeg's: which frames come out, and is the damage said?
+"""Damaged videos, read by us and by ffmpeg's: which frames come out, and is the damage reported?
 
     python -m tests.attacks.mutants            # the figures of docs/reading.md, from 300 mutants
     python -m tests.attacks.mutants --list     # every mutant that differs, and where its file is
 
-A mutant is one of ten small videos with one wound, by a fixed seed. ``ffmpeg`` decodes it to null
-(``-v error``): its frames and the lines that it writes are what we are held to.
+A mutant is one of ten small videos, damaged once by a fixed seed. The reference is ``ffmpeg -v
+error``, which decodes it to null: the number of frames, and the lines on standard error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SEEDS = {
     "plain.y4m": [],
     "raw.h264": H264,
 }
-FROM_BYTE = 16  # what comes before says which format it is; without it no reader begins
+FROM_BYTE = 16  # the bytes before it identify the format, and stay intact
 
 
 def flip_bits(data: bytearray, chance: random.Random) -> None:
@@ -69,7 +69,7 @@ def cut_out(data: bytearray, chance: random.Random) -> None:
     del data[at : at + length]
 
 
-WOUNDS = (flip_bits, overwrite, blank, cut_off, cut_out)
+DAMAGES = (flip_bits, overwrite, blank, cut_off, cut_out)
 
 
 @dataclass(frozen=True)
@@ -78,24 +78,24 @@ class Outcome:
 
     path: Path
     seed: str
-    wound: str
-    theirs: int  # frames
+    damage: str
+    their_frames: int  # frames
     complaints: tuple[str, ...]  # ffmpeg's lines on stderr
-    ours: int
+    our_frames: int
     exit: int
 
     @property
     def verdicts(self) -> tuple[str, ...]:
         """Return the difference from ffmpeg's reading; empty if they agree."""
         damaged = self.exit != EXIT_DONE
-        found = {
-            "fewer frames than ffmpeg": self.ours < self.theirs,
-            "more frames than ffmpeg": self.ours > self.theirs,
+        differences = {
+            "fewer frames than ffmpeg": self.our_frames < self.their_frames,
+            "more frames than ffmpeg": self.our_frames > self.their_frames,
             "ffmpeg complains, exit 0": bool(self.complaints) and not damaged,
-            "frames lost, exit 0": self.ours < FRAMES and not damaged,
+            "frames lost, exit 0": self.our_frames < FRAMES and not damaged,
             "ffmpeg is silent, exit 7": not self.complaints and self.exit == EXIT_DAMAGED,
         }
-        return tuple(name for name, holds in found.items() if holds)
+        return tuple(name for name, applies in differences.items() if applies)
 
 
 def make_seeds(folder: Path, names: list[str]) -> None:
@@ -107,15 +107,15 @@ def make_seeds(folder: Path, names: list[str]) -> None:
 
 def make_mutants(folder: Path, each: int, names: list[str]) -> Iterator[tuple[Path, str, str]]:
     for name in names:
-        whole = (folder / name).read_bytes()
+        seed_data = (folder / name).read_bytes()
         for number in range(each):
             chance = random.Random(f"{name} {number}")
-            wound = WOUNDS[number % len(WOUNDS)]
-            data = bytearray(whole)
-            wound(data, chance)
+            damage = DAMAGES[number % len(DAMAGES)]
+            data = bytearray(seed_data)
+            damage(data, chance)
             path = folder / f"{number:03}-{name}"
             path.write_bytes(data)
-            yield path, name, wound.__name__
+            yield path, name, damage.__name__
 
 
 def read_by_ffmpeg(path: Path) -> tuple[int, tuple[str, ...]]:
@@ -146,11 +146,11 @@ def attack(
     names = names or list(SEEDS)
     make_seeds(folder, names)
     outcomes = []
-    for path, seed, wound in make_mutants(folder, each, names):
-        theirs, complaints = read_by_ffmpeg(path)
+    for path, seed, damage in make_mutants(folder, each, names):
+        their_frames, complaints = read_by_ffmpeg(path)
         for decoder in decoders:
-            ours, exit = read_by_us(path, decoder)
-            outcomes.append(Outcome(path, seed, wound, theirs, complaints, ours, exit))
+            our_frames, exit = read_by_us(path, decoder)
+            outcomes.append(Outcome(path, seed, damage, their_frames, complaints, our_frames, exit))
     return outcomes
 
 
@@ -176,19 +176,20 @@ def main() -> None:
     parser.add_argument("--decoder", default="auto", help="ours: auto, av or opencv [auto]")
     parser.add_argument("--folder", type=Path, help="keep the files here")
     parser.add_argument("seeds", nargs="*", help=f"of {', '.join(SEEDS)} [all]")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
+        folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        outcomes = attack(folder, given.each, [given.decoder], given.seeds)
+        outcomes = attack(folder, arguments.each, [arguments.decoder], arguments.seeds)
     print(table(outcomes))
-    if given.list:
+    if arguments.list:
         for one in outcomes:
             if one.verdicts:
-                said = one.complaints[0].partition("] ")[2] if one.complaints else ""
+                complaint = one.complaints[0].partition("] ")[2] if one.complaints else ""
                 print(
-                    f"{one.path.name} {one.wound}: {', '.join(one.verdicts)}; frames "
-                    f"{one.theirs} and {one.ours}, exit {one.exit}; {len(one.complaints)} {said}"
+                    f"{one.path.name} {one.damage}: {', '.join(one.verdicts)}; frames "
+                    f"{one.their_frames} and {one.our_frames}, exit {one.exit}; "
+                    f"{len(one.complaints)} {complaint}"
                 )
     sys.exit(0)
 

@@ -1,6 +1,6 @@
-"""Damage: to bytes, to text, and to documents (trees of dicts and lists).
+"""Random damage to bytes, text and documents (trees of dicts and lists).
 
-Every function takes its random numbers from the caller, so that a seed gives the same damage again.
+Every function takes ``random`` from its caller, so that equal seeds give equal damage.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-# Numbers at which programs break: the limits of their types, and the values next to them.
+# Numbers at which programs break: the limits of integer types, and values next to them.
 NUMBERS = (
     0, 1, 2, 3, 7, 16, 127, 128, 255, 256, 32767, 32768, 65500, 65535, 65536, 10**6, 2**24,
     2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 10**25, -1, -2, -128,
@@ -22,7 +22,7 @@ WORDS = (
     "null", "~", "None", "[]", "{}", "''", "\\", "%s", "%n", "{0}", "../..", "\t", "a b",
     "\u2028", "\ufeff", "ä", "١", "😀", "\x00", "\x1b[2J", "A" * 300, "9" * 400,
 )  # fmt: skip
-DEEP = 3000  # levels of nesting: more than Python's stack of calls holds
+DEEP = 3000  # levels of nesting, beyond Python's recursion limit
 MARK = "\x00deep\x00"
 
 
@@ -40,7 +40,7 @@ def damage(random: Random, data: bytes, others: Sequence[bytes] = ()) -> bytes:
 
 
 def _place(random: Random, data: bytearray, width: int = 1) -> int:
-    """A place in the data. Half of them lie in the first 256 bytes, where headers are."""
+    """Return a position in the data; half of them in the first 256 bytes, where headers are."""
     last = max(0, len(data) - width)
     return random.randint(0, min(last, 256) if random.random() < 0.5 else last)
 
@@ -67,7 +67,7 @@ def _number(random: Random, data: bytearray) -> bytearray:
 
 
 def _add(random: Random, data: bytearray) -> bytearray:
-    """A field becomes a little larger or smaller: off by one."""
+    """Add a small number to a field."""
     width = random.choice((1, 2, 4))
     if len(data) >= width:
         at, order = _place(random, data, width), random.choice(("big", "little"))
@@ -122,21 +122,21 @@ _CHANGES: tuple[Callable[[Random, bytearray], bytearray], ...] = (
 
 
 def damage_text(random: Random, text: str, words: Sequence[str] = ()) -> bytes:
-    """Changes of lines and words, so that much of the grammar stays. ``words``: of the format."""
+    """Change lines and words, which keeps most of the syntax. ``words``: words of the format."""
     lines = text.splitlines()
     known = [*WORDS, *map(str, NUMBERS), *words]
     for _ in range(min(12, int(random.expovariate(0.6)) + 1)):
         if not lines:
             break
-        at, what = random.randrange(len(lines)), random.randrange(8)
-        if what == 0:
+        at, change = random.randrange(len(lines)), random.randrange(8)
+        if change == 0:
             del lines[at]
-        elif what == 1:
+        elif change == 1:
             lines.insert(at, lines[at])
-        elif what == 2:
+        elif change == 2:
             other = random.randrange(len(lines))
             lines[at], lines[other] = lines[other], lines[at]
-        elif what == 3:
+        elif change == 3:
             lines.insert(at, random.choice(known))
         else:
             lines[at] = _change_word(random, lines[at], known)
@@ -153,7 +153,7 @@ def damage_text(random: Random, text: str, words: Sequence[str] = ()) -> bytes:
 
 
 def _change_word(random: Random, line: str, known: Sequence[str]) -> str:
-    """One word or number of a line becomes another; the signs between them stay."""
+    """Replace one word or number of a line; keep the characters between them."""
     pieces: list[str] = []
     for sign in line:
         if pieces and (sign.isalnum() or sign in "._-+") == (
@@ -172,6 +172,11 @@ def _change_word(random: Random, line: str, known: Sequence[str]) -> str:
 VALUES: tuple[Any, ...] = (
     None, True, False, "", "x", "0", [], {}, [[]], [None], {"": None}, 0.5, -0.0, 1e308, -1e308,
     float("nan"), float("inf"), [0] * 9, "A" * 5000, "\ud800", "\x00", *NUMBERS,
+    5e-324, 10**18, 10**30, 10**300, [-1.5] * 1000, {"a": {"b": {"c": {}}}}, [[[[[[[[1]]]]]]]],
+    ["a", 1], "=1+1", "[/bold]", "<script>alert(1)</script>", "two\nlines\u202e", "1e999",
+    "\x1b[31mred\x1b]0;title\x07", "x" * 100_000, "0x" + "f" * 300, "9" * 6000, "a/" * 3000, ".",
+    "..", "/", "../../../../etc/passwd", "/dev/zero", "x.mp4#" + "9" * 5000, "2001-99-99",
+    "1:1:1:1", "yes", "<<", "*a", "!!python/object:os.system x",
 )  # fmt: skip
 
 
@@ -187,47 +192,47 @@ def _change_tree(random: Random, tree: Any) -> Any:
     places = list(_places(tree))
     if not places:
         return random.choice(VALUES)
-    inside, key = random.choice(places)
-    what = random.randrange(10)
-    if what == 0:
-        del inside[key]
-    elif what == 1 and isinstance(inside, dict):
-        inside[random.choice(WORDS)] = inside.pop(key)
-    elif what == 1:
-        inside.insert(key, copy.deepcopy(inside[key]))
-    elif what == 2:
+    container, key = random.choice(places)
+    change = random.randrange(10)
+    if change == 0:
+        del container[key]
+    elif change == 1 and isinstance(container, dict):
+        container[random.choice(WORDS)] = container.pop(key)
+    elif change == 1:
+        container.insert(key, copy.deepcopy(container[key]))
+    elif change == 2:
         other, other_key = random.choice(places)
-        inside[key] = copy.deepcopy(other[other_key]) if _is_there(other, other_key) else None
-    elif what == 3:
-        inside[key] = [inside[key]]
-    elif what == 4:
-        inside[key] = str(inside[key])
-    elif what == 5 and isinstance(inside[key], (int, float)):
-        inside[key] = random.choice((-inside[key], inside[key] + 1, inside[key] * 1e6))
-    elif what == 6 and random.random() < 0.2:
-        inside[key] = MARK
+        container[key] = copy.deepcopy(other[other_key]) if _exists(other, other_key) else None
+    elif change == 3:
+        container[key] = [container[key]]
+    elif change == 4:
+        container[key] = str(container[key])
+    elif change == 5 and isinstance(container[key], (int, float)):
+        container[key] = random.choice((-container[key], container[key] + 1, container[key] * 1e6))
+    elif change == 6 and random.random() < 0.2:
+        container[key] = MARK
     else:
-        inside[key] = copy.deepcopy(random.choice(VALUES))
+        container[key] = copy.deepcopy(random.choice(VALUES))
     return tree
 
 
-def _is_there(inside: Any, key: Any) -> bool:
-    return key in inside if isinstance(inside, dict) else key < len(inside)
+def _exists(container: Any, key: Any) -> bool:
+    return key in container if isinstance(container, dict) else key < len(container)
 
 
 def _places(tree: Any) -> Any:
     waiting = [tree]
     while waiting:
-        inside = waiting.pop()
-        if isinstance(inside, dict):
-            keys: Any = list(inside)
-        elif isinstance(inside, list):
-            keys = range(min(len(inside), 50))
+        container = waiting.pop()
+        if isinstance(container, dict):
+            keys: Any = list(container)
+        elif isinstance(container, list):
+            keys = range(min(len(container), 50))
         else:
             continue
         for key in keys:
-            yield inside, key
-            waiting.append(inside[key])
+            yield container, key
+            waiting.append(container[key])
 
 
 def damage_json(random: Random, document: Any) -> bytes:

@@ -1,8 +1,8 @@
-"""Hostile ONNX files. ``cases(seed)`` yields (name, files) without end; ``known()`` the named ones.
+"""Hostile ONNX files. ``cases(seed)`` yields random (name, files) without end; ``known()`` yields
+the named ones.
 
-``files``: path -> content; the model is ``m.onnx``. The random ones change a sound export at one to
-four places: a field of any of its messages (a dimension, a type, a name, an attribute, a version),
-or its bytes.
+``files``: path -> content; the model is ``m.onnx``. The random ones change one to four fields of a
+valid export (a dimension, a type, a name, an attribute, a version), or its bytes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,33 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.attacks.mutate import damage
 from tests.models import exports
 
 Files = dict[str, bytes]
 Change = Callable[[onnx.ModelProto], None]
 
-WHOLE = (0, 1, -1, 2, 7, 99, 255, 4096, 1 << 31, (1 << 31) - 1, 1 << 40, (1 << 63) - 1, -(1 << 63))
+INTEGERS = (
+    0,
+    1,
+    -1,
+    2,
+    7,
+    99,
+    255,
+    4096,
+    1 << 31,
+    (1 << 31) - 1,
+    1 << 40,
+    (1 << 63) - 1,
+    -(1 << 63),
+)
 NUMBERS = (0.0, -1.0, float("nan"), float("inf"), 1e38, 1e-45)
 TEXTS = ("", "\0", "\x1b[31m", "../x", "/etc/passwd", "a" * 5000, "é", "images", "output0", "Loop")
+TEXTS += tuple(
+    "Conv MaxPool Reshape Transpose Concat Slice Resize Split Gather Cast Scan Identity Softmax "
+    "NonMaxSuppression TopK GridSample QuantizeLinear MatMul Add Nothing".split()
+)
 TEXTS += ("1" * 6000, "If", "Constant", "ai.onnx", "com.microsoft", "%s%n", "a/" * 400, "None")
 EXPORTS = (
     exports.decoded,
@@ -42,7 +61,7 @@ EXPORTS = (
 
 
 @cache
-def sound(number: int) -> bytes:
+def valid_export(number: int) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = EXPORTS[number].__call__().save(Path(folder) / "m.onnx", exports.STATED)
         return Path(path).read_bytes()
@@ -53,13 +72,13 @@ def cases(seed: int) -> Iterator[tuple[str, Files]]:
     number = 0
     while True:
         number += 1
-        data = sound(random.randrange(len(EXPORTS)))
+        data = valid_export(random.randrange(len(EXPORTS)))
         if random.random() < 0.7:
             model = onnx.load_model_from_string(data)
             changes = [_change(random, model) for _ in range(random.randint(1, 4))]
             yield f"fields-{seed}-{number}: {'; '.join(changes)}", {"m.onnx": _bytes(model)}
         else:
-            yield f"bytes-{seed}-{number}", {"m.onnx": _damaged(random, data)}
+            yield f"bytes-{seed}-{number}", {"m.onnx": damage(random, data)}
 
 
 def known(names: Collection[str] | None = None) -> Iterator[tuple[str, Files]]:
@@ -67,13 +86,13 @@ def known(names: Collection[str] | None = None) -> Iterator[tuple[str, Files]]:
     for name, change in CHANGES.items():
         if names is None or name in names:
             yield name, {"m.onnx": changed(change)}
-    for name, make in MADE.items():
+    for name, make in FILES.items():
         if names is None or name in names:
             yield name, make()
 
 
 def changed(change: Change) -> bytes:
-    model = onnx.load_model_from_string(sound(0))
+    model = onnx.load_model_from_string(valid_export(0))
     change(model)
     return _bytes(model)
 
@@ -89,8 +108,8 @@ def _bytes(model: onnx.ModelProto) -> bytes:
 def _change(random: Random, model: Message) -> str:
     """Change one field of one message, in place; return what it did."""
     message, field = random.choice(list(_fields(model)))
-    name, many = f"{message.DESCRIPTOR.name}.{field.name}", field.is_repeated
-    if many:
+    name, is_list = f"{message.DESCRIPTOR.name}.{field.name}", field.is_repeated
+    if is_list:
         values = getattr(message, field.name)
         change = random.random()
         at = random.randrange(len(values))
@@ -137,29 +156,12 @@ def _value(random: Random, field: FieldDescriptor, old: object, model: Message) 
     if field.type == FieldDescriptor.TYPE_INT32:
         return random.choice([*range(30), 99, -1, (1 << 31) - 1])
     if field.type == FieldDescriptor.TYPE_UINT64:
-        return random.choice([abs(number) for number in WHOLE])
-    return random.choice((*WHOLE, int(old) + 1, int(old) * 2))  # type: ignore[call-overload]
-
-
-def _damaged(random: Random, data: bytes) -> bytes:
-    changed = bytearray(data)
-    for _ in range(random.randint(1, 4)):
-        at, kind = random.randrange(len(changed)), random.random()
-        if kind < 0.3:
-            del changed[at:]
-        elif kind < 0.6:
-            changed[at] = random.randrange(256)
-        elif kind < 0.8:
-            changed[at:at] = random.randbytes(random.choice((1, 2, 40)))
-        else:
-            del changed[at : at + random.choice((1, 2, 40))]
-        if not changed:
-            return b""
-    return bytes(changed)
+        return random.choice([abs(number) for number in INTEGERS])
+    return random.choice((*INTEGERS, int(old) + 1, int(old) * 2))  # type: ignore[call-overload]
 
 
 # ----------------------------------------------------------------------
-# Named ones: a change of a sound YOLOv5
+# Named cases: changes of a valid YOLOv5 export
 
 
 def _constant(model: onnx.ModelProto, name: str, values: np.ndarray) -> str:
@@ -170,7 +172,7 @@ def _constant(model: onnx.ModelProto, name: str, values: np.ndarray) -> str:
 def _before_the_output(
     model: onnx.ModelProto, operator: str, inputs: list[str], **attributes: object
 ) -> None:
-    """A node whose largest value is added to the output, so that it cannot be left out."""
+    """Insert a node and add its largest value to the output, so that it is not optimized away."""
     end = model.graph.node.pop()
     model.graph.node.append(helper.make_node(operator, inputs, ["made"], **attributes))
     model.graph.node.append(helper.make_node("Cast", ["made"], ["float"], to=TensorProto.FLOAT))
@@ -189,7 +191,7 @@ def _giant(operator: str, *constants: object, **attributes: object) -> Change:
 
 
 def _operands(operator: str, *lists: object) -> Change:
-    """An operator on what comes before the output, with these constants as its other inputs."""
+    """Insert an operator before the output, with these constants as its other inputs."""
 
     def change(model: onnx.ModelProto) -> None:
         names = [_constant(model, f"list{at}", np.asarray(one)) for at, one in enumerate(lists)]
@@ -204,7 +206,7 @@ def _range(model: onnx.ModelProto) -> None:
 
 
 def _chain_of_giants(model: onnx.ModelProto) -> None:
-    """[2^12, 1] + [1, 2^12], again and again: no shape is known inside the chain."""
+    """Repeat [2^12, 1] + [1, 2^12], so that shape inference knows no shape inside the chain."""
     name = _constant(model, "long", np.ones(1 << 12, np.float32))
     for at in range(8):
         shape = _constant(model, f"s{at}", np.array([-1, 1], np.int64))
@@ -449,9 +451,12 @@ CHANGES: dict[str, Change] = {
 # Named cases: neighbouring files, and bytes
 
 
-def outside(location: str, offset: str = "", length: str = "", *, node: bool = False) -> Files:
-    """A tensor of 16 floats (64 bytes) that is stored elsewhere; ``node``: in a Constant node."""
-    model = onnx.load_model_from_string(sound(0))
+def with_external_data(
+    location: str, offset: str = "", length: str = "", *, node: bool = False
+) -> Files:
+    """Return a model with a tensor of 16 floats (64 bytes) in another file. ``node``: the tensor
+    belongs to a Constant node, not to the initializers."""
+    model = onnx.load_model_from_string(valid_export(0))
     tensor = TensorProto(name="far", data_type=TensorProto.FLOAT, dims=[16])
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):
@@ -466,7 +471,7 @@ def outside(location: str, offset: str = "", length: str = "", *, node: bool = F
 
 
 def _shared_by_many() -> Files:
-    files = outside("w.bin")
+    files = with_external_data("w.bin")
     model = onnx.load_model_from_string(files["m.onnx"])
     far = model.graph.initializer[-1]
     for at in range(100):
@@ -494,7 +499,7 @@ def _deep(levels: int) -> Files:
     return {"m.onnx": _field(7, graph)}
 
 
-MADE: dict[str, Callable[[], Files]] = {
+FILES: dict[str, Callable[[], Files]] = {
     "nothing": lambda: {"m.onnx": b""},
     "a million empty nodes": lambda: {"m.onnx": _field(7, b"\x0a\x00" * 1_000_000)},
     "empty inputs": lambda: {"m.onnx": _field(7, _field(1, b"\x0a\x00" * 3_000_000))},
@@ -503,26 +508,26 @@ MADE: dict[str, Callable[[], Files]] = {
     "30 deep": lambda: _deep(30),
     "wrong wire types": lambda: {"m.onnx": b"\x08" + b"\xff" * 12 + b"\x3d\0\0\0\0"},
     "groups": lambda: {"m.onnx": b"\x3b" * 1000},
-    "no text": lambda: {"m.onnx": sound(0).replace(b"images", b"im\xff\xfees")},
-    "file absent": lambda: {"m.onnx": outside("w.bin")["m.onnx"]},
-    "file whole": lambda: outside("w.bin"),
-    "file of a node": lambda: outside("w.bin", node=True),
-    "node's file absent": lambda: {"m.onnx": outside("w.bin", node=True)["m.onnx"]},
-    "file short": lambda: {**outside("w.bin"), "w.bin": b"123"},
-    "file long": lambda: {**outside("w.bin"), "w.bin": b"1" * 1000},
-    "offset beyond": lambda: outside("w.bin", "1000000"),
-    "offset of words": lambda: outside("w.bin", "x"),
-    "offset below": lambda: outside("w.bin", "-4"),
-    "offset of digits": lambda: outside("w.bin", "9" * 6000),
-    "length wrong": lambda: outside("w.bin", "", "63"),
-    "length huge": lambda: outside("w.bin", "0", "9" * 18),
-    "above": lambda: outside("../w.bin"),
-    "absolute": lambda: outside("/etc/passwd"),
-    "absolute in a node": lambda: outside("/etc/passwd", node=True),
-    "device": lambda: outside("/dev/zero"),
-    "no location": lambda: outside(""),
-    "NUL": lambda: outside("w\0.bin"),
-    "long location": lambda: outside("w" * 5000),
-    "folder": lambda: outside("."),
+    "no text": lambda: {"m.onnx": valid_export(0).replace(b"images", b"im\xff\xfees")},
+    "file absent": lambda: {"m.onnx": with_external_data("w.bin")["m.onnx"]},
+    "file whole": lambda: with_external_data("w.bin"),
+    "file of a node": lambda: with_external_data("w.bin", node=True),
+    "node's file absent": lambda: {"m.onnx": with_external_data("w.bin", node=True)["m.onnx"]},
+    "file short": lambda: {**with_external_data("w.bin"), "w.bin": b"123"},
+    "file long": lambda: {**with_external_data("w.bin"), "w.bin": b"1" * 1000},
+    "offset beyond": lambda: with_external_data("w.bin", "1000000"),
+    "offset of words": lambda: with_external_data("w.bin", "x"),
+    "offset below": lambda: with_external_data("w.bin", "-4"),
+    "offset of digits": lambda: with_external_data("w.bin", "9" * 6000),
+    "length wrong": lambda: with_external_data("w.bin", "", "63"),
+    "length huge": lambda: with_external_data("w.bin", "0", "9" * 18),
+    "above": lambda: with_external_data("../w.bin"),
+    "absolute": lambda: with_external_data("/etc/passwd"),
+    "absolute in a node": lambda: with_external_data("/etc/passwd", node=True),
+    "device": lambda: with_external_data("/dev/zero"),
+    "no location": lambda: with_external_data(""),
+    "NUL": lambda: with_external_data("w\0.bin"),
+    "long location": lambda: with_external_data("w" * 5000),
+    "folder": lambda: with_external_data("."),
     "shared by many": _shared_by_many,
 }

@@ -1,10 +1,9 @@
-"""Lay out a case, have a server run it, and check what it did and what it left.
+"""Lay out a case, have a server run it, and check its exit codes, output and files.
 
-ROOT/work     the current folder: the files of the case, and some of the user's that it does not
-              mention
+ROOT/work     the current folder: the files of the case, and unrelated ones of the user
 ROOT/home     HOME, with files
 ROOT/tmp      TMPDIR, empty
-ROOT/seen     what was printed
+ROOT/seen     the output
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.attacks.case import Case, lay_out
-from tests.attacks.two_servers import Heard, two_servers
-from tests.attacks.visitors import MARK, visited
-from tests.attacks.whole import why_not_whole
+from tests.attacks.two_servers import Received, two_servers
+from tests.attacks.visitors import MARK, visitors_of
+from tests.attacks.whole import why_incomplete
 
 CHECKOUT = Path(__file__).parents[2]
 CANARIES = {
@@ -37,8 +36,8 @@ CANARIES = {
     "home/.config/app/settings.json": b"{}\n",
     "home/.cache/other/data.bin": bytes(range(256)),
 }
-# Engines' libraries would otherwise start a thread a core in every process; faults say where.
-SURROUNDINGS = {
+# One thread for the engines' libraries, and a traceback for crashes.
+ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "COLUMNS": "100",
@@ -46,12 +45,14 @@ SURROUNDINGS = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONFAULTHANDLER": "1",
     "PYTHONPATH": str(CHECKOUT),  # new processes run this checkout, too
-    # With a limit on files' sizes Python 3.11 would leave half a .pyc in the checkout, which then
-    # cannot be imported: it does not look at what write() returns.
+    # With a limit on file sizes, Python 3.11 would leave a truncated .pyc in the checkout: it
+    # ignores the result of write().
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-# Marks and locks of ours that stay: in a session, in a folder of pictures or labels, in engines/.
-OURS = {".lock"} | {f".detect-video-{what}" for what in ("session", "pictures", "yolo", "crops")}
+# Markers and locks that we leave in sessions, folders of pictures or labels, and engines/.
+OUR_MARKERS = {".lock"} | {
+    f".detect-video-{what}" for what in ("session", "pictures", "yolo", "crops")
+}
 LOG = "the traceback of a bug"
 FAILURES = (
     "exit 1", "signals", "hangs", "canary", "left", "half files", "limits", "secrets", "other"
@@ -59,7 +60,7 @@ FAILURES = (
 
 
 def run_apart(file: str, folder: Path, timeout_s: float) -> list[str]:
-    """The lines that ``main`` of a file of tests prints in a process of its own."""
+    """Run ``main`` of a test file in a new process, and return the lines that it prints."""
     words, env = [sys.executable, file, str(folder)], {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     process = subprocess.run(words, env=env, capture_output=True, text=True, timeout=timeout_s)
     assert process.returncode == 0, process.stderr[-2000:]
@@ -76,18 +77,18 @@ class Outcome:
     stdout: list[bytes] = field(default_factory=list)
     stderr: list[bytes] = field(default_factory=list)
     visits: int = 0  # connections to the page
-    asked: int = 0  # requests that the other one of two servers received
+    other_requests: int = 0  # requests that the other one of two servers received
 
 
 class Server:
-    """One server process and a folder of its own. A context."""
+    """A server process with its own folder, as a context manager."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "case"
-        surroundings = {**os.environ, **SURROUNDINGS}
+        environment = {**os.environ, **ENVIRONMENT}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.attacks.server"],
-            cwd=CHECKOUT, env=surroundings, text=True, start_new_session=True,
+            cwd=CHECKOUT, env=environment, text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         assert self._process.stdout is not None
@@ -111,22 +112,24 @@ class Server:
 
     def run(self, case: Case) -> Outcome:
         if case.visits:
-            with visited(case, self.root, self._process.pid) as (served, met):
+            with visitors_of(case, self.root, self._process.pid) as (served, result):
                 outcome = self._run(served)
-            outcome.visits = met.visits
-            outcome.failures += [*met.failures, *judge_told(outcome)]
+            outcome.visits = result.visits
+            outcome.failures += [*result.failures, *judge_output(outcome)]
             return outcome
         if not case.pages:
             return self._run(case)
-        with two_servers(case.pages, case.wants_login) as heard:
+        with two_servers(case.pages, case.wants_login) as received:
             files = {
-                name: heard.fill(content.decode()).encode() if name.endswith(".yaml") else content
+                name: received.fill(content.decode()).encode()
+                if name.endswith(".yaml")
+                else content
                 for name, content in case.files.items()
                 if isinstance(content, bytes)
             }
             outcome = self._run(replace(case, files=files))
-        outcome.asked = len(heard.other)
-        outcome.failures += judge_heard(heard)
+        outcome.other_requests = len(received.other)
+        outcome.failures += judge_received(received)
         return outcome
 
     def _run(self, case: Case) -> Outcome:
@@ -167,7 +170,9 @@ class Server:
     def _ask(self, case: Case, limits: Any, **changed: Any) -> dict[str, Any]:
         env: dict[str, str | None] = {
             "DETECT_VIDEO_SELF_TIMING": "0",
-            **SURROUNDINGS,
+            **ENVIRONMENT,
+            # Importing detector sets this; a fork gets a new environment after the import.
+            "ORT_DISABLE_TELEMETRY": None if case.fresh else "1",
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),
             **{name: _in_root(value, self.root) for name, value in case.env.items()},
@@ -193,11 +198,11 @@ class Server:
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"the server died: exit {self._process.wait()}")
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        reply: dict[str, Any] = json.loads(answer)
+        return reply
 
     def _run_again(self, case: Case, outcome: Outcome) -> None:
-        """Whatever happened, the next run must find nothing in its way."""
+        """Check that the same command succeeds afterwards."""
         assert case.again is not None
         free = replace(case.limits, file_bytes=None, disk_bytes=None, open_files=None)
         if case.limits.disk_bytes is not None:
@@ -207,8 +212,8 @@ class Server:
         ran = self._ask(case, free, signals=(), copies=1, stdout="file", fresh=False, closed=())
         [code] = [one["code"] for one in ran["copies"]]
         if code not in case.again:
-            said = (self.root / "seen/stderr-0.txt").read_text(errors="replace").strip()
-            outcome.failures.append(("other", f"the next run ended with {code}: {said[-300:]}"))
+            message = (self.root / "seen/stderr-0.txt").read_text(errors="replace").strip()
+            outcome.failures.append(("other", f"the next run ended with {code}: {message[-300:]}"))
 
     def _clear(self) -> None:
         for path in self.root.rglob("*") if self.root.exists() else ():
@@ -222,7 +227,7 @@ def _in_root(value: str | None, root: Path) -> str | None:
 
 
 def _mount(folder: Path, size: int) -> bool:
-    """A file system of this size, in whole pages. False where that is not allowed."""
+    """Mount a file system of this size, rounded up to pages. Return False if not allowed."""
     size = -(-size // 4096) * 4096
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "attack", str(folder)],
@@ -233,35 +238,36 @@ def _mount(folder: Path, size: int) -> bool:
 
 
 def snapshot(root: Path) -> dict[str, Any]:
-    """Every file, folder and link below ROOT but what was seen: its type, mode and content."""
-    found: dict[str, Any] = {}
+    """Return path -> type, mode and content of everything below ROOT except ROOT/seen."""
+    state: dict[str, Any] = {}
     for path in root.rglob("*"):
         name = str(path.relative_to(root))
         if name == "seen" or name.startswith("seen/"):
             continue
-        about = path.lstat()
-        if stat.S_ISLNK(about.st_mode):
-            found[name] = ("link", os.readlink(path))
-        elif stat.S_ISREG(about.st_mode):
+        info = path.lstat()
+        if stat.S_ISLNK(info.st_mode):
+            state[name] = ("link", os.readlink(path))
+        elif stat.S_ISREG(info.st_mode):
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            found[name] = ("file", about.st_mode, about.st_mtime_ns, digest)
+            state[name] = ("file", info.st_mode, info.st_mtime_ns, digest)
         else:
-            found[name] = ("folder" if stat.S_ISDIR(about.st_mode) else "other", about.st_mode)
-    return found
+            state[name] = ("folder" if stat.S_ISDIR(info.st_mode) else "other", info.st_mode)
+    return state
 
 
-def judge_told(outcome: Outcome) -> Iterator[tuple[str, str]]:
+def judge_output(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Check that the output shows neither what visitors sent nor an error of the page."""
     for text in (*outcome.stdout, *outcome.stderr):
         if MARK in text or b"error in the page" in text:
             yield "other", f"visitors made it say: {text[-300:]!r}"
 
 
-def judge_heard(heard: Heard) -> list[tuple[str, str]]:
-    """One failure, however often the other server heard a secret."""
-    if not (told := heard.told()):
+def judge_received(received: Received) -> list[tuple[str, str]]:
+    """Return one failure if the other server received a secret, however often."""
+    if not (with_secrets := received.with_secrets()):
         return []
-    return [("secrets", f"in {len(told)} of {len(heard.other)} requests: {told[0].strip()!r}")]
+    first = with_secrets[0].strip()
+    return [("secrets", f"in {len(with_secrets)} of {len(received.other)} requests: {first!r}")]
 
 
 def judge(case: Case, ran: Mapping[str, Any], before: Mapping[str, Any], root: Path) -> Outcome:
@@ -279,7 +285,7 @@ def judge(case: Case, ran: Mapping[str, Any], before: Mapping[str, Any], root: P
     outcome.failures += [
         *_judge_codes(case, outcome, ran["hang"]),
         *_judge_prints(case, outcome),
-        *(("left", f"process still there: {line}") for line in ran["left"]),
+        *(("left", f"process still running: {line}") for line in ran["left"]),
         *_judge_files(case, outcome, before, root),
         *_judge_results(case, root),
     ]
@@ -295,27 +301,27 @@ def _judge_files(
 ) -> Iterator[tuple[str, str]]:
     after = snapshot(root)
     allowed = {f"work/{name}" for name in case.may_change}
-    for name, was in before.items():
-        if name not in allowed and after.get(name) != was:
+    for name, state in before.items():
+        if name not in allowed and after.get(name) != state:
             yield "canary", f"{name}: {'changed' if name in after else 'gone'}"
     killed = -9 in outcome.codes
-    broken_off = any(code not in (0, 7) for code in outcome.codes)
+    aborted = any(code not in (0, 7) for code in outcome.codes)
     for name in sorted(after.keys() - before.keys()):
-        reason = _why_left(name, after, killed, broken_off)
+        reason = _why_left(name, after, killed, aborted)
         if reason == LOG and 1 in outcome.codes and 1 in case.codes:
             continue
         if reason is not None:
             yield "left", f"{name}: {reason}"
-        elif reason := why_not_whole(root, name):
+        elif reason := why_incomplete(root, name):
             yield "half files", f"{name}: {reason}"
 
 
 def _judge_results(case: Case, root: Path) -> Iterator[tuple[str, str]]:
-    for name, wanted in case.digests.items():
+    for name, expected in case.digests.items():
         path = root / "work" / name
-        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-        if found != wanted:
-            yield "other", f"{name}: {'is not there' if found is None else 'has another content'}"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        if digest != expected:
+            yield "other", f"{name}: {'is not there' if digest is None else 'has another content'}"
 
 
 def _judge_codes(case: Case, outcome: Outcome, hang: bool) -> Iterator[tuple[str, str]]:
@@ -339,14 +345,16 @@ def _judge_prints(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
     for code, out, err in zip(outcome.codes, outcome.stdout, outcome.stderr, strict=True):
         if b"Traceback (most recent call last)" in err + out and code not in (1, -2):
             yield "other", "a traceback was printed"
-        said = b"detect-video: " in err or b"the default job cannot run (exit " in out  # doctor's
-        if code in (2, 3, 4, 5, 6) and 2 not in case.closed and not said:
+        message = (
+            b"detect-video: " in err or b"the default job cannot run (exit " in out
+        )  # doctor's
+        if code in (2, 3, 4, 5, 6) and 2 not in case.closed and not message:
             yield "other", f"exit code {code} without a message"
-        if case.says.encode() not in b" ".join((err + out).split()):  # a line may be folded
+        if case.says.encode() not in b" ".join((err + out).split()):  # lines may be wrapped
             yield "other", f"the output does not mention: {case.says}"
         texts = (text for text in (err, out) if _is_plain_text(case, text))
-        if steers := next(filter(None, map(_STEERS.search, texts)), None):
-            yield "other", f"what steers a terminal was printed: {steers[0]!r}"
+        if control := next(filter(None, map(_TERMINAL_CONTROLS.search, texts)), None):
+            yield "other", f"terminal control characters were printed: {control[0]!r}"
         if "--json" in case.argv and out.strip() and code >= 0 and case.stdout == "file":
             try:
                 json.loads(out)
@@ -354,31 +362,35 @@ def _judge_prints(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
                 yield "other", "--json did not print a document"
 
 
-# Escape, bell, backspace, the first byte of C1 in UTF-8, and what turns the direction of letters.
-_STEERS = re.compile(rb"[\x00\x07\x08\x1b]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
+# Escape, bell, backspace, C1 controls in UTF-8, and characters that change the text's direction.
+_TERMINAL_CONTROLS = re.compile(
+    rb"[\x00\x07\x08\x1b]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]"
+)
 
 
 def _is_plain_text(case: Case, text: bytes) -> bool:
-    """No trace.json.gz, and nothing that the surroundings ask for: colours, or UTF-16."""
-    wanted = "FORCE_COLOR" in case.env or case.env.get("PYTHONIOENCODING") == "utf-16"
-    return not wanted and not text.startswith(b"\x1f\x8b")
+    """Return False for a compressed trace, or if the case asks for colours or UTF-16."""
+    expected = "FORCE_COLOR" in case.env or case.env.get("PYTHONIOENCODING") == "utf-16"
+    return not expected and not text.startswith(b"\x1f\x8b")
 
 
-def _why_left(name: str, after: Mapping[str, Any], killed: bool, broken_off: bool) -> str | None:
+def _why_left(name: str, after: Mapping[str, Any], killed: bool, aborted: bool) -> str | None:
     place, _, rest = name.partition("/")
     last = name.rsplit("/", 1)[-1]
     if last.startswith("detect-video-") and last.endswith(".log"):
         return LOG
-    if place == "tmp" and not rest.startswith("detect-video-runs-"):  # that is a session, told of
+    if place == "tmp" and not rest.startswith(
+        "detect-video-runs-"
+    ):  # that is a session, which is reported
         return None if killed else "a temporary file"
     if place == "home":
         return None if rest.startswith(".cache/detect-video") else "a new file in HOME"
-    if last.startswith(".") and last not in OURS:
+    if last.startswith(".") and last not in OUR_MARKERS:
         return None if killed else "a hidden file"
     if ".partial" in last:
-        return None if broken_off else "what was being written"
+        return None if aborted else "a partial file"
     if last.startswith("source-") and last.endswith(".jsonl"):
-        return None if broken_off else "rows that were moved elsewhere"
+        return None if aborted else "rows that were moved elsewhere"
     if last == "error.log":
         return LOG
     empty = after[name][0] == "folder" and not any(n.startswith(f"{name}/") for n in after)

@@ -1,12 +1,12 @@
 """Run cases for ``running.Server``: a process that has imported the program, and forks.
 
-A fork costs milliseconds; starting Python and importing OpenCV, PyAV and onnx costs most of a
-second. The server itself never starts a thread: a lock that another thread held at the fork would
-stay locked in the child for ever. So it imports no engine but ``null``, and checks that it is
-alone before it serves.
+A fork takes milliseconds; starting Python and importing OpenCV, PyAV and onnx takes most of a
+second. The server never starts a thread, since a lock that another thread holds during a fork
+would stay locked in the child. So it imports no engine but ``null``, and checks that it has only
+one thread before it serves.
 
-It reads one request a line, JSON, and answers one line each. It is the reaper of every process
-that a case leaves behind (PR_SET_CHILD_SUBREAPER), so none is overlooked.
+It reads requests and writes replies, each a line of JSON. Every process that a case leaves behind
+becomes its child (PR_SET_CHILD_SUBREAPER), so that it can report and kill it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.processes import children_of, command_line
 
 PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # of prctl
 PASS_BY_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-MOST_PRINTED = 1 << 20  # bytes that are kept of what a process prints
+MOST_PRINTED = 1 << 20  # bytes of a process's output to keep
 GRACE_S = 15.0  # how long a process of a case may take to exit
 LEFT_OUT = (
     "detector.core.engines.torch",
@@ -64,10 +64,10 @@ def import_program() -> None:
 
 
 def refuse_threads() -> None:
-    found = len(os.listdir("/proc/self/task"))
-    if found != 1:
+    count = len(os.listdir("/proc/self/task"))
+    if count != 1:
         names = [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
-        raise SystemExit(f"the server has {found} threads and cannot fork safely: {names}")
+        raise SystemExit(f"the server has {count} threads and cannot fork safely: {names}")
 
 
 def serve() -> None:
@@ -91,20 +91,20 @@ def serve() -> None:
 
 
 class Copy:
-    """One running process of a case: its number, and what it printed so far.
+    """One running process of a case, and its output so far.
 
-    It prints into pipes: a limit on the size of files must not limit what it can say.
+    Its output goes into pipes, since the case may limit the size of files.
     """
 
     def __init__(self, request: Mapping[str, Any], number: int, own: tuple[int, ...]) -> None:
         pipes = [os.pipe(), os.pipe()]
-        self.begun, begins = os.pipe()  # closed where the command begins
+        self.began, begin_end = os.pipe()  # closed where the command begins
         self.started = time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
-            held = (*own, self.begun, pipes[0][0], pipes[1][0])
-            _child(request, (pipes[0][1], pipes[1][1]), begins, held)
-        os.close(begins)
+            inherited = (*own, self.began, pipes[0][0], pipes[1][0])
+            _child(request, (pipes[0][1], pipes[1][1]), begin_end, inherited)
+        os.close(begin_end)
         self.fd = os.pidfd_open(self.pid)
         self.printed: dict[int, bytearray] = {}  # in the order stdout, stderr
         for reader, writer in pipes:
@@ -113,10 +113,10 @@ class Copy:
             self.printed[reader] = bytearray()
 
     def drain(self) -> None:
-        for reader, kept in self.printed.items():
+        for reader, printed in self.printed.items():
             with suppress(BlockingIOError):
                 while piece := os.read(reader, 1 << 16):
-                    kept += piece[: MOST_PRINTED - len(kept)]
+                    printed += piece[: MOST_PRINTED - len(printed)]
 
     def end(self, seen: Path, number: int) -> dict[str, Any]:
         _, status, used = os.wait4(self.pid, 0)
@@ -126,7 +126,7 @@ class Copy:
             (seen / f"{name}-{number}.txt").write_bytes(kept)
             os.close(reader)
         os.close(self.fd)
-        os.close(self.begun)
+        os.close(self.began)
         return {
             "code": os.waitstatus_to_exitcode(status),
             "wall_s": wall_s,
@@ -141,7 +141,7 @@ def run_case(request: dict[str, Any], *own: int) -> dict[str, Any]:
     poll = select.poll()
     for number in range(request["copies"]):
         inherited = [
-            fd for _, other in copies.values() for fd in (other.fd, other.begun, *other.printed)
+            fd for _, other in copies.values() for fd in (other.fd, other.began, *other.printed)
         ]
         copy = Copy(request, number, (*own, *inherited))
         copies[copy.fd] = number, copy
@@ -149,9 +149,9 @@ def run_case(request: dict[str, Any], *own: int) -> dict[str, Any]:
             poll.register(fd, select.POLLIN)
     ended: list[dict[str, Any]] = [{} for _ in copies]
     for _, copy in copies.values():
-        os.read(copy.begun, 1)
-    begun = time.monotonic()
-    signals = sorted((begun + after, number) for after, number in request["signals"])
+        os.read(copy.began, 1)
+    began = time.monotonic()
+    signals = sorted((began + after, number) for after, number in request["signals"])
     deadline = started + request["limits"]["wall_s"]
     hang = False
     while copies:
@@ -159,7 +159,7 @@ def run_case(request: dict[str, Any], *own: int) -> dict[str, Any]:
         while signals and signals[0][0] <= now:
             _send(copies, signals.pop(0)[1])
         if now >= deadline:
-            # First the signal that makes faulthandler print where every thread stands.
+            # SIGABRT first, which makes faulthandler print every thread's stack.
             _send(copies, signal.SIGKILL if hang else signal.SIGABRT)
             hang, deadline = True, now + 5
         until = min([deadline, *(at for at, _ in signals[:1])]) - time.monotonic()
@@ -167,7 +167,7 @@ def run_case(request: dict[str, Any], *own: int) -> dict[str, Any]:
             if fd not in copies:
                 if not any(fd in copy.printed and _drain(copy, fd) for _, copy in copies.values()):
                     with suppress(KeyError):
-                        poll.unregister(fd)  # at its end, or of a copy that ended just now
+                        poll.unregister(fd)  # it is at its end, or its copy has ended
                 continue
             number, copy = copies.pop(fd)
             for one in (fd, *copy.printed):
@@ -178,7 +178,7 @@ def run_case(request: dict[str, Any], *own: int) -> dict[str, Any]:
 
 
 def _drain(copy: Copy, fd: int) -> bool:
-    """False at the end of the pipe."""
+    """Read what the pipe has. Return False at its end."""
     try:
         piece = os.read(fd, 1 << 16)
     except BlockingIOError:
@@ -214,9 +214,9 @@ def collect_left() -> list[str]:
 
 
 def _child(
-    request: Mapping[str, Any], streams: tuple[int, int], begins: int, own: tuple[int, ...]
+    request: Mapping[str, Any], streams: tuple[int, int], begin_end: int, own: tuple[int, ...]
 ) -> NoReturn:
-    code = 70  # of the server itself: the case could not be started
+    code = 70  # the case could not be started
     try:
         os.setsid()
         _libc.prctl(PDEATHSIG, signal.SIGKILL)
@@ -229,7 +229,7 @@ def _child(
         os.environ.clear()
         os.environ.update(request["env"])
         if request["plain_user"] and os.geteuid() == 0:
-            for right in PASS_BY_PERMISSIONS:  # gone with the exec
+            for right in PASS_BY_PERMISSIONS:  # the exec drops them
                 _libc.prctl(CAPBSET_DROP, right)
         _limit(request["limits"])
         for fd in request["closed"]:
@@ -237,7 +237,7 @@ def _child(
         if request["fresh"]:
             command = [sys.executable, "-m", "detector", *request["argv"]]
             os.execve(sys.executable, command, dict(os.environ))
-        code = _run(request["argv"], begins)
+        code = _run(request["argv"], begin_end)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -254,18 +254,18 @@ def _opened(kind: str, pipe: int) -> int:
 
 def _limit(limits: Mapping[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name, what, unit in (
+    for name, limit, unit in (
         ("address_space_mb", resource.RLIMIT_AS, 1 << 20),
         ("file_bytes", resource.RLIMIT_FSIZE, 1),
         ("open_files", resource.RLIMIT_NOFILE, 1),
         ("stack_kb", resource.RLIMIT_STACK, 1 << 10),
     ):
         if limits[name] is not None:
-            resource.setrlimit(what, (limits[name] * unit,) * 2)
+            resource.setrlimit(limit, (limits[name] * unit,) * 2)
 
 
-def _run(argv: list[str], begins: int) -> int:
-    """The command in this process, and its end as the interpreter would have it."""
+def _run(argv: list[str], begin_end: int) -> int:
+    """Run the command in this process, and end it like the interpreter."""
     faulthandler.enable(2)
     sys.stdin, sys.stdout, sys.stderr = (
         open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
@@ -282,8 +282,8 @@ def _run(argv: list[str], begins: int) -> int:
         from detector.__main__ import main
         from detector.core.run.signals import leave_on_signals
 
-        leave_on_signals()  # as main does at once: a signal that came before would be Python's
-        os.close(begins)
+        leave_on_signals()  # like main, but before the test may send a signal
+        os.close(begin_end)
         main()
         code = 0
     except SystemExit as end:

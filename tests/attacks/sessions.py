@@ -1,8 +1,8 @@
 """Damaged and hostile sessions, made from a real one by a seed.
 
-``cases`` yields (name, files): what to put over the files of a whole session. ``attack`` puts them
-there, runs every command that reads a session in this process, and says what is wrong with how they
-ended. By hand, thousands:
+``cases`` yields (name, files) to replace in a valid session. ``attack`` replaces them, runs every
+command that reads a session in this process, and returns what is wrong with the results. To run
+thousands:
 
     python -m tests.attacks.sessions --cases 3000 --seed 7
 """
@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import io
+import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import sqlite3
@@ -23,16 +22,20 @@ import struct
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 
 import cv2
 import numpy as np
 
+from tests.attacks.kinds.nsys_files import damage_recording
+from tests.attacks.mutate import NUMBERS, damage, damage_json
 from tests.lab.report.sessions import ran, with_passes
+from tests.lab.session.test_nsys import ONE, PROCESS, export
 
 NSYS = "run.sqlite"
 PATIENCE_S = 60  # for all commands of one case
@@ -59,163 +62,84 @@ def whole_session(folder: Path) -> Path:
     (session / "passes/frames.json").write_text(json.dumps(facts))
     own = {"available": True, "reason": None, "answer": 42, "slowdown": 1.5, "more": {"a": [1]}}
     (session / "passes/somebodys_own.json").write_text(json.dumps(own))
-    recording(session / NSYS)
+    export(session / NSYS, ONE, registered=False)
     return session
-
-
-def recording(path: Path) -> None:
-    """A small export of nsys: reader, worker and writer, some system calls and kernels."""
-    with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute(
-            "create table NVTX_EVENTS (start int, end int, eventType int, category int, text text,"
-            " globalTid int, textId int, domainId int, int64Value int)"
-        )
-        database.execute("create table StringIds (id integer primary key, value text)")
-        database.execute("create table OSRT_API (start int, end int, globalTid int, nameId int)")
-        database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int)")
-        tid = 7 << 24
-        rows = [
-            (0, None, 75, None, "detect-video", tid, None, 5, None),
-            (0, None, 33, 1, "work", tid, None, 5, None),
-            (0, None, 33, 2, "wait_input", tid, None, 5, None),
-            (0, None, 34, None, LOOP, tid, None, 5, None),
-        ]
-        stages = (("read", 1), ("preprocess", 1), ("infer", 2), ("head", 3), ("nms", 3))
-        for frame in range(12):
-            for step, (stage, thread) in enumerate((*stages, ("write", 3))):
-                start = 1000 * (6 * frame + step)
-                rows.append((start, start + 900, 59, 1, stage, tid + thread, None, 5, frame))
-        database.executemany("insert into NVTX_EVENTS values (?,?,?,?,?,?,?,?,?)", rows)
-        database.execute("insert into StringIds values (1, 'futex')")
-        database.executemany(
-            "insert into OSRT_API values (?,?,?,1)",
-            [(500 * at, 500 * at + 300, tid + at % 4) for at in range(60)],
-        )
-        database.executemany(
-            "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?,?)",
-            [(3000 * at, 3000 * at + 700) for at in range(12)],
-        )
 
 
 LOOP = "loop batch=1 concurrency=1 requests=4 images=5 queue_batches=2 results=3 sync=0"
 
 
 # ----------------------------------------------------------------------
-# What is done to the files
+# Cases
 
 
 def cases(session: Path, seed: int) -> Iterator[Case]:
-    """Endless; the same seed gives the same cases. The named ones come first."""
-    yield from _named(session)
-    dice = random.Random(seed)
+    """Yield the named cases, and then random ones without end, which depend only on the seed."""
+    yield from named(session)
+    random = Random(seed)
     files = {str(path.relative_to(session)): path.read_bytes() for path in _files(session)}
     documents = [name for name in files if name.endswith(".json") and name != "summary.json"]
-    while True:
-        kind = dice.choice(("bytes", "value", "value", "value", "column", "column", "nsys"))
-        if kind == "bytes":
-            name = dice.choice([*documents, "spans.npz", "spans.npz", NSYS])
-            what, data = _other_bytes(files[name], dice)
-            yield f"{name}: {what}", {name: data}
-        elif kind == "value":
-            name = dice.choice(["session.json"] * 8 + documents)
-            what, data = _other_value(json.loads(files[name]), dice)
-            yield f"{name}: {what}", {name: data}
-        elif kind == "column":
-            what, data = _other_column(files["spans.npz"], dice)
-            yield f"spans.npz: {what}", {"spans.npz": data}
+    for number in itertools.count():
+        name = random.choice([*["session.json"] * 4, *documents, *["spans.npz"] * 4, NSYS])
+        if name == "spans.npz":
+            data = damage_columns(random, files[name])
+        elif name == NSYS:
+            data = damage_recording(random, files[name])
+        elif random.random() < 0.8:
+            data = damage_json(random, json.loads(files[name]))
         else:
-            what, data = _other_row(files[NSYS], dice)
-            yield f"{NSYS}: {what}", {NSYS: data}
+            data = damage(random, files[name])
+        yield f"{name}: {seed}-{number}", {name: data}
 
 
 def _files(session: Path) -> list[Path]:
     return sorted(path for path in session.rglob("*") if path.is_file())
 
 
-def _other_bytes(data: bytes, dice: random.Random) -> tuple[str, bytes]:
-    at, length = dice.randrange(len(data)), dice.randrange(1, 64)
-    kind = dice.choice(("cut", "flipped", "gap", "inserted", "twice", "zeros", "noise", "ends"))
-    if kind == "flipped":
-        changed = bytearray(data)
-        for _ in range(dice.choice((1, 2, 8, 64))):
-            changed[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
-        return kind, bytes(changed)
-    random_bytes = dice.randbytes(length)
-    return f"{kind} at {at}", {
-        "cut": data[:at],
-        "gap": data[:at] + data[at + length :],
-        "inserted": data[:at] + random_bytes + data[at:],
-        "twice": data[:at] + data[at : at + length] + data[at:],
-        "zeros": data[:at] + bytes(length) + data[at + length :],
-        "noise": data[:at] + random_bytes + data[at + length :],
-        "ends": data[at:] + data[:at],
-    }[kind]
+def damage_columns(random: Random, data: bytes) -> bytes:
+    """Return an archive with a column of another length, type, shape or content, or without it."""
+    if random.random() < 0.3:
+        return damage(random, data)
+    with np.load(io.BytesIO(data)) as file:
+        columns = {name: file[name] for name in file.files}
+    name = random.choice(list(columns))
+    column, change = columns[name], random.randrange(8)
+    if change == 0:
+        del columns[name]
+    elif change == 1:
+        columns[name] = column[: random.randint(0, len(column))]
+    elif change == 2:
+        kinds = (
+            ("f4", "i1", "u8", ">i8", "?", "c8", "U5", "S3", "O", "M8[s]")
+            if column.dtype.kind != "U"
+            else ("S9", "U1", "O")
+        )
+        columns[name] = column.astype(random.choice(kinds))
+    elif change == 3:
+        columns[name] = column.reshape(-1, 1) if random.random() < 0.5 else np.array(3)
+    elif change == 4:
+        columns = {other: values[:0] for other, values in columns.items()}
+    elif change == 5 and column.dtype.kind in "iu":
+        changed = column.astype(np.int64)
+        changed[random.randrange(len(changed))] = np.int64(random.choice(NUMBERS) % 2**63)
+        columns[name] = changed if random.random() < 0.5 else -changed
+    elif change == 6 and column.dtype.kind == "U":
+        columns[name] = np.array([random.choice(("", "x" * 999, "\x00", "infer")) for _ in column])
+    else:
+        columns[name] = column[::-1]
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **columns)
+    if random.random() < 0.1:
+        return _with_entry(packed.getvalue(), f"{name}.npy", b"\x93NUMPY" + bytes(20))
+    return packed.getvalue()
 
 
-WRONG: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    0.0,
-    -0.5,
-    5e-324,
-    1e300,
-    -1e300,
-    10**300,
-    2**31,
-    2**63,
-    2**63 - 1,
-    1e18,
-    float("nan"),
-    float("inf"),
-    "",
-    "12",
-    "=1+1",
-    "\x1b[31mred\x1b]0;title\x07",
-    "two\nlines\u202e",
-    "\ud83d",
-    "[/bold]",
-    "<script>alert(1)</script>",
-    "../../../../etc/passwd",
-    "x" * 100_000,
-    [],
-    {},
-    [[]],
-    [None],
-    {"": None},
-    [-1.5] * 1000,
-    {"a": {"b": {"c": {}}}},
-)
-
-
-def _other_value(document: Any, dice: random.Random) -> tuple[str, bytes]:
-    """One value, or several, of another type or size; or a key less, more, or by another name."""
-    done = []
-    for _ in range(dice.choice((1, 1, 1, 2, 5))):
-        places = list(_places(document))
-        if not places:
-            break
-        group, key = dice.choice(places)
-        kind = dice.choice(("wrong", "wrong", "wrong", "gone", "renamed", "scaled"))
-        if kind == "gone":
-            del group[key]
-        elif kind == "renamed" and isinstance(group, dict):
-            group[dice.choice(("x", "", "\udc80", "nan", f"{key} "))] = group.pop(key)
-        elif kind == "scaled" and isinstance(group[key], int | float):
-            group[key] = group[key] * dice.choice((-1, 0, 0.5, 3, 1e6, 1e17))
-        else:
-            group[key] = copy.deepcopy(dice.choice(WRONG))
-        done.append(f"{key} {kind}")
-    return ", ".join(done), json.dumps(document).encode()
-
-
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, one in list(items):
-        yield value, key
-        if isinstance(one, dict | list):
-            yield from _places(one)
+def _with_entry(data: bytes, name: str, content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(packed, "w") as new:
+        for entry in old.infolist():
+            new.writestr(entry.filename, content if entry.filename == name else old.read(entry))
+    return packed.getvalue()
 
 
 def npz(columns: Mapping[str, Any], **more: Any) -> bytes:
@@ -236,88 +160,21 @@ def npz_of_headers(columns: Mapping[str, Any], name: str, header: bytes, data: b
     return out.getvalue()
 
 
-EXTREMES = (-1, -2, 0, 1, 3, 7, 127, 255, 2**31 - 1, 2**62, 2**63 - 1, -(2**63))
-
-
-def _other_column(data: bytes, dice: random.Random) -> tuple[str, bytes]:
-    columns = dict(np.load(io.BytesIO(data)))
-    name = dice.choice(list(columns))
-    column = columns[name]
-    changes: dict[str, Callable[[], Any]] = {
-        "0-d": lambda: np.array(column.reshape(-1)[0]),
-        "2-d": lambda: np.stack([column, column]),
-        "shorter": lambda: column[:-1],
-        "empty": lambda: column[:0],
-        "floats": lambda: np.full(len(column), dice.choice((np.nan, np.inf, 0.5))),
-        "texts": lambda: column.astype(str),
-        "bytes": lambda: np.full(len(column), b"x"),
-        "complex": lambda: np.full(len(column), 1j),
-        "times": lambda: np.full(len(column), np.datetime64("2020-01-01")),
-        "booleans": lambda: np.full(len(column), True),
-        "objects": lambda: np.array([{}] * len(column), object),
-        "fields": lambda: np.zeros(len(column), [("a", "i4"), ("b", "i4")]),
-        "big-endian": lambda: column.astype(column.dtype.newbyteorder(">")),
-        "same": lambda: np.full(len(column), column[0]),
-        "backwards": lambda: column[::-1].copy(),
-        "in another order": lambda: column[dice.sample(range(len(column)), len(column))],
-        "value": lambda: _with_value(column, dice),
-        "values": lambda: _with_value(_with_value(column, dice), dice),
-        "unsigned": lambda: column.astype(np.uint64),
-    }
-    kind = dice.choice([*changes, "value", "value", "value", "gone"])
-    if kind == "gone":
-        del columns[name]
-    else:
-        with contextlib.suppress(ValueError, TypeError):
-            columns[name] = changes[kind]()
-    return f"{name} {kind}", npz(columns)
-
-
-def _with_value(column: Any, dice: random.Random) -> Any:
-    at = dice.randrange(len(column))
-    if column.dtype.kind == "U":
-        texts = column.tolist()
-        texts[at] = dice.choice(
-            ("", "x" * 300, "worker-x", "main", "\x1b[2J", texts[0], "reader-1")
-        )
-        return np.array(texts)
-    changed = column.astype(np.int64)
-    changed[at] = dice.choice(EXTREMES)
-    return changed
-
-
-def _other_row(data: bytes, dice: random.Random) -> tuple[str, bytes]:
-    """A value of another type or size in a row of the recording, or in all of a column."""
-    tables = ("NVTX_EVENTS", "NVTX_EVENTS", "OSRT_API", "StringIds", "CUPTI_ACTIVITY_KIND_KERNEL")
-    table = dice.choice(tables)
-
-    def change(database: sqlite3.Connection) -> str:
-        names = [row[1] for row in database.execute(f"pragma table_info({table})")]
-        column = dice.choice(names)
-        if table == "StringIds" and column == "id":
-            column = "value"
-        value = dice.choice((None, -1, 0, 1.5, "", "many", b"\xff\x00", 2**62, 2**63 - 1, -(2**63)))
-        where = dice.choice(("", f"where rowid % {dice.randrange(2, 9)} = 0"))
-        database.execute(f"update {table} set {column} = ? {where}", (value,))
-        return f"{table}.{column} = {value!r} {where}"
-
-    return changed_database(data, change)
-
-
-def changed_database(data: bytes, change: Callable[[sqlite3.Connection], str]) -> tuple[str, bytes]:
+def changed_database(data: bytes, *statements: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.sqlite"
         path.write_bytes(data)
         with contextlib.closing(sqlite3.connect(path)) as database, database:
-            what = change(database)
-        return what, path.read_bytes()
+            for statement in statements:
+                database.execute(statement)
+        return path.read_bytes()
 
 
 # ----------------------------------------------------------------------
-# Cases that have a name
+# Named cases
 
 
-def _named(session: Path) -> Iterator[Case]:
+def named(session: Path) -> Iterator[Case]:
     for name in ("session.json", "passes/layers.json", "passes/somebodys_own.json"):
         document = json.loads((session / name).read_bytes())
         yield f"{name}: deep", {name: b"[" * 200_000}
@@ -337,7 +194,7 @@ def _named(session: Path) -> Iterator[Case]:
 
 
 def _with_deep_value(document: Any) -> bytes:
-    """Valid JSON within the parser's limit, but deeper than any document."""
+    """Return valid JSON within the parser's limit of depth, but deeper than any document."""
     text = json.dumps({**document, "config": {"a": {"b": "HERE"}}, "more": "HERE"})
     return text.replace('"HERE"', "[" * 400 + "]" * 400).encode()
 
@@ -373,8 +230,8 @@ def _named_archives(data: bytes) -> Iterator[Case]:
     }
     for name, header in headers.items():
         for column in ("start_ns", "thread_names"):
-            made = npz_of_headers(columns, column, header, bytes(8 * rows))
-            yield f"spans.npz: {column}, {name}", {"spans.npz": made}
+            data = npz_of_headers(columns, column, header, bytes(8 * rows))
+            yield f"spans.npz: {column}, {name}", {"spans.npz": data}
     zeros = np.zeros(800_000, np.int64)
     bomb = {name: columns[name] if name.endswith("_names") else zeros for name in columns}
     yield "spans.npz: a bomb", {"spans.npz": npz(bomb)}
@@ -406,18 +263,13 @@ ENDLESS = (
 
 def _named_recordings(data: bytes) -> Iterator[Case]:
     def by(*statements: str) -> Files:
-        def change(database: sqlite3.Connection) -> str:
-            for statement in statements:
-                database.execute(statement)
-            return ""
-
-        return {NSYS: changed_database(data, change)[1]}
+        return {NSYS: changed_database(data, *statements)}
 
     event = "insert into NVTX_EVENTS values"
     yield f"{NSYS}: end before start", by("update NVTX_EVENTS set end = start - 1")
     yield f"{NSYS}: no time at all", by("update NVTX_EVENTS set end = start")
     yield f"{NSYS}: all at once", by("update NVTX_EVENTS set start = 5, end = 9")
-    yield f"{NSYS}: one thread", by("update NVTX_EVENTS set globalTid = 117440512")
+    yield f"{NSYS}: one thread", by(f"update NVTX_EVENTS set globalTid = {PROCESS}")
     yield f"{NSYS}: one frame", by("update NVTX_EVENTS set int64Value = 0")
     yield f"{NSYS}: frames backwards", by("update NVTX_EVENTS set int64Value = 11 - int64Value")
     yield f"{NSYS}: turned around", by("update NVTX_EVENTS set start = -end, end = -start")
@@ -448,7 +300,7 @@ def _named_recordings(data: bytes) -> Iterator[Case]:
             "drop table OSRT_API",
             "create table OSRT_API (start int, end int, globalTid int,"
             " nameId int as (length(printf('%.*c', 900000000, 'x'))))",
-            "insert into OSRT_API (start, end, globalTid) values (1, 2, 117440513)",
+            f"insert into OSRT_API (start, end, globalTid) values (1, 2, {PROCESS + 1})",
         ),
     )
     yield (
@@ -464,98 +316,100 @@ def _named_recordings(data: bytes) -> Iterator[Case]:
             f"{NSYS}: {mark[:14]}",
             by(
                 "delete from NVTX_EVENTS where eventType = 34",
-                f"{event} (0, null, 34, null, '{mark}', 117440512, null, 5, null)",
+                f"{event} (0, null, 34, null, '{mark}', {PROCESS}, null, 5, null)",
             ),
         )
-    many = "with recursive r(x) as (select 1 union all select x + 1 from r limit 15000)"
+    numbers = "with recursive r(x) as (select 1 union all select x + 1 from r limit 15000)"
     yield (
         f"{NSYS}: many threads",
         by(
-            f"insert into NVTX_EVENTS {many} select 10 * x, 10 * x + 9, 59, 1, 'read',"
-            " 117440512 + x, null, 5, x from r"
+            f"insert into NVTX_EVENTS {numbers} select 10 * x, 10 * x + 9, 59, 1, 'read',"
+            f" {PROCESS} + x, null, 5, x from r"
         ),
     )
     yield (
         f"{NSYS}: many stages",
         by(
-            f"insert into NVTX_EVENTS {many} select 10 * x, 10 * x + 9, 59, 1, 'stage ' || x,"
-            " 117440513, null, 5, x from r"
+            f"insert into NVTX_EVENTS {numbers} select 10 * x, 10 * x + 9, 59, 1, 'stage ' || x,"
+            f" {PROCESS + 1}, null, 5, x from r"
         ),
     )
     yield (
         f"{NSYS}: many calls in many stages",
         by(
-            f"insert into NVTX_EVENTS {many} select 10 * x, 10 * x + 9, 59, 1, 'read',"
-            " 117440513, null, 5, x from r",
-            f"insert into OSRT_API {many} select 0, 10000000, 117440513, 1 from r",
+            f"insert into NVTX_EVENTS {numbers} select 10 * x, 10 * x + 9, 59, 1, 'read',"
+            f" {PROCESS + 1}, null, 5, x from r",
+            f"insert into OSRT_API {numbers} select 0, 10000000, {PROCESS + 1}, 1 from r",
         ),
     )
     yield f"{NSYS}: a long text", by("update NVTX_EVENTS set text = hex(zeroblob(600000))")
 
 
 # ----------------------------------------------------------------------
-# How the commands take it
+# Running the commands
 
 
 class _HangError(BaseException):
     pass
 
 
-def attack(session: Path, whole: Path, case: Case) -> list[str]:
-    """Return what is wrong with how the commands end on ``session`` with the case's files in it;
-    empty if all is well. ``whole``: an undamaged session. The files are put back."""
+def attack(session: Path, intact: Path, case: Case) -> list[str]:
+    """Return the problems of the commands on ``session`` with the case's files in it. ``intact``:
+    an undamaged session. The files are restored afterwards."""
     name, files = case
     kept = {file: _take(session / file) for file in files}
     try:
         for file, content in files.items():
             _put(session / file, content)
         with _patience():
-            wrong = _nsys(session / NSYS) if NSYS in files else _session(session, whole)
+            problems = _nsys(session / NSYS) if NSYS in files else _session(session, intact)
     except _HangError:
-        wrong = [f"hangs for more than {PATIENCE_S} s"]
+        problems = [f"hangs for more than {PATIENCE_S} s"]
     finally:
         for file, content in kept.items():
             _put(session / file, content)
-    return [f"{name}: {one}" for one in wrong]
+    return [f"{name}: {one}" for one in problems]
 
 
-def _session(session: Path, whole: Path) -> list[str]:
-    """All commands start with the same reading, so what one refuses they all refuse."""
+def _session(session: Path, intact: Path) -> list[str]:
+    """Run the commands until one refuses the session, since all would then refuse it."""
     with tempfile.TemporaryDirectory() as out:
         commands = [["report", str(session), "--format", "table"]]
         commands += [
             ["report", str(session), "--format", kind, "-o", f"{out}/{kind}"]
             for kind in ("html", "json", "csv", "trace")
         ]
-        commands += [["diff", str(session), str(whole)], ["diff", str(whole), str(session)]]
-        wrong = []
+        commands += [["diff", str(session), str(intact)], ["diff", str(intact), str(session)]]
+        problems = []
         for command in commands:
-            code, said = run(command)
-            wrong += _complaints(command, code, said, str(session))
+            code, message = run(command)
+            problems += _complaints(command, code, message, str(session))
             if code:
                 break
-        return wrong
+        return problems
 
 
 def _nsys(path: Path) -> list[str]:
-    wrong = []
+    problems = []
     for more in ([], ["--json"]):
         command = ["profile", "--nsys", str(path), *more]
-        code, said = run(command)
-        wrong += _complaints(command, code, said, str(path))
-    return wrong
+        code, message = run(command)
+        problems += _complaints(command, code, message, str(path))
+    return problems
 
 
-def _complaints(command: list[str], code: int, said: str, place: str) -> list[str]:
-    what = f"{' '.join(command[:1] + command[2:4])} ends with {code}: {said.strip()[:300]}"
+def _complaints(command: list[str], code: int, message: str, place: str) -> list[str]:
+    what = f"{' '.join(command[:1] + command[2:4])} ends with {code}: {message.strip()[:300]}"
     if code not in (0, 2):
         return [what]
-    lines = said.splitlines()
-    few = "too few frames" in said  # the one refusal that does not mean damage
-    if code == 2 and (len(lines) != 1 or not (place in said or few) or len(said) > 2000):
+    lines = message.splitlines()
+    few = "too few frames" in message  # the one refusal that does not mean damage
+    if code == 2 and (len(lines) != 1 or not (place in message or few) or len(message) > 2000):
         return [what]
     return (
-        [f"{what} (control characters)"] if any(ord(one) < 32 for one in said.strip("\n")) else []
+        [f"{what} (control characters)"]
+        if any(ord(one) < 32 for one in message.strip("\n"))
+        else []
     )
 
 
@@ -609,19 +463,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Attacks report, diff and profile --nsys.")
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     bad, slowest = 0, (0.0, "")
     with tempfile.TemporaryDirectory() as folder:
         session = whole_session(Path(folder) / "a")
-        whole = Path(shutil.copytree(session, Path(folder) / "b"))
-        for _, case in zip(range(given.cases), cases(session, given.seed), strict=False):
+        intact = Path(shutil.copytree(session, Path(folder) / "b"))
+        for _, case in zip(range(arguments.cases), cases(session, arguments.seed), strict=False):
             start = time.perf_counter()
-            for wrong in attack(session, whole, case):
+            for problems in attack(session, intact, case):
                 bad += 1
-                print(wrong, flush=True)
+                print(problems, flush=True)
             slowest = max(slowest, (time.perf_counter() - start, case[0]))
     print(
-        f"{given.cases} cases, {bad} ended badly; the slowest took {slowest[0]:.1f} s: {slowest[1]}"
+        f"{arguments.cases} cases, {bad} ended badly; "
+        f"the slowest took {slowest[0]:.1f} s: {slowest[1]}"
     )
 
 

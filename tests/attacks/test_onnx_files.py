@@ -1,4 +1,4 @@
-"""No ONNX file ends in anything but a network or a ModelError, and none takes long or much."""
+"""Hostile ONNX files open as a network or raise ModelError, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.attacks import onnx_files
 from tests.attacks.running import run_apart
 from tests.networks import open_network
 
-# These would take all memory, or all day, without their bounds: they run in a process of their own.
+# Without limits, these would exhaust the memory or take very long, so they run in another process.
 DANGEROUS = (
     "range of 2^40",
     "expand",
@@ -40,7 +40,7 @@ DANGEROUS = (
     "huge input",
     "device",
 )
-GOOD = frozenset(
+READABLE = frozenset(
     {
         "a slice",
         "eye",
@@ -67,7 +67,7 @@ GOOD = frozenset(
         "file of a node",
     }
 )
-KNOWN = (*onnx_files.CHANGES, *onnx_files.MADE)
+KNOWN = (*onnx_files.CHANGES, *onnx_files.FILES)
 MB = 1 << 20
 
 
@@ -89,21 +89,21 @@ def is_read(name: str, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in KNOWN if name not in DANGEROUS])
-def test_known_files(tmp_path, name):
-    assert is_read(name, tmp_path) == (name in GOOD)
+def test_known_file_is_read_or_refused(tmp_path, name):
+    assert is_read(name, tmp_path) == (name in READABLE)
 
 
 @pytest.mark.slow
-def test_giants_are_refused_in_little_memory(tmp_path):
+def test_giants_stay_within_memory_and_cpu_limits(tmp_path):
     lines = run_apart(__file__, tmp_path, 240)
-    told = dict(line.rsplit(" ", 1) for line in lines)
-    assert told == {name: str(name in GOOD) for name in DANGEROUS}
+    results = dict(line.rsplit(" ", 1) for line in lines)
+    assert results == {name: str(name in READABLE) for name in DANGEROUS}
 
 
 @pytest.mark.parametrize(
     "count", [pytest.param(8, id="few"), pytest.param(120, id="many", marks=pytest.mark.slow)]
 )
-def test_random_changes(tmp_path, count):
+def test_randomly_changed_file_is_read_or_refused(tmp_path, count):
     for name, files in islice(onnx_files.cases(3), count):
         with suppress(ModelError):  # any other exception fails the test
             assert open_network(lay_out(files, tmp_path)).names, name
@@ -113,20 +113,20 @@ def test_external_data_outside_the_folder_or_in_a_pipe_is_refused(tmp_path):
     inside = tmp_path / "inside"
     inside.mkdir()
     (tmp_path / "w.bin").write_bytes(np.ones(16, np.float32).tobytes())
-    path = lay_out({"m.onnx": onnx_files.outside("w.bin")["m.onnx"]}, inside)
+    path = lay_out({"m.onnx": onnx_files.with_external_data("w.bin")["m.onnx"]}, inside)
     (inside / "w.bin").symlink_to("../w.bin")
     with pytest.raises(ModelError, match="outside"):
         open_network(path)
     (inside / "w.bin").unlink()
-    os.mkfifo(inside / "w.bin")  # a read would wait for ever
+    os.mkfifo(inside / "w.bin")  # reading it would block
     with pytest.raises(ModelError, match=r"w\.bin"):
         open_network(path)
 
 
-def test_a_cache_of_downloads_keeps_both_files_elsewhere(tmp_path):
+def test_model_and_data_linked_from_a_download_cache_are_read(tmp_path):
     (tmp_path / "blobs").mkdir()
     (tmp_path / "snapshot").mkdir()
-    for number, (name, content) in enumerate(onnx_files.outside("w.bin").items()):
+    for number, (name, content) in enumerate(onnx_files.with_external_data("w.bin").items()):
         (tmp_path / "blobs" / str(number)).write_bytes(content)
         (tmp_path / "snapshot" / name).symlink_to(f"../blobs/{number}")
     assert open_network(str(tmp_path / "snapshot/m.onnx")).names
@@ -135,7 +135,7 @@ def test_a_cache_of_downloads_keeps_both_files_elsewhere(tmp_path):
 def test_external_constant_is_read_next_to_the_model_and_changes_the_digest(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    files = onnx_files.outside("w.bin", node=True)
+    files = onnx_files.with_external_data("w.bin", node=True)
     (elsewhere / "w.bin").write_bytes(np.zeros(16, np.float32).tobytes())
     path = lay_out(files, tmp_path)
     first = open_network(path).sha256
@@ -145,7 +145,7 @@ def test_external_constant_is_read_next_to_the_model_and_changes_the_digest(tmp_
     assert open_network(path).sha256 != first
 
 
-def test_a_function_that_is_called_often_enough_is_inlined(tmp_path):
+def test_functions_are_inlined(tmp_path):
     def change(model):
         onnx_files.add_functions(model, 5, 2)
 

@@ -1,4 +1,4 @@
-"""Damaged sessions end in a drawing or in one line, never in an internal error, never late."""
+"""Damaged sessions give a report or a one-line error, without an internal error or a hang."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_what_is_whole_is_drawn(sessions):
+def test_undamaged_session_passes(sessions):
     assert attack(*sessions, ("nothing", {})) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("many", [80, pytest.param(400, marks=pytest.mark.nightly)])
-def test_what_has_a_name_and_what_chance_finds(sessions, many):
-    chosen = islice(cases(sessions[0], SEED), many)
-    assert [wrong for case in chosen for wrong in attack(*sessions, case)] == []
+@pytest.mark.parametrize("count", [80, pytest.param(400, marks=pytest.mark.nightly)])
+def test_damaged_sessions_end_with_a_report_or_one_line(sessions, count):
+    selected = islice(cases(sessions[0], SEED), count)
+    assert [wrong for case in selected for wrong in attack(*sessions, case)] == []

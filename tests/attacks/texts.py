@@ -1,14 +1,13 @@
-"""Hostile texts: YAML, JSON, CSV and rows of labels. ``cases(seed)`` yields (name, files) without
-end; ``known()`` the named ones.
+"""Hostile texts: YAML, JSON, CSV and rows of labels. ``cases(seed)`` yields random (name, files)
+without end; ``known()`` yields the named ones.
 
-The name begins with what the first file is: config, mapping, description, document, names, or a
+The name begins with the kind of the first file: config, mapping, description, document, names, or a
 format of labels or detections (coco, yolo, mot, coco-detections, jsonl, csv, mot-detections,
 yolo-detections). Labels of pictures come with their pictures.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Iterator
 from random import Random
@@ -18,86 +17,17 @@ import cv2
 import numpy as np
 import yaml
 
+from tests.attacks.mutate import damage_text, damage_tree
+
 Files = dict[str, bytes]
 
-NASTY: tuple[Any, ...] = (
-    None,
-    True,
-    0,
-    -1,
-    1.5,
-    10**18,
-    -(10**18),
-    10**30,
-    10**300,
-    1e308,
-    -1e308,
-    1e-320,
-    float("nan"),
-    float("inf"),
-    float("-inf"),
-    "",
-    "1",
-    "-1",
-    "1e999",
-    "9" * 6000,
-    "0x" + "f" * 300,
-    "\0",
-    "\x1b[2J",
-    "\ud800",
-    "é" * 300,
-    "a" * 5000,
-    "a/" * 3000,
-    "../../x",
-    "/",
-    "/dev/zero",
-    ".",
-    "..",
-    "a#99999999999999999999",
-    "x.mp4#" + "9" * 5000,
-    [],
-    [[]],
-    {},
-    {"a": 1},
-    [None] * 5,
-    [1, 2, 3, 4, 5],
-    ["a", 1],
-    {"names": []},
-    [[[[[[[[1]]]]]]]],
-    "2001-99-99",
-    "1:1:1:1",
-    "NaN",
-    "yes",
-    "=",
-    "<<",
-    "*a",
-    "!!python/object:os.system x",
-)
-NUMBERS = (
-    "nan",
-    "inf",
-    "-inf",
-    "1e999",
-    "1e300",
-    "-1",
-    "0",
-    "1.5",
-    "10" * 9,
-    "9" * 6000,
-    "",
-    "x",
-    "\0",
-    "1_0",
-    "0x1",
-    "१",
-    "1e-400",
-    "99999999999999999999",
-    "1e18",
-    ",",
-    " ",
-    "1 2 3",
-    "é",
-)
+YAML_WORDS = (
+    "&a [*a]", "? [a]", "- - - -", "{a: {b: {c: 1}}}", "!!binary x", "0o17", "190:20:30", ">",
+    "---", "...", "%YAML 9.9", "%TAG ! !", "@", "`", "names: {0: a, 1: b}", "batch: [1]", "|",
+    "nc: 99999999", "Conv", "Detect", "SPPF", "Concat", "nn.Upsample", "[-1, 1, Conv, [8, 3, 2]]",
+    "&a ", "*a", "- ", ": ", "!!int ", "<<: ", "\t", "[" * 3000, "{" * 300, "9" * 5000,
+)  # fmt: skip
+CELLS = ("1e300", "1.5", "10" * 9, "9" * 6000, "१", "1e-400", "1e18", ",", " ", "1 2 3")
 
 CONFIG = {
     "network": {"model": "street"},
@@ -189,7 +119,7 @@ def _picture() -> bytes:
 
 
 PICTURE = _picture()
-# Kind of detections -> what a file of it is called, beside labelled pictures.
+# Kind of detections -> the name of its file, next to labelled pictures.
 DETECTIONS = {
     "coco-detections": "d.json",
     "jsonl": "d.jsonl",
@@ -212,93 +142,17 @@ LABELLED = {
 
 
 def _tree(random: Random, value: Any, dump: Callable[[Any], str]) -> bytes:
-    changed = copy.deepcopy(value)
     if random.random() < 0.75:
-        for _ in range(random.randint(1, 3)):
-            changed = _change(random, changed)
-        return _encoded(dump(changed))
-    return _text(random, dump(changed))
+        return _encoded(dump(damage_tree(random, value)))
+    return damage_text(random, dump(value), YAML_WORDS)
 
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _change(random: Random, root: Any) -> Any:
-    places: list[tuple[Any, Any]] = []
-    waiting = [root] if isinstance(root, (dict, list)) else []
-    while waiting:
-        value = waiting.pop()
-        keys = list(value) if isinstance(value, dict) else range(len(value))
-        places += [(value, key) for key in keys]
-        waiting += [value[key] for key in keys if isinstance(value[key], (dict, list))]
-    if not places or random.random() < 0.02:
-        return random.choice(NASTY)
-    place, key = random.choice(places)
-    change = random.random()
-    if change < 0.65:
-        place[key] = copy.deepcopy(random.choice(NASTY))
-    elif change < 0.8:
-        del place[key]
-    elif change < 0.9 and isinstance(place, list):
-        place.extend([copy.deepcopy(place[key])] * random.choice((1, 2, 300)))
-    elif isinstance(place, dict):
-        word = random.choice((1, None, True, "x", "names", "9" * 30, "\0", "id", "conf", "model"))
-        place[word] = copy.deepcopy(random.choice(NASTY))
-    return root
-
-
-def _text(random: Random, text: str) -> bytes:
-    data = bytearray(_encoded(text))
-    for _ in range(random.randint(1, 4)):
-        at, change = random.randrange(len(data) + 1), random.random()
-        if change < 0.2:
-            del data[at:]
-        elif change < 0.4:
-            data[at : at + random.randint(0, 3)] = random.randbytes(random.randint(0, 3))
-        elif change < 0.6:
-            data[at:at] = random.choice(
-                (
-                    b"[" * 3000,
-                    b"{" * 300,
-                    b'"',
-                    b"\0",
-                    b"\xff\xfe",
-                    b"\t",
-                    b"&a ",
-                    b"*a",
-                    b"\n- ",
-                    b": ",
-                    b"|",
-                    b"!!int ",
-                    b"<<: ",
-                    b"9" * 5000,
-                )
-            )
-        elif change < 0.8:
-            del data[at : at + random.randint(1, 20)]
-        else:
-            data[at:at] = data[: random.randint(0, len(data))]
-    return bytes(data)
-
-
-def _rows(random: Random, text: str, sign: str) -> bytes:
-    if random.random() < 0.25:
-        return _text(random, text)
-    rows = [row.split(sign) for row in text.splitlines()]
-    for _ in range(random.randint(1, 3)):
-        row = random.choice(rows)
-        if not row:
-            continue
-        at = random.randrange(len(row))
-        change = random.random()
-        if change < 0.75:
-            row[at] = random.choice(NUMBERS)
-        elif change < 0.85:
-            del row[at]
-        else:
-            row[at:at] = row[at:] * random.choice((1, 30))
-    return _encoded("\n".join(sign.join(row) for row in rows) + "\n")
+def _rows(random: Random, text: str) -> bytes:
+    return damage_text(random, text, CELLS)
 
 
 def _yaml(value: Any) -> str:
@@ -325,19 +179,19 @@ def _yolo_folder(random: Random) -> Files:
         "data.yaml": _tree(random, DATA, _yaml) if damaged == 0 else _encoded(_yaml(DATA)),
         "images/val/a.png": PICTURE,
         "images/val/b.png": PICTURE if damaged else b"",
-        "labels/val/a.txt": _rows(random, YOLO, " ") if damaged == 1 else YOLO.encode(),
-        "labels/val/b.txt": _rows(random, YOLO, " ") if damaged == 2 else b"",
+        "labels/val/a.txt": _rows(random, YOLO) if damaged == 1 else YOLO.encode(),
+        "labels/val/b.txt": _rows(random, YOLO) if damaged == 2 else b"",
     }
 
 
 def _mot_folder(random: Random) -> Files:
     files = {
-        "gt/gt.txt": _rows(random, MOT, ","),
+        "gt/gt.txt": _rows(random, MOT),
         "img1/000001.png": PICTURE,
         "img1/000002.png": PICTURE,
     }
     if random.random() < 0.5:
-        return {**files, "seqinfo.ini": _rows(random, SEQUENCE, "="), "gt/gt.txt": MOT.encode()}
+        return {**files, "seqinfo.ini": _rows(random, SEQUENCE), "gt/gt.txt": MOT.encode()}
     return {**files, "seqinfo.ini": SEQUENCE.encode()}
 
 
@@ -346,24 +200,24 @@ KINDS: dict[str, Callable[[Random], Files]] = {
     "mapping": lambda random: {"map.yaml": _tree(random, MAPPING, _yaml)},
     "description": lambda random: {"net.yaml": _tree(random, DESCRIPTION, _yaml)},
     "document": lambda random: {"session.json": _tree(random, DOCUMENT, json.dumps)},
-    "names": lambda random: {"n.txt": _rows(random, NAMES, "s")},
+    "names": lambda random: {"n.txt": _rows(random, NAMES)},
     "coco": lambda random: {"l.json": _tree(random, COCO, json.dumps), **PAIR},
     "yolo": _yolo_folder,
     "mot": _mot_folder,
     "coco-detections": lambda random: {"d.json": _tree(random, RESULTS, json.dumps)},
     "jsonl": lambda random: {"d.jsonl": _tree(random, LINES, _lines)},
-    "csv": lambda random: {"d.csv": _rows(random, CSV, ",")},
-    "mot-detections": lambda random: {"d.txt": _rows(random, MOT, ",")},
+    "csv": lambda random: {"d.csv": _rows(random, CSV)},
+    "mot-detections": lambda random: {"d.txt": _rows(random, MOT)},
     "yolo-detections": lambda random: {
         "d/classes.txt": NAMES.encode(),
-        "d/a.txt": _rows(random, YOLO_FOUND, " "),
+        "d/a.txt": _rows(random, YOLO_FOUND),
         "d/b.txt": b"",
     },
 }
 
 
 # ----------------------------------------------------------------------
-# Named ones
+# Named cases
 
 
 def known() -> Iterator[tuple[str, Files]]:
@@ -384,7 +238,7 @@ def known() -> Iterator[tuple[str, Files]]:
 
 
 def _aliases(key: str, merge: str = "") -> str:
-    """Nine of the one before, twelve times over: 9^13 texts in 400 bytes."""
+    """Each of thirteen lists contains the previous one nine times: 9^13 texts in 400 bytes."""
     lines = [f"a: &a {'{x: 1}' if merge else '[x, x]'}"]
     for before, name in zip("abcdefghijkl", "bcdefghijklm", strict=True):
         nine = ", ".join([f"*{before}"] * 9)

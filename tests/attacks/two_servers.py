@@ -1,4 +1,4 @@
-"""Two web servers for cases with pages: the camera's own, and another that must get no secret.
+"""Two web servers for cases with pages: the camera's own, and another that must receive no secret.
 
 Both serve the same pages, in which ``{own}`` and ``{other}`` become their addresses. A page that
 begins with ``->`` is a redirect. The first server sets a cookie for a client that logs in.
@@ -23,7 +23,7 @@ class _Web(Server):
         super().__init__(_Handler)
         self.wants_login, self.session = wants_login, session
         self.pages: dict[str, bytes] = {}
-        self.heard: list[str] = []  # whole requests
+        self.received: list[str] = []  # whole requests
 
     @property
     def place(self) -> str:
@@ -35,7 +35,7 @@ class _Handler(Handler):
 
     def do_GET(self) -> None:  # noqa: N802
         web = self.server
-        web.heard.append(f"{self.requestline}\n{self.headers}")
+        web.received.append(f"{self.requestline}\n{self.headers}")
         page = web.pages.get(self.path.partition("?")[0])
         if web.wants_login and self.headers.get("Authorization") != f"Basic {BASIC}":
             self.send_response(401)
@@ -50,8 +50,8 @@ class _Handler(Handler):
             page = b""
         else:
             self.send_response(200)
-        told = f"{self.headers}"
-        if web.session is not None and any(secret in told for secret in SECRETS):
+        headers = f"{self.headers}"
+        if web.session is not None and any(secret in headers for secret in SECRETS):
             self.send_header("Set-Cookie", f"session={web.session}; path=/")
         self.send_header("Content-Length", str(len(page)))
         self.end_headers()
@@ -59,9 +59,9 @@ class _Handler(Handler):
 
 
 @dataclass
-class Heard:
-    """``places``: the values for the case's texts. ``other``: requests that the other server
-    received, as text; complete once the servers have ended."""
+class Received:
+    """``places``: the addresses that replace ``{own}`` and ``{other}``. ``other``: requests to the
+    other server, as text; complete once the servers have ended."""
 
     places: Mapping[str, str]
     other: list[str] = field(default_factory=list)
@@ -71,18 +71,18 @@ class Heard:
             text = text.replace(f"{{{name}}}", place)
         return text
 
-    def told(self) -> list[str]:
+    def with_secrets(self) -> list[str]:
         return [text for text in self.other if any(secret in text for secret in SECRETS)]
 
 
 @contextmanager
-def two_servers(pages: Mapping[str, bytes], wants_login: bool) -> Iterator[Heard]:
+def two_servers(pages: Mapping[str, bytes], wants_login: bool) -> Iterator[Received]:
     own, other = _Web(wants_login, SESSION), _Web(False, None)
-    heard = Heard({"own": own.place, "other": other.place}, other.heard)
+    received = Received({"own": own.place, "other": other.place}, other.received)
     for web in (own, other):
         web.pages = {
-            path: heard.fill(page.decode("latin-1")).encode("latin-1")
+            path: received.fill(page.decode("latin-1")).encode("latin-1")
             for path, page in pages.items()
         }
     with serving(own), serving(other):
-        yield heard
+        yield received

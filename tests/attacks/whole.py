@@ -1,4 +1,4 @@
-"""Whether a file that lies under its final name is whole: it can be read to its end."""
+"""Check that a file with its final name is complete: it can be read to its end."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def why_not_whole(root: Path, name: str) -> str | None:
-    """Return what is wrong with ROOT/NAME, by its suffix. None: it is whole, or unfinished.
+def why_incomplete(root: Path, name: str) -> str | None:
+    """Return why ROOT/NAME is incomplete; None if it is complete or a temporary file.
 
-    ``-o`` may give it another suffix (``report RUN -o x.csv`` writes a page), so valid content
-    counts as whole whatever the suffix.
+    The suffix selects the check. Since ``-o`` may give it another suffix (``report RUN -o x.csv``
+    writes a page), a file also counts as complete if a check by its content succeeds.
     """
     path = root / name
     check = _CHECKS.get(path.suffix.lower())
-    unfinished = any(".partial" in part or part.startswith(".") for part in Path(name).parts)
-    if check is None or unfinished or not path.is_file() or path.is_symlink():
+    is_temporary = any(".partial" in part or part.startswith(".") for part in Path(name).parts)
+    if check is None or is_temporary or not path.is_file() or path.is_symlink():
         return None
-    wrong = _why_wrong(check, path)
+    wrong = _run_check(check, path)
     other = _check_by_content(path)
-    if wrong is not None and other is not None and _why_wrong(other, path) is None:
+    if wrong is not None and other is not None and _run_check(other, path) is None:
         return None
     return wrong
 
 
-def _why_wrong(check: Callable[[Path], str | None], path: Path) -> str | None:
+def _run_check(check: Callable[[Path], str | None], path: Path) -> str | None:
     try:
         return check(path)
-    except Exception as error:  # any: a reader of a damaged file raises what it likes
+    except Exception as error:  # readers of damaged files raise many types
         return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
@@ -42,7 +42,7 @@ def _check_by_content(path: Path) -> Callable[[Path], str | None] | None:
 
 
 def _document(path: Path) -> str | None:
-    """JSON that ends with a line end: the first part of a file of rows can be a document, too."""
+    """Require a final line end, since a truncated file of rows may be a JSON document, too."""
     return _lines(path) or _json(path)
 
 
@@ -52,10 +52,9 @@ def _json(path: Path) -> str | None:
 
 
 def _rows(path: Path) -> str | None:
-    data = path.read_bytes()
-    for line in data.splitlines():
+    for line in path.read_bytes().splitlines():
         json.loads(line)
-    return None if not data or data.endswith(b"\n") else "its last line has no end"
+    return _lines(path)
 
 
 def _csv(path: Path) -> str | None:
@@ -63,7 +62,7 @@ def _csv(path: Path) -> str | None:
     widths = {len(row) for row in csv.reader(data.splitlines())}
     if len(widths) > 1:
         return f"rows of {sorted(widths)} fields"
-    return None if not data or data.endswith("\n") else "its last line has no end"
+    return _lines(path)
 
 
 def _lines(path: Path) -> str | None:
@@ -105,8 +104,8 @@ def _onnx(path: Path) -> str | None:
 
 
 def _page(path: Path) -> str | None:
-    ended = path.read_bytes().endswith((b"</html>\n", b"</svg>", b"</svg>\n"))
-    return None if ended else "it has no end"
+    is_complete = path.read_bytes().endswith((b"</html>\n", b"</svg>", b"</svg>\n"))
+    return None if is_complete else "it has no end"
 
 
 _CHECKS = {

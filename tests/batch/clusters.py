@@ -1,6 +1,4 @@
-"""A Ray without a cluster, for tests of its workers: nodes with cores, actors that answer at
-once.
-"""
+"""A fake Ray for tests of a cluster's workers: nodes with cores, and actors that answer at once."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class Clock:
 
 @dataclass
 class FakeActor:
-    """An actor of the fake Ray ``ray``. An item's name decides its fate."""
+    """An actor of the fake Ray ``ray``. An item's name decides how it ends."""
 
     number: int
     options: dict[str, Any]
@@ -45,7 +43,7 @@ class FakeActor:
     digest: str | None = None
     task: Task | None = None
     looks: int = 0
-    dead: str = ""  # why
+    dead: str = ""  # the reason; "": it lives
     is_hung: bool = False
     loads: list[Load] = field(default_factory=list)
 
@@ -55,18 +53,18 @@ class FakeActor:
         return SimpleCall(self, method)
 
     def do_hello(self, text: str) -> str:
-        if self.ray.dies_saying_hello:
-            self.dead = self.ray.dies_saying_hello
+        if self.ray.dies_in_hello:
+            self.dead = self.ray.dies_in_hello
         assert self.node is not None
         hello = codec.from_json(text, Hello, ORIGIN)
-        about = Welcome(
+        welcome = Welcome(
             version=__version__,
             host=self.node.id.removeprefix("id-"),
             node=self.node.id,
             sees=hello.token == "abc",
             gathers=True,
         )
-        return to_text(self.ray.welcome(about))
+        return to_text(self.ray.welcome(welcome))
 
     def do_load(self, load: Load) -> LoadedFacts:
         self.loads.append(load)
@@ -118,49 +116,49 @@ class SimpleCall:
     actor: FakeActor
     method: str
 
-    def remote(self, *given: Any) -> Answer:
-        return Answer(self.actor, self.method, given)
+    def remote(self, *arguments: Any) -> Answer:
+        return Answer(self.actor, self.method, arguments)
 
 
 @dataclass(eq=False)
 class Answer:
-    """The answer to a call that waits for a node, is done when polled, or hangs."""
+    """The pending result of a call, which is computed when polled if the actor has a node."""
 
     actor: FakeActor
     method: str
-    given: tuple[Any, ...]
-    said: Any = None
-    is_there: bool = False
+    arguments: tuple[Any, ...]
+    result: Any = None
+    is_ready: bool = False
 
-    def arrive(self) -> bool:
+    def poll(self) -> bool:
         actor = self.actor
-        if not self.is_there and not actor.dead:
+        if not self.is_ready and not actor.dead:
             if actor.node is None or actor.is_hung:
                 return False
             try:
-                self.said = getattr(actor, f"do_{self.method}")(*self.given)
+                self.result = getattr(actor, f"do_{self.method}")(*self.arguments)
             except Exception as error:
-                self.said = error
+                self.result = error
             if actor.is_hung:
                 return False
-        self.is_there = True
+        self.is_ready = True
         return True
 
 
 class FakeRay:
-    """``ray``, ``ray.remote(Worker)`` and the nodes in one. ``full``: others use all the room."""
+    """Fake ``ray``, ``ray.remote(Worker)`` and the nodes. ``full``: others use all cores."""
 
     def __init__(self, out: Path, clock: Clock, *nodes: Node) -> None:
         self.out, self.clock = str(out), clock
         self.found: list[Node] = list(nodes)
         self.facts: LoadedFacts = FACTS
-        self.welcome: Callable[[Welcome], Welcome] = lambda about: about
+        self.welcome: Callable[[Welcome], Welcome] = lambda welcome: welcome
         self.dies_loading = False
-        self.dies_saying_hello = ""  # why
+        self.dies_in_hello = ""  # the reason
         self.refuses: Exception | None = None
         self.actors: dict[int, FakeActor] = {}
         self.loads: list[Load] = []
-        self.placed: list[dict[str, Any]] = []  # options
+        self.placed: list[dict[str, Any]] = []  # options of all actors so far
         self.closed: list[int] = []
         self.silent = 0.0
         self.full = False
@@ -190,20 +188,20 @@ class FakeRay:
         if timeout:
             self.clock.sleep(timeout)
         self._find_room()
-        return [one for one in answers if one.arrive()], []
+        return [one for one in answers if one.poll()], []
 
     def get(self, answer: Answer) -> Any:
         if answer.actor.dead:
             raise RuntimeError(answer.actor.dead)
-        if isinstance(answer.said, Exception):
-            raise answer.said
-        return answer.said
+        if isinstance(answer.result, Exception):
+            raise answer.result
+        return answer.result
 
     def _find_room(self) -> None:
         for actor in self.actors.values():
-            avoided = actor.options.get("label_selector", {}).get("ray.io/node-id", "")
+            excluded = actor.options.get("label_selector", {}).get("ray.io/node-id", "")
             for one in [] if self.full else self.found:
-                if actor.node is None and one.id not in avoided:
+                if actor.node is None and one.id not in excluded:
                     used = [a.options for a in self.actors.values() if a.node == one]
                     cpus = sum(options["num_cpus"] for options in [*used, actor.options])
                     gpus = sum(options["num_gpus"] for options in [*used, actor.options])

@@ -1,7 +1,8 @@
-"""Items that end the process which opens them: by abort(), as a library's bug does; by SIGKILL, as
-the kernel's killer does where memory is short; and by memory that a limit refuses.
+"""Deadly items, which end the process that opens them: by abort(), like a bug in a library; by
+SIGKILL, like the kernel's out-of-memory killer; or by an allocation beyond the memory limit.
 
-``scripts/batch_check deaths`` and ``scripts/cluster_check deaths`` run a thousand; tests a few.
+``scripts/batch_check deaths`` and ``scripts/cluster_check deaths`` run them among a thousand items,
+and a test among a few.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from tests.conftest import CHECKOUT
 from tests.golden import inputs
 from tests.processes import all_pids, command_line
 
-ENDS = ("abort", "kill", "limit")
-HOG = "hog"  # takes memory until somebody ends it, which Ray's monitor does
-MARK = b"DEADLY:"  # after a picture, where decoders ignore it; the kind of end follows
+WAYS_TO_DIE = ("abort", "kill", "limit")
+HOG = "hog"  # allocates much memory, until Ray's memory monitor ends the process
+MARK = b"DEADLY:"  # follows a picture, where decoders ignore it; the way to die comes after it
 SETTINGS = (
     *("--engine", "null", "--model", "dots.onnx", "--engines-dir", "engines"),
     *("--save", "jsonl", "--no-video"),
 )
 PATIENCE_S = 1800.0
-LONG = 30 << 20  # bytes that a limit refuses
+REFUSED_BYTES = 30 << 20  # an allocation beyond the limit
 HOG_BYTES, HOG_S = 3 << 30, 30
 
-# In every process; only a worker decodes a picture by this.
+# Every process imports this as sitecustomize; only workers get the deadly decoder.
 HOOK = f"""
 import os, sys
 if "detector.batch.worker" in " ".join(sys.orig_argv):
@@ -54,10 +55,10 @@ if "detector.batch.worker" in " ".join(sys.orig_argv):
         if end == b"limit":
             pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (pages + (1 << 20), -1))
-            numpy.ones({LONG}, numpy.uint8)
+            numpy.ones({REFUSED_BYTES}, numpy.uint8)
         if end == b"hog":
             import time
-            taken = numpy.ones({HOG_BYTES}, numpy.uint8)
+            memory = numpy.ones({HOG_BYTES}, numpy.uint8)
             time.sleep({HOG_S})
         return decode(data, *more)
     cv2.imdecode = deadly
@@ -79,12 +80,12 @@ def make_items(place: Path, count: int, deadly: Sequence[str]) -> list[str]:
     folder.mkdir(parents=True)
     inputs.picture(place / "p.png", 3, (48, 32))
     inputs.dots(place / "dots.onnx")
-    sound = (place / "p.png").read_bytes()
+    valid = (place / "p.png").read_bytes()
     step = count // (len(deadly) + 1)
-    at = {step * (number + 1): how for number, how in enumerate(deadly)}
+    at = {step * (number + 1): way for number, way in enumerate(deadly)}
     for number in range(count):
         more = MARK + at[number].encode() if number in at else b""
-        (folder / f"p{number:04d}.png").write_bytes(sound + more)
+        (folder / f"p{number:04d}.png").write_bytes(valid + more)
     (place / "tmp").mkdir()
     hook = place / "hook"
     hook.mkdir()
@@ -95,7 +96,7 @@ def make_items(place: Path, count: int, deadly: Sequence[str]) -> list[str]:
 def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ended:
     log = place / "deaths.log"
     log.unlink(missing_ok=True)
-    surroundings = {
+    environment = {
         **os.environ,
         "DETECT_VIDEO_SELF_TIMING": "0",
         "PYTHONPATH": f"{place / 'hook'}:{CHECKOUT}",
@@ -106,7 +107,7 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
     start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "detector", "batch", "in", "-o", "out", "--json", *words, *SETTINGS],
-        cwd=place, env=surroundings, capture_output=True, text=True, check=False,
+        cwd=place, env=environment, capture_output=True, text=True, check=False,
         timeout=PATIENCE_S,
     )  # fmt: skip
     ended = Ended(done.returncode, time.monotonic() - start, done.stderr)
@@ -120,8 +121,8 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
 def list_faults(
     place: Path, ended: Ended, count: int, deadly: Sequence[str], patience_s: float = 0.0
 ) -> list[str]:
-    """List what went wrong. Empty if all other items are done, each deadly one is named, and no
-    process is left. ``patience_s``: for processes whose parent was killed."""
+    """List the faults of a job. Empty if exactly the ``deadly`` items failed, and no file or
+    process is left. ``patience_s``: time for processes to end after their parent was killed."""
     items = ended.result.get("items", {})
     failed = {one["name"]: one for one in ended.result.get("failures", ())}
     faults = []
@@ -133,7 +134,7 @@ def list_faults(
         faults.append(f"{count_done(place / 'out')} markers")
     if sorted(failed) != sorted(deadly):
         faults.append(f"failed: {sorted(failed)}, not {sorted(deadly)}")
-    # Two tries: one in turn, and one at the end.
+    # Each item has two tries: one in its turn, and one at the end.
     faults += [f"{name}: {one['tries']} tries" for name, one in failed.items() if one["tries"] != 2]
     if sum(ended.deaths.values()) != 2 * len(deadly):
         faults.append(f"processes died {dict(ended.deaths)}")
@@ -149,7 +150,7 @@ def list_faults(
     return faults
 
 
-def told_of(ended: Ended, name: str) -> str:
+def error_of(ended: Ended, name: str) -> str:
     return next((one["error"] for one in ended.result["failures"] if one["name"] == name), "")
 
 
@@ -157,8 +158,8 @@ def _list_left(place: Path, patience_s: float) -> list[str]:
     deadline = time.monotonic() + patience_s
     while True:
         lines = map(command_line, all_pids())
-        left = [f"still there: {line}" for line in lines if str(place) in line]
-        # Lock files of cores stay: jobs share a machine through them.
+        left = [f"still running: {line}" for line in lines if str(place) in line]
+        # Lock files of cores are kept: jobs on one machine share them.
         names = [path.name for path in (place / "tmp").iterdir() if "-cores-" not in path.name]
         left += [f"left in TMPDIR: {name}" for name in names]
         if not left or time.monotonic() > deadline:

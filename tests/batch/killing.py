@@ -1,6 +1,6 @@
-"""Kill workers and whole jobs of ``batch`` at random moments, and check all that they left.
+"""Kill workers and whole jobs of ``batch`` at random moments, and check all results.
 
-``scripts/batch_check`` runs it for 300 clips; a test for a few.
+``scripts/batch_check`` kills a job of 300 clips; a test kills a small one.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.processes import children_of, command_line
 COMMAND = [sys.executable, "-m", "detector"]
 ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
 PATIENCE_S = 1800.0
-MOMENT_S = (0.05, 1.5)  # between two kills
+DELAY_S = (0.05, 1.5)  # shortest and longest delay before a kill
 MOST_RUNS = 40
-LAST_KILL = 0.7  # of the items
+LAST_KILL = 0.7  # the last kill comes before this share of the items is done
 NAMES = ("people.mp4", "traffic.mp4")
 
-# Takes the job's process. Returns False if no worker has started yet.
+# Kills a worker of the given job's process. Returns False if none has started yet.
 KillWorker = Callable[[subprocess.Popen[str], random.Random], bool]
 
 
@@ -54,46 +54,46 @@ def make_clips(
 ) -> list[Path]:
     """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders. Copy
     the ``nasty`` videos of less than 8192 pixels too. Return all paths, sorted."""
-    made: list[Path] = []
-    moments = random.Random(0)
+    paths: list[Path] = []
+    delays = random.Random(0)
     sources = [_pictures(videos / name, width) for name in names]
     for number in range(count):
         pictures = sources[number % len(sources)]
-        length = moments.randint(8, 24)
-        start = moments.randint(0, len(pictures) - length)
+        length = delays.randint(8, 24)
+        start = delays.randint(0, len(pictures) - length)
         path = folder / f"cam{number % 3}" / f"clip{number:04d}.mp4"
         path.parent.mkdir(parents=True, exist_ok=True)
         _encode(path, pictures[start : start + length])
-        made.append(path)
+        paths.append(path)
     for path in sorted((videos / "nasty").iterdir()) if nasty else ():
         if path.suffix not in (".md",) and path.name[:2] not in ("27", "28"):
             target = folder / "nasty" / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
-            made.append(target)
-    return sorted(made)
+            paths.append(target)
+    return sorted(paths)
 
 
-def clips_of_three_seconds(videos: Path, folder: Path, count: int) -> list[Path]:
+def make_three_second_clips(videos: Path, folder: Path, count: int) -> list[Path]:
     folder.mkdir()
-    made = []
+    paths = []
     for number in range(count):
         name = NAMES[number % 2]
         pictures = _pictures(videos / name, 640, 75 + number)
         _encode(folder / f"clip{number:02d}.mp4", pictures[-75:])
-        made.append(folder / f"clip{number:02d}.mp4")
-    return made
+        paths.append(folder / f"clip{number:02d}.mp4")
+    return paths
 
 
 def _pictures(path: Path, width: int, most: int = 120) -> list[av.VideoFrame]:
     with av.open(str(path)) as container:
-        found = []
+        pictures = []
         for frame in container.decode(video=0):
             height = width * frame.height // frame.width // 2 * 2
-            found.append(frame.reformat(width=width, height=height, format="yuv420p"))
-            if len(found) == most:
+            pictures.append(frame.reformat(width=width, height=height, format="yuv420p"))
+            if len(pictures) == most:
                 break
-    return found
+    return pictures
 
 
 def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
@@ -102,7 +102,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
         stream.width, stream.height = pictures[0].width, pictures[0].height
         stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
         for number, picture in enumerate(pictures):
-            picture.pts, picture.time_base = number, Fraction(1, 25)  # it was another clip's
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # clips share pictures
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 
@@ -131,30 +131,30 @@ def run_with_kills(
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
     count: Callable[[Path], int] | None = None,
-    moment_s: tuple[float, float] = MOMENT_S,
+    delay_s: tuple[float, float] = DELAY_S,
     kill_worker: KillWorker | None = None,
 ) -> Killed:
-    """Runs a job to its end, with kills -9 at random moments; after each of the job it is resumed.
+    """Run a job to its end while sending SIGKILL at random moments; resume it if it was killed.
 
-    A kill comes a random while (``moment_s``) after so many items are done: while a model is
-    loaded, between items, inside of one. ``count``: what counts as items in OUT; None: those.
-    ``kill_worker``: None is for the local pool.
+    Each kill waits for a random number of finished items, and then ``delay_s``, so that it may hit
+    the loading of a model, an item, or the time between two. ``count``: counts the finished items
+    in OUT (default: their markers). ``kill_worker``: default: kills a worker of the local pool.
     """
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
-    moments, killed = random.Random(seed), Killed()
+    delays, killed = random.Random(seed), Killed()
     kinds = ["worker"] * worker_kills + ["job"] * job_kills
-    # Retried items come last, and must not be killed twice.
-    due = sorted((moments.randint(0, round(LAST_KILL * items)), kind) for kind in kinds)
+    # Items that lose their worker are retried last, and a second loss would make them fail.
+    due = sorted((delays.randint(0, round(LAST_KILL * items)), kind) for kind in kinds)
     while killed.exit_code is None:
         killed.runs += 1
         assert killed.runs < MOST_RUNS, killed.result
         process = _start(sources, out, *options)
         while due and _wait_for_items(process, due[0][0], lambda: count(out)):
             _, kind = due.pop(0)
-            time.sleep(moments.uniform(*moment_s))
+            time.sleep(delays.uniform(*delay_s))
             done = count(out)
-            if kind == "worker" and not kill_worker(process, moments):
-                due.insert(0, (done, kind))  # none was there yet
+            if kind == "worker" and not kill_worker(process, delays):
+                due.insert(0, (done, kind))  # no worker has started yet
                 continue
             say(f"{kind} killed with {done} done")
             killed.workers += kind == "worker"
@@ -169,7 +169,7 @@ def run_with_kills(
         killed.result = json.loads(stdout)
         if "items" in killed.result and not killed.result["items"]["left"]:
             killed.exit_code = process.returncode
-        else:  # three workers in a row that did not even load
+        else:  # three workers in a row were killed while loading, which ends the job
             say(f"resumed after exit {killed.result['exit']}")
     return killed
 
@@ -185,22 +185,24 @@ def _start(sources: Path, out: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def _wait_for_items(process: subprocess.Popen[str], wanted: int, count: Callable[[], int]) -> bool:
+def _wait_for_items(
+    process: subprocess.Popen[str], expected: int, count: Callable[[], int]
+) -> bool:
     end = time.monotonic() + PATIENCE_S
     while process.poll() is None:
-        if count() >= wanted:
+        if count() >= expected:
             return True
-        assert time.monotonic() < end, "the job does not get on"
+        assert time.monotonic() < end, "the job makes no progress"
         time.sleep(0.02)
     return False
 
 
-def _kill_a_worker(process: subprocess.Popen[str], moments: random.Random) -> bool:
+def _kill_a_worker(process: subprocess.Popen[str], delays: random.Random) -> bool:
     victims = [pid for pid in children_of(process.pid) if is_worker(pid)]
     if not victims:
         return False
     with suppress(ProcessLookupError):
-        os.kill(moments.choice(victims), signal.SIGKILL)
+        os.kill(delays.choice(victims), signal.SIGKILL)
         return True
     return False
 
@@ -217,12 +219,12 @@ def is_worker(pid: int) -> bool:
     return "detector.batch.worker" in command_line(pid)
 
 
-# ---- what must hold
+# ---- checks of the results
 
 
 def list_faults(sources: Path, out: Path, clips: list[Path]) -> list[str]:
-    """List what is wrong with a job that ended. Empty if every item is there once, whole, and
-    nothing else is."""
+    """List the faults of a job that ended. Empty if every item has complete results, listed once,
+    and no other file is left."""
     return [
         *_faults_of_items(sources, out, clips),
         *_faults_of_files(out),
@@ -243,7 +245,7 @@ def _faults_of_items(sources: Path, out: Path, clips: list[Path]) -> Iterator[st
                     yield f"{row.name}: the manifest says {row.state}, its marker does not"
     if sorted(listed) != names:
         odd = (Counter(listed) - Counter(names)) + (Counter(names) - Counter(listed))
-        yield f"items that are not listed once: {sorted(odd)[:5]}"
+        yield f"items that are missing or listed twice: {sorted(odd)[:5]}"
     if set(states) - {DONE, FAILED}:
         yield f"items that are neither done nor failed: {states}"
     failed = [
@@ -257,33 +259,33 @@ def _faults_of_files(out: Path) -> Iterator[str]:
     for path in out.rglob("*"):
         name = path.name
         if name.startswith((SCRATCH, PARTS)) or ".partial" in name or name.endswith(".tmp"):
-            yield f"{path}: what was under way stayed"
+            yield f"{path}: a temporary file was left"
     for marker in (out / FILES).rglob(MARKER):
         record = json.loads(marker.read_text())
         folder = marker.parent
-        wanted = {*record["outputs"].values(), MARKER}
-        if {path.name for path in folder.iterdir()} != wanted:
-            yield f"{folder}: not the files that its marker names"
+        expected = {*record["outputs"].values(), MARKER}
+        if {path.name for path in folder.iterdir()} != expected:
+            yield f"{folder}: its files differ from those in its marker"
         rows = (folder / "detections.jsonl").read_bytes()
         if rows.count(b"\n") != record["frames"] or not rows.endswith(b"\n"):
-            yield f"{folder}: {rows.count(bytes([10]))} rows of {record['frames']} frames"
+            yield f"{folder}: {rows.count(bytes([10]))} rows for {record['frames']} frames"
 
 
 def _faults_of_dataset(out: Path) -> Iterator[str]:
     import pyarrow.parquet
 
-    wanted = {}
+    expected = {}
     for marker in (out / FILES).rglob(MARKER):
         record = json.loads(marker.read_text())
-        wanted[partition(str(out), record["name"]).name] = record["detections"]
-    there = {path.name for path in (out / FOLDER).iterdir()}
-    for name in there ^ wanted.keys():
-        yield f"{FOLDER}/{name}: a partition too many, or too few"
-    for name in there & wanted.keys():
+        expected[partition(str(out), record["name"]).name] = record["detections"]
+    present = {path.name for path in (out / FOLDER).iterdir()}
+    for name in present ^ expected.keys():
+        yield f"{FOLDER}/{name}: a partition without item, or missing"
+    for name in present & expected.keys():
         (file,) = (out / FOLDER / name).iterdir()
         rows = pyarrow.parquet.read_metadata(file).num_rows
-        if rows != wanted[name]:
-            yield f"{file}: {rows} rows of {wanted[name]} detections"
+        if rows != expected[name]:
+            yield f"{file}: {rows} rows for {expected[name]} detections"
 
 
 def read_dataset(out: Path) -> dict[str, list[dict[str, Any]]]:
@@ -302,7 +304,7 @@ def list_differences(
     """Return the items whose detections differ in any byte from a single run with the job's
     settings. ``cores``: the cores of the single runs; None: all. How a decoder conceals damage
     depends on their number."""
-    held = sorted(os.sched_getaffinity(0)) if cores is None else cores
+    cores_used = sorted(os.sched_getaffinity(0)) if cores is None else cores
     different = []
     for name in names:
         record = json.loads((out / FILES / name / MARKER).read_text())
@@ -320,7 +322,7 @@ def list_differences(
                 "--quiet",
             ],
             env={**os.environ, **ENVIRONMENT},
-            preexec_fn=lambda: os.sched_setaffinity(0, held),
+            preexec_fn=lambda: os.sched_setaffinity(0, cores_used),
             capture_output=True,
             text=True,
             check=False,

@@ -1,6 +1,6 @@
-"""A job of very many items that are done, made without doing them: what listing and resuming cost.
+"""Fake a finished job of very many items, to measure what listing and resuming it cost.
 
-``scripts/batch_check`` takes 100,000; a test takes a few hundred.
+``scripts/batch_check`` fakes 100,000 items; a test fakes 1,500.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from detector.batch.settings import key_of_item, read_settings
 from detector.core.session.codec import to_json
 from detector.core.session.document import Exit
 
-IN_A_FOLDER = 1000
+FILES_PER_FOLDER = 1000
 
 
 class Cost(NamedTuple):
@@ -38,15 +38,15 @@ class Cost(NamedTuple):
 
 def make_sources(folder: Path, count: int) -> None:
     for number in range(count):
-        path = folder / f"day{number // IN_A_FOLDER:04d}" / f"clip{number:06d}.mp4"
-        if number % IN_A_FOLDER == 0:
+        path = folder / f"day{number // FILES_PER_FOLDER:04d}" / f"clip{number:06d}.mp4"
+        if number % FILES_PER_FOLDER == 0:
             path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
 
 
 def pretend_done(sources: Path, out: Path, but: int) -> None:
-    """Write the markers and manifest of a job that has its settings, for all items but the last
-    ``but``. Nothing is synced, as no test needs it."""
+    """Write markers and a manifest for all items but the last ``but``. The job in ``out`` already
+    has its settings. For speed, nothing is synced to disk."""
     settings = read_settings(str(out))
     assert settings is not None
     items = sorted(_items(sources))
@@ -81,9 +81,9 @@ def pretend_done(sources: Path, out: Path, but: int) -> None:
 
 def _items(sources: Path) -> Iterator[Item]:
     for path in sources.rglob("*.mp4"):
-        about = path.stat()
+        status = path.stat()
         name = path.relative_to(sources).as_posix()
-        yield Item(name, str(path), about.st_size, version_of(about))
+        yield Item(name, str(path), status.st_size, version_of(status))
 
 
 def cost_of(*words: str) -> Cost:
@@ -98,7 +98,7 @@ def cost_of(*words: str) -> Cost:
     with process:
         assert process.stdout is not None
         text = b""
-        # The system's own figure at the end would include the workers.
+        # The kernel's figure at exit would include the workers.
         while block := _read_for(process.stdout.fileno(), 0.02):
             text += block.strip(b"\0")
             peak_kb = max(peak_kb, _peak_kb(process.pid))
@@ -113,7 +113,7 @@ def _cpu_of_children() -> float:
 
 
 def _read_for(file: int, seconds: float) -> bytes:
-    """Read what is available; return NUL if nothing comes in time, and nothing at the end."""
+    """Read the available bytes. Return NUL after a timeout, and b"" at the end of the file."""
     return os.read(file, 1 << 20) if select.select([file], [], [], seconds)[0] else b"\0"
 
 

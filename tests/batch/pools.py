@@ -1,5 +1,5 @@
-"""A pool without processes, for tests of the job; and a process without a model, for tests of the
-local pool.
+"""A pool without processes, for tests of the job, and a worker process without a model, for tests
+of the local pool.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import Any
 
 from detector.batch import pieces
 from detector.batch.cluster.messages import Load
-from detector.batch.documents import ItemRecord, Ledger, WorkerReport, WorkerState
+from detector.batch.documents import BatchResult, ItemRecord, Ledger, WorkerReport, WorkerState
 from detector.batch.item import Task
+from detector.batch.job import Request, Watch
 from detector.batch.places import Outputs, open_outputs
 from detector.batch.pool import Event, Failed, Finished
 from detector.batch.settings import LoadedFacts, as_plain, key_of
+from detector.batch.start import run_batch
 from detector.core.config.schema import Config
+from detector.core.run.signals import Stop
 from detector.core.session.document import Exit
 
 FACTS = LoadedFacts(
@@ -34,8 +37,8 @@ FACTS = LoadedFacts(
 
 
 def load_of(place: Path, **more: Any) -> Load:
-    own: dict[str, Any] = dict(pictures=[], resolves=True, gathers=False, item_timeout=None)
-    return Load(config=FACTS.config, place=str(place), **own, **more)
+    defaults: dict[str, Any] = dict(pictures=[], resolves=True, gathers=False, item_timeout=None)
+    return Load(config=FACTS.config, place=str(place), **defaults, **more)
 
 
 ROW = (
@@ -75,8 +78,8 @@ PART_FRAMES = 10
 
 
 def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord:
-    """What a worker does with a step of a long item, without detecting anything. ``parts``: what
-    planning comes to; 0: the item is done whole."""
+    """Do a worker's step of a long item, without detecting anything. ``parts``: into how many the
+    plan divides it; 0: it is processed whole."""
     assert task.piece is not None
     record = replace(record_of(task, digest, frames=0), parts=parts)
     folder = pieces.folder_of(outputs.place, task.name, record.key)
@@ -101,12 +104,12 @@ def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord
 
 
 class FakePool:
-    """Does an item when the job waits for it. ``answers``: a task and the pool -> the event; None
-    if the item is done. ``parts``: how many parts a planned item is divided into."""
+    """Processes an item when the job waits for events. ``answers``: called with each task; returns
+    the event that ends it, or None to process it. ``parts``: number of parts of a planned item."""
 
     def __init__(
         self,
-        place: Path,
+        place: Path | str,
         answers: Callable[[Task, FakePool], Event | None] = lambda task, pool: None,
         facts: LoadedFacts = FACTS,
         workers: int = 2,
@@ -148,8 +151,8 @@ class FakePool:
             return [event]
         try:
             return [Finished(task, 0, self.do(task), 0.6)]
-        except FileNotFoundError:  # the parts of an item that is done whole by now
-            return [refused(task, error="the plan of its parts is gone")]
+        except FileNotFoundError:  # the item has been processed whole, which drops its parts
+            return [refused(task, error="the plan of its parts is missing")]
 
     def do(self, task: Task) -> ItemRecord:
         if task.piece is not None:
@@ -160,19 +163,7 @@ class FakePool:
         return [WorkerState(worker=number, state="idle") for number in range(self.workers)]
 
     def reports(self) -> list[WorkerReport]:
-        return [
-            WorkerReport(
-                worker=number,
-                starts=1,
-                items=1,
-                frames=1,
-                load_s=0.5,
-                busy_s=2.0,
-                idle_s=0.5,
-                cores=1.0,
-            )
-            for number in range(self.workers)
-        ]
+        return [report_of(number) for number in range(self.workers)]
 
     def is_alive(self) -> bool:
         return self.alive
@@ -182,6 +173,34 @@ class FakePool:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def report_of(
+    number: int = 0, load_s: float = 0.5, busy_s: float = 2.0, idle_s: float = 0.5
+) -> WorkerReport:
+    counts = {"starts": 1, "items": 1, "frames": 1}
+    return WorkerReport(
+        worker=number, **counts, load_s=load_s, busy_s=busy_s, idle_s=idle_s, cores=1.0
+    )
+
+
+def run_fake_job(
+    request: Request,
+    answers: Callable[[Task, FakePool], Event | None],
+    watch: Watch | None = None,
+    before: Callable[[Stop, FakePool], None] | None = None,
+    **options: Any,
+) -> tuple[BatchResult, FakePool]:
+    """Run a job on a FakePool with ``options``. ``before``: called before each wait for events."""
+    pools = []
+
+    def make_pool(folder: str, stop: Stop) -> FakePool:
+        pools.append(FakePool(request.output, answers, **options))
+        if before is not None:
+            pools[0].before = lambda: before(stop, pools[0])
+        return pools[0]
+
+    return run_batch(request, watch or Watch(), make_pool=make_pool), pools[0]
 
 
 def _fields(facts: LoadedFacts) -> dict[str, Any]:
@@ -204,7 +223,7 @@ def make_sources(folder: Path, *names: str) -> Path:
     return folder
 
 
-# This process acts on the name of an item.
+# A worker process in which an item's name decides how it ends.
 WORKER = textwrap.dedent(
     """
     import json, os, signal, sys, time
@@ -259,8 +278,8 @@ WORKER = textwrap.dedent(
 
 
 def worker_command(place: Path, flag: Path) -> Callable[[Path, Sequence[int], int], list[str]]:
-    """Stand in for ``local._command_line``, with a process that answers as a worker does. It dies
-    at once if FLAG.dies exists, and has another model if FLAG.other does."""
+    """Return a replacement for ``local._command_line`` that starts the fake worker. It dies at once
+    if FLAG.dies exists, and has another model if FLAG.other does."""
     import sys
 
     from detector.core.run.signals import ROOT

@@ -19,12 +19,12 @@ def listening(pids: Collection[int]) -> list[str]:
             for path in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
                     sockets.add(os.readlink(path))
-    found = []
+    addresses = []
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTENING and f"socket:[{fields[9]}]" in sockets:
                 raw = bytes.fromhex(fields[1].partition(":")[0])
                 words = [raw[at : at + 4][::-1] for at in range(0, len(raw), 4)]
-                found.append(socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:"))
-    return found
+                addresses.append(socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:"))
+    return addresses

@@ -1,5 +1,5 @@
-"""Shared by tests of parts and ``scripts/split_check``: clips, a model that sees every pixel, and
-readers of what one run and joined parts write.
+"""Tools for tests of parts and ``scripts/split_check``: clips, a model whose detections depend on
+every pixel, and readers of the outputs of one run and of joined parts.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ SIDES = (32, 48)  # of the model's input
 
 
 # ----------------------------------------------------------------------
-# A model whose detections tell of every pixel of a picture, and of the others in its batch.
+# A model whose detections depend on every pixel of a picture and of those before it in its batch.
 
 
-class TellingRequest(NullRequest):
+class ChecksumRequest(NullRequest):
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """[n, 4]: two halves of a checksum of each picture, and of the batch so far."""
-        rows, told, so_far = self.slot[:n], [], n
+        """Return [n, 4]: two halves of the checksums of each picture and of the batch up to it."""
+        rows, values, so_far = self.slot[:n], [], n
         for row in rows:
             own = zlib.crc32(row.tobytes())
             so_far = zlib.crc32(row.tobytes(), so_far)
-            told.append([own & 0xFFFF, own >> 16, so_far & 0xFFFF, so_far >> 16])
-        return [np.array(told, np.float32)]
+            values.append([own & 0xFFFF, own >> 16, so_far & 0xFFFF, so_far >> 16])
+        return [np.array(values, np.float32)]
 
 
-class TellingEngine(NullEngine):
+class ChecksumEngine(NullEngine):
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        self.requests = [TellingRequest(network) for _ in range(options.requests)]
+        self.requests = [ChecksumRequest(network) for _ in range(options.requests)]
         self.concurrency = options.concurrency or 1
 
 
-def _tell(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
-    """Return zero to three boxes, anywhere."""
-    told = outputs[0][0].astype(np.int64)
+def _boxes_from(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
+    """Return zero to three boxes at pseudo-random positions."""
+    values = outputs[0][0].astype(np.int64)
     height, width = SIDES
     boxes, scores, ids = [], [], []
-    for number in range(int(told[0]) % 4):
-        mixed = [int(value) >> number for value in told]
-        x1, y1 = mixed[0] % 997 / 997 * (width - 8), mixed[1] % 991 / 991 * (height - 8)
-        boxes.append([x1, y1, x1 + 2 + mixed[2] % 60 / 10, y1 + 2 + mixed[3] % 60 / 10])
-        scores.append(0.3 + mixed[2] % 1000 / 2000)
-        ids.append(mixed[3] % 3)
+    for number in range(int(values[0]) % 4):
+        shifted = [int(value) >> number for value in values]
+        x1, y1 = shifted[0] % 997 / 997 * (width - 8), shifted[1] % 991 / 991 * (height - 8)
+        boxes.append([x1, y1, x1 + 2 + shifted[2] % 60 / 10, y1 + 2 + shifted[3] % 60 / 10])
+        scores.append(0.3 + shifted[2] % 1000 / 2000)
+        ids.append(shifted[3] % 3)
     return Candidates(
         np.array(boxes, np.float32).reshape(-1, 4),
         np.array(scores, np.float32),
@@ -72,7 +72,7 @@ def _tell(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
     )
 
 
-def telling_model(batch: int = 1) -> LoadedModel:
+def checksum_model(batch: int = 1) -> LoadedModel:
     from onnx import ModelProto
 
     network = Network(
@@ -82,12 +82,12 @@ def telling_model(batch: int = 1) -> LoadedModel:
         input=InputRules(*SIDES, "stretch", 1),
         batch=batch,
         output_shapes=[(batch, 4)],
-        head=_tell,
+        head=_boxes_from,
         dense=lambda outputs: outputs[0],
         names=("person", "vehicle", 'a "quoted", name'),
         needs_nms=False,
     )
-    engine = TellingEngine(network, EngineOptions(batch=batch, requests=3, concurrency=2))
+    engine = ChecksumEngine(network, EngineOptions(batch=batch, requests=3, concurrency=2))
     return LoadedModel(network, engine, None, [])
 
 
@@ -96,8 +96,8 @@ def telling_model(batch: int = 1) -> LoadedModel:
 
 
 def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> NDArray[np.uint8]:
-    """u8 RGB [h, w, 3]: a square that moves over noise that drifts, so that pictures refer to each
-    other, and no two are alike."""
+    """Return u8 RGB [h, w, 3]: a square that moves over drifting noise, so that encoders predict
+    pictures from each other and no two are equal."""
     noise = np.random.default_rng(7).integers(0, 120, (height, width, 3), dtype=np.uint8)
     image = np.roll(noise, (number, 2 * number), (0, 1))
     left = 5 * number % (width - 16)
@@ -114,8 +114,10 @@ def write_clip(
     base: Fraction = Fraction(1, 1000),
     **options: str,
 ) -> Path:
-    """A frame at each of ``times``, ticks of ``base``; a number: so many, 25 a second. A key frame
-    every 12, where ``options`` of the encoder do not say otherwise."""
+    """Write a frame at each of ``times`` in ticks of ``base``, or that many frames at 25 FPS.
+
+    Every 12th is a key frame unless the encoder's ``options`` say otherwise.
+    """
     if isinstance(times, int):
         times = [round(number * Fraction(1, 25) / base) for number in range(times)]
     with av.open(str(path), "w") as container:
@@ -148,22 +150,22 @@ def _write_tone(container: Any, stream: Any, seconds: float) -> None:
 def make_long_video(
     path: Path, seconds: float, width: int, gop: int, *, open_gop: bool = True
 ) -> Path:
-    """Loop a real clip, with a tone. A moving dot makes every pass differ."""
-    kind = "open-gop=1:scenecut=0" if open_gop else "scenecut=40"
+    """Loop a real clip with a tone, and a moving dot that makes the repetitions differ."""
+    gop_options = "open-gop=1:scenecut=0" if open_gop else "scenecut=40"
     clip = str(CHECKOUT / "videos" / "street.mp4")
     command = ["ffmpeg", "-v", "error", "-nostdin", "-y", "-stream_loop", "-1", "-i", clip]
     command += ["-f", "lavfi", "-i", "aevalsrc=0.4*sin(2*PI*(300+t)*t):s=32000"]
     dot = f"color=white:s=8x8[dot];[0:v]scale={width}:-2[in];[in][dot]overlay=x=mod(n\\,W):y=0"
     command += ["-filter_complex", f"{dot}:shortest=1[out]", "-map", "[out]", "-map", "1:a"]
     command += ["-t", str(seconds), "-c:v", "libx264", "-preset", "veryfast", "-g", str(gop)]
-    command += ["-bf", "3", "-x264-params", kind, "-c:a", "aac"]
+    command += ["-bf", "3", "-x264-params", gop_options, "-c:a", "aac"]
     path.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run([*command, str(path)], check=True)
     return path
 
 
 # ----------------------------------------------------------------------
-# One run, and parts.
+# Single runs, and runs in parts.
 
 
 def make_config(
@@ -204,7 +206,7 @@ def plan(path: Path, config: Config, most: int = 3, least_s: float = 0.0) -> Spl
     return plan_parts(str(path), config, most, least_s=least_s)
 
 
-def at_every_joint(path: Path, config: Config) -> SplitPlan:
+def split_at_every_gop(path: Path, config: Config) -> SplitPlan:
     return plan(path, config, most=1 << 20)
 
 
@@ -241,10 +243,10 @@ def stamps_of(path: Path) -> list[int]:
 def decode_all(path: Path) -> tuple[list[tuple[int, NDArray[np.uint8]]], list[str]]:
     av.logging.set_level(av.logging.WARNING)
     try:
-        with av.logging.Capture() as said, av.open(str(path)) as container:
+        with av.logging.Capture() as log, av.open(str(path)) as container:
             frames = [
                 (frame.pts, frame.to_ndarray(format="gray")) for frame in container.decode(video=0)
             ]
     finally:
         av.logging.set_level(None)
-    return frames, [message for _, _, message in said]
+    return frames, [message for _, _, message in log]

@@ -1,4 +1,4 @@
-"""A store on this machine (moto's S3 server, a process), and a wire to it that can be cut."""
+"""Local stores (moto's S3 server, an emulator of Google's) and a proxy that cuts connections."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ ENVIRONMENT = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-GONE = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3")
+UNSET = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3")
 
 
 class Wire:
     """A proxy that passes bytes between clients and a server, and counts the server's bytes.
 
-    ``cut_at``: resets each connection after so many bytes from the server, ``cuts`` times in all
-    (``ended`` counts them). ``dead``: closes new connections at once. ``pause_s``: waits before
+    ``cut_at``: cut a connection after this many bytes from the server, ``cuts`` times in all
+    (``ended`` counts them). ``dead``: close new connections at once. ``pause_s``: wait before
     each 16 KB.
     """
 
@@ -51,7 +51,7 @@ class Wire:
         self.dead = False
         self.pause_s = 0.0
         self.received = self.ended = 0
-        self.asked: list[bytes] = []  # first lines of requests
+        self.requests: list[bytes] = []  # first lines of requests
         self._target = port
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
@@ -67,18 +67,22 @@ class Wire:
                 client.close()
                 continue
             server = socket.create_connection(("127.0.0.1", self._target))
-            threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._pass_back, args=(server, client), daemon=True).start()
+            threading.Thread(
+                target=self._forward_requests, args=(client, server), daemon=True
+            ).start()
+            threading.Thread(
+                target=self._forward_responses, args=(server, client), daemon=True
+            ).start()
 
-    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_requests(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
             while data := client.recv(1 << 16):
                 if data[:4] in (b"GET ", b"HEAD", b"PUT ", b"POST", b"DELE"):
-                    self.asked.append(data.split(b"\r\n")[0])
+                    self.requests.append(data.split(b"\r\n")[0])
                 server.sendall(data)
         _shut(server)
 
-    def _pass_back(self, server: socket.socket, client: socket.socket) -> None:
+    def _forward_responses(self, server: socket.socket, client: socket.socket) -> None:
         passed = 0
         with suppress(OSError):
             while not self.dead and (data := server.recv(1 << 14)):
@@ -95,7 +99,7 @@ class Wire:
 
     def reset(self) -> None:
         self.cut_at, self.cuts, self.dead, self.pause_s = None, 0, False, 0.0
-        self.received, self.asked = 0, []
+        self.received, self.requests = 0, []
 
     def close(self) -> None:
         self._listening.close()
@@ -109,33 +113,33 @@ def _shut(one: socket.socket) -> None:
 
 @contextmanager
 def s3_server() -> Iterator[int]:
-    with _held_port() as port:
+    with _reserved_port() as port:
         words = ["moto.server", "-H", "127.0.0.1", "-p", str(port)]
         with _serving(port, words, {"MOTO_S3_CUSTOM_ENDPOINTS": ""}):
             yield port
 
 
-# gcsfs would ask by gRPC first, which kind of bucket it is, and the server has no gRPC.
+# Otherwise gcsfs asks for the kind of bucket by gRPC, which the server does not support.
 GOOGLE = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 
 
 @contextmanager
 def google_server(bucket: str) -> Iterator[dict[str, str]]:
-    """A server of Google's kind (gcp-storage-emulator). Yields what the environment needs."""
-    with _held_port() as port:
+    """Start gcp-storage-emulator, and yield the environment variables that select it."""
+    with _reserved_port() as port:
         words = ["gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}"]
         with _serving(port, [*words, "--in-memory", f"--default-bucket={bucket}"], {}):
             yield {**GOOGLE, "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
 
 
 @contextmanager
-def _held_port() -> Iterator[int]:
-    """A port for a server that reuses addresses, as http.server's do. It has no listener yet, and
-    the system does not give it to another program while the server starts."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield int(held.getsockname()[1])
+def _reserved_port() -> Iterator[int]:
+    """Reserve a port for a server that sets SO_REUSEADDR, like those of http.server, so that no
+    other program gets it while the server starts."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield int(reserved.getsockname()[1])
 
 
 @contextmanager
@@ -170,13 +174,12 @@ class Keys(NamedTuple):
     token: str = ""
 
     def environment(self) -> dict[str, str]:
-        found = {"AWS_ACCESS_KEY_ID": self.id, "AWS_SECRET_ACCESS_KEY": self.secret}
-        return {**found, "AWS_SESSION_TOKEN": self.token} if self.token else found
+        variables = {"AWS_ACCESS_KEY_ID": self.id, "AWS_SECRET_ACCESS_KEY": self.secret}
+        return {**variables, "AWS_SESSION_TOKEN": self.token} if self.token else variables
 
 
 class Guard:
-    """Users of moto's server, which asks everybody for the rights that they were given once
-    ``close`` is called."""
+    """Users of moto's server. After ``close``, the server checks the rights of each request."""
 
     def __init__(self, port: int) -> None:
         import boto3
@@ -201,26 +204,26 @@ class Guard:
         iam = self._ask("iam")
         role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=_allow("sts:AssumeRole"))
         iam.put_role_policy(RoleName=name, PolicyName="p", PolicyDocument=_allow(*actions))
-        taken = self._ask("sts").assume_role(RoleArn=role["Role"]["Arn"], RoleSessionName="here")
-        key = taken["Credentials"]
+        assumed = self._ask("sts").assume_role(RoleArn=role["Role"]["Arn"], RoleSessionName="here")
+        key = assumed["Credentials"]
         return Keys(key["AccessKeyId"], key["SecretAccessKey"], key["SessionToken"])
 
     def open(self) -> None:
-        self._let_pass(b"inf")
+        self._set_open_requests(b"inf")
 
     def close(self) -> None:
-        self._let_pass(b"0")
+        self._set_open_requests(b"0")
 
     def forget_key(self, name: str, keys: Keys) -> None:
         self.open()
         self._ask("iam").delete_access_key(UserName=name, AccessKeyId=keys.id)
         self.close()
 
-    def _let_pass(self, requests: bytes) -> None:
-        asked = urllib.request.Request(
+    def _set_open_requests(self, requests: bytes) -> None:
+        requests = urllib.request.Request(
             f"{self._url}/moto-api/reset-auth", requests, {"Content-Type": "text/plain"}
         )
-        urllib.request.urlopen(asked, timeout=PATIENCE_S).close()
+        urllib.request.urlopen(requests, timeout=PATIENCE_S).close()
 
 
 def _allow(*actions: str) -> str:
@@ -231,7 +234,7 @@ def _allow(*actions: str) -> str:
 def use_store(monkeypatch: Any, port: int) -> Any:
     import s3fs
 
-    for name in GONE:
+    for name in UNSET:
         monkeypatch.delenv(name, raising=False)
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
@@ -260,8 +263,8 @@ def fake_store(monkeypatch: Any, scheme: str = "gs") -> Any:
         pseudo_dirs: ClassVar[list[str]] = [""]
 
         def find(self, path: str, **options: Any) -> Any:
-            found = super().find(path, **{**options, "detail": True})
-            return {name.lstrip("/"): info for name, info in found.items()}
+            objects = super().find(path, **{**options, "detail": True})
+            return {name.lstrip("/"): info for name, info in objects.items()}
 
     memory = Memory(skip_instance_cache=True)
     opened = {scheme: memory}

@@ -1,8 +1,8 @@
-"""Somebody has been at the folder of a job: markers, manifest, settings, parts, datasets.
+"""Tamper with the folder of a job: its markers, manifest, settings, parts and dataset.
 
-A case begins with a job that is done, and its folder is then changed. Whatever is typed next must
-end with a documented code and one line, must change nothing outside of the folder, and must not
-take for done what is not. ``scripts/batch_check tampered`` runs hundreds; a test a few.
+Each case changes the folder of a finished job and then runs a command on it. The command must end
+with a documented exit code and one line, must change nothing outside the folder, and must not count
+damaged items as done. ``scripts/batch_check tampered`` runs hundreds of cases, and a test a few.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tests.attacks.mutate import VALUES, damage, damage_json
 from tests.golden import inputs
 
 CLIPS = ("a.mp4", "sub/b.mp4", "sub/deep/c.mp4")
-BAD = "bad.mp4"  # no video: it is set aside
+BAD = "bad.mp4"  # not a video, so the item fails
 OUT = "out"
 SETTINGS = ("--engine", "null", "--model", "dots.onnx", "--engines-dir", "engines", "--no-video")
 ROWS = "detections.jsonl"
 LETTER = b"Dear Ada,\n"
 PATIENCE_S = 120.0
-# Names that lead out of a folder, and others that none of ours has.
+# Names that lead out of a folder, and others that no item has.
 OUTSIDE = (
     "../letter.txt", "../../home/victim", "/etc/passwd", "../in/a.mp4", "..", ".", "", "/", "a//b",
     "sub/../../home/x", "\x1b[2J", "\x00", "<script>alert(1)</script>", "=HYPERLINK(1)", "~",
@@ -45,7 +45,7 @@ OUTSIDE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TamperedJob:
     place: Path
     rows: Mapping[str, bytes]
 
@@ -54,19 +54,19 @@ class Made:
         return self.place / OUT
 
     @property
-    def kept(self) -> Path:
-        return self.place.with_name(f"{self.place.name}-kept")
+    def backup(self) -> Path:
+        return self.place.with_name(f"{self.place.name}-backup")
 
 
 @dataclass(slots=True)
-class Tried:
-    how: str
+class CaseResult:
+    change: str
     words: tuple[str, ...]
     code: int
     faults: list[str] = field(default_factory=list)
 
 
-def make_job(place: Path, *, shards: bool = False) -> Made:
+def make_job(place: Path, *, shards: bool = False) -> TamperedJob:
     for number, name in enumerate(CLIPS):
         path = place / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,9 +82,9 @@ def make_job(place: Path, *, shards: bool = False) -> Made:
         done = run(place, "in", *SETTINGS, "--save", "jsonl,csv", *more)
         assert done.returncode in (0, 3, 7), done.stderr
     rows = {name: (place / OUT / FILES / name / ROWS).read_bytes() for name in CLIPS}
-    made = Made(place, rows)
-    shutil.copytree(place, made.kept, symlinks=True)
-    return made
+    job = TamperedJob(place, rows)
+    shutil.copytree(place, job.backup, symlinks=True)
+    return job
 
 
 def run(place: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
@@ -113,8 +113,8 @@ def run(place: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
 
 
 class Harm:
-    def __init__(self, random: Random, made: Made) -> None:
-        self.random, self.out = random, made.out
+    def __init__(self, random: Random, job: TamperedJob) -> None:
+        self.random, self.out = random, job.out
         self.item = random.choice(CLIPS)
 
     @property
@@ -169,29 +169,29 @@ def marker_of_another(harm: Harm) -> None:
 
 
 def marker_renamed(harm: Harm) -> None:
-    """The right key, under a name that leads elsewhere, or is that of another item."""
-    told = harm.document(harm.marker)
-    told["name"] = harm.random.choice((*OUTSIDE, *CLIPS))
-    harm.marker.write_text(json.dumps(told))
+    """Keep the key, but set a name that leads out of the folder or is another item's."""
+    document = harm.document(harm.marker)
+    document["name"] = harm.random.choice((*OUTSIDE, *CLIPS))
+    harm.marker.write_text(json.dumps(document))
     if harm.random.random() < 0.7:
         for path in harm.manifests():
             path.unlink()
 
 
 def marker_of_outputs_elsewhere(harm: Harm) -> None:
-    told = harm.document(harm.marker)
-    told["outputs"] = {"jsonl": harm.random.choice(OUTSIDE)}
-    harm.marker.write_text(json.dumps(told))
+    document = harm.document(harm.marker)
+    document["outputs"] = {"jsonl": harm.random.choice(OUTSIDE)}
+    harm.marker.write_text(json.dumps(document))
 
 
 def marker_no_file(harm: Harm) -> None:
     harm.marker.unlink()
-    what = harm.random.randrange(4)
-    if what == 0:
+    change = harm.random.randrange(4)
+    if change == 0:
         harm.marker.mkdir()
-    elif what == 1:
+    elif change == 1:
         os.mkfifo(harm.marker)
-    elif what == 2:
+    elif change == 2:
         harm.marker.touch()
     else:
         harm.marker.symlink_to("/dev/zero")
@@ -203,9 +203,13 @@ def marker_huge(harm: Harm) -> None:
 
 
 def marker_of_another_version(harm: Harm) -> None:
-    told = harm.document(harm.marker)
-    told |= {"schema": harm.random.choice((0, 2, 99, "1")), "future": [1], "detect_video": "99.0"}
-    harm.marker.write_text(json.dumps(told))
+    document = harm.document(harm.marker)
+    document |= {
+        "schema": harm.random.choice((0, 2, 99, "1")),
+        "future": [1],
+        "detect_video": "99.0",
+    }
+    harm.marker.write_text(json.dumps(document))
 
 
 def results_gone(harm: Harm) -> None:
@@ -256,10 +260,10 @@ def dataset_spoilt(harm: Harm) -> None:
     if not place.is_dir():
         return
     (file,) = place.iterdir()
-    what = harm.random.randrange(3)
-    if what == 0:
+    change = harm.random.randrange(3)
+    if change == 0:
         file.unlink()
-    elif what == 1:
+    elif change == 1:
         file.write_bytes(b"")
     else:
         shutil.rmtree(place)
@@ -271,7 +275,7 @@ def own_file_linked(harm: Harm) -> None:
     path = harm.out / harm.random.choice(names)
     data = path.read_bytes() if path.is_file() else b""
     harm.link(path)
-    if harm.random.random() < 0.5:  # to a copy of the real one, which would be used
+    if harm.random.random() < 0.5:  # link to a copy of the real file, which is valid
         path.unlink(missing_ok=True)
         (harm.out.parent / "home/copy").write_bytes(data)
         path.symlink_to(harm.out.parent / "home/copy")
@@ -299,32 +303,32 @@ def job_bytes(harm: Harm) -> None:
 
 
 def job_values(harm: Harm) -> None:
-    """One value of another type, or one that leads elsewhere, deep in what workers obey."""
+    """Set an option of the workers to a value of another type, or one that leads elsewhere."""
     path, random = harm.out / "job.json", harm.random
-    told = json.loads(path.read_text())
+    document = json.loads(path.read_text())
     group = random.choice(("config", "asked", "flags"))
-    inside = told[group]
+    inside = document[group]
     if group != "flags":
         inside = inside[random.choice(sorted(inside))]
     known = sorted(inside) or ["conf"]
     inside[random.choice(known)] = random.choice((*VALUES, *OUTSIDE))
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(document))
 
 
 def job_sources(harm: Harm) -> None:
     path = harm.out / "job.json"
-    told = harm.document(path)
-    told["sources"] = harm.random.choice(
+    document = harm.document(path)
+    document["sources"] = harm.random.choice(
         ([], [""], ["\x00"], ["absent"], ["/"[:0]], ["in", "in"], ["in/a.mp4"] * 1000, ["../in"])
     )
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(document))
 
 
 def job_of_another_version(harm: Harm) -> None:
     path = harm.out / "job.json"
-    told = harm.document(path)
-    told |= {"schema": harm.random.choice((0, 2, 99)), "future": {"a": 1}, "digest": "0" * 32}
-    path.write_text(json.dumps(told))
+    document = harm.document(path)
+    document |= {"schema": harm.random.choice((0, 2, 99)), "future": {"a": 1}, "digest": "0" * 32}
+    path.write_text(json.dumps(document))
 
 
 def manifest_bytes(harm: Harm) -> None:
@@ -345,7 +349,7 @@ def manifest_no_database(harm: Harm) -> None:
 
 
 def manifest_names(harm: Harm) -> None:
-    """A known source gets a name that leads out of the folder, or that of another item."""
+    """Give a known source a name that leads out of the folder or is another item's."""
     name = harm.random.choice((*OUTSIDE, "sub", "a.mp4/x", "x/y/z"))
     with suppress(UnicodeEncodeError):
         name.encode()
@@ -355,7 +359,7 @@ def manifest_names(harm: Harm) -> None:
 
 
 def manifest_vanished(harm: Harm) -> None:
-    """Results of a source that is gone, whose name leads out of the folder."""
+    """Add an item of a missing source, with a name that leads out of the folder."""
     name = harm.random.choice([one for one in OUTSIDE if one.isascii()])
     harm.sql(
         (
@@ -399,7 +403,7 @@ def manifest_paths(harm: Harm) -> None:
 
 
 def manifest_schema(harm: Harm) -> None:
-    """Triggers, views and tables of the same names that do something else."""
+    """Add triggers, or replace tables with views or tables of the same name."""
     harm.sql(
         *harm.random.choice(
             (
@@ -450,8 +454,8 @@ def manifest_refused(harm: Harm) -> None:
 
 
 def manifest_journal(harm: Harm) -> None:
-    """A journal of a transaction that a crash left, made up: it names a file that SQLite removes
-    when it has taken the transaction back."""
+    """Forge the journal of an unfinished transaction. It names a file outside the folder, which
+    SQLite deletes after rolling the transaction back."""
     victim = str(harm.out.parent / "letter.txt").encode()
     for path in harm.manifests():
         harm.random.choice((_journal_of_victim, _journal_of_noise, _journal_linked))(
@@ -485,7 +489,7 @@ def failures_changed(harm: Harm) -> None:
 
 
 def parts_made_up(harm: Harm) -> None:
-    """Parts of an item, as a job that was killed leaves them; their plan is anything."""
+    """Forge parts of an item, as a killed job leaves them, with a damaged plan."""
     key = str(harm.document(harm.marker)["key"])
     folder = harm.out / folder_name(harm.item, key)
     (folder / "part-0").mkdir(parents=True)
@@ -511,50 +515,50 @@ HARMS: tuple[Callable[[Harm], None], ...] = (
 # ---- a case
 
 
-def try_case(made: Made, seed: int, number: int) -> Tried:
-    """The ``number``-th case of a seed: every harm comes in turn."""
+def try_case(job: TamperedJob, seed: int, number: int) -> CaseResult:
+    """Run the ``number``-th case of a seed; the kinds of harm alternate."""
     random = Random(f"{seed}/tampered/{number}")
-    shutil.rmtree(made.place)
-    shutil.copytree(made.kept, made.place, symlinks=True)
-    how = HARMS[number % len(HARMS)]
-    how(Harm(random, made))
-    return _type_and_judge(made, how.__name__, random)
+    shutil.rmtree(job.place)
+    shutil.copytree(job.backup, job.place, symlinks=True)
+    change = HARMS[number % len(HARMS)]
+    change(Harm(random, job))
+    return _type_and_judge(job, change.__name__, random)
 
 
-def try_harm(made: Made, how: Callable[[Harm], None], seed: int) -> Tried:
-    shutil.rmtree(made.place)
-    shutil.copytree(made.kept, made.place, symlinks=True)
-    how(Harm(Random(seed), made))
-    return _judge(made, how.__name__, ("--resume",))
+def try_harm(job: TamperedJob, change: Callable[[Harm], None], seed: int) -> CaseResult:
+    shutil.rmtree(job.place)
+    shutil.copytree(job.backup, job.place, symlinks=True)
+    change(Harm(Random(seed), job))
+    return _judge(job, change.__name__, ("--resume",))
 
 
-def _type_and_judge(made: Made, how: str, random: Random) -> Tried:
+def _type_and_judge(job: TamperedJob, change: str, random: Random) -> CaseResult:
     words = random.choice(
         (("--resume",), ("--resume",), ("--resume",), ("--resume", "--prune"), ("--status",),
          ("--dry-run",), ("--prune",), ("--resume", "--split", "0.1", "--workers", "2"))
     )  # fmt: skip
     if random.random() < 0.5:
         words += ("--json",)
-    return _judge(made, how, words)
+    return _judge(job, change, words)
 
 
-def _judge(made: Made, how: str, words: tuple[str, ...]) -> Tried:
-    before = outside(made)
-    done = run(made.place, *words)
-    tried = Tried(how, words, done.returncode)
-    tried.faults += _faults_of_end(done)
-    tried.faults += _faults_outside(made, before)
+def _judge(job: TamperedJob, change: str, words: tuple[str, ...]) -> CaseResult:
+    before = outside(job)
+    done = run(job.place, *words)
+    result = CaseResult(change, words, done.returncode)
+    result.faults += _faults_of_end(done)
+    result.faults += _faults_outside(job, before)
     if done.returncode in (0, 7) and "--resume" in words:
-        tried.faults += _faults_of_results(made)
-    elif not tried.faults:
-        tried.faults += _faults_of_cure(made, before, done)
-    return tried
+        result.faults += _faults_of_results(job)
+    elif not result.faults:
+        result.faults += _faults_of_cure(job, before, done)
+    return result
 
 
-def outside(made: Made) -> dict[str, str]:
+def outside(job: TamperedJob) -> dict[str, str]:
     found = {}
-    for path in made.place.rglob("*"):
-        name = path.relative_to(made.place).as_posix()
+    for path in job.place.rglob("*"):
+        name = path.relative_to(job.place).as_posix()
         if name.startswith((f"{OUT}/", "engines", "home/.cache")) or name == OUT:
             continue
         if path.is_symlink():
@@ -566,15 +570,15 @@ def outside(made: Made) -> dict[str, str]:
     return found
 
 
-def _faults_outside(made: Made, before: Mapping[str, str]) -> Iterator[str]:
-    after = outside(made)
+def _faults_outside(job: TamperedJob, before: Mapping[str, str]) -> Iterator[str]:
+    after = outside(job)
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
-            what = "gone" if name not in after else "new" if name not in before else "changed"
-            yield f"outside of the folder {name} is {what}"
+            change = "gone" if name not in after else "new" if name not in before else "changed"
+            yield f"outside the folder, {name} is {change}"
 
 
-STEERS = re.compile(rb"[\x00\x07\x08\x1b]|\xc2[\x80-\x9f]")
+TERMINAL_CONTROLS = re.compile(rb"[\x00\x07\x08\x1b]|\xc2[\x80-\x9f]")
 
 
 def _faults_of_end(done: subprocess.CompletedProcess[bytes]) -> Iterator[str]:
@@ -586,22 +590,22 @@ def _faults_of_end(done: subprocess.CompletedProcess[bytes]) -> Iterator[str]:
     if b"internal error" in done.stderr + done.stdout:
         found = re.search(rb".*internal error.*", done.stderr + done.stdout)
         yield f"an internal error: {found[0].decode(errors='replace')[:200] if found else ''}"
-    if STEERS.search(done.stdout + done.stderr):
-        yield "what steers a terminal was printed"
+    if TERMINAL_CONTROLS.search(done.stdout + done.stderr):
+        yield "terminal control characters were printed"
 
 
-def _faults_of_results(made: Made) -> Iterator[str]:
-    """Every item has the rows of the undisturbed job, in its folder and in the dataset."""
+def _faults_of_results(job: TamperedJob) -> Iterator[str]:
+    """Check that each item has the rows of the original job, in its folder and in the dataset."""
     import pyarrow.parquet
 
-    for name, rows in made.rows.items():
-        path = made.out / FILES / name / ROWS
+    for name, rows in job.rows.items():
+        path = job.out / FILES / name / ROWS
         if path.is_symlink() or not path.is_file() or path.read_bytes() != rows:
-            yield f"{name}: called done, but its rows differ from the undisturbed job's"
+            yield f"{name}: called done, but its rows differ from the original job's"
         if not is_installed():
             continue
         wanted = sum(len(json.loads(line)["detections"]) for line in rows.splitlines())
-        place = partition(str(made.out), name)
+        place = partition(str(job.out), name)
         try:
             (file,) = place.iterdir()
             got = pyarrow.parquet.read_table(file, partitioning=None).num_rows
@@ -613,23 +617,23 @@ def _faults_of_results(made: Made) -> Iterator[str]:
 
 
 def _faults_of_cure(
-    made: Made, before: Mapping[str, str], done: subprocess.CompletedProcess[bytes]
+    job: TamperedJob, before: Mapping[str, str], done: subprocess.CompletedProcess[bytes]
 ) -> Iterator[str]:
-    """Do what a message says: remove what is damaged, and resume. Then all must be there."""
-    for path in [*made.out.glob("manifest*"), *made.out.glob("failures*")]:
+    """Follow the message: remove the damaged files and resume. All results must then exist."""
+    for path in [*job.out.glob("manifest*"), *job.out.glob("failures*")]:
         _remove(path)
-    for path in (made.out / "job.json", made.out / "settings.yaml", made.out / LOCK):
+    for path in (job.out / "job.json", job.out / "settings.yaml", job.out / LOCK):
         _remove(path)
-    for path in [made.out, *made.out.rglob("*")]:
+    for path in [job.out, *job.out.rglob("*")]:
         if path.is_symlink():
             path.unlink()
-    again = run(made.place, "in", *SETTINGS, "--save", "jsonl,csv", "--resume")
+    again = run(job.place, "in", *SETTINGS, "--save", "jsonl,csv", "--resume")
     if again.returncode != 7:
-        said = again.stderr.decode(errors="replace").strip()[-200:]
-        yield f"then, by the cure: exit {again.returncode}: {said}"
-    yield from (f"then, by the cure: {fault}" for fault in _faults_outside(made, before))
+        message = again.stderr.decode(errors="replace").strip()[-200:]
+        yield f"after repair: exit {again.returncode}: {message}"
+    yield from (f"after repair: {fault}" for fault in _faults_outside(job, before))
     if again.returncode in (0, 7):
-        yield from (f"then, by the cure: {fault}" for fault in _faults_of_results(made))
+        yield from (f"after repair: {fault}" for fault in _faults_of_results(job))
 
 
 def _remove(path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Results in a store: the marker comes last, and markers restore what a manifest lost. The store
-is in memory, in place of Google's; test_storage.py has a server."""
+"""Results in a store, and jobs that list and resume from one. The store is in memory, in place of
+Google's; test_storage.py uses a server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from detector.batch.item import Task
 from detector.batch.job import Request
 from detector.batch.listing import Shard, list_sources
 from detector.batch.looking import look
-from detector.batch.start import prune_batch, run_batch
+from detector.batch.start import prune_batch
 from detector.core.errors import OutputError, UsageError
-from tests.batch.pools import FakePool, make_sources, place_results, record_of, refused
+from tests.batch.pools import make_sources, place_results, record_of, refused, run_fake_job
 from tests.batch.storage import fake_store
 
 PLACE = "gs://bucket/out"
@@ -41,17 +41,11 @@ def scratch_of(tmp_path):
 
 
 def run(store, output=PLACE, sources=("gs://bucket/in/",), answers=lambda task, pool: None, **more):
-    made = []
-
-    def make_pool(folder, stop):
-        made.append(FakePool(output, answers))
-        return made[0]
-
     request = Request(sources=list(sources), output=output, flags={}, **more)
-    return run_batch(request, make_pool=make_pool), made[0]
+    return run_fake_job(request, answers)
 
 
-def test_results_stand_with_their_marker(store, tmp_path):
+def test_results_and_marker_are_stored_and_scratch_is_removed(store, tmp_path):
     outputs = BucketOutputs(PLACE)
     assert outputs.read_marker(TASK.name) is None
     record = place_results(TASK, outputs, "d")
@@ -62,13 +56,13 @@ def test_results_stand_with_their_marker(store, tmp_path):
     assert scratch_of(tmp_path) == []
 
 
-def test_the_marker_comes_last_and_goes_first(store, monkeypatch):
+def test_marker_is_removed_before_other_objects_are_replaced(store, monkeypatch):
     outputs = BucketOutputs(PLACE)
     place_results(TASK, outputs, "old")
-    seen = []
+    markers = []
 
     def put(self, path, place):
-        seen.append([key for key in keys(store) if key.endswith("done.json")])
+        markers.append([key for key in keys(store) if key.endswith("done.json")])
         raise OSError("the wire is cut")
 
     monkeypatch.setattr(BucketOutputs, "_put", put)
@@ -76,7 +70,7 @@ def test_the_marker_comes_last_and_goes_first(store, monkeypatch):
     (scratch / "other.txt").write_text("x")
     with pytest.raises(OutputError, match="wire is cut"):
         outputs.commit(TASK.name, scratch, record_of(TASK, "new"))
-    assert seen == [[]]
+    assert markers == [[]]
     assert not BucketOutputs(PLACE).has_marker(TASK.name)
     outputs.discard(TASK.name)
     assert keys(store) == []
@@ -89,7 +83,7 @@ def test_commit_replaces_earlier_objects_of_the_item(store):
     (scratch / "other.txt").write_text("x")
     outputs.commit(TASK.name, scratch, record_of(TASK, "new"))
     assert keys(store) == ["out/files/sub/a.mp4/done.json", "out/files/sub/a.mp4/other.txt"]
-    outputs.discard(TASK.name)  # whole results stay
+    outputs.discard(TASK.name)  # keeps complete results
     assert len(keys(store)) == 2
     outputs.remove(TASK.name)
     assert keys(store) == []
@@ -107,7 +101,7 @@ def test_scratch_of_killed_workers_is_removed(store, tmp_path):
     assert scratch_of(tmp_path) == []
 
 
-def test_a_job_from_a_store_to_a_store(store, tmp_path):
+def test_job_reads_from_and_writes_to_a_store(store, tmp_path):
     for name in ("a.mp4", "sub/b.mkv", ".hidden.mp4", "notes.doc"):
         store.pipe_file(f"bucket/in/{name}", name.encode())
     result, pool = run(store)
@@ -126,13 +120,13 @@ def test_a_job_from_a_store_to_a_store(store, tmp_path):
     assert look(PLACE).items.done == 3
 
 
-@pytest.mark.parametrize("copies", ["whole", "without"])
-def test_another_machine_goes_on(store, tmp_path, monkeypatch, copies):
-    """It has no state and perhaps no copy of the manifest: then the markers are enough."""
+@pytest.mark.parametrize("copy", ["whole", "without"])
+def test_another_machine_can_resume_the_job(store, tmp_path, monkeypatch, copy):
+    """It has no local state. Without the stored manifest, the markers are enough."""
     for name in ("a.mp4", "b.mp4"):
         store.pipe_file(f"bucket/in/{name}", b"x")
     run(store)
-    if copies == "without":
+    if copy == "without":
         store.pipe_file("bucket/out/manifest.sqlite", b"damaged")
         with pytest.raises(OutputError, match="and its copy in a bucket"):
             run(store, sources=(), resume=True)
@@ -146,7 +140,7 @@ def test_another_machine_goes_on(store, tmp_path, monkeypatch, copies):
     assert (back.items.skipped, pool.tried) == (3, [])
 
 
-def test_an_emptied_place_is_a_new_one(store):
+def test_emptied_output_place_starts_a_new_job(store):
     store.pipe_file("bucket/in/a.mp4", b"x")
     run(store)
     store.rm("bucket/out", recursive=True)
@@ -154,7 +148,7 @@ def test_an_emptied_place_is_a_new_one(store):
     assert (result.items.done, pool.tried) == (1, ["a.mp4"])
 
 
-def test_whose_settings_come_first_decides(store):
+def test_first_published_settings_are_kept(store):
     store.pipe_file("bucket/in/a.mp4", b"x")
     first, _ = run(store)
     outputs = BucketOutputs(PLACE)
@@ -165,7 +159,7 @@ def test_whose_settings_come_first_decides(store):
     assert Path(outputs.fetch_home(), "job.json").read_bytes() == b"newer"
 
 
-def test_shards_share_one_place(store):
+def test_shards_share_one_output_place(store):
     for number in range(6):
         store.pipe_file(f"bucket/in/{number}.mp4", b"x")
     _, pool = run(store, shard=Shard(1, 2))
@@ -175,20 +169,20 @@ def test_shards_share_one_place(store):
     assert look(PLACE).items.done == 6
 
 
-def test_failures_lie_in_the_place(store):
+def test_failures_are_written_to_the_store(store):
     store.pipe_file("bucket/in/a.mp4", b"x")
     store.pipe_file("bucket/in/b.mp4", b"x")
     result, pool = run(
         store, answers=lambda task, pool: refused(task) if task.name == "b.mp4" else None
     )
     assert result.exit.code == 7
-    # A store may have been out of reach for a moment: its items are tried again at the end.
+    # Failed items of a store are retried at the end, since it may have been unreachable.
     assert pool.tried == ["a.mp4", "b.mp4", "b.mp4"]
     [failure] = map(json.loads, store.cat_file("bucket/out/failures.jsonl").splitlines())
     assert (failure["source"], failure["tries"]) == ("gs://bucket/in/b.mp4", 2)
 
 
-def test_pruning_removes_what_is_gone(store):
+def test_prune_removes_results_of_missing_objects(store):
     for name in ("a.mp4", "b.mp4"):
         store.pipe_file(f"bucket/in/{name}", b"x")
     run(store)
@@ -210,7 +204,7 @@ def test_dataset_is_written_below_the_output_place(store, monkeypatch):
     monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: True)
     store.pipe_file("bucket/in/sub/a.mp4", b"x")
     run(store)
-    result, _ = run(store, sources=(), resume=True)  # it was done without one
+    result, _ = run(store, sources=(), resume=True)  # the first run wrote no dataset
     assert result.items.skipped == 1
     [key] = [key for key in keys(store) if key.startswith("out/detections/")]
     assert key == "out/detections/source=sub%2Fa.mp4/detections.parquet"
@@ -222,7 +216,7 @@ def test_dataset_is_written_below_the_output_place(store, monkeypatch):
 
 
 @pytest.fixture
-def listed(store, monkeypatch, tmp_path):
+def list_names(store, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def names(*specs, output=PLACE):
@@ -232,58 +226,69 @@ def listed(store, monkeypatch, tmp_path):
     return names
 
 
-def test_keys_that_are_unsafe_as_names_are_refused(store, listed):
-    bad = ["../up.mp4", "a//b.mp4", "./a.mp4", "a/../../b.mp4", "a\nb.mp4", "c\\d.mp4", "e::f.mp4"]
-    for key in ("good.mp4", *bad):
-        store.store[f"/bucket/in/{key}"] = None  # a path like this no call would take
+def test_keys_that_are_unsafe_as_names_are_refused(store, list_names):
+    unsafe = [
+        "../up.mp4",
+        "a//b.mp4",
+        "./a.mp4",
+        "a/../../b.mp4",
+        "a\nb.mp4",
+        "c\\d.mp4",
+        "e::f.mp4",
+    ]
+    for key in ("good.mp4", *unsafe):
+        store.store[f"/bucket/in/{key}"] = None  # fsspec's own calls refuse such paths
 
     def find(path, detail, maxdepth=None):
         return {name.lstrip("/"): {"size": 1, "type": "file", "etag": "x"} for name in store.store}
 
     store.find = find
-    names, listing = listed("gs://bucket/in/")
+    names, listing = list_names("gs://bucket/in/")
     assert names == ["good.mp4"]
-    assert len(listing.refused) == len(bad)
+    assert len(listing.refused) == len(unsafe)
     assert {one.exit_code for one in listing.refused} == {2}
 
 
-def test_globs_and_folders_and_single_objects(store, listed):
+def test_folders_globs_and_single_objects_are_listed(store, list_names):
     for key in ("cam1/a.mp4", "cam1/b.txt", "cam2/day/a.mp4", "x/cam3/a.mp4"):
         store.pipe_file(f"bucket/in/{key}", b"x")
     everything = ["cam1/a.mp4", "cam2/day/a.mp4", "x/cam3/a.mp4"]
-    assert listed("gs://bucket/in")[0] == everything
-    assert listed("gs://bucket/in/")[0] == everything
-    assert listed("gs://bucket/in/cam*/*.mp4")[0] == ["cam1/a.mp4"]
-    assert listed("gs://bucket/in/cam?")[0] == ["cam1/a.mp4", "cam2/day/a.mp4"]
-    assert listed("gs://bucket/in/**/a.mp4")[0] == everything
-    assert listed("gs://bucket/in/cam2/day/a.mp4")[0] == ["a.mp4"]
-    assert listed("gs://bucket/in/cam1/a.mp4", "gs://bucket/in/cam2/")[0] == ["a.mp4", "day/a.mp4"]
+    assert list_names("gs://bucket/in")[0] == everything
+    assert list_names("gs://bucket/in/")[0] == everything
+    assert list_names("gs://bucket/in/cam*/*.mp4")[0] == ["cam1/a.mp4"]
+    assert list_names("gs://bucket/in/cam?")[0] == ["cam1/a.mp4", "cam2/day/a.mp4"]
+    assert list_names("gs://bucket/in/**/a.mp4")[0] == everything
+    assert list_names("gs://bucket/in/cam2/day/a.mp4")[0] == ["a.mp4"]
+    assert list_names("gs://bucket/in/cam1/a.mp4", "gs://bucket/in/cam2/")[0] == [
+        "a.mp4",
+        "day/a.mp4",
+    ]
 
 
-def test_lists_name_addresses(store, listed, tmp_path):
+def test_list_may_contain_addresses(store, list_names, tmp_path):
     for key in ("in/cam1/a.mp4", "in/cam2/day/b.mp4"):
         store.pipe_file(f"bucket/{key}", b"x")
     make_sources(tmp_path / "here", "c.mp4")
     text = "# two\ngs://bucket/in/cam1/a.mp4\n\ngs://bucket/in/cam2/\ngs://bucket/in/none.mp4\n"
     (tmp_path / "list.txt").write_text(text + "here/c.mp4\n")
-    names, listing = listed("list.txt")
+    names, listing = list_names("list.txt")
     assert names == ["cam1/a.mp4", "cam2/day/b.mp4", "c.mp4"]
     [missing] = listing.refused
     assert (missing.source, missing.exit_code) == ("gs://bucket/in/none.mp4", 3)
     store.pipe_file("bucket/list.txt", text.encode())
-    assert listed("gs://bucket/list.txt")[0] == ["cam1/a.mp4", "cam2/day/b.mp4"]
+    assert list_names("gs://bucket/list.txt")[0] == ["cam1/a.mp4", "cam2/day/b.mp4"]
     store.pipe_file("bucket/list.txt", b"/etc/passwd.mp4\n")
     with pytest.raises(UsageError, match="only"):
-        listed("gs://bucket/list.txt")
+        list_names("gs://bucket/list.txt")
 
 
-def test_results_in_the_bucket_are_not_listed_as_sources(store, listed):
+def test_results_in_the_bucket_are_not_listed_as_sources(store, list_names):
     for key in ("a.mp4", "out/files/a.mp4/video.mp4"):
         store.pipe_file(f"bucket/{key}", b"x")
-    assert listed("gs://bucket")[0] == ["a.mp4"]
+    assert list_names("gs://bucket")[0] == ["a.mp4"]
 
 
-def test_home_is_apart_for_each_endpoint(store, monkeypatch):
+def test_home_folder_differs_per_endpoint(store, monkeypatch):
     here = BucketOutputs(PLACE).home
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://elsewhere:9000")
     assert BucketOutputs(PLACE).home != here

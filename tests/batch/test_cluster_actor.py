@@ -1,4 +1,4 @@
-"""A worker on a node, without Ray: its report on the node, and how items end."""
+"""A worker on a node, without Ray."""
 
 from __future__ import annotations
 
@@ -17,39 +17,38 @@ from detector.batch.listing import version_of
 from detector.batch.pool import Failed, Finished
 from detector.batch.settings import digest_of
 from detector.core import __version__
-from detector.core.errors import EngineError
 from detector.core.errors.secrets import keep_secret
 from detector.core.session import codec
 from tests.batch.pools import load_of, worker_command
 from tests.batch.storage import fake_store
 
 
-def greet(**fields) -> Welcome:
-    return heard(to_text(Hello(**fields)))
+def send_hello(**fields) -> Welcome:
+    return answer_to(to_text(Hello(**fields)))
 
 
-def heard(text: str) -> Welcome:
+def answer_to(text: str) -> Welcome:
     return codec.from_json(Worker(lambda: "n1").hello(text), Welcome, ORIGIN)
 
 
 @pytest.mark.slow
-def test_a_worker_tells_what_its_node_sees(tmp_path):
+def test_welcome_reports_whether_the_node_sees_the_folder_and_paths(tmp_path):
     (tmp_path / "token").write_text("abc")
     missing = str(tmp_path / "missing.mp4")
     fields = {"place": str(tmp_path), "token_file": "token", "paths": [str(tmp_path), missing]}
-    welcome = greet(token="abc", **fields)
+    welcome = send_hello(token="abc", **fields)
     assert (welcome.version, welcome.node, welcome.sees) == (__version__, "n1", True)
     assert welcome.unseen == [missing]
-    assert not greet(token="another job's", **fields).sees
-    assert not greet(token="abc", **{**fields, "token_file": "gone"}).sees
-    assert greet(place="s3://bucket/out").sees  # no folder: nothing to look for
+    assert not send_hello(token="another job's", **fields).sees
+    assert not send_hello(token="abc", **{**fields, "token_file": "gone"}).sees
+    assert send_hello(place="s3://bucket/out").sees  # there is no folder to check
 
 
-def test_a_worker_tells_what_stores_its_node_does_not_open(monkeypatch):
+def test_welcome_reports_stores_that_the_node_cannot_open_without_the_key(monkeypatch):
     store = fake_store(monkeypatch)
     store.pipe_file("/bucket/a.mp4", b"x")
     fields = {"place": "gs://bucket/out", "addresses": ["gs://bucket/a.mp4"]}
-    assert greet(**fields).barred == {}
+    assert send_hello(**fields).barred == {}
 
     def refuse(*words, **options):
         raise PermissionError("the key is sesame-open-sesame")
@@ -57,24 +56,24 @@ def test_a_worker_tells_what_stores_its_node_does_not_open(monkeypatch):
     monkeypatch.setattr(type(store), "info", refuse)
     monkeypatch.setattr(type(store), "cat_file", refuse)
     keep_secret("sesame-open-sesame")
-    barred = greet(**fields).barred
+    barred = send_hello(**fields).barred
     assert list(barred) == ["gs://bucket/a.mp4", "gs://bucket/out"]
-    for said in barred.values():
-        assert "GOOGLE_APPLICATION_CREDENTIALS" in said
-        assert "sesame" not in said
+    for error in barred.values():
+        assert "GOOGLE_APPLICATION_CREDENTIALS" in error
+        assert "sesame" not in error
 
 
-def test_a_job_of_another_version_hears_the_version():
-    assert heard('{"other": 1}').version == __version__
+def test_invalid_hello_is_answered_with_the_version():
+    assert answer_to('{"other": 1}').version == __version__
 
 
 @pytest.mark.slow
-def test_items_are_done_by_one_process(tmp_path, monkeypatch):
+def test_crash_restarts_the_process_and_close_removes_its_folder(tmp_path, monkeypatch):
     out = tmp_path / "out"
     (out / "files").mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(local, "_command_line", worker_command(out, tmp_path / "flag"))
-    monkeypatch.setenv("DETECT_VIDEO_CORES", "1")  # and restored at the end
+    monkeypatch.setenv("DETECT_VIDEO_CORES", "1")
     worker = Worker(lambda: "n1")
     load = load_of(
         out, folder=str(tmp_path), cores=1, node_cpus=float(len(os.sched_getaffinity(0)))
@@ -102,22 +101,9 @@ def test_items_are_done_by_one_process(tmp_path, monkeypatch):
     worker.close()
 
 
-@pytest.mark.slow
-def test_failed_model_load_raises_engine_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(local, "_command_line", worker_command(tmp_path, tmp_path / "flag"))
-    monkeypatch.setenv("DETECT_VIDEO_CORES", "1")
-    (tmp_path / "flag.dies").touch()
-    load = load_of(tmp_path, cores=1, node_cpus=1.0)
-    worker = Worker(lambda: "n1")
-    with pytest.raises(EngineError, match="SIGKILL"):
-        worker.load(load)
-    worker.close()
-
-
-def test_what_a_killed_worker_left_is_removed_by_the_next(tmp_path):
+def test_folder_of_a_killed_worker_is_removed_by_the_next(tmp_path):
     folder, lock = make_folder(str(tmp_path))
-    foreign = tmp_path / f"{PREFIX}of-a-job"  # has no lock
+    foreign = tmp_path / f"{PREFIX}of-a-job"  # without a lock file
     foreign.mkdir()
     other, another = make_folder(str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -1,4 +1,4 @@
-"""The process that talks to Ray, as the job sees it: it dies, hangs, refuses. Values of --on."""
+"""A job's side of the process that connects to Ray, which may die, hang or refuse; and --on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.waiting import PATIENCE_S
 TASK = Task(name="a", path="/a", version="1-1")
 LOADED = Turned(facts=FACTS, room=1)
 BAD = Turned(events=[Gone(0, "node bad does not see it", 6)], alive=False)
-# What the process does: each of ANSWERS is sent as the answer to one message.
-SAYS = """
+# The process sends each of ANSWERS as the reply to one message.
+CHILD = """
 import os, pickle, sys, time
 from multiprocessing.connection import Connection
 job = Connection(PIPE)
@@ -51,23 +51,23 @@ except EOFError:
 def pool(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     (tmp_path / "out").mkdir()
-    made: list[ClusterPool] = []
+    pools: list[ClusterPool] = []
 
     def make(*answers: object, stop: Stop | None = None, place: str = "") -> ClusterPool:
         def command(folder: Path, pipe: int) -> list[str]:
             head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
             head += f"PIPE, ANSWERS = {pipe}, {pickle.dumps(answers)!r}\n"
-            return [sys.executable, "-c", head + SAYS]
+            return [sys.executable, "-c", head + CHILD]
 
-        # A process that hangs is soon abandoned; one that ends in order may take its time.
+        # Do not wait long for a process that hangs on purpose.
         hangs = "hang" in answers
         monkeypatch.setattr(module, "CLOSING_S", 0.2 if hangs else PATIENCE_S)
         place = place or str(tmp_path / "out")
-        made.append(ClusterPool("ray", tmp_path, place, stop=stop or Stop(), command=command))
-        return made[-1]
+        pools.append(ClusterPool("ray", tmp_path, place, stop=stop or Stop(), command=command))
+        return pools[-1]
 
     yield make
-    for one in made:
+    for one in pools:
         one.close()
 
 
@@ -77,7 +77,7 @@ def load(one: ClusterPool, pictures=()) -> ClusterPool:
 
 
 @pytest.mark.slow
-def test_it_knows_what_the_last_turn_told(pool):
+def test_pool_reports_the_state_of_the_last_turn_and_close_removes_its_files(pool):
     one = load(pool(None, Turned(), LOADED, LOADED, Turned(room=0, cores=2.0)))
     rays, token = one._rays, one._token
     assert rays.is_dir()
@@ -98,22 +98,24 @@ def test_it_knows_what_the_last_turn_told(pool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("answer", "error", "says"),
+    ("answer", "error", "message"),
     [
         (EngineError("no head"), EngineError, "no head"),
         (BAD, OutputError, "does not see it"),
         ("die", EngineError, r"status 7.*last words"),
     ],
 )
-def test_what_ends_a_job_that_begins_is_an_error_of_its_code(pool, answer, error, says):
+def test_failure_during_start_raises_the_matching_error(pool, answer, error, message):
     answers = [None, answer] if isinstance(answer, Turned) else [answer]
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         load(pool(*answers))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("answer", "says"), [("die", "last words"), ("hang", "did not respond")])
-def test_a_connection_that_is_lost_loses_all(pool, monkeypatch, answer, says):
+@pytest.mark.parametrize(
+    ("answer", "message"), [("die", "last words"), ("hang", "did not respond")]
+)
+def test_lost_process_fails_its_items_and_ends_the_pool(pool, monkeypatch, answer, message):
     one = load(pool(None, LOADED, answer))
     if answer == "hang":
         monkeypatch.setattr(module, "ANSWER_S", 0.2)
@@ -121,7 +123,7 @@ def test_a_connection_that_is_lost_loses_all(pool, monkeypatch, answer, says):
     failed, gone = one.wait(0.1)
     assert isinstance(failed, Failed)
     assert (failed.task, failed.lost, failed.exit_code) == (TASK, True, 5)
-    assert says in failed.error
+    assert message in failed.error
     assert isinstance(gone, Gone)
     assert gone.error.endswith("; continue with --resume")
     assert not one.is_alive()
@@ -133,7 +135,7 @@ def test_a_connection_that_is_lost_loses_all(pool, monkeypatch, answer, says):
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_wait_for_ray(pool):
+def test_signal_ends_the_wait_for_ray(pool):
     stop = Stop()
     stop.exit_code = 143
     stop.set()
@@ -141,7 +143,7 @@ def test_a_signal_ends_the_wait_for_ray(pool):
         load(pool("hang", stop=stop))
 
 
-def test_nodes_are_asked_for_one_source_of_each_store(pool, tmp_path, monkeypatch):
+def test_hello_contains_one_source_of_each_store(pool, tmp_path, monkeypatch):
     fake_store(monkeypatch)
     sources = [f"gs://{bucket}/{name}" for bucket in ("one", "two") for name in ("a.mp4", "b.mp4")]
     hello = pool()._make_hello(FACTS.config, [*sources, __file__, "/not/here.mp4"])
@@ -152,9 +154,9 @@ def test_nodes_are_asked_for_one_source_of_each_store(pool, tmp_path, monkeypatc
 
 
 def test_unreachable_address_is_refused_at_once(tmp_path):
-    with socket.socket() as held:  # it does not listen, and keeps the port from others
-        held.bind(("127.0.0.1", 0))
-        one = ClusterPool(f"ray://127.0.0.1:{held.getsockname()[1]}", tmp_path, str(tmp_path))
+    with socket.socket() as bound:  # reserves a port without listening on it
+        bound.bind(("127.0.0.1", 0))
+        one = ClusterPool(f"ray://127.0.0.1:{bound.getsockname()[1]}", tmp_path, str(tmp_path))
         with pytest.raises(EngineError, match="no Ray cluster"):
             load(one)
     assert one._child is None
@@ -163,12 +165,12 @@ def test_unreachable_address_is_refused_at_once(tmp_path):
 @pytest.mark.parametrize(
     "on", ["", "Ray", "ray://", "ray://host", "ray://:1", "http://h:1", "ray:x"]
 )
-def test_other_places_are_refused(on):
+def test_invalid_value_of_on_is_refused(on):
     with pytest.raises(UsageError, match="ray://HOST:PORT"):
         check_on(on)
 
 
-def test_without_ray_a_line_says_what_to_install(monkeypatch):
+def test_missing_ray_is_reported_with_the_package_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"'detect-video\[ray\]'"):
         check_on("ray://head:10001")
@@ -184,34 +186,33 @@ def test_without_ray_a_line_says_what_to_install(monkeypatch):
         ("ray://head:10001", "other:6379", "ray://head:10001"),
     ],
 )
-def test_a_cluster_is_joined_where_one_is_named(on, variable, address, monkeypatch):
+def test_cluster_address_comes_from_the_option_or_ray_address(on, variable, address, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", variable)
     assert address_of(on) == address
 
 
 def test_ray_environment_disables_uploads_and_has_a_new_token(monkeypatch):
-    """Ray sends no usage statistics or uploads, and joins no cluster that we did not name."""
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     for address in (None, "head:6379"):
-        given = module._environment(address)
-        assert given["RAY_USAGE_STATS_ENABLED"] == "0"
-        assert given["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
-        assert "RAY_ADDRESS" not in given
-        assert given["PATH"] == os.environ["PATH"]
+        environment = module._environment(address)
+        assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert environment["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
+        assert "RAY_ADDRESS" not in environment
+        assert environment["PATH"] == os.environ["PATH"]
     first = module._environment(None)["PYTHONPATH"].split(os.pathsep)[0]
     assert Path(first, "detector/__init__.py").exists()
     tokens = {module._environment(None)["RAY_AUTH_TOKEN"] for _ in range(2)}
-    assert len(tokens) == 2  # each job has its own
+    assert len(tokens) == 2
 
 
 def test_last_words_of_ray_omit_stack_addresses():
     log = "[2026-11-23 02:19:00,047 C 1 2]  gcs.cc:1: no such cluster"
-    said = f"warning\n{log}\n *** Stack\n [0x7f] f()\n"
-    assert last_words(said).strip() == "gcs.cc:1: no such cluster"
+    text = f"warning\n{log}\n *** Stack\n [0x7f] f()\n"
+    assert last_words(text).strip() == "gcs.cc:1: no such cluster"
     assert last_words("some\nthing") == "some thing"
 
 
-def test_rays_folder_leaves_room_for_its_sockets(monkeypatch, tmp_path):
+def test_folder_for_ray_is_short_enough_for_socket_paths(monkeypatch, tmp_path):
     monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path / ("x" * 50)))
     folder = module._short_folder()
     folder.rmdir()

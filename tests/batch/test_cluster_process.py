@@ -1,4 +1,4 @@
-"""The process that talks to Ray, on a fake Ray that only records requests."""
+"""The process that connects to Ray, tested with a fake Ray that records requests."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ NODES = [
 class Ray(FakeRay):
     def __init__(self, out: Path) -> None:
         super().__init__(out, Clock(), node("n1"))
-        self.asked: dict[str, Any] = {}
-        self.left = 0
-        self.fails: Exception | None = None
+        self.init_options: dict[str, Any] = {}
+        self.shutdowns = 0
+        self.error: Exception | None = None
 
-    def init(self, **asked: Any) -> None:
-        self.asked = asked
-        if self.fails is not None:
-            raise self.fails
+    def init(self, **init_options: Any) -> None:
+        self.init_options = init_options
+        if self.error is not None:
+            raise self.error
 
     def remote(self, kind: type | None = None) -> Any:
         return super().remote() if kind is None else self
@@ -44,28 +44,28 @@ class Ray(FakeRay):
         return NODES
 
     def shutdown(self) -> None:
-        self.left += 1
+        self.shutdowns += 1
 
 
 @pytest.fixture
 def ray(monkeypatch, tmp_path):
-    made = Ray(tmp_path)
-    monkeypatch.setitem(sys.modules, "ray", made)
+    fake = Ray(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", fake)
     (tmp_path / "r").mkdir()
-    return made
+    return fake
 
 
-def served(folder: Path, *turns: Turn, address: str | None = None) -> list[Any]:
+def serve_turns(folder: Path, *turns: Turn, address: str | None = None) -> list[Any]:
     hello = Hello(place=str(folder), token_file="token", token="abc")
     load = load_of(folder)
-    wanted = Open(
+    opening = Open(
         address=address, cores=2, folder=str(folder / "r"), workers=1, hello=hello, load=load
     )
     ours, theirs = Pipe()
     serving = threading.Thread(target=serve, args=(theirs,))
     serving.start()
     answers = []
-    for message in (wanted, *turns):
+    for message in (opening, *turns):
         ours.send(message)
         assert ours.poll(PATIENCE_S)
         answers.append(ours.recv())
@@ -77,43 +77,43 @@ def served(folder: Path, *turns: Turn, address: str | None = None) -> list[Any]:
     return answers
 
 
-def test_a_job_gets_workers_and_leaves(ray, tmp_path):
-    opened, first, last = served(tmp_path, Turn(wait=0.5), Turn(wait=0, closes=True))
+def test_closing_turn_ends_the_actors_and_shuts_ray_down(ray, tmp_path):
+    opened, first, last = serve_turns(tmp_path, Turn(wait=0.5), Turn(wait=0, closes=True))
     assert opened is None
     assert isinstance(first, Turned)
     assert [place["num_cpus"] for place in ray.placed] == [2]
     assert (last.alive, ray.actors) == (False, {})
-    assert ray.left == 1
+    assert ray.shutdowns == 1
     assert not (tmp_path / "r").exists()
 
 
-def test_ray_that_is_started_here_is_alone(ray, tmp_path):
-    served(tmp_path)
-    asked = ray.asked
-    assert (asked["address"], asked["num_cpus"]) == ("local", 2)
-    assert asked["include_dashboard"] is False
-    assert asked["_node_ip_address"] == "127.0.0.1"
-    assert asked["_temp_dir"] == str(tmp_path / "r")
-    assert asked["object_store_memory"] < 100e6
+def test_local_ray_listens_on_localhost_only_and_uses_little_memory(ray, tmp_path):
+    serve_turns(tmp_path)
+    options = ray.init_options
+    assert (options["address"], options["num_cpus"]) == ("local", 2)
+    assert options["include_dashboard"] is False
+    assert options["_node_ip_address"] == "127.0.0.1"
+    assert options["_temp_dir"] == str(tmp_path / "r")
+    assert options["object_store_memory"] < 100e6
 
 
 @pytest.mark.parametrize("address", [None, "head:6379", "ray://head:10001"])
-def test_nothing_is_uploaded(ray, tmp_path, address):
-    served(tmp_path, address=address)
-    assert ray.asked["address"] == (address or "local")
-    assert "runtime_env" not in ray.asked
-    assert ray.asked["log_to_driver"] is False
+def test_no_runtime_environment_is_uploaded(ray, tmp_path, address):
+    serve_turns(tmp_path, address=address)
+    assert ray.init_options["address"] == (address or "local")
+    assert "runtime_env" not in ray.init_options
+    assert ray.init_options["log_to_driver"] is False
 
 
-def test_a_ray_that_does_not_start_is_a_refusal(ray, tmp_path):
-    ray.fails = RuntimeError("Version mismatch: the cluster has\n Ray 2.1")
-    (refusal,) = served(tmp_path, address="head:6379")
-    assert isinstance(refusal, EngineError)
-    assert "head:6379" in str(refusal)
+def test_failed_connection_returns_an_engine_error_with_the_address(ray, tmp_path):
+    ray.error = RuntimeError("Version mismatch: the cluster has\n Ray 2.1")
+    (error,) = serve_turns(tmp_path, address="head:6379")
+    assert isinstance(error, EngineError)
+    assert "head:6379" in str(error)
     assert not (tmp_path / "r").exists()
 
 
-def test_a_ray_that_cannot_be_imported_is_a_refusal(tmp_path, monkeypatch):
+def test_failed_import_of_ray_returns_an_error_with_the_package(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def without_ray(name: str, *rest: Any) -> Any:
@@ -123,18 +123,17 @@ def test_a_ray_that_cannot_be_imported_is_a_refusal(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without_ray)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
-    (refusal,) = served(tmp_path)
-    assert "no libstdc++" in str(refusal)
-    assert "detect-video[ray]" in str(refusal)
+    (error,) = serve_turns(tmp_path)
+    assert "no libstdc++" in str(error)
+    assert "detect-video[ray]" in str(error)
 
 
-def test_a_turn_that_waits_for_long_looks_often(ray, tmp_path, monkeypatch):
-    """An event is then handled before the wait ends."""
-    looks = []
+def test_long_turn_polls_at_least_every_fifth_of_a_second(ray, tmp_path, monkeypatch):
+    waits = []
     real = workers.Workers._look
     monkeypatch.setattr(
-        workers.Workers, "_look", lambda self, s: looks.append(s) or real(self, min(s, 0.01))
+        workers.Workers, "_look", lambda self, s: waits.append(s) or real(self, min(s, 0.01))
     )
-    served(tmp_path, Turn(wait=1.0))
-    assert looks
-    assert max(looks) <= 0.2
+    serve_turns(tmp_path, Turn(wait=1.0))
+    assert waits
+    assert max(waits) <= 0.2

@@ -1,4 +1,4 @@
-"""A real Ray: a job whose worker is killed has what the local pool has, and leaves nothing."""
+"""A job on a real Ray whose worker is killed."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ pytestmark = [
 ]
 MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
 NAMES = ("a.mp4", "sub/b.mp4", "long.mp4")
-# Ray's default is 15: on a busy machine a worker got so little CPU time that the test took 146 to
-# 411 s, and 28 s on an idle one.
-AS_ALL_OTHERS = {"RAY_worker_niceness": "0"}
+# Ray's default niceness is 15: with it the test took 146 to 411 s on a busy machine, and 28 s on an
+# idle one.
+NORMAL_PRIORITY = {"RAY_worker_niceness": "0"}
 
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A short path, as Ray needs, in a new folder: other tests leave such folders in /tmp."""
+    """A temporary folder with a short path, since Ray puts sockets into it."""
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path, temporary):
+def test_item_of_a_killed_actor_is_retried_and_results_equal_the_local_pool(tmp_path, temporary):
     (tmp_path / "in/sub").mkdir(parents=True)
     for name, frames in zip(NAMES, (12, 9, 1200), strict=True):
         write_video(tmp_path / "in" / name, frames)
@@ -55,23 +55,23 @@ def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path, temporary):
     write_network(tmp_path)
 
     words = ("batch", "in", *MODEL, "--no-video", "--workers", 1, "--json")
-    environment = {**AS_ALL_OTHERS, "TMPDIR": str(temporary)}
+    environment = {**NORMAL_PRIORITY, "TMPDIR": str(temporary)}
     process = start(*words, "-o", "ray", "--on", "ray", cwd=tmp_path, env=environment)
 
-    def is_under_way() -> bool:
+    def has_begun() -> bool:
         assert process.poll() is None, process.communicate()
         return any((tmp_path / "ray").glob(f"{SCRATCH}*"))
 
-    wait_for(is_under_way, OPENING_S + PATIENCE_S, "an item")
-    (ours,) = temporary.glob("dv-ray-*")
-    (worker,) = [pid for pid in filter(is_worker, all_pids()) if str(ours) in command_line(pid)]
-    os.kill(worker, signal.SIGSTOP)  # its item must not be done before its actor is killed
+    wait_for(has_begun, OPENING_S + PATIENCE_S, "an item")
+    (folder,) = temporary.glob("dv-ray-*")
+    (worker,) = [pid for pid in filter(is_worker, all_pids()) if str(folder) in command_line(pid)]
+    os.kill(worker, signal.SIGSTOP)  # so that its item is unfinished when the actor is killed
     started = descendants(process.pid)
     (actor,) = [pid for pid in started if command_line(pid).startswith("ray::Worker")]
     assert worker in children_of(actor)
     addresses = listening(started)
     os.kill(actor, signal.SIGKILL)
-    with suppress(ProcessLookupError):  # Ray may have ended it, too
+    with suppress(ProcessLookupError):  # Ray may have killed it already
         os.kill(worker, signal.SIGCONT)
     stdout, stderr = process.communicate(240)
     assert process.returncode == 7, stderr
@@ -100,8 +100,7 @@ def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path, temporary):
         assert rows
 
 
-def test_the_cluster_file_is_what_ray_reads():
-    """Ray's own schema, which comes with it."""
+def test_cluster_file_matches_the_schema_of_ray():
     import jsonschema
 
     spec = importlib.util.find_spec("ray")

@@ -1,4 +1,4 @@
-"""The cores and GPUs that a cluster's worker needs, and the cores that it takes."""
+"""The cores and GPUs that a cluster's worker needs, and the cores that it claims."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def config(**runtime):
     [
         ({}, [node("a", 8)], None, Need(2)),
         ({}, [node("a", 1)], None, Need(1)),  # no node has two
-        ({}, [], None, Need(2)),  # one may come
+        ({}, [], None, Need(2)),  # a node may join later
         ({"threads": 4}, [node("a", 8)], None, Need(4)),
         ({}, [node("a", 4)], 3, Need(1)),
         ({}, [node("a", 4)], 2, Need(2)),
-        ({"threads": 2}, [node("a", 4)], 3, Need(2)),  # as asked for
+        ({"threads": 2}, [node("a", 4)], 3, Need(2)),  # threads are never reduced
         ({"device": "auto"}, [node("a", 8)], None, Need(2)),
         ({"device": "auto"}, [node("a", 8), node("g", 48, 8)], None, Need(6, 1)),
         ({"device": "cuda"}, [node("g", 1, 2)], None, Need(1, 1)),
         ({"engine": "trt", "device": "auto"}, [], None, Need(2, 1)),
     ],
 )
-def test_need(runtime, nodes, workers, need):
+def test_worker_needs(runtime, nodes, workers, need):
     assert need_of(config(**runtime), nodes, workers) == need
 
 
-def test_room():
+def test_room_counts_the_workers_that_fit_on_all_nodes():
     nodes = [node("a", 5), node("b", 1), node("g", 8, 1)]
     assert room_of(Need(2), nodes) == 2 + 0 + 4
     assert room_of(Need(2), nodes, {"id-g"}) == 2
@@ -65,17 +65,17 @@ def test_workers_of_one_node_take_different_cores(temporary):
     assert claim_cores(1, range(8), 8.0)[0] == [0]
 
 
-def test_no_core_is_taken_where_ray_has_others(temporary):
+def test_no_cores_are_claimed_if_ray_counts_fewer_or_needs_all(temporary):
     assert claim_cores(2, range(8), 4.0) == (list(range(8)), [])  # a container with a quota
     assert claim_cores(2, [0, 1], 2.0) == ([0, 1], [])
     assert list(temporary.iterdir()) == []
 
 
-def test_a_share_without_certain_cores_counts_as_cores(monkeypatch):
-    there = usable_cores()
+def test_cores_variable_limits_the_usable_cores(monkeypatch):
+    available = usable_cores()
     monkeypatch.setenv(CORES_VARIABLE, "1")
     assert usable_cores() == 1
     monkeypatch.setenv(CORES_VARIABLE, "99999")
-    assert usable_cores() == there
+    assert usable_cores() == available
     monkeypatch.setenv(CORES_VARIABLE, "many")
-    assert usable_cores() == there
+    assert usable_cores() == available

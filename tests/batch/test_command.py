@@ -1,4 +1,4 @@
-"""The command ``batch`` end to end: layout, resume, documents, refusals, signals."""
+"""The command ``batch`` end to end: layout, resume, documents, errors, signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import wait_for
 
 
 @pytest.fixture
-def place(tmp_path):
+def folder(tmp_path):
     for name in ("in/a.mp4", "in/sub/b.mp4"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write_video(tmp_path / name, 12)
@@ -29,7 +29,7 @@ MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
 
 
 @pytest.mark.slow
-def test_a_job_from_its_first_line_to_its_last(place):
+def test_job_with_resume_status_dry_run_and_prune(place):
     words = ("batch", "in", "-o", "out", *MODEL, "--workers", 2, "--one-csv")
     done = detect_video(*words, "--json", "--progress", "progress.jsonl", cwd=place)
     assert done.returncode == 7, done.stderr
@@ -66,7 +66,7 @@ def test_a_job_from_its_first_line_to_its_last(place):
     last = rows_of(place / "progress.jsonl")[-1]
     assert (last["done"], last["failed"], last["left"]) == (2, 1, 0)
 
-    # A single run with the job's settings gives the same.
+    # A single run with the job's settings gives the same rows.
     single = (place / "in/a.mp4", "--config", "out/settings.yaml", "-o", "single/", "--no-video")
     assert detect_video(*single, "-q", cwd=place).returncode == 0
     (rows,) = (place / "single").glob("*.jsonl")
@@ -85,9 +85,9 @@ def test_a_job_from_its_first_line_to_its_last(place):
 
     status = summary_of(detect_video("batch", "-o", "out", "--status", "--json", cwd=place))
     assert (status["items"]["done"], status["running"]) == (2, False)
-    told = detect_video("batch", "-o", "out", "--status", cwd=place)
-    assert "2 done" in told.stdout
-    assert "found: 57 class0\n2 files with objects, 0 empty" in told.stdout
+    status_text = detect_video("batch", "-o", "out", "--status", cwd=place)
+    assert "2 done" in status_text.stdout
+    assert "found: 57 class0\n2 files with objects, 0 empty" in status_text.stdout
     (place / "in/sub/b.mp4").unlink()
     write_video(place / "in/c.mp4", 3)
     dry = detect_video("batch", "-o", "out", "--resume", "--dry-run", "--json", cwd=place)
@@ -96,7 +96,7 @@ def test_a_job_from_its_first_line_to_its_last(place):
     pruned = detect_video("batch", "-o", "out", "--prune", cwd=place)
     assert pruned.returncode == 0, pruned.stderr
     assert not (place / "out/files/sub").exists()
-    assert not (place / "out/files/c.mp4").exists()  # no run without --resume
+    assert not (place / "out/files/c.mp4").exists()  # only --resume processes items
     (place / "in/a.mp4").unlink()
     both = detect_video("batch", "-o", "out", "--resume", "--prune", "--json", cwd=place)
     assert summary_of(both)["items"]["done"] == 1
@@ -104,7 +104,7 @@ def test_a_job_from_its_first_line_to_its_last(place):
 
 
 @pytest.mark.slow
-def test_other_outputs_have_plain_names(place):
+def test_all_outputs_of_an_item_have_plain_names(place):
     save = "csv,coco,yolo,crops,overlay,player"
     done = detect_video("batch", "in/a.mp4", "-o", "out", *MODEL, "--save", save, "-q", cwd=place)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -125,9 +125,9 @@ def test_other_outputs_have_plain_names(place):
 
 
 @pytest.mark.slow
-def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
+def test_signal_leaves_no_partial_results_and_the_job_can_be_resumed(place):
     (place / "in/text.mp4").unlink()
-    # Minutes of work: it must not be done before the signal, whenever that comes.
+    # Minutes of work, so that it is unfinished when the signal arrives.
     loops = ("-stream_loop", "199", "-i", write_video(place / "short.mp4", 50), "-c", "copy")
     ffmpeg(*loops, place / "in/long.mp4")
     words = ("batch", "in", "-o", "out", "--workers", 1, "--quality", "small", "--engine", "ort")
@@ -157,7 +157,7 @@ def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "message"),
     [
         (("in", "-o", "https://host/out"), 2, "read-only"),
         (("in", "-o", "s3://bucket/out", "--sort", "empty"), 2, "--sort"),
@@ -180,15 +180,15 @@ def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 @pytest.mark.slow
-def test_invalid_job_exits_with_a_one_line_error(place, words, code, says):
-    assert_one_line_error(detect_video("batch", *words, cwd=place), code, says)
+def test_invalid_job_exits_with_a_one_line_error(place, words, code, message):
+    assert_one_line_error(detect_video("batch", *words, cwd=place), code, message)
     done = detect_video("batch", *words, "--json", cwd=place)
     if code != 2 or "--conf" not in words:
         assert summary_of(done)["exit"]["code"] == code
 
 
 @pytest.mark.slow
-def test_progress_on_standard_error_is_json_and_nothing_else(place):
+def test_progress_to_standard_error_prints_only_json(place):
     done = detect_video(
         "batch", "in/a.mp4", "-o", "out", *MODEL, "--progress", "-", "--no-video", cwd=place
     )
@@ -199,7 +199,7 @@ def test_progress_on_standard_error_is_json_and_nothing_else(place):
 
 
 @pytest.mark.parametrize("source", ["ftp://host/videos", "nowhere"])
-def test_a_wrong_source_leaves_no_folder(tmp_path, source):
+def test_invalid_source_creates_no_output_folder(tmp_path, source):
     done = detect_video("batch", source, "-o", "job", cwd=tmp_path)
     assert done.returncode in (2, 3)
     assert source in done.stderr

@@ -1,6 +1,6 @@
-"""A store that refuses unknown keys: one line, the exit code, and no secret.
+"""Errors of a store that refuses credentials: one line, the exit code, and no secret.
 
-The store is moto's server, which checks every request against its users.
+The store is moto's server, which checks the credentials of every request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Store:
         self.users["wrong secret"] = self.users["good"]._replace(secret="not-the-secret-of-it")
         role = self.guard.take_role("role", ALL)
         self.users["role"] = role
-        self.users["token that is none"] = role._replace(token="a-token-that-ran-out")
+        self.users["invalid token"] = role._replace(token="a-token-that-ran-out")
         self.guard.close()
 
     def add_user(self, name):
@@ -49,9 +49,9 @@ class Store:
         self.guard.close()
         return keys
 
-    def enter(self, monkeypatch, keys, home):
+    def log_in(self, monkeypatch, keys, home):
         use_store(monkeypatch, self.port)
-        monkeypatch.setenv("HOME", str(home))  # no credentials of who runs the tests
+        monkeypatch.setenv("HOME", str(home))  # without the developer's own credentials
         for name, text in keys.environment().items():
             monkeypatch.setenv(name, text)
             if not text:
@@ -81,38 +81,37 @@ def model(tmp_path):
         yield opened
 
 
-REFUSED = ("wrong secret", "unknown key", "token that is none", "nothing allowed", "no key")
+REFUSED = ("wrong secret", "unknown key", "invalid token", "nothing allowed", "no key")
 
 
-@pytest.mark.parametrize("who", REFUSED)
-def test_refused_credentials_raise_with_the_variable_to_set(store, monkeypatch, tmp_path, who):
-    keys = store.users[who]
-    store.enter(monkeypatch, keys, tmp_path)
+@pytest.mark.parametrize("user", REFUSED)
+def test_refused_credentials_raise_with_the_variable_to_set(store, monkeypatch, tmp_path, user):
+    keys = store.users[user]
+    store.log_in(monkeypatch, keys, tmp_path)
     with pytest.raises(SourceError) as listing:
         list_sources(["s3://videos/in/"], "out")
     with pytest.raises(SourceError) as one:
         list_sources(["s3://videos/in/a.mp4"], "out")
     with pytest.raises(OutputError) as writing:
         BucketOutputs("s3://videos/out").fetch_home()
-    for raised in (listing, one, writing):
-        said = str(raised.value)
-        assert "wrong credentials" in said
-        assert "AWS_PROFILE" in said
-        assert "\n" not in said
-        assert not any(text in said for text in (keys.secret, keys.token) if text)
+    for error in (listing, one, writing):
+        message = str(error.value)
+        assert "wrong credentials" in message
+        assert "AWS_PROFILE" in message
+        assert "\n" not in message
+        assert not any(text in message for text in (keys.secret, keys.token) if text)
 
 
-@pytest.mark.parametrize("who", ["good", "role"])
-def test_who_is_let_in_is(store, monkeypatch, tmp_path, who):
-    """The other users are refused because of their keys alone."""
-    store.enter(monkeypatch, store.users[who], tmp_path)
+@pytest.mark.parametrize("user", ["good", "role"])
+def test_valid_credentials_can_list_and_write(store, monkeypatch, tmp_path, user):
+    store.log_in(monkeypatch, store.users[user], tmp_path)
     assert len(list_sources(["s3://videos/in/"], "out").items) == 1
     BucketOutputs("s3://videos/out").fetch_home()
 
 
-def test_the_command_says_it_in_a_line(store, monkeypatch, tmp_path):
+def test_command_reports_wrong_credentials_in_one_line(store, monkeypatch, tmp_path):
     keys = store.users["wrong secret"]
-    store.enter(monkeypatch, keys, tmp_path)
+    store.log_in(monkeypatch, keys, tmp_path)
     write_network(tmp_path)
     write_video(tmp_path / "a.mp4", 3)
     settings = ("--model", "x.cfg", "--engine", "null")
@@ -128,35 +127,37 @@ def test_the_command_says_it_in_a_line(store, monkeypatch, tmp_path):
     assert_one_line_error(done, EXIT_SOURCE, "detect-video batch")
 
 
-def test_who_may_only_list_reads_nothing(store, monkeypatch, tmp_path, model):
-    store.enter(monkeypatch, store.users["good"], tmp_path)
+def test_user_who_may_only_list_cannot_read(store, monkeypatch, tmp_path, model):
+    store.log_in(monkeypatch, store.users["good"], tmp_path)
     task = task_of("s3://videos/in/a.mp4")
-    store.enter(monkeypatch, store.users["may only list"], tmp_path)
+    store.log_in(monkeypatch, store.users["may only list"], tmp_path)
     with pytest.raises(SourceError, match="no permission"):
         process_item(task, model, open_outputs(str(tmp_path / "out")))
     assert list(tmp_path.glob("out/files/*")) == []
 
 
 @pytest.mark.parametrize("to", ["a folder", "the store"])
-def test_a_key_that_goes_in_mid_item_leaves_nothing_half(store, monkeypatch, tmp_path, model, to):
-    """While the item is read; and when it is all read, and is to be written."""
+def test_key_revoked_during_an_item_leaves_no_partial_result(
+    store, monkeypatch, tmp_path, model, to
+):
+    """With a local output the key is revoked while reading; with a store, before writing."""
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
     monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 4)
     name = f"goes-{to[-5:]}"
     keys = store.add_user(name)
-    store.enter(monkeypatch, keys, tmp_path)
+    store.log_in(monkeypatch, keys, tmp_path)
     task = task_of("s3://videos/in/a.mp4")
     outputs = open_outputs(str(tmp_path / "out") if to == "a folder" else f"s3://videos/{name}")
     when = 5 if to == "a folder" else 60
 
-    def take_the_key(frames):
+    def revoke_key(frames):
         if frames == when:
             store.guard.forget_key(name, keys)
 
     with pytest.raises((SourceError, OutputError), match="no permission"):
-        process_item(task, model, outputs, watch=take_the_key)
+        process_item(task, model, outputs, watch=revoke_key)
     assert list(tmp_path.glob("out/files/*")) == []
-    store.enter(monkeypatch, store.users["good"], tmp_path)
+    store.log_in(monkeypatch, store.users["good"], tmp_path)
     assert outputs.read_marker("a.mp4") is None
     process_item(task, model, outputs)
     assert outputs.read_marker("a.mp4").frames == 60

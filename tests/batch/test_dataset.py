@@ -19,24 +19,24 @@ ITEMS = {
 }
 
 
-def write_rows(path, found):
+def write_rows(path, detections):
     lines = [
         {
             "frame": number,
             "time_s": number / 25,
             "detections": [{"class": name, "score": score, "box": [1.0, 2.5, 3.0, 4.0]}],
         }
-        for number, (name, score) in enumerate(found)
+        for number, (name, score) in enumerate(detections)
     ]
-    lines.append({"frame": len(found), "time_s": 1.0, "detections": []})
+    lines.append({"frame": len(detections), "time_s": 1.0, "detections": []})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
 @pytest.fixture
 def out(tmp_path):
-    for name, found in ITEMS.items():
-        dataset.gather(str(tmp_path), name, write_rows(tmp_path / "rows.jsonl", found))
+    for name, detections in ITEMS.items():
+        dataset.gather(str(tmp_path), name, write_rows(tmp_path / "rows.jsonl", detections))
     return tmp_path
 
 
@@ -51,8 +51,8 @@ def queries() -> list[str]:
     return re.findall(r"^```sql\n(.*?)^```", text, re.S | re.M)
 
 
-def test_every_detection_is_a_row_of_its_source(out, monkeypatch):
-    found = (
+def test_duckdb_reads_one_row_per_detection_with_its_source(out, monkeypatch):
+    detections = (
         connection(out, monkeypatch)
         .execute(
             "SELECT source, frame, time, class, score, box FROM "
@@ -62,14 +62,14 @@ def test_every_detection_is_a_row_of_its_source(out, monkeypatch):
         .fetchall()
     )
     box = {"x1": 1.0, "y1": 2.5, "x2": 3.0, "y2": 4.0}
-    assert found == [
+    assert detections == [
         ("cam1/monday.mp4", 0, 0.0, "person", 0.9, box),
         ("cam1/monday.mp4", 1, 0.04, "vehicle", 0.5, box),
         ("cam1/tüesday 100%.mp4", 0, 0.0, "person", 0.3, box),
     ]
 
 
-def test_pyarrow_reads_it_as_one_dataset(out):
+def test_pyarrow_reads_all_sources_as_one_dataset(out):
     import pyarrow.dataset
 
     table = pyarrow.dataset.dataset(out / "detections", partitioning="hive").to_table()
@@ -80,8 +80,11 @@ def test_pyarrow_reads_it_as_one_dataset(out):
 
 
 def test_one_csv_has_every_detection(tmp_path):
-    found = {**ITEMS, "=x": [["=y", 1]]}
-    files = [(name, write_rows(tmp_path / f"{at}", found[name])) for at, name in enumerate(found)]
+    detections = {**ITEMS, "=x": [["=y", 1]]}
+    files = [
+        (name, write_rows(tmp_path / f"{at}", detections[name]))
+        for at, name in enumerate(detections)
+    ]
     dataset.write_csv(tmp_path / "all.csv", files)
     with (tmp_path / "all.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
@@ -110,7 +113,7 @@ def test_gathering_again_replaces_the_rows(out, tmp_path):
     assert dataset.missing(str(out), ITEMS) == ["cam1/monday.mp4"]
 
 
-def test_blocks_of_rows_make_one_file(tmp_path, monkeypatch):
+def test_rows_of_several_blocks_go_into_one_file(tmp_path, monkeypatch):
     import pyarrow.parquet
 
     monkeypatch.setattr(dataset, "BLOCK", 2)
@@ -122,6 +125,6 @@ def test_blocks_of_rows_make_one_file(tmp_path, monkeypatch):
 
 def test_long_names_are_cut_and_stay_distinct(tmp_path):
     names = [f"{'ü' * 60}/{'x' * 200}{number}.mp4" for number in (1, 2)]
-    places = {dataset.partition(str(tmp_path), name).name for name in names}
-    assert len(places) == 2
-    assert all(len(place) <= 255 for place in places)
+    folders = {dataset.partition(str(tmp_path), name).name for name in names}
+    assert len(folders) == 2
+    assert all(len(folder) <= 255 for folder in folders)

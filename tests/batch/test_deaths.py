@@ -1,4 +1,4 @@
-"""Items that end the process which opens them: all others are done, and each is named."""
+"""Items that end the process which opens them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.batch import deaths
 
 
 @pytest.mark.slow
-def test_what_ends_its_worker_costs_two_processes_and_nothing_else(tmp_path):
-    deadly = deaths.make_items(tmp_path, 12, deaths.ENDS)
+def test_items_that_end_their_worker_are_tried_twice_and_all_others_finish(tmp_path):
+    deadly = deaths.make_items(tmp_path, 12, deaths.WAYS_TO_DIE)
     ended = deaths.run_job(tmp_path, "--workers", "2")
     assert deaths.list_faults(tmp_path, ended, 12, deadly) == []
-    for name, says in zip(deadly, ("SIGABRT", "memory ran out", "out of memory"), strict=True):
-        assert says in deaths.told_of(ended, name)
+    for name, reason in zip(deadly, ("SIGABRT", "memory ran out", "out of memory"), strict=True):
+        assert reason in deaths.error_of(ended, name)
     again = deaths.run_job(tmp_path, "--workers", "2", "--resume")
     assert deaths.list_faults(tmp_path, again, 12, deadly) == []
     assert again.result["items"]["skipped"] == 9
@@ -25,8 +25,8 @@ def test_what_ends_its_worker_costs_two_processes_and_nothing_else(tmp_path):
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="machine: ray is not installed")
-def test_a_node_whose_memory_lets_no_worker_live_ends_the_job(tmp_path):
-    """Ray's memory monitor kills each worker; the job must not keep starting new ones."""
+def test_job_ends_if_its_node_has_no_memory_for_a_worker(tmp_path):
+    """Ray's memory monitor kills each worker, and the job must not start workers forever."""
     deaths.make_items(tmp_path, 3, ())
     limit = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
     ended = deaths.run_job(tmp_path, "--on", "ray", "--workers", "1", env=limit)

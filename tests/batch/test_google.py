@@ -1,5 +1,5 @@
-"""From gs:// into gs://, on a local server with Google's API, which does not support conditional
-writes and asks for no credentials."""
+"""Jobs that read and write gs://, on a local server with Google's API, which neither supports
+conditional writes nor asks for credentials."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store(monkeypatch):
 
 
 @pytest.mark.nightly
-def test_a_job_of_the_command_line(store, tmp_path):
+def test_stored_results_equal_local_ones_and_resume_repeats_changed_items(store, tmp_path):
     write_network(tmp_path)
     for name in ("in/a.mp4", "in/sub/b.mp4"):
         path = tmp_path / name

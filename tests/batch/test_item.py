@@ -1,8 +1,9 @@
-"""One item: its results are placed, or nothing of it stays. Also the cost of very many items."""
+"""Processing of one item, which leaves complete results or none, and resuming very many items."""
 
 from __future__ import annotations
 
 import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.sources.clips import write_video
 
 @pytest.fixture
 def model(tmp_path):
-    """Use the null engine, as the tests are about what surrounds it."""
+    """A model with the null engine, since these tests need no detections."""
     write_network(tmp_path)
     flags = {"model": str(tmp_path / "x.cfg"), "engine": "null", "no_video": True}
     config, _ = ask([], flags, None)
@@ -35,7 +36,7 @@ def task(tmp_path):
     return Task(name="sub/a.mp4", path=str(path), version=version_of(path.stat()))
 
 
-def places(tmp_path):
+def list_files(tmp_path):
     return sorted(
         os.path.relpath(os.path.join(folder, name), tmp_path / "out")
         for folder, _, names in os.walk(tmp_path / "out")
@@ -44,28 +45,28 @@ def places(tmp_path):
 
 
 @pytest.mark.slow
-def test_results_come_into_place_with_their_marker(tmp_path, model, task):
-    seen, gathered = [], []
+def test_results_get_their_names_together_with_the_marker(tmp_path, model, task):
+    progress, gathered = [], []
     outputs = open_outputs(str(tmp_path / "out"))
     record = process_item(
         task,
         model,
         outputs,
-        gather=lambda name, rows: gathered.append((name, rows.exists(), places(tmp_path))),
-        watch=seen.append,
+        gather=lambda name, rows: gathered.append((name, rows.exists(), list_files(tmp_path))),
+        watch=progress.append,
     )
     assert outputs.read_marker(task.name) == record
-    assert seen == [1, 2, 3, 4, 5, 6]
+    assert progress == [1, 2, 3, 4, 5, 6]
     assert (record.frames, record.exit.code, record.outputs) == (
         6,
         0,
         {"jsonl": "detections.jsonl"},
     )
     assert record.ledger.stages["infer"].calls == 6
-    assert places(tmp_path) == ["files/sub/a.mp4/detections.jsonl", "files/sub/a.mp4/done.json"]
-    [(name, there, before)] = gathered
-    assert (name, there) == (task.name, True)
-    assert not any(path.startswith("files") for path in before)  # rows come before the marker
+    assert list_files(tmp_path) == ["files/sub/a.mp4/detections.jsonl", "files/sub/a.mp4/done.json"]
+    [(name, rows_exist, before)] = gathered
+    assert (name, rows_exist) == (task.name, True)
+    assert not any(path.startswith("files") for path in before)  # rows are gathered first
 
 
 @pytest.mark.slow
@@ -75,42 +76,33 @@ def test_source_that_changes_during_the_run_raises_and_leaves_no_result(tmp_path
 
     with pytest.raises(SourceError, match="changed"):
         process_item(task, model, open_outputs(str(tmp_path / "out")), watch=touch)
-    assert places(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [None, b"", b"text"], ids=["gone", "empty", "text"])
-def test_nothing_stays_of_what_cannot_be_read(tmp_path, model, task, content):
+def test_unreadable_source_raises_and_leaves_no_result(tmp_path, model, task, content):
     os.unlink(task.path)
     if content is not None:
         (tmp_path / "a.mp4").write_bytes(content)
     with pytest.raises(SourceError):
         process_item(task, model, open_outputs(str(tmp_path / "out")))
-    assert places(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
 @pytest.mark.slow
-def test_nothing_stays_where_the_dataset_cannot_be_written(tmp_path, model, task):
-    def fail(name, rows):
-        raise OutputError("disk full")
-
-    with pytest.raises(OutputError, match="disk full"):
-        process_item(task, model, open_outputs(str(tmp_path / "out")), gather=fail)
-    assert places(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_nothing_stays_of_a_worker_that_is_ended(tmp_path, model, task):
-    def leave(frames):
-        raise SystemExit(143)
-
-    with pytest.raises(SystemExit):
-        process_item(task, model, open_outputs(str(tmp_path / "out")), watch=leave)
-    assert places(tmp_path) == []
+@pytest.mark.parametrize(
+    ("hook", "error"), [("gather", OutputError("disk full")), ("watch", SystemExit(143))]
+)
+def test_failed_dataset_or_terminated_worker_leaves_no_result(tmp_path, model, task, hook, error):
+    hooks = {hook: Mock(side_effect=error)}
+    with pytest.raises(type(error)):
+        process_item(task, model, open_outputs(str(tmp_path / "out")), **hooks)
+    assert list_files(tmp_path) == []
 
 
 @pytest.mark.slow
-def test_a_model_that_is_opened_again_with_its_settings_has_their_digest(tmp_path, model):
+def test_model_reopened_with_its_settings_has_the_same_digest(tmp_path, model):
     opened, facts = open_model(as_plain(model.config), [], resolves=False)
     try:
         assert isinstance(opened, OpenModel)
@@ -121,8 +113,8 @@ def test_a_model_that_is_opened_again_with_its_settings_has_their_digest(tmp_pat
 
 
 @pytest.mark.slow
-def test_very_many_items_are_counted_and_only_what_is_left_is_done(tmp_path):
-    """Times and memory are what scripts/batch_check shows."""
+def test_resume_of_1500_items_processes_only_the_unfinished_two(tmp_path):
+    """scripts/batch_check measures the time and memory of this."""
     write_network(tmp_path)
     make_sources(tmp_path / "in", 1500)
     write_video(tmp_path / "clip.mp4", 3)

@@ -1,4 +1,4 @@
-"""Outcomes of items on a pool without processes: done, tried again, set aside, skipped, redone."""
+"""Jobs on a pool without processes: items that finish, are retried, fail, or are skipped."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from detector.batch.looking import dry_run, look
 from detector.batch.manifest import Manifest
 from detector.batch.places import LocalOutputs
 from detector.batch.settings import read_settings
-from detector.batch.start import default_workers, prune_batch, run_batch
+from detector.batch.start import default_workers, prune_batch
 from detector.batch.terminal import print_result
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, UsageError
 from detector.core.terminal.console import SafeConsole
-from tests.batch.pools import FACTS, FakePool, lost, make_sources, place_results, refused
+from tests.batch.pools import FACTS, lost, make_sources, place_results, refused, run_fake_job
 
 
 @pytest.fixture(autouse=True)
@@ -36,21 +36,10 @@ def without_dataset(monkeypatch):
 def job(tmp_path):
     make_sources(tmp_path / "in", "a.mp4", "bb.mp4", "ccc.mp4", "dddd.mp4")
 
-    def run(answers=lambda task, pool: None, *, facts=FACTS, before=None, **more):
-        made = []
-
-        def make_pool(folder, stop):
-            made.append(FakePool(tmp_path / "out", answers, facts))
-            if before is not None:
-                made[0].before = lambda: before(stop)
-            return made[0]
-
-        flags = more.pop("flags", {})
-        sources = more.pop("sources", [str(tmp_path / "in")])
-        watch = more.pop("watch", Watch())
-        request = Request(sources=sources, output=str(tmp_path / "out"), flags=flags, **more)
-        result = run_batch(request, watch, make_pool=make_pool)
-        return result, made[0]
+    def run(answers=lambda task, pool: None, *, facts=FACTS, watch=None, before=None, **more):
+        own = {"sources": [str(tmp_path / "in")], "flags": {}, **more}
+        request = Request(output=str(tmp_path / "out"), **own)
+        return run_fake_job(request, answers, watch, before, facts=facts)
 
     return run
 
@@ -59,7 +48,7 @@ def failures(tmp_path, name="failures.jsonl"):
     return [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
 
 
-def test_every_item_once_the_largest_first(job, tmp_path):
+def test_each_item_is_processed_once_largest_first(job, tmp_path):
     result, pool = job()
     assert pool.tried == ["dddd.mp4", "ccc.mp4", "bb.mp4", "a.mp4"]
     assert result.items == ItemCounts(done=4)
@@ -69,7 +58,7 @@ def test_every_item_once_the_largest_first(job, tmp_path):
     assert sorted(os.listdir(tmp_path / "out/files")) == sorted(pool.tried)
 
 
-def test_resume_takes_sources_and_options_of_the_job(job):
+def test_resume_reuses_sources_and_options_of_the_job(job):
     job(flags={"conf": 0.4})
     result, pool = job(resume=True, sources=[])
     assert result.items.skipped == 4
@@ -85,28 +74,28 @@ def test_resume_without_a_job_needs_sources(job):
     assert job(resume=True)[0].items.done == 4
 
 
-def test_resume_redoes_what_changed_and_says_so(job, tmp_path):
+def test_resume_repeats_changed_items_and_reports_them(job, tmp_path):
     job()
     (tmp_path / "in/a.mp4").write_bytes(b"another")
     (tmp_path / "in/e.mp4").write_bytes(b"new")
     (tmp_path / "in/bb.mp4").unlink()
-    said = []
-    result, pool = job(resume=True, watch=Watch(say=said.append))
+    messages = []
+    result, pool = job(resume=True, watch=Watch(say=messages.append))
     assert sorted(pool.tried) == ["a.mp4", "e.mp4"]
     assert result.items == ItemCounts(done=2, skipped=2)
-    assert "1 changed" in said[0]
-    assert "1 new" in said[0]
+    assert "1 changed" in messages[0]
+    assert "1 new" in messages[0]
     assert any("--prune" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
-    "what",
+    "changes",
     [{"model_sha256": "b" * 64}, {"class_names": ["car"]}, {"model_input": (64, 64)}],
     ids=str,
 )
-def test_another_model_redoes_all(job, what):
+def test_resume_with_another_model_repeats_all_items(job, changes):
     job()
-    result, _ = job(resume=True, facts=replace(FACTS, **what))
+    result, _ = job(resume=True, facts=replace(FACTS, **changes))
     assert result.items == ItemCounts(done=4)
 
 
@@ -122,12 +111,12 @@ def test_another_model_redoes_all(job, what):
     ],
     ids=str,
 )
-def test_only_what_decides_the_results_redoes_them(job, flags, redone):
+def test_resume_repeats_items_only_if_options_affect_results(job, flags, redone):
     job()
     assert job(resume=True, flags=flags)[0].items.done == redone
 
 
-def test_a_lost_worker_costs_a_second_try_at_the_end(job):
+def test_item_of_a_lost_worker_is_retried_last(job):
     def answers(task, pool):
         return lost(task) if task.name == "dddd.mp4" and task.tries == 1 else None
 
@@ -137,7 +126,7 @@ def test_a_lost_worker_costs_a_second_try_at_the_end(job):
     assert result.exit.code == 0
 
 
-def test_poison_is_tried_twice_and_set_aside(job, tmp_path):
+def test_item_that_ends_two_workers_fails(job, tmp_path):
     result, pool = job(lambda task, pool: lost(task, "bang") if task.name == "bb.mp4" else None)
     assert pool.tried.count("bb.mp4") == 2
     assert result.items == ItemCounts(done=3, failed=1, retried=1)
@@ -152,18 +141,18 @@ def test_poison_is_tried_twice_and_set_aside(job, tmp_path):
     assert not (tmp_path / "out/files/bb.mp4").exists()
 
 
-def test_what_refuses_itself_is_tried_once(job):
+def test_unreadable_item_is_not_retried(job):
     result, pool = job(lambda task, pool: refused(task) if task.name == "bb.mp4" else None)
     assert pool.tried.count("bb.mp4") == 1
     assert (result.exit.code, result.failures[0].tries) == (7, 1)
 
 
-def test_where_none_succeeded_the_first_failure_decides(job):
+def test_exit_code_is_that_of_the_first_failure_if_all_items_fail(job):
     result, _ = job(lambda task, pool: refused(task, 3 if task.name == "dddd.mp4" else 2))
     assert (result.exit.code, result.items.failed) == (3, 4)
 
 
-def test_failures_are_tried_again_by_resume(job, tmp_path):
+def test_resume_retries_failed_items(job, tmp_path):
     job(lambda task, pool: refused(task) if task.name == "bb.mp4" else None)
     result, pool = job(resume=True)
     assert pool.tried == ["bb.mp4"]
@@ -171,7 +160,7 @@ def test_failures_are_tried_again_by_resume(job, tmp_path):
     assert (result.exit.code, result.failures, failures(tmp_path)) == (0, [], [])
 
 
-def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
+def test_damaged_source_is_done_with_exit_code_7(job, tmp_path):
     def answers(task, pool):
         if task.name != "bb.mp4":
             return None
@@ -193,14 +182,14 @@ def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
         assert "found: 4 person\n4 files with objects, 0 empty" in out.getvalue()
 
 
-def test_items_without_objects_are_named():
+def test_found_lists_items_without_objects():
     items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
     sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
     assert Found.of(items) == sums
 
 
 def test_results_placed_before_a_worker_died_are_kept(job):
-    """The worker placed them whole, and died before it could report them."""
+    """The worker dies after placing the results, and before reporting them."""
 
     def answers(task, pool):
         if task.name == "bb.mp4":
@@ -213,7 +202,7 @@ def test_results_placed_before_a_worker_died_are_kept(job):
     assert result.items == ItemCounts(done=4)
 
 
-def test_results_of_an_older_version_do_not_stand_for_a_lost_worker(job, tmp_path):
+def test_old_results_do_not_count_if_the_worker_is_lost(job, tmp_path):
     job()
     (tmp_path / "in/bb.mp4").write_bytes(b"another")
     result, pool = job(lambda task, pool: lost(task), resume=True)
@@ -221,7 +210,7 @@ def test_results_of_an_older_version_do_not_stand_for_a_lost_worker(job, tmp_pat
     assert result.items == ItemCounts(skipped=3, failed=1, retried=1)
 
 
-def test_markers_stand_for_a_manifest_that_is_lost_or_behind(job, tmp_path):
+def test_missing_manifest_is_rebuilt_from_markers(job, tmp_path):
     job()
     (tmp_path / "out/manifest.sqlite").unlink()
     result, pool = job(resume=True)
@@ -230,7 +219,7 @@ def test_markers_stand_for_a_manifest_that_is_lost_or_behind(job, tmp_path):
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
 
 
-def test_what_changed_and_then_fails_leaves_no_old_results(job, tmp_path):
+def test_old_results_are_removed_if_the_changed_item_fails(job, tmp_path):
     job()
     (tmp_path / "in/bb.mp4").write_bytes(b"another")
     result, _ = job(lambda task, pool: refused(task), resume=True)
@@ -238,7 +227,7 @@ def test_what_changed_and_then_fails_leaves_no_old_results(job, tmp_path):
     assert not (tmp_path / "out/files/bb.mp4").exists()
 
 
-def test_the_dataset_is_made_later_where_pyarrow_came_later(job, tmp_path, monkeypatch):
+def test_resume_writes_the_dataset_once_pyarrow_is_installed(job, tmp_path, monkeypatch):
     pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
     result, _ = job()
     assert any("pyarrow" in note for note in result.notes)
@@ -250,7 +239,7 @@ def test_the_dataset_is_made_later_where_pyarrow_came_later(job, tmp_path, monke
     assert not any("pyarrow" in note for note in result.notes)
 
 
-def test_the_manifest_holds_the_settings(job, tmp_path):
+def test_manifest_stores_settings_and_report(job, tmp_path):
     result, _ = job()
     with Manifest.reading(tmp_path / "out/manifest.sqlite") as manifest:
         assert manifest.read_settings() == result.settings
@@ -270,7 +259,7 @@ def test_empty_manifest_is_rebuilt_and_damaged_one_refused(job, tmp_path, conten
         look(str(tmp_path / "out"))
 
 
-def test_results_that_somebody_removed_are_made_again(job, tmp_path):
+def test_resume_repeats_items_without_marker(job, tmp_path):
     job()
     (tmp_path / "out/files/bb.mp4/done.json").unlink()
     result, pool = job(resume=True)
@@ -278,11 +267,11 @@ def test_results_that_somebody_removed_are_made_again(job, tmp_path):
     assert result.items == ItemCounts(done=1, skipped=3)
 
 
-def test_a_signal_drops_what_is_under_way_and_resume_does_it(job, tmp_path):
+def test_signal_drops_the_current_item_and_resume_processes_it(job, tmp_path):
     """The stop comes at the third item."""
     waits = []
 
-    def before(stop):
+    def before(stop, pool):
         waits.append(1)
         if len(waits) == 3:
             stop.exit_code = 143
@@ -297,14 +286,14 @@ def test_a_signal_drops_what_is_under_way_and_resume_does_it(job, tmp_path):
     assert rest.items == ItemCounts(done=1, skipped=3)
 
 
-def test_max_failures_ends_the_job_and_leaves_the_rest(job):
+def test_job_ends_after_max_failures(job):
     result, _ = job(lambda task, pool: refused(task), most_failures=1)
     assert result.exit.code == 3
-    assert (result.items.failed, result.items.left) == (3, 1)  # one was under way
+    assert (result.items.failed, result.items.left) == (3, 1)  # two were already running
     assert job(resume=True)[0].items.done == 4
 
 
-def test_a_full_disk_ends_the_job_and_sets_nothing_aside(job, tmp_path):
+def test_full_disk_ends_the_job_without_failed_items(job, tmp_path):
     result, _ = job(lambda task, pool: refused(task, 6, "disk full"))
     assert result.exit.code == 6
     assert result.items.failed == 0
@@ -313,28 +302,24 @@ def test_a_full_disk_ends_the_job_and_sets_nothing_aside(job, tmp_path):
     assert job(resume=True)[0].items.done == 4
 
 
-def test_one_item_that_cannot_be_written_does_not_end_the_job(job):
+def test_job_continues_if_one_item_cannot_be_written(job):
     result, _ = job(
         lambda task, pool: refused(task, 6, "name too long") if task.name == "bb.mp4" else None
     )
     assert result.items == ItemCounts(done=3, failed=1, retried=1)
 
 
-def test_a_pool_without_workers_ends_the_job(job):
+def test_job_ends_if_no_worker_is_left(job):
     from detector.batch.pool import Gone
 
     def answers(task, pool):
+        if not pool.alive:
+            return lost(task)  # the item that the pool still has
         pool.alive = False
         pool._queue.append(task)
         return Gone(0, "no engine", 5)
 
-    # The item that it had taken gets no answer.
-    def once(task, pool):
-        if not pool.alive:
-            return lost(task)
-        return answers(task, pool)
-
-    result, _ = job(once)
+    result, _ = job(answers)
     assert result.exit.code == 5
     assert result.items.done == 0
 
@@ -347,7 +332,7 @@ def test_refused_names_count_as_failed(job, tmp_path):
     assert failures(tmp_path)[0]["tries"] == 0
 
 
-def test_the_lock_keeps_a_second_job_out(job, tmp_path):
+def test_second_job_in_the_same_folder_is_refused(job, tmp_path):
     job()
     with (
         locked(str(tmp_path / "out"), Shard(1, 2)),
@@ -356,7 +341,7 @@ def test_the_lock_keeps_a_second_job_out(job, tmp_path):
         job(resume=True)
 
 
-def test_a_job_that_is_killed_within_a_transaction_goes_on(job, tmp_path):
+def test_job_killed_during_a_transaction_can_be_resumed(job, tmp_path):
     """The next reader rolls back the journal that SQLite left next to the manifest."""
     job()
     path = tmp_path / "out/manifest.sqlite"
@@ -382,7 +367,7 @@ def test_a_job_that_is_killed_within_a_transaction_goes_on(job, tmp_path):
     ],
     ids=str,
 )
-def test_a_gpu_gets_one_worker_unless_asked(runtime, cores, workers):
+def test_default_number_of_workers(runtime, cores, workers):
     config = Config(runtime=replace(Config().runtime, **runtime))
     assert default_workers(cores, config) == workers
 
@@ -390,7 +375,7 @@ def test_a_gpu_gets_one_worker_unless_asked(runtime, cores, workers):
 # Shards.
 
 
-def test_shards_do_everything_once_and_share_the_settings(job, tmp_path):
+def test_shards_process_each_item_once_with_shared_settings(job, tmp_path):
     done, tried = 0, []
     for number in (1, 2, 3):
         result, pool = job(shard=Shard(number, 3), facts=replace(FACTS, engine_reason=str(number)))
@@ -401,22 +386,22 @@ def test_shards_do_everything_once_and_share_the_settings(job, tmp_path):
     assert read_settings(str(tmp_path / "out")).engine_reason == "1"
     names = {path.name for path in (tmp_path / "out").glob("manifest*")}
     assert names == {f"manifest-{n}-of-3.sqlite" for n in (1, 2, 3)}
-    seen = look(str(tmp_path / "out"))
-    assert seen.items == ItemCounts(done=4)
-    assert len(seen.shards) == 3
+    status = look(str(tmp_path / "out"))
+    assert status.items == ItemCounts(done=4)
+    assert len(status.shards) == 3
     whole, pool = job(resume=True)
     assert (whole.items.skipped, pool.tried) == (4, [])
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
 
 
-def test_what_is_refused_belongs_to_one_shard(job, tmp_path):
+def test_refused_name_is_counted_by_one_shard(job, tmp_path):
     (tmp_path / "in" / "x\ny.mp4").write_bytes(b"x")
     failed = [job(shard=Shard(number, 2))[0].items.failed for number in (1, 2)]
     assert sorted(failed) == [0, 1]
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4, failed=1)
 
 
-def test_a_shard_is_resumed_and_joined_only_by_its_own_division(job):
+def test_shard_of_another_division_needs_resume(job):
     job(shard=Shard(1, 2))
     for shard in (Shard(1, 2), Shard(1, 3)):
         with pytest.raises(UsageError, match="--resume"):
@@ -427,7 +412,7 @@ def test_a_shard_is_resumed_and_joined_only_by_its_own_division(job):
     assert job(shard=Shard(1, 2), resume=True)[0].items.done == 0
 
 
-def test_a_shard_cannot_change_the_settings(job):
+def test_shard_with_other_settings_is_refused(job):
     job(shard=Shard(1, 2))
     with pytest.raises(UsageError, match="without --shard"):
         job(shard=Shard(2, 2), flags={"conf": 0.5})
@@ -435,26 +420,26 @@ def test_a_shard_cannot_change_the_settings(job):
         job(shard=Shard(2, 2), facts=replace(FACTS, model_sha256="c" * 64))
 
 
-# Looking.
+# Status and dry runs.
 
 
-def test_status_of_a_job_that_stopped(job, tmp_path):
+def test_status_of_an_unfinished_job_suggests_resume(job, tmp_path):
     job(lambda task, pool: refused(task), most_failures=1)
-    seen = look(str(tmp_path / "out"))
-    assert (seen.items.failed, seen.items.left, seen.running) == (3, 1, False)
-    assert "--resume" in seen.exit.reason
+    status = look(str(tmp_path / "out"))
+    assert (status.items.failed, status.items.left, status.running) == (3, 1, False)
+    assert "--resume" in status.exit.reason
     with pytest.raises(UsageError, match="no batch job"):
         look(str(tmp_path / "in"))
 
 
-def test_status_while_it_runs(job, tmp_path):
-    seen = []
-    job(before=lambda stop: seen.append(look(str(tmp_path / "out"))))
-    assert all(one.running for one in seen)
-    assert seen[0].items.left == 4
+def test_status_shows_that_a_job_is_running(job, tmp_path):
+    status = []
+    job(before=lambda stop, pool: status.append(look(str(tmp_path / "out"))))
+    assert all(one.running for one in status)
+    assert status[0].items.left == 4
 
 
-def test_a_dry_run_writes_nothing(job, tmp_path):
+def test_dry_run_lists_items_and_writes_nothing(job, tmp_path):
     request = Request(sources=[str(tmp_path / "in")], output=str(tmp_path / "out"), flags={})
     plan = dry_run(request)
     assert (plan.planned.new, len(plan.items)) == (4, 4)
@@ -469,7 +454,7 @@ def test_a_dry_run_writes_nothing(job, tmp_path):
 # Pruning.
 
 
-def test_prune_removes_what_has_no_source(job, tmp_path):
+def test_prune_removes_results_without_source(job, tmp_path):
     job()
     (tmp_path / "in/bb.mp4").unlink()
     request = Request(sources=[], output=str(tmp_path / "out"), flags={})
@@ -482,7 +467,7 @@ def test_prune_removes_what_has_no_source(job, tmp_path):
     assert not (tmp_path / "out/files/a.mp4").exists()
 
 
-def test_prune_does_nothing_where_a_whole_source_is_gone(job, tmp_path):
+def test_prune_is_refused_if_a_whole_source_is_missing(job, tmp_path):
     make_sources(tmp_path / "disk", "x.mp4")
     job(sources=[str(tmp_path / "in"), str(tmp_path / "disk")])
     (tmp_path / "disk/x.mp4").unlink()

@@ -1,4 +1,4 @@
-"""A few clips, a few kills: every item once, whole, and as a single run has it."""
+"""A job whose workers and process are killed has the results of single runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sources.clips import write_sound, write_video
 
 
 @pytest.mark.slow
-def test_kills_cost_nothing(tmp_path):
+def test_results_after_kills_equal_those_of_a_single_run(tmp_path):
     videos = tmp_path / "videos"
     (videos / "nasty").mkdir(parents=True)
     (videos / "street.mp4").symlink_to(CHECKOUT / "videos/street.mp4")
@@ -38,7 +38,7 @@ def test_kills_cost_nothing(tmp_path):
         items=len(clips),
     )
     assert killed.jobs >= 1
-    assert killed.exit_code == 7  # an empty file, and one without pictures
+    assert killed.exit_code == 7  # an empty file, and one without video
     assert list_faults(tmp_path / "in", tmp_path / "out", clips) == []
     for name, rows in read_dataset(tmp_path / "out").items():
         (folder,) = [
@@ -48,12 +48,12 @@ def test_kills_cost_nothing(tmp_path):
             == name
         ]
         lines = (folder / "detections.jsonl").read_text().splitlines()
-        wanted = [
-            (frame["frame"], one["class"], one["score"], one["box"])
+        expected = [
+            (frame["frame"], detection["class"], detection["score"], detection["box"])
             for frame in map(json.loads, lines)
-            for one in frame["detections"]
+            for detection in frame["detections"]
         ]
-        assert wanted == [
+        assert expected == [
             (row["frame"], row["class"], row["score"], list(row["box"].values())) for row in rows
         ]
     failed = (tmp_path / "out/failures.jsonl").read_text().splitlines()

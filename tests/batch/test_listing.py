@@ -1,4 +1,4 @@
-"""Which items a command line names, and what they are called."""
+"""The items that a command line selects, and their names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def names(*specs, **more):
     return [item.name for item in list_sources(specs, "out", **more).items]
 
 
-def test_a_folder_is_recursive_and_sorted_and_what_is_left_out_is_counted(tmp_path):
+def test_folder_is_listed_recursively_and_skipped_files_are_counted(tmp_path):
     make_sources(tmp_path / "in", "b.mp4", "a/x.MKV", "a/notes.txt", "c.jpg", ".hidden/y.mp4")
     make_sources(tmp_path / "in", ".z.mp4")
     make_sources(tmp_path / "in", "a/d.HEIC", "e.mxf", "f.TXT", "noext", "s.xyz")
@@ -39,7 +39,7 @@ def test_a_folder_is_recursive_and_sorted_and_what_is_left_out_is_counted(tmp_pa
     assert list_sources(["in/*.mp4"], "out").notes() == []
 
 
-def test_paths_are_absolute_and_versions_tell_a_change(tmp_path):
+def test_path_is_absolute_and_version_changes_with_the_file(tmp_path):
     make_sources(tmp_path, "in/a.mp4")
     (item,) = list_sources(["in"], "out").items
     assert item.path == str(tmp_path / "in/a.mp4")
@@ -49,14 +49,14 @@ def test_paths_are_absolute_and_versions_tell_a_change(tmp_path):
     assert changed.version != item.version
 
 
-def test_a_glob_is_named_from_its_first_sign_on(tmp_path):
+def test_names_of_a_glob_start_at_its_first_wildcard(tmp_path):
     make_sources(tmp_path, "in/cam1/mon/a.mp4", "in/cam2/mon/a.mp4", "in/cam2/b.mp4", "in/c.mp4")
     assert names("in/cam*/*.mp4") == ["cam2/b.mp4"]
     assert names("in/cam*") == ["cam1/mon/a.mp4", "cam2/b.mp4", "cam2/mon/a.mp4"]
     assert names("in/**/a.mp4") == ["cam1/mon/a.mp4", "cam2/mon/a.mp4"]
 
 
-def test_a_list_names_files_and_folders_relative_to_itself(tmp_path):
+def test_paths_in_a_list_are_relative_to_the_list(tmp_path):
     make_sources(tmp_path, "in/a.mp4", "in/sub/b.mp4", "in/sub/c.mp4")
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists/today.txt").write_text(
@@ -70,18 +70,18 @@ def test_a_list_names_files_and_folders_relative_to_itself(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "asked", "found"),
+    ("files", "sources", "expected"),
     [
         ("in/a.mp4 in/b.bin", "in/a.mp4 in/b.bin", "a.mp4 b.bin"),  # whatever the suffix
         ("i/a.mp4 i/b.mp4 j/a.mp4 j/c.mp4 k/a.mp4", "i j k", "a.mp4 b.mp4 2/a.mp4 c.mp4 3/a.mp4"),
         ("i/a.mp4 i/2/a.mp4 j/a.mp4", "i j", "2/a.mp4 a.mp4 3/a.mp4"),  # 2/ is taken
-        ("i/a.mp4 j/a.mp4/b.mp4", "i j", "a.mp4 2/a.mp4/b.mp4"),  # none lies inside another
+        ("i/a.mp4 j/a.mp4/b.mp4", "i j", "a.mp4 2/a.mp4/b.mp4"),  # a file cannot be a folder too
         ("i/a.mp4 j/a.mp4/b.mp4", "j i", "a.mp4/b.mp4 2/a.mp4"),
     ],
 )
-def test_equal_names_of_two_arguments_get_a_numbered_root(tmp_path, files, asked, found):
+def test_equal_names_of_two_arguments_get_a_numbered_root(tmp_path, files, sources, expected):
     make_sources(tmp_path, *files.split())
-    assert names(*asked.split()) == found.split()
+    assert names(*sources.split()) == expected.split()
 
 
 def test_a_file_is_listed_once(tmp_path):
@@ -91,7 +91,7 @@ def test_a_file_is_listed_once(tmp_path):
     assert listing.silent == ["in/a.mp4", "in/*.mp4"]
 
 
-def test_an_item_keeps_its_name(tmp_path):
+def test_known_item_keeps_its_name(tmp_path):
     make_sources(tmp_path, "one/a.mp4", "two/a.mp4")
     known = {str(tmp_path / "two/a.mp4"): "a.mp4"}
     assert names("one", "two", known=known) == ["2/a.mp4", "a.mp4"]
@@ -103,7 +103,7 @@ def test_job_outputs_are_not_listed_as_sources(tmp_path):
     assert [item.name for item in list_sources(["in/**"], "in/out").items] == ["a.mp4"]
 
 
-def test_links_that_go_round_end(tmp_path):
+def test_link_loops_are_not_followed(tmp_path):
     make_sources(tmp_path, "in/sub/a.mp4")
     (tmp_path / "in/sub/up").symlink_to(tmp_path / "in")
     (tmp_path / "in/loop.mp4").symlink_to("loop.mp4")
@@ -117,7 +117,7 @@ def test_links_that_go_round_end(tmp_path):
     ["a\nb.mp4", "a\x1b[31m.mp4", "a\x7f.mp4", "a\u202eb.mp4", os.fsdecode(b"a\xff.mp4")],
     ids=["newline", "escape", "delete", "bidi", "bytes"],
 )
-def test_a_hostile_name_is_refused_and_the_others_go_on(tmp_path, name):
+def test_hostile_name_is_refused_and_other_files_are_listed(tmp_path, name):
     make_sources(tmp_path, "in/a.mp4")
     (tmp_path / "in" / name).write_bytes(b"x")
     listing = list_sources(["in"], "out")
@@ -135,7 +135,7 @@ def test_names_from_a_list_cannot_leave_the_output(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spec", "error", "says"),
+    ("spec", "error", "message"),
     [
         ("ftp://host/a.mp4", UsageError, "mount"),
         ("https://host/a.mp4?sig=1", UsageError, "signature"),
@@ -146,8 +146,8 @@ def test_names_from_a_list_cannot_leave_the_output(tmp_path):
         ("nothing/*.mp4", SourceError, "no video"),
     ],
 )
-def test_invalid_source_raises_with_the_reason(spec, error, says):
-    with pytest.raises(error, match=says):
+def test_invalid_source_raises_with_the_reason(spec, error, message):
+    with pytest.raises(error, match=message):
         list_sources([spec], "out")
 
 
@@ -162,7 +162,7 @@ def test_empty_folder_is_reported_and_alone_refused(tmp_path):
         list_sources(["texts"], "out")
 
 
-def test_outputs_of_earlier_runs_are_neither_items_nor_left_out(tmp_path):
+def test_outputs_of_earlier_runs_are_neither_listed_nor_counted_as_skipped(tmp_path):
     make_sources(tmp_path, "in/a.jpg", "in/a-ort-detected/a.jpg", "in/a-ort-detected.jsonl")
     try:
         for name in ("in/a-ort-detected", "in/a-ort-detected.jsonl"):
@@ -173,7 +173,7 @@ def test_outputs_of_earlier_runs_are_neither_items_nor_left_out(tmp_path):
     assert ([item.name for item in listing.items], listing.notes()) == (["a.jpg"], [])
 
 
-def test_shards_share_the_items(tmp_path):
+def test_each_item_belongs_to_exactly_one_shard(tmp_path):
     items = [Item(f"{n}.mp4", f"/in/{n}.mp4", 1, "1-1") for n in range(200)]
     parts = [[item for item in items if Shard(number, 3).has(item.path)] for number in (1, 2, 3)]
     assert sorted(item for part in parts for item in part) == sorted(items)
@@ -181,7 +181,7 @@ def test_shards_share_the_items(tmp_path):
     assert all(WHOLE.has(item.path) for item in items)
 
 
-def test_a_shard_is_written_as_i_of_n():
+def test_shard_is_parsed_from_i_of_n():
     assert parse_shard(None) == WHOLE
     assert parse_shard("2/4") == Shard(2, 4)
     for wrong in ("0/4", "5/4", "2", "a/b", "2/4/6", "-1/2"):

@@ -1,4 +1,4 @@
-"""The pool of processes: crashes, hangs, workers that fail to load, and the end."""
+"""The local pool of processes: crashes, hangs, failed loads, and closing."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def pool(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "_command_line", worker_command(tmp_path / "out", flag))
     (tmp_path / "out/files").mkdir(parents=True)
     (tmp_path / "pool").mkdir()
-    made: list[LocalPool] = []
+    pools: list[LocalPool] = []
 
     def make(workers: int = 1, most: int = 9, **limits: float) -> LocalPool:
         pool = LocalPool(
             tmp_path / "pool", str(tmp_path / "out"), [[0]] * workers, Limits(**limits)
         )
-        made.append(pool)
+        pools.append(pool)
         facts = pool.load_first(FACTS.config, [], resolves=True)
         pool.start(facts.config, digest_of(facts), most)
         return pool
 
     yield make
-    for one in made:
+    for one in pools:
         one.close()
         assert all(place.child is None for place in one._places)
 
@@ -53,28 +53,28 @@ def task(tmp_path: Path, name: str) -> Task:
 
 
 def events(pool: LocalPool, count: int = 1) -> list:
-    found: list = []
-    wait_for(lambda: found.extend(pool.wait(1.0)) or len(found) >= count, what="an event")
-    return found
+    received: list = []
+    wait_for(lambda: received.extend(pool.wait(1.0)) or len(received) >= count, what="an event")
+    return received
 
 
-def hand(pool: LocalPool, given: Task) -> None:
+def submit(pool: LocalPool, item: Task) -> None:
     wait_for(lambda: pool.has_room() or (pool.wait(0.2) == [] and pool.has_room()), what="room")
-    pool.submit(given)
+    pool.submit(item)
 
 
-def test_cores_are_shared_next_to_each_other():
+def test_workers_get_adjacent_cores():
     assert share_cores([0, 1, 2, 3], 2) == [[0, 1], [2, 3]]
     assert share_cores([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
     assert share_cores([4], 1) == [[4]]
-    assert share_cores([0, 1], 3) == [[0, 1]] * 3  # too few: none is bound
+    assert share_cores([0, 1], 3) == [[0, 1]] * 3  # too few cores to divide
 
 
 @pytest.mark.parametrize(
     ("error", "code", "broken"),
     [(OSError(errno.ENOSPC, "full"), 6, False), (MemoryError(), 5, True), (ValueError(), 1, True)],
 )
-def test_a_worker_answers_an_unexpected_error(error, code, broken, monkeypatch):
+def test_unexpected_error_is_sent_with_its_exit_code(error, code, broken, monkeypatch):
     monkeypatch.setattr(worker, "_ItemWorker", Mock(side_effect=error))
     orders, sent = [SimpleNamespace(do="close"), SimpleNamespace(do="open", opening=0)], []
     worker._serve(orders.pop, SimpleNamespace(send=sent.append))
@@ -82,11 +82,11 @@ def test_a_worker_answers_an_unexpected_error(error, code, broken, monkeypatch):
 
 
 @pytest.mark.slow
-def test_one_process_does_many_items(pool, tmp_path):
+def test_one_process_handles_many_items(pool, tmp_path):
     made = pool()
     (process,) = [place.child.process.pid for place in made._places]
     for name in ("a", "b", "c"):
-        hand(made, task(tmp_path, name))
+        submit(made, task(tmp_path, name))
         (event,) = events(made)
         assert isinstance(event, Finished)
         assert event.record.name == name
@@ -103,7 +103,7 @@ def test_one_process_does_many_items(pool, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("crash", "SIGSEGV"),
         ("crash", "my last words"),
@@ -111,15 +111,15 @@ def test_one_process_does_many_items(pool, tmp_path):
         ("engine", "the engine failed"),
     ],
 )
-def test_a_lost_worker_is_replaced(pool, tmp_path, name, says):
+def test_a_lost_worker_is_replaced(pool, tmp_path, name, message):
     made = pool()
-    hand(made, task(tmp_path, name))
+    submit(made, task(tmp_path, name))
     (event,) = events(made)
     assert isinstance(event, Failed)
     assert event.lost
     assert event.exit_code == 5
-    assert says in event.error
-    hand(made, task(tmp_path, "a"))
+    assert message in event.error
+    submit(made, task(tmp_path, "a"))
     assert isinstance(events(made)[0], Finished)
     assert made.reports()[0].starts == 2
 
@@ -132,9 +132,9 @@ def test_workers_are_limited_to_the_number_of_items(pool, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_item_that_refuses_itself_costs_no_worker(pool, tmp_path):
+def test_item_that_cannot_be_read_does_not_end_its_worker(pool, tmp_path):
     made = pool()
-    hand(made, task(tmp_path, "empty"))
+    submit(made, task(tmp_path, "empty"))
     (event,) = events(made)
     assert isinstance(event, Failed)
     assert (event.lost, event.exit_code) == (False, 3)
@@ -143,35 +143,35 @@ def test_an_item_that_refuses_itself_costs_no_worker(pool, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("limits", "says"), [({"item": 0.3}, "--item-timeout 0.3"), ({"stall": 0.3}, "no frame")]
+    ("limits", "message"), [({"item": 0.3}, "--item-timeout 0.3"), ({"stall": 0.3}, "no frame")]
 )
-def test_a_hanging_worker_is_ended(pool, tmp_path, limits, says):
+def test_hanging_worker_is_killed_at_its_limit(pool, tmp_path, limits, message):
     made = pool(**limits)
-    hand(made, task(tmp_path, "hang"))
+    submit(made, task(tmp_path, "hang"))
     process = made._places[0].child.process.pid
     (event,) = events(made)
     assert isinstance(event, Failed)
     assert event.lost
-    assert says in event.error
+    assert message in event.error
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
 
 
 @pytest.mark.slow
-def test_an_idle_worker_that_is_killed_is_replaced(pool, tmp_path):
+def test_killed_idle_worker_is_replaced(pool, tmp_path):
     made = pool()
     wait_for(made.has_room)
     os.kill(made._places[0].child.process.pid, signal.SIGKILL)
     wait_for(lambda: made.wait(0.2) == [] and made.reports()[0].starts == 2)
-    hand(made, task(tmp_path, "a"))
+    submit(made, task(tmp_path, "a"))
     assert isinstance(events(made)[0], Finished)
 
 
 @pytest.mark.slow
-def test_a_place_whose_workers_do_not_load_is_given_up(pool, tmp_path):
+def test_place_is_given_up_after_several_failed_loads(pool, tmp_path):
     made = pool()
     (tmp_path / "flag.dies").touch()
-    hand(made, task(tmp_path, "crash"))
+    submit(made, task(tmp_path, "crash"))
     found = events(made, 2)
     assert isinstance(found[0], Failed)
     assert isinstance(found[1], Gone)
@@ -181,17 +181,17 @@ def test_a_place_whose_workers_do_not_load_is_given_up(pool, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_with_another_model_is_given_up(pool, tmp_path):
+def test_place_is_given_up_if_the_model_has_changed(pool, tmp_path):
     made = pool()
     (tmp_path / "flag.other").touch()
-    hand(made, task(tmp_path, "crash"))
+    submit(made, task(tmp_path, "crash"))
     _, gone = events(made, 2)
     assert "has changed" in gone.error
     assert made.reports()[0].starts == 2
 
 
 @pytest.mark.slow
-def test_a_first_worker_that_does_not_load_ends_the_job(pool, tmp_path):
+def test_first_worker_that_fails_to_load_ends_the_job(pool, tmp_path):
     (tmp_path / "flag.dies").touch()
     with pytest.raises(EngineError, match="SIGKILL"):
         pool()

@@ -1,5 +1,5 @@
-"""Which items are done in parts, and what becomes of these: done, lost, refused, resumed. On a pool
-without processes; what its workers really do is tested in test_steps.py."""
+"""Which items are split into parts, and how a job handles parts that are lost, fail or are resumed.
+The pool has no processes; test_steps.py tests the work of its workers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from detector.batch.job import Request, Watch
 from detector.batch.listing import Item, Shard
 from detector.batch.long_items import LongItems, Split, choose, count_tasks, parse_split
 from detector.batch.pool import Finished
-from detector.batch.start import prune_batch, run_batch
+from detector.batch.start import prune_batch
 from detector.core.errors import UsageError
 from tests.batch.pools import (
     PART_FRAMES,
-    FakePool,
     lost,
     make_sources,
     place_results,
     record_of,
     refused,
+    run_fake_job,
 )
-from tests.batch.test_places import note_disk_calls
+from tests.batch.test_places import record_disk_calls
 
 MB = 1 << 20
 LONG = "long.mp4"
@@ -40,24 +40,24 @@ def items(*sizes: int) -> list[Item]:
 @pytest.mark.parametrize(
     ("sizes", "workers", "expected"),
     [
-        ([400], 2, {"0": 8}),  # a quarter of a worker's share in each part
+        ([400], 2, {"0": 8}),  # each part is a quarter of a worker's share
         ([400], 1, {}),
         ([400, 400, 400], 2, {"0": 3, "1": 3, "2": 3}),
-        ([100] * 8, 2, {}),  # each is just a quarter
+        ([100] * 8, 2, {}),  # each item is a quarter already
         ([100] * 7, 2, {str(number): 2 for number in range(7)}),
         ([1000, *[10] * 100], 2, {"0": 4}),
-        ([1000, *[10] * 900], 2, {}),  # it comes first, and the others last longer
-        ([7, 7], 4, {}),  # too small to be looked at
+        ([1000, *[10] * 900], 2, {}),  # the long item starts first, and the others last longer
+        ([7, 7], 4, {}),  # too small
         ([], 2, {}),
     ],
     ids=str,
 )
-def test_what_would_keep_the_others_waiting_is_looked_at(sizes, workers, expected):
+def test_long_items_are_divided_if_others_would_wait_for_them(sizes, workers, expected):
     assert choose(items(*sizes), Split(), workers) == expected
     assert choose(items(*sizes), Split(off=True), workers) == {}
 
 
-def test_seconds_look_at_every_item():
+def test_split_with_seconds_divides_every_item():
     every = parse_split("30")
     assert every == Split(least_s=30.0, every=True)
     assert set(choose(items(1, 100), every, 2)) == {"0", "1"}
@@ -65,7 +65,7 @@ def test_seconds_look_at_every_item():
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "on", "1e10"])
-def test_what_split_takes(text):
+def test_invalid_value_of_split_is_refused(text):
     with pytest.raises(UsageError, match="--split"):
         parse_split(text)
     assert parse_split("auto") == parse_split(None) == Split()
@@ -74,12 +74,12 @@ def test_what_split_takes(text):
 
 def test_remote_item_is_not_divided():
     long = LongItems(Split(), {"a": 8}, ())
-    for path, pieces_of in (("/in/a.mp4", True), ("s3://bucket/a.mp4", False)):
+    for path, divided in (("/in/a.mp4", True), ("s3://bucket/a.mp4", False)):
         task = Task(name="a", path=path, version="1-1")
-        assert (long.first(task).piece is not None) == pieces_of
+        assert (long.first(task).piece is not None) == divided
 
 
-def test_no_more_workers_than_there_can_be_parts():
+def test_number_of_tasks_includes_all_possible_parts():
     assert count_tasks(items(1, 7), Split()) == 2
     assert count_tasks(items(1, 8, 400), Split()) == 1 + 10 + 402
     assert count_tasks(items(400), Split(off=True)) == 1
@@ -87,7 +87,7 @@ def test_no_more_workers_than_there_can_be_parts():
 
 
 # ----------------------------------------------------------------------
-# Jobs: one long item, and three that are not.
+# Jobs of one long item and three short ones.
 
 
 @pytest.fixture
@@ -97,24 +97,16 @@ def job(tmp_path, monkeypatch):
     make_sources(tmp_path / "in", "a.mp4", "bb.mp4", "ccc.mp4")
     (tmp_path / "in" / LONG).write_bytes(bytes(3000))
 
-    def run(answers=lambda task, pool: None, *, workers=2, parts=3, before=None, **more):
-        made = []
-
-        def make_pool(folder, stop):
-            made.append(FakePool(tmp_path / "out", answers, workers=workers, parts=parts))
-            if before is not None:
-                made[0].before = lambda: before(stop, made[0])
-            return made[0]
-
-        watch = more.pop("watch", Watch())
+    def run(answers=lambda task, pool: None, *, watch=None, before=None, **more):
+        options = {name: more.pop(name) for name in ("workers", "parts") if name in more}
         sources = [str(tmp_path / "in")]
         request = Request(sources=sources, output=str(tmp_path / "out"), flags={}, **more)
-        return run_batch(request, watch, make_pool=make_pool), made[0]
+        return run_fake_job(request, answers, watch, before, **options)
 
     return run
 
 
-def hidden(tmp_path) -> list[str]:
+def parts_folders(tmp_path) -> list[str]:
     return [name for name in os.listdir(tmp_path / "out") if name.startswith(pieces.PARTS)]
 
 
@@ -123,36 +115,30 @@ def is_part(task: Task, number: int | None = None) -> bool:
     return piece is not None and piece.do == "part" and number in (None, piece.number + 1)
 
 
-def does(task: Task, what: str) -> bool:
+def is_step(task: Task, what: str) -> bool:
     return task.piece is not None and task.piece.do == what
 
 
-def test_a_long_item_is_planned_detected_in_parts_and_joined(job, tmp_path):
+def test_long_item_is_planned_detected_in_parts_and_joined(job, tmp_path):
     result, pool = job()
-    # Two are handed out at a time.
+    # Two workers take items in turn.
     assert pool.tried == [LONG, "ccc.mp4", *PARTS, "bb.mp4", LONG, "a.mp4"]
     assert result.items == ItemCounts(done=4)
     assert result.frames == 3 + 3 * PART_FRAMES
     assert pool.outputs.read_marker(LONG).parts == 3
-    assert hidden(tmp_path) == []
-    # Every step is booked once: four items, and five steps where there would be one.
+    assert parts_folders(tmp_path) == []
+    # The cost of every step is counted once: of three short items, and of five steps.
     assert result.report.ledger.cpu_s == pytest.approx(0.5 * (3 + 5))
     assert result.report.between_s == pytest.approx(0.1 * (3 + 5))
-    # Loading, then planning, the longest part and joining, one after the other.
+    # With enough workers, loading, planning, the longest part and joining take this long.
     assert result.report.forecasts[-1].seconds == pytest.approx(0.5 + 3 * 0.6)
 
 
 def test_label_names_part_or_joining():
     task = Task(name="a.mp4", path="", version="")
-    pieces_of = [Piece(do="plan"), Piece(do="part", number=2, of=8), Piece(do="join", of=8)]
-    labels = [replace(task, piece=piece).label for piece in pieces_of]
+    steps = [Piece(do="plan"), Piece(do="part", number=2, of=8), Piece(do="join", of=8)]
+    labels = [replace(task, piece=piece).label for piece in steps]
     assert labels == ["a.mp4", "a.mp4, part 3 of 8", "a.mp4, joining"]
-
-
-def test_parts_come_before_shorter_items(job):
-    _, pool = job()
-    last_part = max(pool.tried.index(label) for label in PARTS)
-    assert last_part < pool.tried.index("a.mp4")
 
 
 def test_undivided_item_is_done_by_the_worker_that_planned_it(job):
@@ -162,30 +148,38 @@ def test_undivided_item_is_done_by_the_worker_that_planned_it(job):
 
 
 @pytest.mark.parametrize("how", [{"workers": 1}, {"split": Split(off=True)}], ids=str)
-def test_nothing_is_divided_for_one_worker_or_where_it_is_off(job, how):
+def test_nothing_is_divided_for_one_worker_or_with_split_off(job, how):
     seen = []
     job(lambda task, pool: seen.append(task.piece), **how)
     assert seen == [None] * 4
 
 
-def test_progress_counts_parts(job):
+def test_progress_counts_parts_of_the_current_items(job):
     shown = []
     job(watch=Watch(progress=shown.append), before=lambda stop, pool: None)
     assert all(one.parts_done <= one.parts <= 3 for one in shown)
     assert shown[-1].parts == 0
 
 
-def test_a_lost_part_is_tried_again_at_the_end(job):
-    result, pool = job(
-        lambda task, pool: lost(task) if is_part(task, 2) and task.tries == 1 else None
-    )
-    assert pool.tried.count(PARTS[1]) == 2
-    assert pool.tried[-2:] == [PARTS[1], LONG]  # then all are joined
+@pytest.mark.parametrize(
+    ("step", "last"),
+    [("plan", [LONG, *PARTS, LONG]), ("part", [PARTS[1], LONG]), ("join", [LONG, LONG])],
+)
+def test_lost_step_is_retried_last(job, step, last):
+    """In particular, losing the worker that plans must not end in a single run of the file."""
+
+    def answers(task, pool):
+        fails = is_part(task, 2) if step == "part" else is_step(task, step)
+        return lost(task) if fails and task.tries == 1 else None
+
+    result, pool = job(answers)
+    assert [name for name in pool.tried if name.startswith(LONG)][-len(last) :] == last
+    assert pool.tried[-1] == LONG
     assert result.items == ItemCounts(done=4, retried=1)
     assert result.frames == 3 + 3 * PART_FRAMES
 
 
-def test_a_part_that_is_lost_twice_sets_its_item_aside(job, tmp_path):
+def test_item_fails_if_a_part_is_lost_twice(job, tmp_path):
     result, pool = job(lambda task, pool: lost(task, "bang") if is_part(task, 2) else None)
     assert pool.tried.count(PARTS[1]) == 2
     assert result.items == ItemCounts(done=3, failed=1, retried=1)
@@ -193,20 +187,20 @@ def test_a_part_that_is_lost_twice_sets_its_item_aside(job, tmp_path):
     assert (failure.name, failure.tries) == (LONG, 2)
     assert failure.error == "part 2 of 3: bang"
     assert result.exit.code == 7
-    assert result.frames == 3  # frames of its other parts do not count
-    assert hidden(tmp_path) == []
+    assert result.frames == 3  # without those of its other parts
+    assert parts_folders(tmp_path) == []
     assert not (tmp_path / "out/files" / LONG).exists()
     assert job(resume=True)[0].items == ItemCounts(done=1, skipped=3)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_part_that_refuses_its_file_has_it_done_whole(job, tmp_path, number):
+def test_item_is_processed_whole_if_a_part_fails(job, tmp_path, number):
     whole = []
 
     def answers(task, pool):
         if is_part(task, number):
             return refused(task, error="is damaged")
-        if does(task, "whole"):
+        if is_step(task, "whole"):
             whole.append(task.piece)
         return None
 
@@ -215,29 +209,19 @@ def test_a_part_that_refuses_its_file_has_it_done_whole(job, tmp_path, number):
     assert whole == [Piece(do="whole", why=f"part {number} of 3: is damaged")]
     assert result.frames == 4
     assert pool.outputs.read_marker(LONG).parts == 0
-    assert hidden(tmp_path) == []
-    assert len([label for label in pool.tried if label == LONG]) == 2  # not joined
+    assert parts_folders(tmp_path) == []
+    assert pool.tried.count(LONG) == 2  # planned and processed whole, not joined
 
 
-def test_an_item_whose_worker_is_lost_while_it_plans_is_planned_again(job):
-    """One lost worker must not turn a file of ten hours into a single run."""
-    result, pool = job(
-        lambda task, pool: lost(task) if does(task, "plan") and task.tries == 1 else None
-    )
-    assert pool.tried[-5:] == [LONG, *PARTS, LONG]
-    assert result.items == ItemCounts(done=4, retried=1)
-    assert result.frames == 3 + 3 * PART_FRAMES
-
-
-def test_poison_that_is_long_is_tried_twice(job):
+def test_item_fails_if_planning_is_lost_twice(job):
     result, pool = job(lambda task, pool: lost(task, "bang") if task.name == LONG else None)
     assert pool.tried.count(LONG) == 2
     assert (result.items.failed, result.failures[0].tries) == (1, 2)
 
 
-def test_a_lost_worker_whose_join_stands_is_not_counted_twice(job):
+def test_item_is_counted_once_if_its_worker_is_lost_after_joining(job):
     def answers(task, pool):
-        if does(task, "join"):
+        if is_step(task, "join"):
             pool.do(task)
             return lost(task)
         return None
@@ -249,19 +233,11 @@ def test_a_lost_worker_whose_join_stands_is_not_counted_twice(job):
     assert result.report.ledger.cpu_s == pytest.approx(0.5 * (3 + 4))
 
 
-def test_a_lost_join_is_tried_again(job):
-    result, pool = job(
-        lambda task, pool: lost(task) if does(task, "join") and task.tries == 1 else None
-    )
-    assert pool.tried.count(LONG) == 3
-    assert result.items == ItemCounts(done=4, retried=1)
-
-
-def test_parts_that_do_not_fit_are_counted_as_the_whole(job, tmp_path):
-    """The worker that joins does the item in one run, and says why."""
+def test_join_that_falls_back_to_a_single_run_replaces_the_parts(job, tmp_path):
+    """The worker that joins processes the item whole instead, and adds a note."""
 
     def answers(task, pool):
-        if not does(task, "join"):
+        if not is_step(task, "join"):
             return None
         pieces.drop(pool.outputs.place, task.name)
         record = place_results(task, pool.outputs, pool.digest)
@@ -276,7 +252,7 @@ def test_parts_that_do_not_fit_are_counted_as_the_whole(job, tmp_path):
 
 def test_removed_joined_results_are_made_again(job, tmp_path):
     def answers(task, pool):
-        if not does(task, "join"):
+        if not is_step(task, "join"):
             return None
         record = pool.do(task)
         pool.outputs.remove(task.name)
@@ -287,14 +263,13 @@ def test_removed_joined_results_are_made_again(job, tmp_path):
     assert (tmp_path / "out/files" / LONG / "done.json").exists()
 
 
-def test_a_full_disk_is_not_the_fault_of_a_part(job, tmp_path):
-    """One item alone: it is tried twice and set aside, as one that is done whole."""
+def test_full_disk_in_a_part_fails_the_item_with_its_exit_code(job, tmp_path):
     result, _ = job(lambda task, pool: refused(task, 6, "disk full") if is_part(task) else None)
     assert result.items.failed == 1
     assert result.failures[0].exit_code == 6
 
 
-# ---- stopped, and gone on with
+# ---- resumed jobs
 
 
 def stop_after(count: int):
@@ -310,8 +285,8 @@ def stop_after(count: int):
 def stopped(job, tmp_path):
     result, _ = job(before=stop_after(3))
     assert result.exit.code == 143
-    assert len(hidden(tmp_path)) == 1
-    (folder,) = (tmp_path / "out" / name for name in hidden(tmp_path))
+    assert len(parts_folders(tmp_path)) == 1
+    (folder,) = (tmp_path / "out" / name for name in parts_folders(tmp_path))
     done = sorted(path.name for path in folder.iterdir())
     assert done
     assert len(done) < 3
@@ -319,59 +294,59 @@ def stopped(job, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_resume_goes_on_with_the_parts_that_are_done(job, stopped, tmp_path, workers):
-    """This holds even if nothing would be divided now."""
-    said = []
-    result, _ = job(resume=True, workers=workers, watch=Watch(say=said.append))
+def test_resume_keeps_finished_parts(job, stopped, tmp_path, workers):
+    """With one worker, too, although a new job would then divide nothing."""
+    messages = []
+    result, _ = job(resume=True, workers=workers, watch=Watch(say=messages.append))
     assert result.exit.code == 0
     assert result.items.done + result.items.skipped == 4
     assert result.frames == PART_FRAMES * (3 - stopped) + result.items.done - 1
-    assert hidden(tmp_path) == []
-    assert any("1 long file" in text for text in said)
+    assert parts_folders(tmp_path) == []
+    assert any("1 long file" in text for text in messages)
 
 
 def test_resume_without_parts_drops_finished_parts(job, stopped, tmp_path):
     result, pool = job(resume=True, split=Split(off=True))
     assert result.items.left == 0
     assert pool.outputs.read_marker(LONG).parts == 0
-    assert hidden(tmp_path) == []
+    assert parts_folders(tmp_path) == []
 
 
-def test_parts_of_another_version_of_the_file_are_dropped(job, stopped, tmp_path):
-    (before,) = hidden(tmp_path)
+def test_parts_of_a_changed_file_are_dropped(job, stopped, tmp_path):
+    (before,) = parts_folders(tmp_path)
     (tmp_path / "in" / LONG).write_bytes(bytes(4000))
     seen = []
-    job(resume=True, before=lambda stop, pool: seen.append(set(hidden(tmp_path))))
+    job(resume=True, before=lambda stop, pool: seen.append(set(parts_folders(tmp_path))))
     assert not any(before in one for one in seen)
-    assert hidden(tmp_path) == []
+    assert parts_folders(tmp_path) == []
 
 
-def test_a_shard_leaves_the_parts_of_others_alone(job, stopped, tmp_path):
-    (theirs,) = hidden(tmp_path)
+def test_shard_keeps_parts_of_items_in_other_shards(job, stopped, tmp_path):
+    (theirs,) = parts_folders(tmp_path)
     tried = []
     for number in (1, 2):
         result, pool = job(resume=True, shard=Shard(number, 2))
         assert result.items.left == 0
         if LONG in pool.tried:
-            assert hidden(tmp_path) == []
+            assert parts_folders(tmp_path) == []
         elif not tried:
-            assert hidden(tmp_path) == [theirs]
+            assert parts_folders(tmp_path) == [theirs]
         tried += pool.tried
-    assert hidden(tmp_path) == []
-    assert tried.count(LONG) == 2  # planned and joined, by one of them
+    assert parts_folders(tmp_path) == []
+    assert tried.count(LONG) == 2  # planned and joined by one of the shards
 
 
-def test_prune_removes_parts_of_what_is_gone(job, stopped, tmp_path):
+def test_prune_removes_parts_of_missing_sources(job, stopped, tmp_path):
     (tmp_path / "in" / LONG).unlink()
     request = Request(sources=[], output=str(tmp_path / "out"), flags={})
     prune_batch(request)
-    assert hidden(tmp_path) == []
+    assert parts_folders(tmp_path) == []
 
 
 # ---- the folders of parts
 
 
-def test_a_part_comes_into_place_once(tmp_path):
+def test_second_result_of_a_part_is_discarded(tmp_path):
     folder = tmp_path / "parts"
     for content in ("one", "two"):
         under_way = pieces.begin_part(folder, 3)
@@ -385,18 +360,18 @@ def test_a_part_comes_into_place_once(tmp_path):
     assert pieces.read_record(folder, 1) is None
 
 
-def test_all_of_a_part_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    happened = note_disk_calls(monkeypatch)
+def test_part_is_synced_before_it_is_renamed(tmp_path, monkeypatch):
+    events = record_disk_calls(monkeypatch)
     under_way = pieces.begin_part(tmp_path, 0)
     under_way.mkdir()
     (under_way / "rows").write_text("x")
     task = Task(name="a", path="p", version="1-1")
     pieces.finish_part(tmp_path, 0, under_way, record_of(task, "d"))
-    assert sorted(happened[:2]) == sorted(["rows", pieces.RECORD])
-    assert happened[2:] == ["renamed", "a folder"]
+    assert sorted(events[:2]) == sorted(["rows", pieces.RECORD])
+    assert events[2:] == ["renamed", "a folder"]
 
 
-def test_what_was_under_way_is_removed_by_the_next_try(tmp_path):
+def test_next_try_removes_files_of_an_unfinished_part(tmp_path):
     for number in (1, 11):
         pieces.begin_part(tmp_path, number).mkdir()
     again = pieces.begin_part(tmp_path, 1)
@@ -412,7 +387,7 @@ def test_a_part_without_its_record_is_not_done(tmp_path):
     assert pieces.read_record(tmp_path, 0) is None
 
 
-def test_each_item_has_folders_of_its_own(tmp_path):
+def test_drop_and_sweep_remove_only_the_folders_of_the_item(tmp_path):
     place = str(tmp_path)
     for name, key in [("a", "k" * 32), ("a", "l" * 32), ("b", "k" * 32)]:
         (tmp_path / pieces.folder_name(name, key)).mkdir()

@@ -1,4 +1,4 @@
-"""Results get their names only when they are whole, and a folder has one job at a time."""
+"""Output folders: results appear only when complete, and one job runs at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def outputs(tmp_path):
     return LocalOutputs(str(tmp_path / "out"))
 
 
-def tree(outputs):
+def list_files(outputs):
     return sorted(
         os.path.relpath(os.path.join(folder, name), outputs.place)
         for folder, _, names in os.walk(outputs.place)
@@ -30,76 +30,76 @@ def tree(outputs):
     )
 
 
-def test_results_stand_whole_with_their_marker(outputs):
+def test_results_and_marker_appear_together(outputs):
     assert outputs.read_marker(TASK.name) is None
     record = place_results(TASK, outputs, "d")
-    assert tree(outputs) == ["files/sub/a.mp4/detections.jsonl", "files/sub/a.mp4/done.json"]
+    assert list_files(outputs) == ["files/sub/a.mp4/detections.jsonl", "files/sub/a.mp4/done.json"]
     assert outputs.read_marker(TASK.name) == record
     assert os.listdir(outputs.place) == ["files"]
 
 
-def note_disk_calls(monkeypatch) -> list[str]:
-    """Record files that are synced and names that are given, from now on."""
-    happened = []
+def record_disk_calls(monkeypatch) -> list[str]:
+    """Record each later fsync and rename in the returned list."""
+    events = []
     fsync, rename = os.fsync, os.rename
 
     def synced(file):
         fsync(file)
         path = os.readlink(f"/proc/self/fd/{file}")
         whole = os.path.isfile(path) and os.path.getsize(path) > 0
-        happened.append(os.path.basename(path) if whole else "a folder")
+        events.append(os.path.basename(path) if whole else "a folder")
 
     def renamed(source, target):
         rename(source, target)
-        happened.append("renamed")
+        events.append("renamed")
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "rename", renamed)
-    return happened
+    return events
 
 
-def test_a_marker_reaches_the_disk_before_its_item_gets_its_name(outputs, monkeypatch):
-    """After a power loss a name without content would be an item that is done and damaged."""
-    happened = note_disk_calls(monkeypatch)
+def test_marker_is_synced_before_the_folder_is_renamed(outputs, monkeypatch):
+    """Otherwise a power loss could leave a folder of finished results with an empty marker."""
+    events = record_disk_calls(monkeypatch)
     place_results(TASK, outputs, "d")
-    assert happened == ["done.json", "renamed", "a folder"]
+    assert events == ["done.json", "renamed", "a folder"]
 
 
-def test_results_of_another_version_are_replaced(outputs):
+def test_old_results_stay_until_the_new_ones_replace_them(outputs):
     place_results(TASK, outputs, "old")
     scratch = outputs.begin(TASK.name)
     (scratch / "other.txt").write_text("x")
-    assert outputs.read_marker(TASK.name).settings == "old"  # until the new ones are whole
+    assert outputs.read_marker(TASK.name).settings == "old"  # until the commit
     outputs.commit(TASK.name, scratch, record_of(TASK, "new"))
-    assert tree(outputs) == ["files/sub/a.mp4/done.json", "files/sub/a.mp4/other.txt"]
+    assert list_files(outputs) == ["files/sub/a.mp4/done.json", "files/sub/a.mp4/other.txt"]
     assert outputs.read_marker(TASK.name).settings == "new"
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next_try(outputs):
+def test_next_try_removes_files_of_a_killed_worker(outputs):
     (outputs.begin(TASK.name) / "half").write_text("x")
     scratch = outputs.begin(TASK.name)
     assert list(scratch.iterdir()) == []
-    assert tree(outputs) == []
+    assert list_files(outputs) == []
     (scratch / "half").write_text("x")
     outputs.discard_all()
     assert os.listdir(outputs.place) == ["files"]
 
 
-def test_scratch_is_as_deep_as_the_results_will_be(outputs):
-    """A relative path from the results to the source, for a player, then stays valid."""
+def test_scratch_folder_is_as_deep_as_the_results_folder(outputs):
+    """Relative paths from a player to its source then stay valid after the rename."""
     for name in ("a.mp4", "b/a.mp4", "b/c/d/a.mp4"):
         scratch = outputs.begin(name)
         assert len(scratch.parts) == len(outputs.folder(name).parts)
 
 
-def test_a_damaged_marker_is_none(outputs):
+def test_damaged_marker_reads_as_none(outputs):
     place_results(TASK, outputs, "d")
     (outputs.folder(TASK.name) / "done.json").write_text('{"schema": 1')
     assert outputs.has_marker(TASK.name)
     assert outputs.read_marker(TASK.name) is None
 
 
-def test_removing_takes_empty_folders_along(outputs):
+def test_remove_deletes_empty_parent_folders(outputs):
     place_results(TASK, outputs, "d")
     place_results(Task(name="b.mp4", path="/in/b.mp4", version="1-1"), outputs, "d")
     outputs.remove(TASK.name)
@@ -107,13 +107,13 @@ def test_removing_takes_empty_folders_along(outputs):
     assert os.listdir(os.path.join(outputs.place, "files")) == ["b.mp4"]
 
 
-def test_a_place_that_cannot_be_written_is_refused():
-    for place, why in (
+def test_read_only_or_chained_address_is_refused_as_output():
+    for place, reason in (
         ("ftp://host/out", "mount"),
         ("https://host/out", "read-only"),
         ("s3://out/a::b", "chained"),
     ):
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(UsageError, match=reason):
             open_outputs(place)
 
 
@@ -123,7 +123,7 @@ def test_file_at_the_output_path_is_refused(tmp_path):
         make_output_folder(str(tmp_path / "out"))
 
 
-def test_one_job_at_a_time(tmp_path):
+def test_lock_refuses_a_second_job(tmp_path):
     place = str(tmp_path)
     assert not is_running(place)
     with locked(place, WHOLE):
@@ -136,7 +136,7 @@ def test_one_job_at_a_time(tmp_path):
         pass
 
 
-def test_shards_of_one_division_side_by_side(tmp_path):
+def test_shards_of_the_same_division_may_run_together(tmp_path):
     place = str(tmp_path)
     with locked(place, Shard(1, 3)), locked(place, Shard(2, 3)):
         assert is_running(place)

@@ -1,4 +1,4 @@
-"""The settings of all workers: resolved once, kept, and the same for all shards."""
+"""The settings of a job, resolved once for all workers and shards."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tests.batch.pools import FACTS
 
 
 def settings(number=0, **more):
-    asked, flags = ask(["in"], {"conf": 0.4}, None)
-    facts = replace(FACTS, config=as_plain(asked), engine_reason=str(number), **more)
-    return settle(["in"], flags, None, asked, facts)
+    config, flags = ask(["in"], {"conf": 0.4}, None)
+    facts = replace(FACTS, config=as_plain(config), engine_reason=str(number), **more)
+    return settle(["in"], flags, None, config, facts)
 
 
-def test_rows_are_always_written(tmp_path):
+def test_jsonl_is_added_to_the_requested_outputs(tmp_path):
     assert ask([], {"save": "video"}, None)[0].output.save == ("video", "jsonl")
     assert ask([], {"save": "csv,jsonl"}, None)[0].output.save == ("csv", "jsonl")
     assert ask([], {}, None)[0].output.save is None
 
 
-def test_files_have_absolute_paths(tmp_path, monkeypatch):
+def test_paths_of_files_become_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("x.cfg", "x.weights", "x.names", "font.ttf", "cal.mp4"):
         (tmp_path / name).touch()
@@ -56,13 +56,13 @@ def test_files_have_absolute_paths(tmp_path, monkeypatch):
     assert ask([], {"model": "street"}, None)[0].network.model == "street"
 
 
-def test_a_configuration_survives_being_kept():
+def test_config_equals_itself_after_a_round_trip():
     config = resolve_config(None, {"classes": "person,car", "conf": 0.3, "stride": 2})
     assert config_of(as_plain(config)) == config
     assert not {"live", "record", "events", "page"} & as_plain(config).keys()
 
 
-def test_damaged_settings_are_refused_by_name(tmp_path):
+def test_error_names_the_damaged_file_or_unknown_key(tmp_path):
     (tmp_path / "job.json").write_text("{")
     with pytest.raises(UsageError, match=r"job\.json"):
         read_settings(str(tmp_path))
@@ -70,7 +70,7 @@ def test_damaged_settings_are_refused_by_name(tmp_path):
         config_of({"runtime": {"nosuch": 1}})
 
 
-def test_settings_are_read_as_they_were_written(tmp_path):
+def test_settings_equal_themselves_after_writing_and_reading(tmp_path):
     written = write_settings(str(tmp_path), settings(), first=True)
     assert read_settings(str(tmp_path)) == written
     level = yaml.safe_load((tmp_path / "settings.yaml").read_text())
@@ -79,24 +79,24 @@ def test_settings_are_read_as_they_were_written(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"job.json", "settings.yaml"}
 
 
-def test_of_shards_that_begin_at_once_one_decides(tmp_path):
-    def begin(number):
+def test_concurrent_shards_all_get_the_settings_of_one(tmp_path):
+    def write(number):
         return write_settings(str(tmp_path), settings(number), first=True)
 
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(begin, range(8)))
-    assert len({one.engine_reason for one in found}) == 1
-    assert found[0] == read_settings(str(tmp_path))
+        results = list(threads.map(write, range(8)))
+    assert len({one.engine_reason for one in results}) == 1
+    assert results[0] == read_settings(str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.json", "settings.yaml"]
 
 
-def test_a_job_that_goes_on_may_change_them(tmp_path):
+def test_resumed_job_may_replace_the_settings(tmp_path):
     write_settings(str(tmp_path), settings(1), first=True)
     write_settings(str(tmp_path), settings(2), first=False)
     assert read_settings(str(tmp_path)).engine_reason == "2"
 
 
-def test_the_digest_is_of_what_decides_the_results():
+def test_digest_depends_only_on_options_that_affect_results():
     plain = as_plain(Config())
     same = digest_of(FACTS)
 
@@ -105,8 +105,8 @@ def test_the_digest_is_of_what_decides_the_results():
 
     assert digest("runtime", threads=4, concurrency=2, engines_dir="x") == same
     assert digest("loop", sync=True) == same
-    assert digest("network", model="/elsewhere/x.cfg") == same  # its hash counts
-    assert digest("calibration", calibrate_frames=3) == same  # not int8
+    assert digest("network", model="/elsewhere/x.cfg") == same  # the model's hash is compared
+    assert digest("calibration", calibrate_frames=3) == same  # only int8 is calibrated
     others = [
         digest("runtime", batch=4),
         digest("runtime", precision="int8"),
@@ -119,6 +119,6 @@ def test_the_digest_is_of_what_decides_the_results():
     assert len({same, *others}) == 1 + len(others)
 
 
-def test_a_key_tells_path_version_and_settings_apart():
+def test_key_depends_on_path_version_and_settings():
     keys = {key_of("/a", "1-1", "d"), key_of("/b", "1-1", "d"), key_of("/a", "1-2", "d")}
     assert len({*keys, key_of("/a", "1-1", "e")}) == 4

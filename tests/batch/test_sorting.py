@@ -1,4 +1,4 @@
-"""Sources in folders by class (--sort): which folder, what stays, links and copies."""
+"""Sort sources into folders by class (--sort), with links or copies."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ def photo(tmp_path):
     return path
 
 
-def put(photo, wanted):
-    return sort_source(photo.parent / "sorted", "cam1/a.jpg", str(photo), wanted)
+def sort(photo, folder):
+    return sort_source(photo.parent / "sorted", "cam1/a.jpg", str(photo), folder)
 
 
-def test_without_links_it_is_a_whole_copy_that_stays(photo, monkeypatch):
+def test_source_is_copied_once_if_links_are_not_supported(photo, monkeypatch):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(sorting.os, "link", refuse)
-    assert [put(photo, "car"), put(photo, "empty")] == ["car", "car"]
+    assert [sort(photo, "car"), sort(photo, "empty")] == ["car", "car"]
     (copy,) = [path for path in (photo.parent / "sorted").rglob("*") if path.is_file()]
     assert (copy.name, copy.read_bytes()) == ("a.jpg", b"a photo")
     assert not os.path.samefile(copy, photo)
 
 
-def test_nothing_is_sorted_through_a_link(photo):
+def test_linked_target_folder_is_refused(photo):
     (photo.parent / "sorted/car/cam1").symlink_to(photo.parent.parent)
     with pytest.raises(OutputError, match="by a link"):
-        put(photo, "car")
+        sort(photo, "car")
 
 
 @pytest.mark.slow
-def test_a_job_sorts_photos_and_videos(tmp_path):
+def test_job_sorts_photos_and_videos_and_resume_restores_removed_links(tmp_path):
     clip = os.path.join(os.path.dirname(__file__), "../../videos/street.mp4")
     street = cv2.VideoCapture(clip).read()[1]
     (tmp_path / "in/far").mkdir(parents=True)

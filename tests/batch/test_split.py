@@ -1,4 +1,4 @@
-"""A long file in parts: what they make together is what one run makes, or the file stays whole."""
+"""A long file in parts, which together write what one run writes; and files that are not split."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from detector.core.sources.video._container import probe
 from detector.core.sources.video._part import PartSource
 from detector.core.sources.video._seek import survey_packets
 from tests.batch.splitting import (
-    at_every_joint,
+    checksum_model,
     decode_all,
     make_config,
     plan,
@@ -33,8 +33,8 @@ from tests.batch.splitting import (
     read_packets,
     run_parts,
     run_whole,
+    split_at_every_gop,
     stamps_of,
-    telling_model,
     write_clip,
 )
 from tests.sources.oddities import ffmpeg
@@ -72,13 +72,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clip(folder: Path, name: str) -> Path:
-    """A clip of the tables above, with sound where its container may have any."""
+    """Return a clip of the tables above; MP4 files have sound."""
     path = folder / name
     if not path.exists():
         codec_name, options = {**CLIPS, **NOT_SPLIT}[name][:2]
         times: list[int] | int = VARIABLE if name.startswith("variable") else 60
         sound = path.suffix == ".mp4"
-        # MPEG-2 has rates, and no clock that is finer.
+        # MPEG-2 has frame rates, but no finer clock.
         base = Fraction(1, 25 if codec_name == "mpeg2video" else 1000)
         write_clip(path, times, codec_name, sound=sound, base=base, **options)
     return path
@@ -87,19 +87,19 @@ def clip(folder: Path, name: str) -> Path:
 def check_equal(
     path: Path, config: Config, folder: Path, most: int = 3, at_least: int = 2
 ) -> dict[str, Path]:
-    """Runs the file as a whole and in parts, and compares all rows, and when pictures are shown and
-    sound is heard. Returns the joined outputs."""
-    loaded = telling_model(config.runtime.batch)
+    """Run the file as a whole and in parts, and compare all rows, the times of the pictures, and
+    the sound. Return the joined outputs."""
+    loaded = checksum_model(config.runtime.batch)
     parts = plan(path, config, most).parts
     assert len(parts) >= at_least
-    wanted = run_whole(path, config, loaded, folder / "whole")
-    joined = run_parts(path, config, loaded, folder, parts, wanted)
-    assert joined.outputs.keys() == wanted.keys()
-    for name, one in wanted.items():
+    expected = run_whole(path, config, loaded, folder / "whole")
+    joined = run_parts(path, config, loaded, folder, parts, expected)
+    assert joined.outputs.keys() == expected.keys()
+    for name, one in expected.items():
         if name not in ("video", "overlay"):
             assert read_all(joined.outputs[name]) == read_all(one), name
-    if "video" in wanted:
-        videos = wanted["video"], joined.outputs["video"]
+    if "video" in expected:
+        videos = expected["video"], joined.outputs["video"]
         assert stamps_of(videos[1]) == stamps_of(videos[0])
         assert read_packets(videos[1], "audio") == read_packets(videos[0], "audio")
     return joined.outputs
@@ -119,15 +119,10 @@ def test_rows_of_joined_parts_equal_one_run(
 
 
 @pytest.mark.slow
-def test_every_kind_of_rows(folder: Path, tmp_path: Path) -> None:
-    saved = ("jsonl", "csv", "coco", "mot", "yolo", "player")
-    check_equal(clip(folder, "open.mp4"), make_config(*saved), tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "batch"),
     [
+        ({}, 1),
         ({"stride": 3}, 1),
         ({"stride": 4}, 3),  # a batch is as long as a GOP
         ({"start": "0.5", "duration": "1.31"}, 2),  # neither on a frame
@@ -137,13 +132,16 @@ def test_every_kind_of_rows(folder: Path, tmp_path: Path) -> None:
         ({"frames": 1000}, 7),
     ],
 )
-def test_options_of_the_input(options: dict, batch: int, folder: Path, tmp_path: Path) -> None:
-    config = make_config("jsonl", "video", batch=batch, **options)
+def test_outputs_are_equal_for_input_options(
+    options: dict, batch: int, folder: Path, tmp_path: Path
+) -> None:
+    saved = ("jsonl", "csv", "coco", "mot", "yolo", "player", "video")
+    config = make_config(*saved, batch=batch, **options)
     check_equal(clip(folder, "open.mp4"), config, tmp_path)
 
 
 @pytest.mark.slow
-def test_rows_of_frames_with_detections_alone(folder: Path, tmp_path: Path) -> None:
+def test_only_detections_gives_equal_rows(folder: Path, tmp_path: Path) -> None:
     config = make_config("jsonl", "csv", only_detections=True)
     outputs = check_equal(clip(folder, "closed.mp4"), config, tmp_path)
     assert 0 < len(outputs["jsonl"].read_text().splitlines()) < 60
@@ -151,17 +149,19 @@ def test_rows_of_frames_with_detections_alone(folder: Path, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["open.mp4", "variable.mp4", "closed.mkv", "open265.mp4"])
-def test_a_joint_at_every_gop(name: str, folder: Path, tmp_path: Path) -> None:
-    """With as many parts as GOPs can start, rows, times and video equal one run's."""
-    path, config, loaded = clip(folder, name), make_config("jsonl", "video"), telling_model()
-    parts = at_every_joint(path, config).parts
+def test_rows_and_video_are_equal_with_a_part_per_gop(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    """The file is cut at every GOP at which a decoder can start."""
+    path, config, loaded = clip(folder, name), make_config("jsonl", "video"), checksum_model()
+    parts = split_at_every_gop(path, config).parts
     assert (
         [part.first for part in parts[1:]] == [24, 36, 48] if "open" in name else [12, 24, 36, 48]
     )
-    wanted = run_whole(path, config, loaded, tmp_path / "whole")
-    outputs = run_parts(path, config, loaded, tmp_path, parts, wanted).outputs
-    assert outputs["jsonl"].read_bytes() == wanted["jsonl"].read_bytes()
-    check_video(outputs["video"], wanted["video"], [part.first for part in parts], tmp_path)
+    expected = run_whole(path, config, loaded, tmp_path / "whole")
+    outputs = run_parts(path, config, loaded, tmp_path, parts, expected).outputs
+    assert outputs["jsonl"].read_bytes() == expected["jsonl"].read_bytes()
+    check_video(outputs["video"], expected["video"], [part.first for part in parts], tmp_path)
 
 
 def check_video(joined: Path, whole: Path, firsts: list[int], folder: Path) -> None:
@@ -169,24 +169,26 @@ def check_video(joined: Path, whole: Path, firsts: list[int], folder: Path) -> N
     assert read_packets(joined, "audio") == read_packets(whole, "audio")
     packets = read_packets(joined)
     stored = [packet[1] for packet in packets]
-    assert stored == sorted(set(stored))  # each later than the last
+    assert stored == sorted(set(stored))
     shown, complaints = decode_all(joined)
     assert complaints == []
     assert [pts for pts, _ in shown] == stamps_of(whole)
-    apart = [
+    part_pictures = [
         picture
         for number in range(len(firsts))
         for path in (folder / f"part-{number}").glob("*.mp4")
         for _, picture in decode_all(path)[0]
     ]
-    assert all(np.array_equal(one, other) for (_, one), other in zip(shown, apart, strict=True))
-    other, _ = decode_all(whole)  # encoded with other neighbours: the same to the eye
+    assert all(
+        np.array_equal(one, other) for (_, one), other in zip(shown, part_pictures, strict=True)
+    )
+    other, _ = decode_all(whole)  # encoded with other references, so only nearly equal
     for (_, one), (_, two) in zip(shown, other, strict=True):
         assert np.abs(one.astype(int) - two.astype(int)).mean() < 12
 
 
 @pytest.mark.slow
-def test_an_overlay(folder: Path, tmp_path: Path) -> None:
+def test_joined_overlay_equals_that_of_one_run(folder: Path, tmp_path: Path) -> None:
     outputs = check_equal(clip(folder, "open.mp4"), make_config("overlay"), tmp_path)
     (whole,) = (tmp_path / "whole").glob("*-overlay.mkv")
     for kind in ("video", "audio", "subtitles"):
@@ -198,10 +200,10 @@ def test_an_overlay(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_SPLIT)
-def test_what_is_not_split_says_why(name: str, folder: Path) -> None:
-    found = plan(clip(folder, name), make_config("jsonl"))
-    assert found.parts == ()
-    assert NOT_SPLIT[name][2] in found.why_whole
+def test_file_that_cannot_be_split_has_a_reason(name: str, folder: Path) -> None:
+    result = plan(clip(folder, name), make_config("jsonl"))
+    assert result.parts == ()
+    assert NOT_SPLIT[name][2] in result.why_whole
 
 
 @pytest.mark.parametrize(
@@ -224,10 +226,10 @@ def test_options_that_keep_a_file_whole(config: Config, reason: str, folder: Pat
     assert reason in plan(path, config).why_whole
 
 
-def test_short_files_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_file_is_not_surveyed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detector.batch.split.survey_packets", None)  # would fail
-    found = plan_parts(str(clip(folder, "closed.mp4")), make_config("jsonl"), 4)
-    assert "two parts" in found.why_whole
+    result = plan_parts(str(clip(folder, "closed.mp4")), make_config("jsonl"), 4)
+    assert "two parts" in result.why_whole
 
 
 def test_pictures_have_no_parts(tmp_path: Path) -> None:
@@ -242,16 +244,18 @@ def damage(path: Path, target: Path, at: int, size: int, byte: bytes = b"") -> P
     return target
 
 
-def test_a_damaged_file_stays_whole(folder: Path, tmp_path: Path) -> None:
+def test_file_with_damaged_packets_is_not_split(folder: Path, tmp_path: Path) -> None:
     path = clip(folder, "closed.mp4")
-    broken = damage(path, tmp_path / "damaged.mp4", path.stat().st_size // 2, 4000)
-    assert plan(broken, make_config("jsonl")).why_whole.endswith("damaged")
+    damaged = damage(path, tmp_path / "damaged.mp4", path.stat().st_size // 2, 4000)
+    assert plan(damaged, make_config("jsonl")).why_whole.endswith("damaged")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_damage_that_a_decoder_finds(decoder: str, folder: Path, tmp_path: Path) -> None:
-    """The parts notice damage inside a picture, which no packet shows.
+def test_damage_found_while_decoding_prevents_the_join(
+    decoder: str, folder: Path, tmp_path: Path
+) -> None:
+    """Only decoding reveals damage inside a picture.
 
     Zeros are not a valid CAVLC code, while CABAC may decode any bytes.
     """
@@ -260,30 +264,31 @@ def test_damage_that_a_decoder_finds(decoder: str, folder: Path, tmp_path: Path)
         packets = [packet for packet in container.demux(video=0) if packet.size]
         key = [packet for packet in packets if packet.is_keyframe][3]
         middle = key.pos + key.size // 2
-    broken = damage(path, tmp_path / "damaged.mp4", middle, 400, b"\0")
-    parts, loaded = plan(broken, config).parts, telling_model()
+    damaged = damage(path, tmp_path / "damaged.mp4", middle, 400, b"\0")
+    parts, loaded = plan(damaged, config).parts, checksum_model()
     assert parts
     folders = [tmp_path / f"{part.number}" for part in parts]
     for part, place in zip(parts, folders, strict=True):
-        detect_part(str(broken), config, loaded, part, place)
+        detect_part(str(damaged), config, loaded, part, place)
     with pytest.raises(NotExactError, match="is damaged"):
-        join_parts(str(broken), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
+        join_parts(str(damaged), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["-ss", "0.9"], ["-movflags", "frag_keyframe+empty_moov"]])
-def test_what_a_container_may_do(options: list[str], folder: Path, tmp_path: Path) -> None:
-    """An edit list that hides the first frames of a GOP; fragments in place of an index."""
+def test_edit_list_or_fragments_give_equal_rows(
+    options: list[str], folder: Path, tmp_path: Path
+) -> None:
+    """The edit list hides the first frames of a GOP; the fragments replace the index."""
     path = tmp_path / "in.mp4"
-    before, behind = (options, []) if options[0] == "-ss" else ([], options)
-    ffmpeg(*before, "-i", clip(folder, "closed.mp4"), "-c", "copy", *behind, path)
+    before, after = (options, []) if options[0] == "-ss" else ([], options)
+    ffmpeg(*before, "-i", clip(folder, "closed.mp4"), "-c", "copy", *after, path)
     check_equal(path, make_config("jsonl", "video"), tmp_path)
 
 
 @pytest.mark.slow
-def test_another_encoder(folder: Path, tmp_path: Path) -> None:
-    """AV1, whose packets show a picture each, in order; what was never joined is refused."""
-    path, loaded = clip(folder, "closed.mp4"), telling_model()
+def test_av1_parts_join_and_untested_encoder_is_refused(folder: Path, tmp_path: Path) -> None:
+    path, loaded = clip(folder, "closed.mp4"), checksum_model()
     config = make_config("video")
     config = replace(config, output=replace(config.output, encoder="svtav1"))
     parts = plan(path, config).parts
@@ -295,7 +300,7 @@ def test_another_encoder(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_change_of_size_keeps_a_file_whole(tmp_path: Path) -> None:
+def test_file_that_changes_its_size_is_not_split(tmp_path: Path) -> None:
     for size in ("64x48", "96x64"):
         pictures = f"testsrc2=size={size}:rate=25:duration=2"
         ffmpeg(
@@ -304,16 +309,15 @@ def test_a_change_of_size_keeps_a_file_whole(tmp_path: Path) -> None:
     both = b"".join(file.read_bytes() for file in sorted(tmp_path.glob("*.ts")))
     (tmp_path / "both.ts").write_bytes(both)
     ffmpeg("-i", tmp_path / "both.ts", "-c", "copy", tmp_path / "both.mkv")
-    found = plan(tmp_path / "both.mkv", make_config("jsonl"))
-    assert "parameters" in found.why_whole
+    result = plan(tmp_path / "both.mkv", make_config("jsonl"))
+    assert "parameters" in result.why_whole
 
 
 @pytest.mark.parametrize("name", ["closed.mp4", "open.mp4", "variable.mp4"])
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_what_lies_before_a_part_is_not_decoded(
+def test_decoding_starts_at_most_two_gops_before_the_part(
     name: str, decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only two GOPs of twelve frames, and the picture after them, may be."""
     path, grabbed = clip(folder, name), []
     part = plan(path, make_config("jsonl", decoder=decoder), 3).parts[-1]
     with sources.open(str(path), decoder=decoder) as opened:
@@ -324,13 +328,13 @@ def test_what_lies_before_a_part_is_not_decoded(
     assert 24 <= len(grabbed) <= 24 + 24 + 2
 
 
-def test_parts_travel_as_json(folder: Path) -> None:
+def test_part_equals_itself_after_a_json_round_trip(folder: Path) -> None:
     for part in plan(clip(folder, "open.mp4"), make_config("jsonl")).parts:
         line = json.dumps(codec.to_builtins(part))
         assert codec.from_builtins(json.loads(line), Part, "a line") == part
 
 
-def test_parts_are_as_long_as_they_may_be(folder: Path) -> None:
+def test_number_and_length_of_parts_are_limited(folder: Path) -> None:
     path, config = clip(folder, "closed.mp4"), make_config("jsonl")
     for least_s, most, expected in [(0, 2, [0, 24]), (0.9, 9, [0, 24]), (1.3, 2, []), (0, 1, [])]:
         parts = plan(path, config, most, least_s).parts
@@ -339,9 +343,9 @@ def test_parts_are_as_long_as_they_may_be(folder: Path) -> None:
     assert "requested" in plan(path, make_config("jsonl", start="9")).why_whole
 
 
-def test_a_batch_is_never_divided(folder: Path) -> None:
+def test_parts_start_at_multiples_of_the_batch(folder: Path) -> None:
     config = make_config("jsonl", batch=7, stride=2)
-    for part in at_every_joint(clip(folder, "closed.mp4"), config).parts:
+    for part in split_at_every_gop(clip(folder, "closed.mp4"), config).parts:
         assert part.first % 14 == 0
 
 
@@ -351,74 +355,62 @@ def test_a_batch_is_never_divided(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def detected(folder: Path) -> tuple[Path, Config, tuple[Part, ...], Path]:
-    path, config, loaded = clip(folder, "closed.mp4"), make_config("jsonl"), telling_model()
+    path, config, loaded = clip(folder, "closed.mp4"), make_config("jsonl"), checksum_model()
     parts = plan(path, config, 2).parts
     for part in parts:
         detect_part(str(path), config, loaded, part, folder / f"done-{part.number}")
     return path, config, parts, folder
 
 
-def join_changed(detected, tmp_path: Path, which: int = 1, **changes) -> list[str]:
+def join_changed(
+    detected, tmp_path: Path, part: int, kept: int | None, changes: dict[str, object]
+) -> None:
+    """Join the parts after changing the result of one and truncating its rows to ``kept`` bytes."""
     path, config, parts, folder = detected
     folders = [folder / f"done-{part.number}" for part in parts]
     changed = tmp_path / "changed"
     changed.mkdir()
-    result = replace(read_result(folders[which]), **changes)
+    result = replace(read_result(folders[part]), **changes)
     (changed / RESULT).write_text(codec.to_json(result))
-    (changed / ROWS).write_bytes((folders[which] / ROWS).read_bytes())
-    folders[which] = changed
-    try:
-        join_parts(str(path), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
-    except NotExactError as error:
-        assert not list(tmp_path.glob("out*"))  # nor a half file
-        return [str(error)]
+    (changed / ROWS).write_bytes((folders[part] / ROWS).read_bytes()[:kept])
+    folders[part] = changed
+    join_parts(str(path), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
+
+
+def test_join_of_unchanged_results_writes_the_rows(detected, tmp_path: Path) -> None:
+    join_changed(detected, tmp_path, 1, None, {})
     assert (tmp_path / "out.jsonl").exists()
-    return []
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("part", "kept", "changes", "reason"),
     [
-        ({}, None),
-        ({"first_digest": "0"}, "decoded the frame between them differently"),
-        ({"corrupt": 1}, "is damaged"),
-        ({"frames": 11}, "gave 11 frames"),
-        ({"width": 98}, "another frame size"),
-        ({"number": 0}, "is a different one"),
+        (1, None, {"first_digest": "0"}, "decoded the frame between them differently"),
+        (0, None, {"behind_digest": ""}, "differently"),
+        (1, None, {"corrupt": 1}, "is damaged"),
+        (1, None, {"frames": 11}, "gave 11 frames"),
+        (1, None, {"width": 98}, "another frame size"),
+        (1, None, {"number": 0}, "is a different one"),
+        (1, 0, {}, "rows"),
+        (1, 50, {}, "rows"),
+        (1, -3, {}, "rows"),
     ],
 )
-def test_parts_that_do_not_fit(changes: dict, reason: str | None, detected, tmp_path) -> None:
-    refused = join_changed(detected, tmp_path, **changes)
-    assert not refused if reason is None else reason in refused[0]
-
-
-def test_part_without_digest_of_its_next_picture_is_rejected(detected, tmp_path) -> None:
-    (reason,) = join_changed(detected, tmp_path, 0, behind_digest="")
-    assert "differently" in reason
-
-
-@pytest.mark.parametrize("kept", [0, 50, -3])
-def test_rows_that_are_cut_off(kept: int, detected, tmp_path: Path) -> None:
-    path, config, parts, folder = detected
-    short = tmp_path / "short"
-    short.mkdir()
-    whole = (folder / "done-1" / ROWS).read_bytes()
-    (short / ROWS).write_bytes(whole[:kept])
-    (short / RESULT).write_bytes((folder / "done-1" / RESULT).read_bytes())
-    with pytest.raises(NotExactError, match="rows"):
-        join_parts(
-            str(path), config, parts, [folder / "done-0", short], {"jsonl": tmp_path / "out.jsonl"}
-        )
-    assert not list(tmp_path.glob("out*"))
+def test_join_refuses_changed_results_and_truncated_rows(
+    part: int, kept: int | None, changes: dict[str, object], reason: str, detected, tmp_path
+) -> None:
+    with pytest.raises(NotExactError, match=reason):
+        join_changed(detected, tmp_path, part, kept, changes)
+    assert not list(tmp_path.glob("out*"))  # nor a partial file
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_promises_that_are_not_kept(
+def test_part_with_unusable_key_frames_is_decoded_from_the_beginning(
     decoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Key frames that are none, as if a periodic refresh lied: the decoder shows nothing at first,
-    which is noticed, and the part is decoded from the file's beginning."""
+    """Frames of a periodic refresh are taken for key frames. A decoder that starts at one shows
+    nothing at first, so the part is decoded from the file's beginning."""
     from detector.core.sources.video import _keys
 
     monkeypatch.setattr(_keys.KeyReader, "_judge_h264", lambda *_: _keys.Promise.CLEAN)
@@ -427,23 +419,22 @@ def test_promises_that_are_not_kept(
 
 
 @pytest.mark.slow
-def test_the_video_ends_in_any_of_these(folder: Path, tmp_path: Path) -> None:
-    """The parts are MP4; what they are joined into holds the times that one run would write."""
-    path, config, loaded = clip(folder, "closed.mp4"), make_config("video"), telling_model()
+def test_joined_video_keeps_its_times_in_each_container(folder: Path, tmp_path: Path) -> None:
+    path, config, loaded = clip(folder, "closed.mp4"), make_config("video"), checksum_model()
     parts = plan(path, config, 2).parts
     folders = [tmp_path / f"{part.number}" for part in parts]
     for part, place in zip(parts, folders, strict=True):
         detect_part(str(path), config, loaded, part, place)
     for suffix in (".mp4", ".mov", ".mkv", ".ts", ".flv"):
-        wanted, target = tmp_path / f"whole{suffix}", tmp_path / f"joined{suffix}"
-        write_one(path, wanted)
+        expected, target = tmp_path / f"whole{suffix}", tmp_path / f"joined{suffix}"
+        write_one(path, expected)
         join_parts(str(path), config, parts, folders, {"video": target})
-        assert stamps_of(target) == stamps_of(wanted), suffix
-        sounds = [
+        assert stamps_of(target) == stamps_of(expected), suffix
+        audio = [
             [(packet[0], packet[4]) for packet in read_packets(file, "audio")]
-            for file in (target, wanted)
+            for file in (target, expected)
         ]
-        assert sounds[0] == sounds[1], suffix
+        assert audio[0] == audio[1], suffix
         assert decode_all(target)[1] == [], suffix
 
 
@@ -459,12 +450,12 @@ def write_one(source: Path, target: Path) -> None:
         sink.close()
 
 
-def test_the_survey_counts_what_is_shown(folder: Path) -> None:
+def test_survey_numbers_displayed_frames_and_finds_key_frames(folder: Path) -> None:
     video = probe(str(clip(folder, "open.mp4")))
     survey = survey_packets(video)
     assert len(survey.shown) == 60
     assert [survey.number(key.pts) for key in survey.keys] == [0, 12, 24, 36, 48]
-    assert all(key.leads < key.pts for key in survey.keys[1:])  # it is one, the test holds
+    assert all(key.leads < key.pts for key in survey.keys[1:])  # the GOPs are open
     assert survey.find_landing(survey.shown[12]) is None
     landing = survey.find_landing(survey.shown[30])
     assert landing is not None
@@ -476,9 +467,9 @@ def test_the_survey_counts_what_is_shown(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes() -> None:
-    """Six seconds of what ``scripts/split_check`` does with twenty minutes."""
-    subprocess.run(["ffmpeg", "-version"], capture_output=True, check=True)  # else it skips
+def test_split_check_succeeds_on_six_seconds() -> None:
+    """``scripts/split_check`` itself takes twenty minutes of video."""
+    subprocess.run(["ffmpeg", "-version"], capture_output=True, check=True)  # required by it
     clip, model = (
         "--minutes 0.1 --gop 30 --width 160",
         "--engine ort --precision fp32 --size 256x160",

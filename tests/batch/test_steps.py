@@ -1,5 +1,5 @@
-"""The steps of an item that is done in parts, as a worker does them: what they leave is what one
-run leaves, or the item is done in one run."""
+"""The steps of an item in parts, as a worker does them: together they write the results of a single
+run, or the item gets a single run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from detector.batch.places import LocalOutputs
 from detector.core.errors import OutputError, SourceError
 from detector.core.run.child import receive
 from tests.batch.killing import list_differences, list_faults
-from tests.batch.splitting import make_config, make_long_video, stamps_of, telling_model, write_clip
+from tests.batch.splitting import (
+    checksum_model,
+    make_config,
+    make_long_video,
+    stamps_of,
+    write_clip,
+)
 from tests.cli.command import detect_video
 from tests.waiting import wait_for
 
@@ -36,7 +42,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model() -> Iterator[OpenModel]:
-    opened = OpenModel(make_config("jsonl"), telling_model(), "digest")
+    opened = OpenModel(make_config("jsonl"), checksum_model(), "digest")
     yield opened
     opened.close()
 
@@ -57,11 +63,11 @@ def do(task: Task, model: OpenModel, outputs: LocalOutputs, piece: Piece, **more
 
 def do_parts(task: Task, model: OpenModel, outputs: LocalOutputs, count: int) -> list[ItemRecord]:
     """Do the last part first."""
-    found = [
+    records = [
         do(task, model, outputs, Piece(do="part", number=number, of=count))
         for number in reversed(range(count))
     ]
-    return found[::-1]
+    return records[::-1]
 
 
 def join(count: int) -> Piece:
@@ -77,7 +83,7 @@ def rows_of(outputs: LocalOutputs) -> bytes:
     return (outputs.folder("cam/a.mp4") / "detections.jsonl").read_bytes()
 
 
-def in_one_run(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs, ItemRecord]:
+def run_whole(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs, ItemRecord]:
     place.mkdir()
     outputs = LocalOutputs(str(place))
     return outputs, process_item(task, model, outputs)
@@ -85,35 +91,35 @@ def in_one_run(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs,
 
 @pytest.mark.slow
 def test_parts_are_detected_on_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
-    """If the canvas follows the source, the model's own canvas is not used."""
-    fitting, asked = telling_model(), []
-    used = set()
+    """With a canvas that fits the source, the model's own canvas is not used."""
+    fitting, paths = checksum_model(), []
+    used_models = set()
     infer = fitting.engine.requests[0].infer
 
-    def counted(n):
-        used.add("fitting")
+    def infer_on_fitting(n):
+        used_models.add("fitting")
         return infer(n)
 
     def loaded_for(model, path):
-        asked.append(path)
+        paths.append(path)
         return fitting
 
     monkeypatch.setattr(OpenModel, "loaded_for", loaded_for)
     for request in fitting.engine.requests:
-        monkeypatch.setattr(request, "infer", counted, raising=True)
+        monkeypatch.setattr(request, "infer", infer_on_fitting, raising=True)
     task = task_of(clip)
     do(task, model, outputs, PLAN)
     do_parts(task, model, outputs, 3)
-    assert asked == [str(clip)] * 3
-    assert used == {"fitting"}
+    assert paths == [str(clip)] * 3
+    assert used_models == {"fitting"}
     do(task, model, outputs, join(3))
     assert rows_of(outputs)
 
 
 @pytest.mark.slow
-def test_steps_leave_what_one_run_leaves(clip, model, outputs, tmp_path):
+def test_joined_steps_write_what_a_single_run_writes(clip, model, outputs, tmp_path):
     model.config = make_config("jsonl", "video", "csv", batch=2)
-    model.loaded = telling_model(2)
+    model.loaded = checksum_model(2)
     task, gathered = task_of(clip), []
     planned = do(task, model, outputs, PLAN)
     assert (planned.parts, planned.frames) == (3, 0)
@@ -127,7 +133,7 @@ def test_steps_leave_what_one_run_leaves(clip, model, outputs, tmp_path):
         gather=lambda name, rows: gathered.append((name, rows.read_bytes())),
     )
     marker = outputs.read_marker(task.name)
-    whole, record = in_one_run(task, model, tmp_path / "whole")
+    whole, record = run_whole(task, model, tmp_path / "whole")
     assert rows_of(outputs) == rows_of(whole)
     assert gathered == [(task.name, rows_of(whole))]
     for name in ("frames", "detections", "outputs", "key", "size", "version", "exit", "notes"):
@@ -146,7 +152,7 @@ def test_steps_leave_what_one_run_leaves(clip, model, outputs, tmp_path):
     assert os.listdir(outputs.place) == ["files"]
 
 
-def test_a_part_that_is_done_is_not_done_again(clip, model, outputs):
+def test_finished_part_is_not_repeated(clip, model, outputs):
     task = task_of(clip)
     do(task, model, outputs, PLAN)
     first = do(task, model, outputs, Piece(do="part", number=1, of=3))
@@ -162,9 +168,7 @@ def test_a_part_that_is_done_is_not_done_again(clip, model, outputs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["rows", "record", "plan"])
-def test_parts_that_do_not_fit_have_the_item_done_in_one_run(
-    clip, model, outputs, tmp_path, damage
-):
+def test_damaged_parts_fall_back_to_a_single_run(clip, model, outputs, tmp_path, damage):
     task = task_of(clip)
     do(task, model, outputs, PLAN)
     do_parts(task, model, outputs, 3)
@@ -180,27 +184,27 @@ def test_parts_that_do_not_fit_have_the_item_done_in_one_run(
     assert (record.parts, record.frames) == (0, 60)
     (note,) = record.notes
     assert note.startswith(NOT_SPLIT)
-    whole, _ = in_one_run(task, model, tmp_path / "whole")
+    whole, _ = run_whole(task, model, tmp_path / "whole")
     assert rows_of(outputs) == rows_of(whole)
 
 
 @pytest.mark.parametrize(
-    ("piece", "options", "says"),
+    ("piece", "options", "reason"),
     [
-        (replace(PLAN, least_s=60.0), {}, ""),  # most files are short, so that is not said
+        (replace(PLAN, least_s=60.0), {}, ""),  # no note, since most files are short
         (replace(PLAN, most=0), {}, ""),
         (PLAN, {"skip_still": "1%"}, "--skip-still"),
         (Piece(do="whole", why="it is so"), {}, "it is so"),
     ],
     ids=["short", "one", "skip-still", "whole"],
 )
-def test_what_is_not_divided_is_done_at_once(clip, model, outputs, piece, options, says):
+def test_undivided_item_is_processed_while_planning(clip, model, outputs, piece, options, reason):
     model.config = make_config("jsonl", **options)
     record = do(task_of(clip), model, outputs, piece)
     assert (record.parts, record.frames) == (0, 60)
     noted = [note for note in record.notes if note.startswith(NOT_SPLIT)]
-    assert len(noted) == bool(says)
-    assert all(says in note for note in noted)
+    assert len(noted) == bool(reason)
+    assert all(reason in note for note in noted)
     assert os.listdir(outputs.place) == ["files"]
 
 
@@ -218,11 +222,11 @@ def test_changed_source_raises_and_leaves_no_part(clip, model, outputs, tmp_path
     with pytest.raises(SourceError, match="changed"):
         do(task, model, outputs, Piece(do="part", number=1, of=3))
     assert [path.name for path in parts_folder(outputs).iterdir()] == [pieces.PLAN]
-    # Planned again, it counts as another item, and is now done in one run.
+    # Planned again, it counts as another item, and this time it gets a single run.
     assert do(task, model, outputs, PLAN).frames == 60
 
 
-def test_nothing_stays_of_a_part_that_is_ended(clip, model, outputs):
+def test_terminated_part_leaves_no_files(clip, model, outputs):
     task = task_of(clip)
     do(task, model, outputs, PLAN)
 
@@ -234,7 +238,7 @@ def test_nothing_stays_of_a_part_that_is_ended(clip, model, outputs):
     assert [path.name for path in parts_folder(outputs).iterdir()] == [pieces.PLAN]
 
 
-def test_parts_stay_where_the_join_cannot_be_written(clip, model, outputs):
+def test_parts_are_kept_if_the_join_cannot_be_written(clip, model, outputs):
     task = task_of(clip)
     do(task, model, outputs, PLAN)
     do_parts(task, model, outputs, 3)
@@ -249,37 +253,35 @@ def test_parts_stay_where_the_join_cannot_be_written(clip, model, outputs):
     assert outputs.read_marker(task.name).frames == 60
 
 
-def test_planning_and_joining_show_that_they_get_on(clip, model, outputs):
-    """A worker that gives no sign is taken to hang."""
-    task, signs = task_of(clip), []
-    do(task, model, outputs, PLAN, watch=signs.append)
-    assert signs
-    assert set(signs) == {0}
+def test_planning_and_joining_report_progress(clip, model, outputs):
+    task, heartbeats = task_of(clip), []
+    do(task, model, outputs, PLAN, watch=heartbeats.append)
+    assert heartbeats
+    assert set(heartbeats) == {0}
     do_parts(task, model, outputs, 3)
-    planned = len(signs)
-    do(task, model, outputs, join(3), watch=signs.append)
-    assert len(signs) > planned
-    assert set(signs) == {0}
+    planned = len(heartbeats)
+    do(task, model, outputs, join(3), watch=heartbeats.append)
+    assert len(heartbeats) > planned
+    assert set(heartbeats) == {0}
 
 
-def test_a_worker_that_has_no_frames_says_that_it_gets_on(monkeypatch):
+def test_worker_without_frames_sends_heartbeats(monkeypatch):
     monkeypatch.setattr(worker, "BEAT_S", 0.01)
-    (parent, own), over = Pipe(), threading.Event()
+    (parent, own), finished = Pipe(), threading.Event()
     reporter = worker._Reporter(own)
-    beats = threading.Thread(target=reporter.beat, args=(over,))
+    beats = threading.Thread(target=reporter.beat, args=(finished,))
     beats.start()
     try:
         wait_for(lambda: reporter.watch(0) or parent.poll(), what="a sign")
     finally:
-        over.set()
+        finished.set()
         beats.join()
     answer = receive(parent, worker.PoolReply)
     assert (answer.kind, answer.frames) == ("frames", 0)
 
 
 @pytest.mark.slow
-def test_two_workers_share_one_file(tmp_path):
-    """The command itself, byte for byte against one run with the job's settings."""
+def test_two_workers_on_one_file_give_the_rows_of_a_single_run(tmp_path):
     path = make_long_video(tmp_path / "in/long.mp4", 6.0, 160, 30)
     done = detect_video(
         *("batch", tmp_path / "in", "-o", tmp_path / "out", "--json", "--workers", 2),

@@ -1,5 +1,5 @@
-"""Videos that are read from a store, and results that are written into it, over a wire that is cut,
-slow, or dead. The store is moto's S3 server, a process of this machine."""
+"""Reading videos from a store and writing results to it, over connections that are cut, slow or
+refused. The store is moto's S3 server, on this machine. Also videos of web servers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def read_all(address, **options):
         return [(frame.pts, frame.image.tobytes()) for frame in source], source
 
 
-def test_items_have_the_version_of_their_objects(store, tmp_path):
+def test_version_of_an_item_changes_with_its_object(store, tmp_path):
     upload(store, tmp_path)
     upload(store, tmp_path, "in/sub/b.mp4")
     listing = list_sources(["s3://videos/in/"], "out")
@@ -84,7 +84,7 @@ def test_items_have_the_version_of_their_objects(store, tmp_path):
         ("a.mp4", "s3://videos/in/a.mp4"),
         ("sub/b.mp4", "s3://videos/in/sub/b.mp4"),
     ]
-    for item in listing.items:  # what a worker asks for is what was listed
+    for item in listing.items:
         assert look_at(item.path) == (item.size, item.version)
         assert item.version.startswith(f"{item.size}-")
     before = listing.items[0].version
@@ -94,7 +94,7 @@ def test_items_have_the_version_of_their_objects(store, tmp_path):
     assert list_sources(["s3://videos/in/a.mp4"], "out").items[0].version != before
 
 
-def test_what_is_left_out_of_a_prefix_is_counted(store, tmp_path):
+def test_skipped_objects_of_a_prefix_are_counted(store, tmp_path):
     upload(store, tmp_path)
     for key in ("b.TXT", "sub/c.txt", "sub/d.jpg", "README", ".hidden.txt", "sub/.x/e.txt"):
         store.pipe_file(f"videos/in/{key}", b"x")
@@ -106,13 +106,13 @@ def test_what_is_left_out_of_a_prefix_is_counted(store, tmp_path):
         assert re.findall(r"\d \.?\w+", note) == ["4 skipped", "2 .txt", "1 without", "1 .jpg"]
 
 
-def test_listing_goes_by_pages(store, wire, monkeypatch):
+def test_listing_requests_one_page_at_a_time(store, wire, monkeypatch):
     for number in range(7):
         store.pipe_file(f"videos/in/{number}.mp4", b"x")
     monkeypatch.setattr(stores, "PAGE", 3)
-    wire.asked.clear()
+    wire.requests.clear()
     assert len(list_sources(["s3://videos/in/"], "out").items) == 7
-    assert len(wire.asked) == 3
+    assert len(wire.requests) == 3
 
 
 @pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
@@ -129,15 +129,16 @@ def test_frames_from_a_store_equal_those_of_the_local_file(store, tmp_path, pixe
     assert len(frames) == 24
 
 
-def test_bytes_are_asked_for_once_and_never_copied(store, wire, tmp_path, model, monkeypatch):
-    """This holds too if frames and the container's data are read in turn."""
+def test_each_byte_is_requested_about_once_and_no_copy_is_stored(
+    store, wire, tmp_path, model, monkeypatch
+):
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
     monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 6)
     path = upload(store, tmp_path, frames=100, crf="10")
     size = path.stat().st_size
-    assert size > 20 << 14  # more than is kept
+    assert size > 20 << 14  # more than the cache holds
     path.unlink()
-    made = []
+    progress = []
     outputs = open_outputs(str(tmp_path / "out"))
     wire.received = 0
     task = task_of("s3://videos/in/a.mp4")
@@ -146,18 +147,20 @@ def test_bytes_are_asked_for_once_and_never_copied(store, wire, tmp_path, model,
     def watch(frames):
         files = [os.path.join(at, name) for at, _, names in os.walk(tmp_path) for name in names]
         most[0] = max(most[0], *(os.path.getsize(file) for file in files))
-        made.append(frames)
+        progress.append(frames)
 
     record = process_item(task, model, outputs, watch=watch)
     assert (record.frames, record.exit.code, record.size) == (100, 0, size)
     assert most[0] < size / 2
     assert wire.received < 1.5 * size
-    ranges = [line for line in wire.asked if line.startswith(b"GET /videos/in/a.mp4")]
+    ranges = [line for line in wire.requests if line.startswith(b"GET /videos/in/a.mp4")]
     assert len(ranges) <= size / (1 << 14) + 12
 
 
 @pytest.mark.parametrize("cuts", [1, 1000], ids=["once", "for ever"])
-def test_a_lost_connection_is_tried_again_or_told(store, wire, tmp_path, model, cuts, monkeypatch):
+def test_lost_connection_is_retried_and_then_reported(
+    store, wire, tmp_path, model, cuts, monkeypatch
+):
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
     monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 4)
     upload(store, tmp_path, frames=60, crf="10")
@@ -178,7 +181,7 @@ def test_a_lost_connection_is_tried_again_or_told(store, wire, tmp_path, model, 
     assert list(tmp_path.glob("out/files/*")) == []
 
 
-def test_a_slow_wire_only_takes_longer(store, wire, tmp_path):
+def test_slow_connection_delivers_all_frames(store, wire, tmp_path):
     upload(store, tmp_path, frames=30)
     wire.pause_s = 0.02
     assert len(read_all("s3://videos/in/a.mp4")[0]) == 30
@@ -197,7 +200,7 @@ def test_source_that_changes_during_the_run_raises(store, tmp_path, model):
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("s3://videos/gone.mp4", "no such"),
         ("s3://nobucket/a.mp4", "no such"),
@@ -205,39 +208,39 @@ def test_source_that_changes_during_the_run_raises(store, tmp_path, model):
         ("s3://videos/empty/", "no video"),
     ],
 )
-def test_missing_object_or_bucket_raises_source_error(store, source, says):
-    with pytest.raises(SourceError, match=says):
+def test_missing_object_or_bucket_raises_source_error(store, source, message):
+    with pytest.raises(SourceError, match=message):
         list_sources([source], "out")
 
 
-def test_text_that_names_other_files_opens_none_of_them(store, wire, tmp_path):
-    """It opens neither a local file nor another object."""
+def test_playlist_in_a_store_opens_no_other_file(store, wire, tmp_path):
+    """Neither a local file nor another object is opened."""
     clip = write_video(tmp_path / "secret.ts", 3)
     for target in (str(clip), f"http://127.0.0.1:{wire.port}/videos/other.ts"):
         playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{target}\n#EXT-X-ENDLIST\n"
         concat = f"ffconcat version 1.0\nfile '{target}'\n"
         for name, text in (("a.m3u8", playlist), ("a.mp4", playlist), ("a.ffconcat", concat)):
             store.pipe_file(f"videos/{name}", text.encode())
-            wire.asked.clear()
+            wire.requests.clear()
             with pytest.raises(SourceError):
                 read_all(f"s3://videos/{name}")
-            assert not any(b"other.ts" in line for line in wire.asked)
+            assert not any(b"other.ts" in line for line in wire.requests)
 
 
-def test_large_results_go_up_in_parts(store, wire, tmp_path, monkeypatch):
-    monkeypatch.setattr(bucket, "PART_BYTES", 5 << 20)  # the least that S3 takes
+def test_large_results_are_uploaded_in_parts(store, wire, tmp_path, monkeypatch):
+    monkeypatch.setattr(bucket, "PART_BYTES", 5 << 20)  # the minimum of S3
     outputs = BucketOutputs("s3://videos/out")
     task = Task(name="a.mp4", path="s3://videos/a.mp4", version="1-x")
     scratch = outputs.begin(task.name)
     (scratch / "video.mp4").write_bytes(bytes(12 << 20))
-    wire.asked.clear()
+    wire.requests.clear()
     outputs.commit(task.name, scratch, record_of(task, "d"))
     assert store.size("videos/out/files/a.mp4/video.mp4") == 12 << 20
-    assert sum(b"partNumber" in line for line in wire.asked) >= 2
+    assert sum(b"partNumber" in line for line in wire.requests) >= 2
     assert outputs.read_marker("a.mp4").settings == "d"
 
 
-def test_an_upload_that_was_never_finished_is_removed(store):
+def test_discard_removes_unfinished_uploads_of_the_item(store):
     outputs = BucketOutputs("s3://videos/out")
     place_results(Task(name="b.mp4", path="x", version="1-x"), outputs, "d")
     for key in ("out/files/a.mp4/video.mp4", "elsewhere/a.mp4"):
@@ -245,15 +248,15 @@ def test_an_upload_that_was_never_finished_is_removed(store):
     store.pipe_file("videos/out/files/a.mp4/detections.jsonl", b"{}")
     outputs.discard("a.mp4")
     outputs.discard("b.mp4")
-    left = store.call_s3("list_multipart_uploads", Bucket="videos").get("Uploads", [])
-    assert [one["Key"] for one in left] == ["elsewhere/a.mp4"]
+    uploads = store.call_s3("list_multipart_uploads", Bucket="videos").get("Uploads", [])
+    assert [one["Key"] for one in uploads] == ["elsewhere/a.mp4"]
     assert sorted(store.find("videos/out")) == [
         "videos/out/files/b.mp4/detections.jsonl",
         "videos/out/files/b.mp4/done.json",
     ]
 
 
-def test_two_jobs_that_begin_at_once_have_one_settings_file(store, tmp_path):
+def test_second_create_does_not_overwrite_the_settings_file(store, tmp_path):
     outputs = BucketOutputs("s3://videos/out")
     place = parse_address("s3://videos/out/job.json")
     assert outputs._create(place, b"first")
@@ -269,8 +272,7 @@ def test_unreachable_store_raises_with_the_endpoint_variable(store, wire, monkey
         BucketOutputs("s3://videos/out").fetch_home()
 
 
-def test_a_job_of_the_command_line(store, wire, tmp_path):
-    """From the store to the store; then without credentials."""
+def test_command_reads_and_writes_a_store_and_refuses_missing_credentials(store, wire, tmp_path):
     write_network(tmp_path)
     for name in ("in/a.mp4", "in/sub/b.mp4"):
         upload(store, tmp_path, name)
@@ -312,7 +314,7 @@ def web():
         yield server
 
 
-def test_a_file_of_a_web_server(web, tmp_path, model):
+def test_web_file_is_listed_and_processed(web, tmp_path, model):
     data = write_video(tmp_path / "c d.mp4", 20).read_bytes()
     url = web.put("/a%20b/c%20d.mp4", data, headers={"Last-Modified": DATE})
     lines = f"{url}\n{web.url('/gone.mp4')}\n"
@@ -328,12 +330,12 @@ def test_a_file_of_a_web_server(web, tmp_path, model):
     assert (record.frames, record.version) == (20, item.version)
 
 
-def test_a_file_of_a_web_server_without_ranges(web, tmp_path, monkeypatch):
+def test_web_server_without_ranges_is_read_in_one_request(web, tmp_path, monkeypatch):
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 12)
     path = write_video(tmp_path / "a.mp4", 20, crf="10")
     frames, _ = read_all(web.put("/a.mp4", path.read_bytes(), ranges=False))
     assert frames == read_all(path)[0]
-    assert len(web.requests) == 1  # what it sent is kept
+    assert len(web.requests) == 1
 
 
 def test_missing_web_file_or_server_raises_source_error(web):

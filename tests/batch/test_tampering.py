@@ -1,6 +1,6 @@
-"""A job's folder that somebody has changed: a few whole cases, and what holds each of them.
+"""Folders of jobs that were tampered with, and the checks that detect it.
 
-``scripts/batch_check tampered`` makes hundreds of cases from a seed.
+``scripts/batch_check tampered`` runs hundreds of random cases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TASK = Task(name="sub/a.mp4", path="/in/sub/a.mp4", version="10-1")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def job(tmp_path_factory):
     pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
     return tampering.make_job(tmp_path_factory.mktemp("tampered") / "job")
 
@@ -39,7 +39,7 @@ def made(tmp_path_factory):
 # Regressions: each of these once failed.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "seed"),
+    ("harm", "seed"),
     [
         (tampering.results_cut, 0),
         (tampering.results_swapped, 4),
@@ -47,9 +47,9 @@ def made(tmp_path_factory):
         (tampering.dataset_linked, 26),
     ],
 )
-def test_nothing_is_taken_for_done_and_nothing_written_elsewhere(made, how, seed):
-    tried = tampering.try_harm(made, how, seed)
-    assert tried.faults == []
+def test_resume_repeats_damaged_items_and_writes_nothing_elsewhere(job, harm, seed):
+    result = tampering.try_harm(job, harm, seed)
+    assert result.faults == []
 
 
 # ---- markers and results
@@ -59,8 +59,8 @@ def test_nothing_is_taken_for_done_and_nothing_written_elsewhere(made, how, seed
 def outputs(tmp_path):
     make_output_folder(str(tmp_path / "out"))
     outputs = LocalOutputs(str(tmp_path / "out"))
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/kept.txt").write_text("mine")
+    (tmp_path / "list_elsewhere").mkdir()
+    (tmp_path / "list_elsewhere/kept.txt").write_text("mine")
     return outputs
 
 
@@ -92,78 +92,78 @@ def change(record, folder, **changes):
         {"sizes": {"jsonl": 1}},
     ],
 )
-def test_a_marker_that_does_not_fit_is_none(outputs, record, changes):
+def test_marker_that_does_not_match_its_item_is_ignored(outputs, record, changes):
     change(record, outputs.folder(TASK.name), **changes)
     assert not outputs.is_done(TASK.name, record.key)
 
 
-@pytest.mark.parametrize("what", ["pipe", "folder", "link", "huge", "rows", "above"])
+@pytest.mark.parametrize("replacement", ["pipe", "folder", "link", "huge", "rows", "above"])
 def test_marker_or_rows_not_written_by_the_job_do_not_count_as_done(
-    outputs, record, what, tmp_path
+    outputs, record, replacement, tmp_path
 ):
     folder = outputs.folder(TASK.name)
     marker = folder / MARKER
-    if what == "huge":
+    if replacement == "huge":
         os.truncate(marker, 1 << 32)
-    elif what == "rows":
+    elif replacement == "rows":
         shutil.move(folder / ROWS, tmp_path / ROWS)
         (folder / ROWS).symlink_to(tmp_path / ROWS)
-    elif what == "above":
-        shutil.move(folder.parent, tmp_path / "elsewhere/sub")
-        folder.parent.symlink_to(tmp_path / "elsewhere/sub")
+    elif replacement == "above":
+        shutil.move(folder.parent, tmp_path / "list_elsewhere/sub")
+        folder.parent.symlink_to(tmp_path / "list_elsewhere/sub")
     else:
         shutil.move(marker, tmp_path / MARKER)
         {"pipe": os.mkfifo, "folder": os.mkdir}.get(
-            what, lambda path: os.symlink(tmp_path / MARKER, path)
+            replacement, lambda path: os.symlink(tmp_path / MARKER, path)
         )(marker)
     assert not outputs.is_done(TASK.name, record.key)
 
 
-def elsewhere(tmp_path):
-    return sorted(path.name for path in (tmp_path / "elsewhere").rglob("*"))
+def list_elsewhere(tmp_path):
+    return sorted(path.name for path in (tmp_path / "list_elsewhere").rglob("*"))
 
 
-def test_links_in_place_of_folders_lead_nowhere(outputs, tmp_path):
-    (tmp_path / "out" / outputs._scratch(TASK.name)).symlink_to(tmp_path / "elsewhere")
+def test_links_in_place_of_scratch_and_parts_folders_are_replaced(outputs, tmp_path):
+    (tmp_path / "out" / outputs._scratch(TASK.name)).symlink_to(tmp_path / "list_elsewhere")
     place_results(TASK, outputs, "d")
     assert not list((tmp_path / "out").glob(f"{SCRATCH}*"))
     parts = tmp_path / "out" / pieces.folder_name(TASK.name, "k")
-    parts.symlink_to(tmp_path / "elsewhere")
+    parts.symlink_to(tmp_path / "list_elsewhere")
     assert pieces.sweep(outputs.place, {parts.name}, None) == set()
     assert not parts.is_symlink()
-    assert elsewhere(tmp_path) == ["kept.txt"]
+    assert list_elsewhere(tmp_path) == ["kept.txt"]
 
 
-def test_results_do_not_go_through_a_link(outputs, tmp_path):
-    (tmp_path / "out/files/sub").symlink_to(tmp_path / "elsewhere")
+def test_results_are_not_written_or_removed_through_a_link(outputs, tmp_path):
+    (tmp_path / "out/files/sub").symlink_to(tmp_path / "list_elsewhere")
     with pytest.raises(OutputError, match="files/sub"):
         place_results(TASK, outputs, "d")
     with pytest.raises(OutputError, match="is a link"):
         outputs.remove(TASK.name)
-    assert elsewhere(tmp_path) == ["kept.txt"]
+    assert list_elsewhere(tmp_path) == ["kept.txt"]
 
 
-def test_a_partition_does_not_go_through_a_link(outputs, record, tmp_path):
+def test_partition_is_not_written_or_removed_through_a_link(outputs, record, tmp_path):
     pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
-    (tmp_path / "elsewhere/detections.parquet").write_text("mine")
+    (tmp_path / "list_elsewhere/detections.parquet").write_text("mine")
     place = dataset.partition(outputs.place, TASK.name)
     place.parent.mkdir()
-    place.symlink_to(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "list_elsewhere")
     dataset.remove(outputs.place, TASK.name)
-    place.symlink_to(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "list_elsewhere")
     assert dataset.missing(outputs.place, [TASK.name]) == [TASK.name]
     outputs.gather(TASK.name, outputs.folder(TASK.name) / ROWS)
     assert dataset.missing(outputs.place, [TASK.name]) == []
-    assert (tmp_path / "elsewhere/detections.parquet").read_text() == "mine"
+    assert (tmp_path / "list_elsewhere/detections.parquet").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["job.json", "manifest.sqlite", "failures-1-of-2.jsonl", "files"])
-def test_a_job_refuses_links_in_place_of_its_own_files(outputs, tmp_path, name):
+def test_job_refuses_links_in_place_of_its_own_files(outputs, tmp_path, name):
     shutil.rmtree(tmp_path / "out/files")
-    (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere/kept.txt")
+    (tmp_path / "out" / name).symlink_to(tmp_path / "list_elsewhere/kept.txt")
     with pytest.raises(OutputError, match=f"{name}: is a link"), locked(outputs.place, WHOLE):
         pass
-    with pytest.raises(OutputError, match=name):  # nor one that came since
+    with pytest.raises(OutputError, match=name):  # also if the link appears after that check
         layout._open_lock(outputs.place, name)
 
 
@@ -212,7 +212,7 @@ def manifest(tmp_path):
         "CREATE VIEW more AS SELECT 1",
     ],
 )
-def test_a_manifest_that_no_job_writes_is_refused(manifest, statement):
+def test_manifest_with_invalid_content_is_refused(manifest, statement):
     with closing(sqlite3.connect(manifest)) as connection:
         connection.execute(statement)
         connection.commit()
@@ -224,29 +224,29 @@ def test_a_manifest_that_no_job_writes_is_refused(manifest, statement):
 
 def test_full_disk_is_reported_as_disk_full(tmp_path):
     with closing(Manifest.open(tmp_path / "m.sqlite")) as opened:
-        opened._connection.execute("PRAGMA max_page_count = 1")  # not below what it has
+        opened._connection.execute("PRAGMA max_page_count = 1")  # it keeps its present size
         with pytest.raises(OutputError, match=r"disk full: .*m\.sqlite needs more space"):
             opened.refuse([Failure(source="x", error="y" * 1_000_000, tries=0)])
 
 
-def test_no_more_files_is_no_matter_of_the_place(tmp_path):
-    said = explain(OSError(errno.EMFILE, "Too many open files"), tmp_path / "x")
-    assert said.endswith("Too many open files; raise the limit: ulimit -n 4096")
+def test_too_many_open_files_is_reported_with_the_limit_to_raise(tmp_path):
+    message = explain(OSError(errno.EMFILE, "Too many open files"), tmp_path / "x")
+    assert message.endswith("Too many open files; raise the limit: ulimit -n 4096")
 
 
-def test_a_journal_that_names_another_file_is_refused(manifest, tmp_path):
-    """SQLite would remove that file."""
+def test_journal_that_names_another_file_is_refused(manifest, tmp_path):
+    """While rolling back the journal, SQLite would delete that file."""
     manifest.with_name("manifest.sqlite-journal").write_bytes(b"x" * 600 + SUPER_JOURNAL)
     with pytest.raises(OutputError, match="another file"):
         Manifest.open(manifest)
 
 
 @pytest.mark.parametrize("suffix", ["", "-journal", "-wal"])
-@pytest.mark.parametrize("what", ["link", "pipe"])
-def test_manifest_that_is_a_link_or_pipe_is_refused(manifest, tmp_path, suffix, what):
+@pytest.mark.parametrize("replacement", ["link", "pipe"])
+def test_manifest_that_is_a_link_or_pipe_is_refused(manifest, tmp_path, suffix, replacement):
     path = manifest.with_name(f"manifest.sqlite{suffix}")
     path.unlink(missing_ok=True)
-    os.mkfifo(path) if what == "pipe" else path.symlink_to(tmp_path / "nowhere")
+    os.mkfifo(path) if replacement == "pipe" else path.symlink_to(tmp_path / "nowhere")
     with pytest.raises(OutputError, match="not a regular file"):
         Manifest.open(manifest)
     assert not (tmp_path / "nowhere").exists()

@@ -16,7 +16,7 @@ from tests.cli.command import cli_runner
 from tests.conftest import CHECKOUT
 from tests.fakes.install import MAJORS, install
 from tests.fakes.packages import PACKAGES
-from tests.fakes.plans import as_elsewhere, plan_of
+from tests.fakes.plans import as_exported, plan_of
 from tests.networks import open_network
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -126,7 +126,7 @@ def test_the_users_own_words(monkeypatch, place, reference, yaml):
     name.with_suffix(".cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     (models / "the.names").write_text("person\nvehicle\n")
     name.with_suffix(".yaml").write_text(yaml)
-    name.with_suffix(".trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
+    name.with_suffix(".trt").write_bytes(plan_of(machine, as_exported(open_network("street"))))
     config = ["--config", name.with_suffix(".yaml")]
     summary = run(
         STREET,
@@ -153,7 +153,7 @@ def one_line(result, code: int, *parts: str) -> None:
 
 def test_a_bare_plan_ends_with_4_and_its_tensors(monkeypatch, place):
     machine = install(monkeypatch, 11)
-    (place / "bare.trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
+    (place / "bare.trt").write_bytes(plan_of(machine, as_exported(open_network("street"))))
     result = cli_runner().invoke(cli, [str(STREET), "--engine", "trt", "--model", "bare.trt"])
     one_line(result, 4, "bare.trt", "float32 1x7x44x76", "cfg: x.cfg in --config", "or --names")
 
@@ -164,7 +164,7 @@ def test_a_plan_is_read_by_the_gpu_of_the_option(monkeypatch, place, reference):
     (place / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     (place / "x.names").write_text("person\nvehicle\n")
     with driver.current(1):
-        (place / "x.trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
+        (place / "x.trt").write_bytes(plan_of(machine, as_exported(open_network("street"))))
     plan = ["--model", "x.trt", "--frames", 1, "--no-video"]
     summary = run(STREET, *plan, "--device", "cuda:1")
     assert_same(rows(summary["outputs"]["jsonl"]), reference[:1])

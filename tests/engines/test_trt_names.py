@@ -111,9 +111,9 @@ def test_tensorrt_for_rtx_has_every_name() -> None:
 
 def test_fake_runtime_has_the_real_signatures() -> None:
     rtx()
-    from tests.fakes.tensorrt_module import OURS
+    from tests.fakes.tensorrt_module import REPLACED
 
-    for title, kind in OURS.items():
+    for title, kind in REPLACED.items():
         real = getattr(rtx(), title)
         if issubclass(kind, real):
             continue

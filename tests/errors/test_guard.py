@@ -1,4 +1,4 @@
-"""What a command reads or keeps is never overwritten, by whatever name."""
+"""Files that a command reads or keeps are not overwritten, under any name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def block() -> Iterator[None]:
+def open_guard() -> Iterator[None]:
     with guarded():
         yield
 
@@ -49,18 +49,18 @@ def folder_refused(path: Path) -> bool:
     return False
 
 
-def test_a_file_is_kept_by_every_name(model: Path, block: None) -> None:
+def test_kept_file_is_refused_under_every_name(model: Path, open_guard: None) -> None:
     other, link, hard = (model.with_name(name) for name in ("other", "link", "hard"))
     other.write_bytes(b"")
     link.symlink_to(model)
     os.link(model, hard)
     keep("the model", model, None, model.with_name("absent"))
-    around = model.parent / ".." / "in" / model.name
-    assert all(refused(path) for path in (model, link, hard, around))
+    indirect = model.parent / ".." / "in" / model.name
+    assert all(refused(path) for path in (model, link, hard, indirect))
     assert not any(refused(path) for path in (other, model.with_name("absent"), model.parent))
 
 
-def test_a_message_names_both(model: Path, block: None) -> None:
+def test_message_names_both_paths_and_the_cure(model: Path, open_guard: None) -> None:
     link = model.with_name("link")
     link.symlink_to(model)
     keep("the model", model)
@@ -69,7 +69,7 @@ def test_a_message_names_both(model: Path, block: None) -> None:
     assert all(part in str(refusal.value) for part in (str(link), str(model), "take another"))
 
 
-def test_a_guard_ends_with_its_block(model: Path) -> None:
+def test_files_are_kept_until_their_block_ends(model: Path) -> None:
     keep("the model", model)  # outside
     with guarded():
         assert not refused(model)
@@ -79,14 +79,16 @@ def test_a_guard_ends_with_its_block(model: Path) -> None:
         with guarded():
             keep("labels", inner)
             assert refused(inner)
-            assert refused(model)  # what the block around it keeps
+            assert refused(model)  # the outer block still keeps it
         assert not refused(inner)
         assert refused(model)
     assert not refused(model)
     assert not folder_refused(model.parent)
 
 
-def test_names_may_be_reserved_before_they_are_there(tmp_path: Path, block: None) -> None:
+def test_reserved_names_are_refused_before_the_files_exist(
+    tmp_path: Path, open_guard: None
+) -> None:
     reserve("the session", tmp_path, ["run.json"])
     reserve("the session", tmp_path / "absent", ["run.json"])
     assert refused(tmp_path / "run.json")
@@ -96,11 +98,11 @@ def test_names_may_be_reserved_before_they_are_there(tmp_path: Path, block: None
         assert refused(tmp_path / "run.json")
 
 
-def test_a_list_is_asked_for_once_a_writer_comes(model: Path, block: None) -> None:
-    asked = []
+def test_list_of_kept_files_is_read_once_at_the_first_check(model: Path, open_guard: None) -> None:
+    calls = []
 
     def paths() -> list[Path]:
-        asked.append(1)
+        calls.append(1)
         return [model, model.parent]
 
     def broken() -> list[Path]:
@@ -108,16 +110,16 @@ def test_a_list_is_asked_for_once_a_writer_comes(model: Path, block: None) -> No
 
     keep_listed("a list", broken)
     keep_listed("the pictures", paths)
-    assert not asked
+    assert not calls
     assert not refused(model.with_name("absent"))
-    assert not asked
+    assert not calls
     assert refused(model)
     assert refused(model)
-    assert asked == [1]
+    assert calls == [1]
     assert not refused(model.parent)  # a folder is not a file
 
 
-def test_a_folder_of_what_is_kept_is_refused(model: Path, tmp_path: Path, block: None) -> None:
+def test_folder_of_a_kept_file_is_refused(model: Path, tmp_path: Path, open_guard: None) -> None:
     keep("the model", model)
     assert folder_refused(model.parent)
     (tmp_path / "link").symlink_to(model.parent)

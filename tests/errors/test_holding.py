@@ -1,4 +1,4 @@
-"""A file stays the same while it is read, and its digest is that of what was read."""
+"""A file that is replaced while it is read: the run keeps the old one and records its digest."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def saved(result: RunResult) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "opencv", "av"])
-def test_a_clip_that_is_replaced_meanwhile(tmp_path: Path, decoder: str) -> None:
+def test_replaced_clip_is_read_to_its_end_and_noted(tmp_path: Path, decoder: str) -> None:
     clip, other = write_video(tmp_path / "in.mp4", 9), write_video(tmp_path / "other.mp4", 30)
     before = sha256(clip)
     result = run(clip, at=1, do=lambda: os.replace(other, clip), decoder=decoder)
@@ -52,9 +52,8 @@ def test_a_clip_that_is_replaced_meanwhile(tmp_path: Path, decoder: str) -> None
     assert any("replaced" in note for note in result.summary.notes)
 
 
-def test_a_name_lasts_until_the_last_holder_leaves(tmp_path: Path) -> None:
-    """The last of two threads gave it, and may leave before the first opens it: by the decoders,
-    for the sound, for the digest."""
+def test_name_to_open_is_valid_until_the_last_holder_ends(tmp_path: Path) -> None:
+    """Of two holders, the second may have made the name and end before the first uses it."""
     clip = write_video(tmp_path / "in.mp4", 9)
     with hold(str(clip)) as held:
         with hold(str(clip)):
@@ -66,13 +65,13 @@ def test_a_name_lasts_until_the_last_holder_leaves(tmp_path: Path) -> None:
         assert held is not None
         assert sha256(Path(names[0])) == held.sha256() != sha256(clip) == sha256(Path(names[1]))
         assert Path(names[0]).suffix == ".mp4"
-        os.unlink(names[1])  # as with all of TMPDIR
+        os.unlink(names[1])  # as if TMPDIR had been cleared
         assert sha256(Path(name_to_open(str(clip)))) == sha256(clip)
     assert not any(map(os.path.lexists, names))
     assert name_to_open(str(clip)) == str(clip)
 
 
-def test_a_clip_that_grows_says_what_was_hashed(tmp_path: Path) -> None:
+def test_digest_of_a_growing_clip_is_that_of_the_final_file(tmp_path: Path) -> None:
     clip = write_video(tmp_path / "in.mkv", 12)
 
     def append() -> None:
@@ -84,27 +83,27 @@ def test_a_clip_that_grows_says_what_was_hashed(tmp_path: Path) -> None:
     assert any("grew" in note for note in result.summary.notes)
 
 
-def test_an_untouched_clip_says_nothing(tmp_path: Path) -> None:
+def test_unchanged_clip_gives_no_note(tmp_path: Path) -> None:
     clip = write_video(tmp_path / "in.mp4", 3)
     result = run(clip, at=1, do=lambda: None)
     assert saved(result)["clip_sha256"] == {str(clip): sha256(clip)}
     assert not any(str(clip) in note for note in result.summary.notes)
 
 
-def test_text_is_opened_by_its_own_name(tmp_path: Path) -> None:
-    """A playlist names files in its own folder."""
+def test_playlist_keeps_its_own_name(tmp_path: Path) -> None:
+    """Its entries are relative to its own folder."""
     (tmp_path / "list.m3u8").write_text("#EXTM3U\n#EXTINF:1,\na.ts\n")
     with hold(str(tmp_path / "list.m3u8")):
         assert name_to_open(str(tmp_path / "list.m3u8")) == str(tmp_path / "list.m3u8")
 
 
-def test_nothing_to_hold(tmp_path: Path) -> None:
+def test_folder_and_missing_file_are_not_held(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent.mp4"):
         with hold(str(path)) as held:
             assert held is None
 
 
-def test_a_model_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
+def test_model_replaced_while_it_is_read_raises(tmp_path: Path) -> None:
     model = tmp_path / "x.onnx"
     model.write_text("one")
     (tmp_path / "y.onnx").write_text("two")
@@ -114,13 +113,13 @@ def test_a_model_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
         os.replace(tmp_path / "y.onnx", model)
 
 
-def test_external_data_that_is_replaced_while_it_is_read(
+def test_external_data_replaced_while_it_is_read_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the model names this file, so it is unknown before the model is parsed."""
+    """The file is only known after the model has been parsed."""
     external(tmp_path)
-    whole = open_network(ModelRequest(str(tmp_path / "y.onnx")))
-    assert whole.sha256
+    network = open_network(ModelRequest(str(tmp_path / "y.onnx")))
+    assert network.sha256
 
     def replace_first(*given: Any) -> str:
         data = tmp_path / "y.onnx.data"
@@ -135,7 +134,7 @@ def test_external_data_that_is_replaced_while_it_is_read(
 
 
 @pytest.mark.slow
-def test_the_descriptor_is_not_handed_to_children(tmp_path: Path) -> None:
+def test_descriptor_is_not_inherited_by_children(tmp_path: Path) -> None:
     clip = write_video(tmp_path / "in.mp4", 3)
     with hold(str(clip)) as held:
         assert held is not None

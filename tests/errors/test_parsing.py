@@ -1,4 +1,4 @@
-"""What the readers of JSON and YAML hand out, and that messages stay one readable line."""
+"""Readers of JSON and YAML, and the form of error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detector.core.errors.parsing import LARGEST, MAX_DEPTH, parse_json, quote
 from detector.core.errors.yaml_parsing import parse_yaml
 
 
-def test_yaml_is_what_yaml_is():
+def test_yaml_values_merge_keys_and_aliases_are_read():
     text = "a: &x {b: 1, c: [1.5, true, null, 'x']}\nd: {<<: *x, b: 2}\ne: 2026-11-22\nf: 0x10"
     assert parse_yaml("\ufeff" + text, "f") == {
         "a": {"b": 1, "c": [1.5, True, None, "x"]},
@@ -38,7 +38,7 @@ def test_yaml_errors_name_the_line(text, line):
         parse_yaml(text, "f.yaml", SourceError)
 
 
-def test_depths_add_up_behind_aliases():
+def test_depth_includes_that_of_aliased_values():
     deep = "a: &a " + "[" * 40 + "]" * 40 + "\n"
     assert parse_yaml(deep, "f")["a"]
     with pytest.raises(UsageError):
@@ -60,15 +60,15 @@ def test_json_errors_name_the_line(text, line):
         parse_json(text, "f.json", ModelError, first_line=7)
 
 
-def test_json_is_what_json_is():
+def test_json_values_are_read_from_text_and_bytes():
     text = '\ufeff{"a": [1, -9223372036854775807, 1.5, null, true, "\\ud83d\\ude00"], "b": {}}'
-    wanted = {"a": [1, -LARGEST, 1.5, None, True, "\U0001f600"], "b": {}}
-    assert parse_json(text, "f") == wanted
-    assert parse_json(text.encode(), "f") == wanted
+    expected = {"a": [1, -LARGEST, 1.5, None, True, "\U0001f600"], "b": {}}
+    assert parse_json(text, "f") == expected
+    assert parse_json(text.encode(), "f") == expected
 
 
 @pytest.mark.parametrize("parse", [parse_json, parse_yaml])
-def test_the_deepest_and_the_largest_number_are_read(parse):
+def test_greatest_depth_and_number_are_read_and_larger_ones_refused(parse):
     deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert len(str(parse(deepest, "f"))) == 2 * MAX_DEPTH
     assert parse(f"[{LARGEST}, {-LARGEST}]", "f") == [LARGEST, -LARGEST]
@@ -77,7 +77,7 @@ def test_the_deepest_and_the_largest_number_are_read(parse):
             parse(text, "f")
 
 
-def test_json_that_cannot_fit_is_refused_unread(monkeypatch):
+def test_json_too_large_for_memory_is_refused_before_parsing(monkeypatch):
     monkeypatch.setattr(parsing, "too_much", lambda needed: "8 GB" if needed > 1e6 else None)
     assert parse_json("[[]]", "f") == [[]]
     with pytest.raises(UsageError, match="8 GB"):
@@ -87,11 +87,11 @@ def test_json_that_cannot_fit_is_refused_unread(monkeypatch):
 @pytest.mark.parametrize(
     "value", ["x" * 10**6, [["x" * 1000] * 100] * 100, {"a": 10**300}], ids=["text", "lists", "map"]
 )
-def test_a_quoted_value_is_short(value):
+def test_quote_shortens_long_values(value):
     assert len(quote(value)) < 1000
 
 
-def test_messages_are_one_line_that_moves_no_cursor():
+def test_messages_are_one_short_printable_line():
     message = str(ModelError("a\n  b \x1b[2J \0 \udcff é " + "x" * 10**6))
     assert message.startswith("a b \\x1b[2J \\x00 \\udcff é x")
     assert message.isprintable()
@@ -99,7 +99,7 @@ def test_messages_are_one_line_that_moves_no_cursor():
     assert str(UsageError("two  spaces stay")) == "two  spaces stay"
 
 
-def test_memory_is_that_of_the_container_where_it_has_less(tmp_path):
+def test_machine_memory_is_limited_by_the_container(tmp_path):
     machine_bytes.cache_clear()
     proc, root = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
@@ -112,12 +112,12 @@ def test_memory_is_that_of_the_container_where_it_has_less(tmp_path):
     assert machine_bytes(proc, root) == 1 << 30
 
 
-def test_what_fits_is_not_too_much(monkeypatch):
+def test_too_much_names_needed_and_available_memory(monkeypatch):
     monkeypatch.setattr(machine, "machine_bytes", lambda: 2 << 30)
     assert too_much(2 << 30) is None
     assert re.findall(r"\d\S+ GB", too_much(3 << 30)) == ["3.0 GB", "2.0 GB"]
 
 
-def test_what_one_reader_changes_no_other_sees():
+def test_parsed_yaml_is_not_shared_between_callers():
     parse_yaml("a: [1]", "f")["a"].append(2)
     assert parse_yaml("a: [1]", "f") == {"a": [1]}

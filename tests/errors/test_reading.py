@@ -1,4 +1,4 @@
-"""A file that a user names is read whole, or refused with its name: never without end."""
+"""Files that a user names are read completely or refused, with limits on size and waiting."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from detector.core.errors import ModelError, UsageError, reading
 from detector.core.errors.reading import check_regular, read_bytes, read_text
 
 
-def test_a_file_within_the_limit_is_read_whole(tmp_path):
+def test_file_within_the_limit_is_read(tmp_path):
     (tmp_path / "a").write_bytes(b"12345")
     assert read_bytes(tmp_path / "a", "a list", limit=5) == b"12345"
     assert read_text(str(tmp_path / "a"), "a list") == "12345"
 
 
 @pytest.mark.parametrize("name", ["large", "/dev/zero", "absent", ".", "nul\0name", "latin"])
-def test_what_is_no_such_file_is_refused_by_name(tmp_path, monkeypatch, name):
+def test_unreadable_or_large_file_is_refused_with_its_name(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     Path("large").write_bytes(b"1234567")
     Path("latin").write_bytes(b"a\n\xe9")
@@ -29,19 +29,24 @@ def test_what_is_no_such_file_is_refused_by_name(tmp_path, monkeypatch, name):
     assert str(caught.value).startswith(name.partition("\0")[0])
 
 
-def test_a_hole_of_a_terabyte_is_refused_unread(tmp_path):
+def test_sparse_file_above_the_limit_is_refused_unread(tmp_path):
     with (tmp_path / "hole").open("wb") as file:
         file.truncate(1 << 40)
-    for limit, said in ((2 << 30, "2 GB"), (1 << 30, "1 GB"), (5 << 20, "5 MB"), (9, "9 bytes")):
-        with pytest.raises(UsageError, match=said):
+    for limit, limit_text in (
+        (2 << 30, "2 GB"),
+        (1 << 30, "1 GB"),
+        (5 << 20, "5 MB"),
+        (9, "9 bytes"),
+    ):
+        with pytest.raises(UsageError, match=limit_text):
             read_bytes(tmp_path / "hole", "a list", limit=limit)
 
 
-def test_an_empty_device_is_an_empty_text():
+def test_null_device_reads_as_empty_text():
     assert read_text("/dev/null", "a list") == ""
 
 
-def test_a_pipe_that_ends_is_read_once_and_known_after_that(tmp_path):
+def test_content_of_a_pipe_is_remembered(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     content = b"person\n" * 20_000  # more than a pipe holds
     writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[content])
@@ -51,32 +56,32 @@ def test_a_pipe_that_ends_is_read_once_and_known_after_that(tmp_path):
     assert read_bytes(tmp_path / "pipe", "a list") == content
 
 
-def test_a_silent_pipe_is_given_up(tmp_path, monkeypatch):
+def test_pipe_without_a_writer_is_refused_after_a_timeout(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "SILENCE_S", 0.05)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError):
         read_bytes(tmp_path / "pipe", "a list")
 
 
-def test_a_signal_ends_the_wait_for_a_pipe(tmp_path):
+def test_signal_interrupts_reading_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def read_until_it_comes() -> None:
+    def read_until_the_signal() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.05)  # it may come before the read begins
         read_bytes(tmp_path / "pipe", "a list")
 
     before = signal.signal(signal.SIGALRM, leave)
     try:
         with pytest.raises(KeyboardInterrupt):
-            read_until_it_comes()
+            read_until_the_signal()
     finally:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_what_a_library_opens_must_be_a_regular_file(tmp_path):
+def test_check_regular_accepts_only_regular_or_missing_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "absent"):

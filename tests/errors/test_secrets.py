@@ -1,4 +1,4 @@
-"""Secrets are never shown, whatever form they take."""
+"""Secrets are hidden in all output, in every encoding of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from detector.core.session.codec import to_json
         ("rtsp://admin:Pa55word@cam:554/s", "rtsp://***@cam:554/s"),
         ("rtsp://admin@cam/s", "rtsp://***@cam/s"),
         ("rtsp://a:b@[::1]:554/s", "rtsp://***@[::1]:554/s"),
-        ("rtsp://a:p@ss:w@cam/s", "rtsp://***@cam/s"),  # an @ inside
-        ("rtsp://a:pa/ss@cam/s", "rtsp://***@cam/s"),  # a slash inside: FFmpeg could not read it
-        ("http://cam:8080/a@b?k=T0ken123", "http://cam:8080/a@b?k=***"),  # an @ of the path
+        ("rtsp://a:p@ss:w@cam/s", "rtsp://***@cam/s"),  # an @ in the password
+        ("rtsp://a:pa/ss@cam/s", "rtsp://***@cam/s"),  # a slash in the password
+        ("http://cam:8080/a@b?k=T0ken123", "http://cam:8080/a@b?k=***"),  # an @ in the path
         ("http://cam/v?token=T0ken123&channel=1", "http://cam/v?token=***&channel=***"),
         ("http://cam/v?T0ken123", "http://cam/v?***"),
         ("http://cam/v?a=&b", "http://cam/v?a=&***"),
@@ -41,14 +41,14 @@ from detector.core.session.codec import to_json
         ("a/b?c=d.mp4", "a/b?c=d.mp4"),  # a file
     ],
 )
-def test_addresses(whole: str, shown: str) -> None:
+def test_shown_address_hides_its_secrets(whole: str, shown: str) -> None:
     address = Address(whole)
     assert (str(address), repr(address), address.whole) == (shown, shown, whole)
     if "Pa55word" in whole:
         assert "Pa55word" not in redact(f"{whole}: 401 {address.whole!r} Pa55word")
 
 
-def test_a_webhook_hides_its_path() -> None:
+def test_address_of_a_webhook_hides_its_path() -> None:
     assert str(Address("https://hooks.example/T00/B00/xyzXYZ123", hide_path=True)) == (
         "https://hooks.example/***"
     )
@@ -75,7 +75,7 @@ def test_every_form_of_a_password_is_hidden(password: str) -> None:
         assert form.strip("\"'") not in redact(f"x {form} y")
 
 
-def test_short_secrets_leave_innocent_text_alone() -> None:
+def test_short_secrets_are_hidden_only_as_whole_words() -> None:
     keep_secret("abc")
     keep_secret("main")
     Address("rtsp://h/s?subtype=main&n=1")
@@ -90,7 +90,7 @@ def test_short_secrets_leave_innocent_text_alone() -> None:
         ("rtsp://admin:Pa55@cam/s", "admin:Pa55"),
         ("http://cam/v?code=sixsix", "sixsix"),
         ("http://cam/v?sixsix", "sixsix"),
-        ("http://cam/v?pwd=four", "four"),  # its name tells that it is one
+        ("http://cam/v?pwd=four", "four"),  # hidden because of the parameter's name
         ("http://cam/v#four", "four"),
         ("http://cam/key=four/v", "four"),
         ("rtmp://host/app/four", "four"),
@@ -98,13 +98,13 @@ def test_short_secrets_leave_innocent_text_alone() -> None:
         ("http://cam/v?fives", ""),
     ],
 )
-def test_a_secret_of_an_address_is_hidden_elsewhere(whole: str, secret: str) -> None:
+def test_secret_of_an_address_is_hidden_in_other_text(whole: str, secret: str) -> None:
     Address(whole)
     hidden = "no ***, no picture" if secret else "no fives, no picture"
     assert redact(f"no {secret or 'fives'}, no picture") == hidden
 
 
-def test_an_address_is_its_whole_text() -> None:
+def test_addresses_compare_by_their_whole_text() -> None:
     one = Address("rtsp://a:Pa55word@cam/s")
     assert one == Address("rtsp://a:Pa55word@cam/s")
     assert one != Address("rtsp://b:Pa55word@cam/s")
@@ -112,7 +112,7 @@ def test_an_address_is_its_whole_text() -> None:
     assert len({one, Address("rtsp://a:Pa55word@cam/s")}) == 1
 
 
-def test_ways_out() -> None:
+def test_text_errors_and_json_hide_secrets() -> None:
     keep_secret("Pa55word")
     assert printable("x Pa55word\x1b") == "x ***\\x1b"
     assert str(SourceError("401 for Pa55word")) == "401 for ***"
@@ -120,7 +120,7 @@ def test_ways_out() -> None:
     assert json.loads(to_json(document)) == {"a": ["***", {"rtsp://***/": 1}], "Pa55word": 2}
 
 
-def test_a_table_hides_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_hides_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -145,14 +145,14 @@ def test_a_table_hides_it_too(capsys: pytest.CaptureFixture[str]) -> None:
         ["look at rtsp://u:Pa55word@h/s, please"],
     ],
 )
-def test_command_lines(words: list[str]) -> None:
+def test_secrets_of_a_command_line_are_hidden(words: list[str]) -> None:
     keep_command_line(words)
     assert "Pa55word" not in redact(" ".join(words))
 
 
 @pytest.mark.slow
-def test_nothing_of_a_run_holds_what_was_planted(tmp_path: Path) -> None:
-    """User info, a query and a webhook, on the command line of a run that fails."""
+def test_output_and_files_of_a_failed_run_contain_no_secret(tmp_path: Path) -> None:
+    """The command line has user info, a query and a webhook."""
     planted = ["Us3rPlanted", "Pa55Planted", "T0kenPlanted", "H00kPlanted"]
     command = [
         f"rtsp://{planted[0]}:{planted[1]}@127.0.0.1:9/s?token={planted[2]}",

@@ -8,7 +8,7 @@ from detector.core.errors.text import counted, join_list, split_list
 
 
 @pytest.mark.parametrize(
-    ("count", "words", "said"),
+    ("count", "words", "expected"),
     [
         (1, ("frame",), "1 frame"),
         (0, ("frame",), "0 frames"),
@@ -22,8 +22,8 @@ from detector.core.errors.text import counted, join_list, split_list
         (3, ("label file", "has"), "3 label files have"),
     ],
 )
-def test_counted(count, words, said):
-    assert counted(count, *words) == said
+def test_counted_uses_singular_or_plural(count, words, expected):
+    assert counted(count, *words) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_counted(count, words, said):
         ('"not closed, b', ['"not closed', "b"]),
     ],
 )
-def test_a_list_with_commas_in_its_items(text, items):
+def test_quoted_or_escaped_commas_do_not_split_an_item(text, items):
     assert split_list(text) == items
 
 
 @pytest.mark.parametrize(
     "items", [["a", "b"], ["couch, sofa", "bus"], ['"quoted"', "x"], ['a, "b"'], ["traffic light"]]
 )
-def test_a_joined_list_is_split_again(items):
+def test_split_list_reverses_join_list(items):
     assert split_list(join_list(items)) == items

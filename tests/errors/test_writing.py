@@ -1,4 +1,4 @@
-"""A file is whole under its name, or not there."""
+"""Files get their final name only when complete; locks and temporary folders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from detector.core.errors.writing import (
 from tests.conftest import CHECKOUT
 
 
-def test_the_file_appears_at_the_end_and_nothing_else_stays(tmp_path):
+def test_file_appears_when_complete_and_the_temporary_one_is_removed(tmp_path):
     target = tmp_path / "new/spans.npz"
     target.parent.mkdir()
     with whole_file(target, "cure") as temporary:
@@ -54,7 +54,7 @@ def test_failed_write_keeps_the_earlier_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_file_that_cannot_be_written_is_an_output_error_with_its_name_and_cure(tmp_path):
+def test_failed_write_raises_output_error_with_name_and_cure(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for target in (tmp_path / "file/x.json", tmp_path / "folder"):
@@ -64,23 +64,23 @@ def test_a_file_that_cannot_be_written_is_an_output_error_with_its_name_and_cure
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-# ---- power loss: what is synced when
+# ---- order of syncs, for power loss
 
 
 class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.done: list[tuple[str, ...]] = []
+        self.events: list[tuple[str, ...]] = []
         fsync, replace = os.fsync, os.replace
 
         def sync(file: int) -> None:
             fsync(file)
             path = Path(os.readlink(f"/proc/self/fd/{file}"))
             content = "a folder" if path.is_dir() else path.read_text()
-            self.done.append(("sync", content))
+            self.events.append(("sync", content))
 
         def name(source: Path, target: Path) -> None:
             replace(source, target)
-            self.done.append(("name", Path(target).name))
+            self.events.append(("name", Path(target).name))
 
         monkeypatch.setattr(os, "fsync", sync)
         monkeypatch.setattr(os, "replace", name)
@@ -89,19 +89,19 @@ class Disk:
 IN_ORDER = [("sync", "whole"), ("name", "x.json"), ("sync", "a folder")]
 
 
-def test_content_name_and_folder_reach_the_disk_in_this_order(tmp_path, monkeypatch):
+def test_content_is_synced_then_renamed_then_the_folder_synced(tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
     write_whole(tmp_path / "x.json", b"whole")
-    assert disk.done == IN_ORDER
+    assert disk.events == IN_ORDER
 
 
-def test_so_they_do_where_the_caller_has_the_file_open(tmp_path, monkeypatch):
+def test_put_in_place_syncs_in_the_same_order(tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
     with (tmp_path / "hidden").open("wb") as file:
         file.write(b"whole")
         file.flush()
         put_in_place(tmp_path / "hidden", tmp_path / "x.json", file.fileno())
-    assert disk.done == IN_ORDER
+    assert disk.events == IN_ORDER
 
 
 def failing(error: int, on_folders: bool):
@@ -115,7 +115,7 @@ def failing(error: int, on_folders: bool):
     return fail
 
 
-def test_content_that_cannot_be_synced_gets_no_name(tmp_path, monkeypatch):
+def test_failed_sync_of_the_content_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing(errno.EIO, on_folders=False))
     with pytest.raises(OutputError, match="Input/output error"):
         write_whole(tmp_path / "x.json", b"whole")
@@ -131,20 +131,20 @@ def test_failed_folder_sync_raises_unless_unsupported(tmp_path, monkeypatch):
     assert (tmp_path / "y.json").read_bytes() == b"whole"
 
 
-# ---- who may read what is written
+# ---- permissions
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
-def test_the_umask_holds_unless_a_file_is_private(tmp_path, umask, mode):
+def test_modes_follow_the_umask_unless_private(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         write_whole(tmp_path / "a" / "row.json", b"")
         write_whole(tmp_path / "b" / "c" / "key.json", b"", private=True)
     finally:
         os.umask(before)
-    found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     folder = 0o777 & ~umask
-    assert found == {"a": folder, "row.json": mode, "b": 0o700, "c": 0o700, "key.json": 0o600}
+    assert modes == {"a": folder, "row.json": mode, "b": 0o700, "c": 0o700, "key.json": 0o600}
 
 
 # ---- temporary folders
@@ -155,17 +155,17 @@ def test_missing_temporary_folder_raises_with_the_cure(tmp_path, monkeypatch):
     with pytest.raises(OutputError, match=r"set TMPDIR$"), temporary_folder():
         pass
     (tmp_path / "in.mp4").write_bytes(b"\0")
-    with hold(str(tmp_path / "in.mp4")) as held:  # a run that needs no other goes on
+    with hold(str(tmp_path / "in.mp4")) as held:  # a run that needs no temporary folder works
         assert held.name == str(tmp_path / "in.mp4")
 
 
-def test_all_temporary_folders_are_ours():
-    """Python 3.11's version recurses until the stack is full if it may not remove its content."""
+def test_detector_uses_only_its_own_temporary_folder():
+    """Python 3.11's TemporaryDirectory overflows the stack if it cannot remove its content."""
     for path in (CHECKOUT / "detector").rglob("*.py"):
         assert "TemporaryDirectory(" not in path.read_text(), path
 
 
-def test_a_temporary_folder_is_gone_with_its_block(tmp_path, monkeypatch):
+def test_temporary_folder_is_private_and_removed_with_its_content(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with temporary_folder("x-") as folder:
         assert folder.parent == tmp_path
@@ -174,7 +174,7 @@ def test_a_temporary_folder_is_gone_with_its_block(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_gone_where_a_signal_comes_while_it_is_removed(tmp_path, monkeypatch):
+def test_temporary_folder_is_removed_despite_a_signal_during_removal(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     remove, calls = shutil.rmtree, []
 
@@ -190,7 +190,7 @@ def test_it_is_gone_where_a_signal_comes_while_it_is_removed(tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
+def test_only_hidden_files_of_killed_processes_are_removed(tmp_path):
     for name in ("1a2b3c4d.npz", "1a2b3c4d5e6f7a8b.npz", "1a2b3c4.npz", "notes"):
         (tmp_path / f"{HIDDEN}{name}").write_bytes(b"")
     (tmp_path / "1a2b3c4d.npz").write_bytes(b"")
@@ -217,7 +217,7 @@ def test_second_lock_fails_and_unsupported_locks_succeed(tmp_path, monkeypatch):
             take_lock(second.fileno())
 
 
-def test_the_null_device_by_any_name(tmp_path):
+def test_null_device_is_recognized_by_any_path(tmp_path):
     (tmp_path / "link").symlink_to(os.devnull)
     (tmp_path / "file").write_bytes(b"")
     for path in (os.devnull, Path(os.devnull), tmp_path / "link"):

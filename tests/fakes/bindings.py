@@ -1,8 +1,8 @@
-"""TensorRT's real bindings without a GPU: imported over stub libraries, and their names and
-signatures as the fakes take them.
+"""Import TensorRT's real bindings without a GPU, over stub libraries, to compare their names and
+signatures with the fakes.
 
-scripts/test puts the wheels (1.3 MB) into .venv/wheels. They need ten C symbols, and nothing behind
-those is called.
+scripts/test puts the wheels (1.3 MB) into .venv/wheels. They need ten C symbols, which are never
+called.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
 
 def find_wheel(pattern: str) -> Path:
     tags = (f"cp{sys.version_info.major}{sys.version_info.minor}-", "-py3-", "py2.py3")
-    found = sorted(
+    wheels = sorted(
         file for file in WHEELS.glob(f"{pattern}-*.whl") if any(tag in file.name for tag in tags)
     )
-    if not found:
+    if not wheels:
         pytest.skip(f"no wheel {pattern} in {WHEELS}: scripts/test could not download it")
-    return found[-1]
+    return wheels[-1]
 
 
 def unpack_bindings(major: int, folder: Path) -> dict[str, str]:

@@ -1,11 +1,10 @@
-"""A simulated GPU: memory apart from the host's, events, and streams that run only when waited for.
+"""A simulated GPU: separate memory, events, and streams that run only when waited for.
 
-It models addresses that only the device can read; copies and runs that are *queued* and happen in
-the order of their stream when an event of it (or the stream) is waited for, so that a host array
-that is read too early is stale, and one that is written too early spoils the upload; contexts that
-are current by thread; several GPUs, one current by thread, none of which reads another one's
-memory; one error for bytes beyond an allocation. It does not model how long anything takes, streams
-that really run in parallel, or a GPU's arithmetic.
+It simulates addresses that only the device can read; copies and runs that are queued and executed
+in stream order when an event (or the stream) is waited for, so that a host array read too early is
+stale, and one overwritten too early corrupts the upload; contexts that are current per thread;
+several GPUs, none of which reads another one's memory; an error for access beyond an allocation. It
+does not simulate durations, parallel streams, or a GPU's arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 FIRST_ADDRESS = 0x7F00_0000_0000
-POISON = 0xAB  # what fresh device memory holds: anything but zeros
+POISON = 0xAB  # fills fresh device memory, so that no test relies on zeros
 
 
 class DeviceFaultError(Exception):
@@ -56,9 +55,9 @@ class Device:
                 raise DeviceFaultError(f"free of {address:#x}: not an allocation")
 
     def at(self, address: int, size: int, number: int | None = None) -> np.ndarray:
-        """The bytes of an allocation; only its first byte has an address here.
+        """Return ``size`` bytes of the allocation that starts at ``address``.
 
-        ``number``: the GPU that looks.
+        ``number``: the GPU that accesses it.
         """
         block = self.allocations.get(address)
         if block is None:
@@ -81,8 +80,7 @@ class Device:
     def tick(self) -> int:
         return next(self._ticks)
 
-    # A context is current by thread, as a stack; below it lies what the CUDA runtime takes by
-    # itself.
+    # Each thread has a stack of current contexts; below it is the CUDA runtime's own context.
     def push(self, number: int = 0) -> None:
         self._stack.append(number)
 
@@ -132,21 +130,21 @@ class Stream:
 
     def upload(self, address: int, host: np.ndarray) -> None:
         def work() -> None:
-            given = host.reshape(-1).view(np.uint8)
-            self.device.at(address, given.size)[:] = given
+            source = host.reshape(-1).view(np.uint8)
+            self.device.at(address, source.size)[:] = source
 
         self.put(work)
 
     def download(self, host: np.ndarray, address: int) -> None:
         def work() -> None:
-            taken = host.reshape(-1).view(np.uint8)
-            taken[:] = self.device.at(address, taken.size)
+            target = host.reshape(-1).view(np.uint8)
+            target[:] = self.device.at(address, target.size)
 
         self.put(work)
 
 
 class Event:
-    """``ms`` between two: the ticks that lie between them."""
+    """An event whose time is a number of ticks; ``ms_since`` returns the ticks between two."""
 
     def __init__(self) -> None:
         self.at: int | None = None

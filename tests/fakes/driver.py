@@ -1,4 +1,4 @@
-"""libcuda's few calls that detector/core/engines/trt/driver.py makes, by their C signatures."""
+"""Fakes of the libcuda functions that detector/core/engines/trt/driver.py calls."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MAJORS = (10, 11)
 
 
 def install(monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu) -> SimpleNamespace:
-    """A driver, a TensorRT of that major (``RTX_MAJOR``: TensorRT for RTX) and one CUDA package.
+    """Install a driver, a TensorRT of that major (or ``RTX_MAJOR``), and one CUDA package.
 
     ``gpu``: total (bytes), gpus, cuda, error. Skips where TensorRT for RTX is not installed.
     """

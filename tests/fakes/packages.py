@@ -1,8 +1,8 @@
-"""pycuda, cuda-python and torch's CUDA side, as far as device memory goes, on the fake device.
+"""The parts of pycuda, cuda-python and torch.cuda that handle device memory, on the fake device.
 
-Their signatures are written here by hand. For cuda-python and torch a test compares the names with
-the real packages; pycuda cannot be imported without a driver, so nothing but its documentation and
-a GPU speak for its part.
+Their signatures are written by hand. For cuda-python and torch a test compares the names with the
+real packages. pycuda cannot be imported without a driver, so its part follows its documentation and
+runs on a GPU.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.fakes.device import Device, DeviceFaultError, Event, Stream
 
 
 def module(name: str, **content) -> ModuleType:
-    made = ModuleType(name)
-    made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-    made.__path__ = []
-    vars(made).update(content)
-    return made
+    package = ModuleType(name)
+    package.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    package.__path__ = []
+    vars(package).update(content)
+    return package
 
 
 class PycudaError(Exception):
@@ -33,7 +33,7 @@ class PycudaError(Exception):
 def fake_pycuda(  # noqa: C901
     device: Device,
 ) -> dict[str, ModuleType]:
-    """``pycuda`` and ``pycuda.driver``: nothing without init() and a context that is current in
+    """Fake ``pycuda`` and ``pycuda.driver``, which require init() and a context that is current in
     this thread.
     """
     state = SimpleNamespace(ready=False, pinned=[])
@@ -153,7 +153,7 @@ class Result(int):
 def fake_cuda_python(  # noqa: C901
     device: Device,
 ) -> dict[str, ModuleType]:
-    """``cuda.bindings.runtime``: every call returns a tuple, the error first."""
+    """Fake ``cuda.bindings.runtime``, whose calls return a tuple with the error first."""
     host: dict[int, ctypes.Array] = {}
     events: dict[int, Event] = {}
     ok = Result(0)
@@ -256,16 +256,16 @@ def fake_cuda_python(  # noqa: C901
         "cuda": module("cuda", bindings=bindings),
         "cuda.bindings": bindings,
         "cuda.bindings.runtime": runtime,
-        "cuda.bindings.utils": utils,  # torch's CUDA builds from 2.15 on import the real one
+        "cuda.bindings.utils": utils,  # torch's CUDA builds import it since 2.15
     }
 
 
 def fake_torch(  # noqa: C901
     device: Device,
 ) -> dict[str, ModuleType]:
-    """Build the part of torch that the provider touches.
+    """Fake the part of torch that our memory provider uses.
 
-    A copy goes to the stream that is current in this thread.
+    Copies go to the stream that is current in this thread.
     """
     current = threading.local()
 

@@ -1,4 +1,4 @@
-"""Plans built elsewhere, made by the fake TensorRT."""
+"""Plans as other tools build them, made by the fake TensorRT."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def plan_of(
     portable: bool = False,
     verbosity: str | None = None,
 ) -> bytes:
-    """Any ONNX -> a plan. ``batches``: the range of an open first dimension. ``portable``: with a
-    runtime inside. ``verbosity``: what of the layers is kept; by default their names.
+    """Build a plan of an ONNX model. ``batches``: the range of a dynamic first dimension.
+    ``portable``: include a runtime. ``verbosity``: details of the layers to keep; default: names.
     """
     trt = machine.trt
     log = kept_log(trt)
@@ -37,10 +37,10 @@ def plan_of(
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
     if batches is not None:
         profile = builder.create_optimization_profile()
-        given = network.get_input(0)
-        rest = [int(side) for side in given.shape][1:]
+        input_ = network.get_input(0)
+        rest = [int(side) for side in input_.shape][1:]
         profile.set_shape(
-            given.name,
+            input_.name,
             *(trt.Dims([batch, *rest]) for batch in (batches[0], batches[1], batches[1])),
         )
         config.add_optimization_profile(profile)
@@ -50,7 +50,7 @@ def plan_of(
 
 
 def constant_model(answer: Any, side: int, batch: int | str = 1, half: bool = False) -> Any:
-    """Pictures [B, 3, side, side] -> ``answer`` [1, ...] for each of them, whatever they show."""
+    """Return a model that returns ``answer`` [1, ...] for each picture of [B, 3, side, side]."""
     from onnx import numpy_helper, parser
 
     kind, number = ("float16", 10) if half else ("float", 1)
@@ -71,13 +71,13 @@ def constant_model(answer: Any, side: int, batch: int | str = 1, half: bool = Fa
 
 
 def with_header(plan: bytes, header: dict) -> bytes:
-    """As Ultralytics writes it: length, JSON, plan."""
+    """Prepend a header in Ultralytics' format: length, JSON, plan."""
     text = json.dumps(header).encode()
     return len(text).to_bytes(4, "little", signed=True) + text + plan
 
 
-def as_elsewhere(network: Network, half: bool = False) -> Any:
-    """The network's graph as other tools export it: float NCHW in 0..1 instead of u8 NHWC."""
+def as_exported(network: Network, half: bool = False) -> Any:
+    """Return the graph as other tools export it: its input is float NCHW in 0..1, not u8 NHWC."""
     import onnx
     from onnx import helper
 

@@ -1,7 +1,7 @@
 """A stand-in for supervision: its Detections, with the fields and the checks of the real ones.
 
-``SIGNATURE`` was recorded from supervision 0.31.2 (November 2026): ``inspect.signature`` of
-``supervision.Detections``, name by name, with True where a default is. 0.26.1 has the same.
+``SIGNATURE`` was recorded from supervision 0.31.2 (November 2026): the parameters of
+``supervision.Detections``, and whether each has a default. 0.26.1 has the same.
 """
 
 from __future__ import annotations

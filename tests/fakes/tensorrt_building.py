@@ -1,8 +1,8 @@
-"""Parse and build with TensorRT for RTX itself, which needs no GPU for it. The plan also gets what
-the fake runtime computes from: the graph and the settings.
+"""Parse and build with the real TensorRT for RTX, which needs no GPU for that. The plan also gets
+the graph and the settings, from which the fake runtime computes.
 
-We fake only what TensorRT has and TensorRT for RTX 1.7.1.116 ignores with a warning (timing cache,
-hardware compatibility) or cannot build (plans with a runtime inside: no libnvinfer_lean).
+We fake only features of TensorRT that TensorRT for RTX 1.7.1.116 ignores with a warning (timing
+cache, hardware compatibility) or cannot build (plans that include a runtime: no libnvinfer_lean).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import tensorrt_rtx as rtx
 from tests.fakes.tensorrt_state import RTX_MAJOR, Crash
 
 BUILT: dict[tuple[str, str, str], tuple[bytes, list[tuple[str, tuple]]]] = {}
-"""Engine, digest of the graph, settings -> what the plan begins with, and what was told meanwhile.
-A build takes seconds."""
+"""Cache, since a build takes seconds: engine, digest of the graph, settings -> the head of the plan
+and the progress calls."""
 
 
 class Progress(rtx.IProgressMonitor):
@@ -28,22 +28,22 @@ class Progress(rtx.IProgressMonitor):
         super().__init__()
         self.to, self.calls = to, list[tuple[str, tuple]]()
 
-    def _tell(self, name: str, *told: Any) -> bool:
-        self.calls.append((name, told))
-        return tell(self.to, name, *told) is not False
+    def _notify(self, name: str, *arguments: Any) -> bool:
+        self.calls.append((name, arguments))
+        return notify(self.to, name, *arguments) is not False
 
-    def phase_start(self, *told: Any) -> None:
-        self._tell("phase_start", *told)
+    def phase_start(self, *arguments: Any) -> None:
+        self._notify("phase_start", *arguments)
 
-    def step_complete(self, *told: Any) -> bool:
-        return self._tell("step_complete", *told)
+    def step_complete(self, *arguments: Any) -> bool:
+        return self._notify("step_complete", *arguments)
 
-    def phase_finish(self, *told: Any) -> None:
-        self._tell("phase_finish", *told)
+    def phase_finish(self, *arguments: Any) -> None:
+        self._notify("phase_finish", *arguments)
 
 
-def tell(monitor: Any, name: str, *told: Any) -> Any:
-    return None if monitor is None else getattr(monitor, name)(*told)
+def notify(monitor: Any, name: str, *arguments: Any) -> Any:
+    return None if monitor is None else getattr(monitor, name)(*arguments)
 
 
 class Builder(rtx.Builder):
@@ -63,21 +63,24 @@ class Builder(rtx.Builder):
 
     def build_serialized_network(self, network: Any, config: Any) -> Any:
         trt, real = self._trt, config._real
-        if self._weak:  # TensorRT 10 would choose types of its own
+        if self._weak:  # TensorRT 10 would choose the types itself
             return self._logger.log(rtx.ILogger.ERROR, "[fake] a weakly typed network")
         graph = trt.fake.graphs.get(network, b"")
         settings = _settings(network, real, config._profiles)
         key = trt.fake.edition.engine, sha256(graph).hexdigest(), json.dumps(settings)
         if key in BUILT:
             head, calls = BUILT[key]
-            if any(tell(real.progress_monitor, name, *told) is False for name, told in calls):
+            if any(
+                notify(real.progress_monitor, name, *arguments) is False
+                for name, arguments in calls
+            ):
                 return None
         else:
             real.progress_monitor = progress = Progress(real.progress_monitor)
-            made = super().build_serialized_network(network, real)
-            if made is None:
+            plan = super().build_serialized_network(network, real)
+            if plan is None:
                 return None
-            head = bytes(made) if trt.fake.major == RTX_MAJOR else trt.fake.edition.magic
+            head = bytes(plan) if trt.fake.major == RTX_MAJOR else trt.fake.edition.magic
             BUILT[key] = head, progress.calls
         facts = {**settings, **config._facts(), "trt": trt.__version__, "gpu": trt.fake.gpu}
         trt.fake.builds.append(facts)
@@ -86,16 +89,16 @@ class Builder(rtx.Builder):
 
 
 def _settings(network: Any, config: Any, profiles: list[Any]) -> dict[str, Any]:
-    given = [network.get_input(at) for at in range(network.num_inputs)]
-    results = [network.get_output(at) for at in range(network.num_outputs)]
+    inputs = [network.get_input(at) for at in range(network.num_inputs)]
+    outputs = [network.get_output(at) for at in range(network.num_outputs)]
     targets = range(config.num_compute_capabilities)
     return {
         "network": network.name,
-        "inputs": [one.name for one in given],
-        # Outputs first: nothing may depend on the order.
-        "tensors": {one.name: (one.dtype.name, [*one.shape]) for one in (*results, *given)},
+        "inputs": [one.name for one in inputs],
+        # Outputs first, since callers must not depend on the order.
+        "tensors": {one.name: (one.dtype.name, [*one.shape]) for one in (*outputs, *inputs)},
         "profiles": [
-            {one.name: [[*shape] for shape in profile.get_shape(one.name)] for one in given}
+            {one.name: [[*shape] for shape in profile.get_shape(one.name)] for one in inputs}
             for profile in profiles
         ],
         "verbosity": config.profiling_verbosity.name,

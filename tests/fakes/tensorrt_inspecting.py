@@ -1,9 +1,8 @@
-"""What the fake TensorRT made of the layers, as the inspector of either major tells it in JSON.
+"""The layers of a fake plan, in the JSON of the engine inspector of either major.
 
-The form is that of real listings: names joined by " + ", the graph's nodes in "Metadata" between
-control characters, copies that TensorRT puts in itself with an empty "Metadata" and another layer's
-name in theirs, and Q and DQ as a "Reformat" of the origin "QDQ" where no integer kernel took them
-along.
+It has the form of real listings: names joined by " + "; the graph's nodes in "Metadata" between
+control characters; copies that TensorRT inserts, with an empty "Metadata" and another layer's name
+in theirs; and Q and DQ as a "Reformat" of origin "QDQ" unless an integer kernel includes them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ KINDS = {
     "QuantizeLinear": "Reformat",
     "DequantizeLinear": "Reformat",
 }
-FORMATS = {  # of TensorRT 10, where layout and type are one text
+FORMATS = {  # TensorRT 10 has layout and type in one text
     "FLOAT": "Row major linear FP32",
     "HALF": "Channel major FP16 format where channel % 8 == 0",
     "INT8": "Thirty-two wide channel vectorized row major Int8 format",
@@ -53,20 +52,20 @@ class EngineInspector:
 def layers_of(engine: Any) -> list[dict[str, Any]]:
     model, facts, major = engine._model, engine._facts, engine._trt.fake.major
     types = _value_types(model)
-    found: list[dict[str, Any]] = []
+    layers: list[dict[str, Any]] = []
     for nodes in _fused(model, facts["int8_kernels"]):
         layer = _layer(nodes, types, facts, major)
         if layer["LayerType"] == "CaskConvolution" and not any(
-            one["LayerType"] == layer["LayerType"] for one in found
+            one["LayerType"] == layer["LayerType"] for one in layers
         ):
-            found.append(_copy(layer))
-        found.append(layer)
-    return found
+            layers.append(_copy(layer))
+        layers.append(layer)
+    return layers
 
 
 def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
-    """A convolution takes its weights' DQ along, the activation after it, and with integer kernels
-    Q and DQ around.
+    """Yield groups of nodes that become one layer: a convolution with its weights' DQ, the
+    activation after it, and with integer kernels the Q and DQ around it.
     """
     constants = {tensor.name for tensor in model.graph.initializer}
     makers = {name: node for node in model.graph.node for name in node.output}
@@ -74,41 +73,41 @@ def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
     for node in model.graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    taken: set[str] = set()
+    fused: set[str] = set()
 
     def follows(node: Any, kinds: tuple[str, ...]) -> Any:
-        behind = readers.get(node.output[0], [])
+        following = readers.get(node.output[0], [])
         return (
-            behind[0]
-            if len(behind) == 1 and behind[0] is not None and behind[0].op_type in kinds
+            following[0]
+            if len(following) == 1 and following[0] is not None and following[0].op_type in kinds
             else None
         )
 
-    def goes_along(node: Any) -> bool:
-        """A DQ that its readers take along."""
+    def is_fused(node: Any) -> bool:
+        """Return whether the node is a DQ that becomes part of its readers' layers."""
         if node.op_type != "DequantizeLinear":
             return False
         if node.input[0] in constants:
             return True
-        behind = readers[node.output[0]]
+        following = readers[node.output[0]]
         return int8_kernels and all(
-            reader is not None and reader.op_type in COMPUTING for reader in behind
+            reader is not None and reader.op_type in COMPUTING for reader in following
         )
 
     for node in model.graph.node:
-        if node.name in taken or goes_along(node):
+        if node.name in fused or is_fused(node):
             continue
         group = [node]
         if node.op_type in COMPUTING:
             before = [
-                makers[name] for name in node.input if name in makers and goes_along(makers[name])
+                makers[name] for name in node.input if name in makers and is_fused(makers[name])
             ]
-            while (behind := follows(group[-1], ACTIVATIONS)) is not None:
-                group.append(behind)
-            if int8_kernels and (behind := follows(group[-1], ("QuantizeLinear",))) is not None:
-                group.append(behind)
+            while (following := follows(group[-1], ACTIVATIONS)) is not None:
+                group.append(following)
+            if int8_kernels and (following := follows(group[-1], ("QuantizeLinear",))) is not None:
+                group.append(following)
             group = [*before, *group]
-        taken.update(member.name for member in group)
+        fused.update(member.name for member in group)
         yield group
 
 
@@ -116,14 +115,16 @@ def _layer(
     nodes: list[Any], types: dict[str, str], facts: dict[str, Any], major: int
 ) -> dict[str, Any]:
     main = next((node for node in nodes if node.op_type in COMPUTING), nodes[0])
-    given = next((node.input[0] for node in nodes if main.input[0] in node.output), main.input[0])
-    kind = types.get(given, "FLOAT")
+    input_name = next(
+        (node.input[0] for node in nodes if main.input[0] in node.output), main.input[0]
+    )
+    kind = types.get(input_name, "FLOAT")
     floats = main.op_type in COMPUTING and kind == "FLOAT"
     tf32 = facts["tf32"] and facts["tf32_kernels"]
     return {
         "Name": " + ".join(node.name for node in nodes),
         "LayerType": KINDS.get(main.op_type, main.op_type),
-        "Inputs": [_tensor(given, kind, major)],
+        "Inputs": [_tensor(input_name, kind, major)],
         "Outputs": [_tensor(nodes[-1].output[0], types.get(nodes[-1].output[0], "FLOAT"), major)],
         **({"Origin": "QDQ"} if main.op_type in ("QuantizeLinear", "DequantizeLinear") else {}),
         **({"TacticName": TF32 if tf32 else FP32} if floats else {}),

@@ -1,4 +1,5 @@
-"""A module ``tensorrt`` or ``tensorrt_rtx``: TensorRT for RTX itself, but for what needs a GPU."""
+"""A fake module ``tensorrt`` or ``tensorrt_rtx``: the real TensorRT for RTX, except for the classes
+that need a GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from tests.fakes import tensorrt_building, tensorrt_inspecting, tensorrt_running
 from tests.fakes.tensorrt_state import RTX_MAJOR, State
 
 VERSIONS = {10: "10.16.1.11", 11: "11.4.0.106", RTX_MAJOR: rtx.__version__}
-# Names of the library -> what stands for them.
-OURS = {
+# Names of the library's classes -> the fakes that replace them.
+REPLACED = {
     name: kind
     for part in (tensorrt_building, tensorrt_running, tensorrt_inspecting)
     for name, kind in vars(part).items()
@@ -21,16 +22,16 @@ OURS = {
 
 
 def make_module(state: State) -> ModuleType:
-    """The module, on fake GPUs; what tests look at is ``module.fake``. Its classes are its own, so
-    that a test may change them."""
+    """Make the module on fake GPUs. Tests inspect ``module.fake``. Each module has its own classes,
+    so that a test may change them."""
     module = ModuleType(state.edition.module)
     module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
     module.__version__ = VERSIONS[state.major]
     module.fake = state
-    for name, kind in OURS.items():
-        # The real __del__, which a subclass in Python has called, only warns that it is deprecated.
-        gone = vars(kind).get("__del__", lambda self: None)
-        space = {"_trt": module, "__slots__": (), "__del__": gone}
+    for name, kind in REPLACED.items():
+        # The real __del__ only warns that it is deprecated.
+        destructor = vars(kind).get("__del__", lambda self: None)
+        space = {"_trt": module, "__slots__": (), "__del__": destructor}
         setattr(module, name, type(kind)(name, (kind,), space))
     module.__getattr__ = lambda name: getattr(rtx, name)
     return module

@@ -1,7 +1,7 @@
-"""What the fake TensorRT does with a plan: it computes the graph in it by ONNX Runtime.
+"""Run plans of the fake TensorRT, by computing their graph with ONNX Runtime.
 
-It computes on the bytes that really lie at the addresses it was given, when the stream comes to it.
-What each class takes and has is that of TensorRT for RTX (tests/engines/test_trt_names.py).
+A run reads and writes the bytes at the addresses that it was given, when its stream reaches it. The
+signatures are those of TensorRT for RTX (tests/engines/test_trt_names.py).
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Runtime:
         self._logger, self.engine_host_code_allowed = logger, False
 
     def get_engine_validity(self, buffer: bytes) -> Any:
-        """By what the header says. (1.7.1.116 without a driver answers INVALID and 0 to all.)"""
+        """Judge by the header. (The real 1.7.1.116 without a driver always returns INVALID, 0.)"""
         trt, diagnostics = self._trt, rtx.EngineInvalidityDiagnostics
-        found, header = 0, read_header(bytes(buffer))
+        problems, header = 0, read_header(bytes(buffer))
         if header is None:
-            found |= int(diagnostics.MALFORMED_ENGINE)
+            problems |= int(diagnostics.MALFORMED_ENGINE)
         else:
             if header.version != trt.__version__:
-                found |= int(diagnostics.VERSION_MISMATCH)
+                problems |= int(diagnostics.VERSION_MISMATCH)
             if ".".join(map(str, trt.fake.gpu[1])) not in header.targets:
-                found |= int(diagnostics.UNSUPPORTED_CC)
-        return (rtx.EngineValidity.INVALID if found else rtx.EngineValidity.VALID), found
+                problems |= int(diagnostics.UNSUPPORTED_CC)
+        return (rtx.EngineValidity.INVALID if problems else rtx.EngineValidity.VALID), problems
 
     def deserialize_cuda_engine(self, serialized_engine: bytes) -> Any:
         trt, data = self._trt, bytes(serialized_engine)
@@ -140,7 +140,7 @@ class ICudaEngine:
         on_its_gpu(self)
         if runtime_config is not None:
             fake.strategies.append(runtime_config.cuda_graph_strategy.name)
-            if runtime_config._cache is not None:  # what it compiles goes there
+            if runtime_config._cache is not None:  # it stores the kernels compiled for this GPU
                 runtime_config._cache._data = repr(fake.gpu).encode()
         try:
             return self._trt.IExecutionContext(self, fake.device.allocate(self._context_bytes))
@@ -248,7 +248,7 @@ class IExecutionContext:
 
 
 def on_its_gpu(engine: Any) -> None:
-    """An engine lives on the GPU that was current when it was read."""
+    """Raise unless the engine's GPU is current: the one that was current when it was read."""
     if engine._trt.fake.device.number != engine._number:
         raise DeviceFaultError(
             f"invalid device context: the engine is on GPU {engine._number}, which is not current"
@@ -262,32 +262,28 @@ def _shape(context: Any, name: str) -> tuple[int, ...]:
 
 
 def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
-    """What a GPU would do when the stream comes here: read the input's bytes, run, write the
-    outputs' bytes.
-    """
+    """Do the GPU's work when the stream reaches the run: read inputs, compute, write outputs."""
     fake, engine = context._trt.fake, context._engine
     feeds = {}
     for name in engine._facts["inputs"]:
         kind, shape = NUMPY[engine._tensors[name][0]], _shape(context, name)
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
-        given = fake.device.at(addresses[name], size, engine._number)
-        feeds[name] = given.view(kind).reshape(shape).copy()
+        data = fake.device.at(addresses[name], size, engine._number)
+        feeds[name] = data.view(kind).reshape(shape).copy()
     names = [info.name for info in engine._model.graph.output]
     for name, result in zip(names, engine._session.run(names, feeds), strict=True):
         if engine._facts["tf32"] and result.dtype == np.float32:  # 10 bits of mantissa
             bits = np.ascontiguousarray(result).view(np.uint32) & np.uint32(0xFFFFE000)
             result = bits.view(np.float32)
-        taken = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
-        fake.device.at(addresses[name], taken.size, engine._number)[:] = taken
+        output = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
+        fake.device.at(addresses[name], output.size, engine._number)[:] = output
     if context.profiler is not None:
         context._timed.append(len(fake.runs))
     fake.runs.append(handle)
 
 
 def _report(context: Any) -> None:
-    """Times of the run that ended last, layer by layer; numbers stand for names where the plan has
-    none.
-    """
+    """Report the layer times of the last run; if the plan has no names, use numbers."""
     engine, run = context._engine, context._timed.pop()
     context._timed.clear()
     for at, layer in enumerate(layers_of(engine)):

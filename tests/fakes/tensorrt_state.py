@@ -1,4 +1,4 @@
-"""What the parts of the fake TensorRT share: what tests look at, and how a graph is computed."""
+"""Shared by the parts of the fake TensorRT: the state that tests inspect, and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from detector.core.engines.trt.edition import FULL, RTX, Edition
 from tests.fakes.device import Device
 
 RTX_MAJOR = 1  # of TensorRT for RTX; 10 and 11 are TensorRT's
-CONTEXT_BYTES = 1 << 20  # what a context takes of the device, a picture
+CONTEXT_BYTES = 1 << 20  # device memory of a context, per picture
 
 Gpu = tuple[str, tuple[int, int]]
 """Name and compute capability."""
 
 
 class State:
-    """The state that tests inspect. ``alive``: False models that no driver answers: then nothing
-    may be started. ``int8_kernels``, ``tf32_kernels``: False models that no kernel of that kind was
-    found, or that others were faster: Q and DQ then stay layers around a convolution in float.
+    """The state that tests inspect. ``alive``: False simulates a machine without a driver, on which
+    starting TensorRT would crash. ``int8_kernels``, ``tf32_kernels``: False simulates that no such
+    kernel was found or that others were faster; Q and DQ then stay layers around a convolution in
+    float.
     """
 
     def __init__(self, device: Device, gpus: Sequence[Gpu], major: int) -> None:
@@ -41,7 +42,7 @@ class State:
 
     @property
     def gpu(self) -> Gpu:
-        """The one that is current in this thread: TensorRT builds for it and reads plans for it."""
+        """The GPU that is current in this thread, for which TensorRT builds and reads plans."""
         return self.gpus[self.device.number]
 
 
@@ -68,8 +69,7 @@ def ort_session(model: Any) -> Any:
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4
-    # ONNX Runtime would round float biases of a Q/DQ graph to integers; TensorRT adds them as they
-    # are.
+    # ONNX Runtime would quantize the float biases of a Q/DQ graph; TensorRT does not.
     return ort.InferenceSession(
         model.SerializeToString(),
         settings,

@@ -3,8 +3,8 @@
 commands.py  the command lines, as data
 inputs.py    their input files: tiny clips, pictures and networks with known answers
 running.py   runs them, two at a time
-observing.py what a run printed and left behind, as one JSON document
-masks.py     what depends on the machine or is a sentence, each with its reason
+observing.py the output and files of a run, as one JSON document
+masks.py     values that are not compared, each with its reason
 differing.py differences from the recording, as lines to read
 record.py    rewrites the recordings: only for a deliberate change of behaviour
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 DOTS = ("--model", "dots.onnx", "--engine", "ort")
 STREET = ("videos/street.mp4",)
-OWN = "{engines}"  # the folder of built engine files of this test run, so that the checkout's stays out
+ENGINES = "{engines}"  # the folder of built engine files of this test run, so that the checkout's stays out
 RUN = "runs/clip-ort"
 
 
@@ -15,30 +15,32 @@ class Command:
     name: str
     argv: tuple[str, ...]
     inputs: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()  # globs of files whose content is recorded; of others the name
+    read: tuple[str, ...] = ()  # globs of files whose content is recorded, not only their name
     near: bool = False  # a real network: its numbers differ in the last digits between CPUs
     after: str | None = None  # runs in a copy of that command's folder
     needs: tuple[str, ...] = ()  # libraries
-    slow: bool = False  # many seconds: started first
+    slow: bool = False  # takes many seconds, so it starts first
 
 
 def _detect(name: str, *argv: str, inputs: tuple[str, ...] = ("clip.mkv",), **more) -> Command:
-    return Command(name, (*argv, "--json", "--engines-dir", OWN), (*inputs, "dots.onnx"), **more)
+    return Command(
+        name, (*argv, "--json", "--engines-dir", ENGINES), (*inputs, "dots.onnx"), **more
+    )
 
 
 def _street(name: str, *argv: str, inputs: tuple[str, ...] = (), **more) -> Command:
-    whole = ("street.mp4", *argv, "--json", "--engines-dir", OWN, "--no-video")
+    whole = ("street.mp4", *argv, "--json", "--engines-dir", ENGINES, "--no-video")
     return Command(name, whole, (*STREET, *inputs), ("*.jsonl",), near=True, **more)
 
 
 def _broken(name: str, *argv: str, inputs: tuple[str, ...] = ("clip.mkv", "dots.onnx")) -> Command:
-    return Command(name, (*argv, "--json", "--engines-dir", OWN), inputs)
+    return Command(name, (*argv, "--json", "--engines-dir", ENGINES), inputs)
 
 
 SLOW = [
     Command(
         "profile-layers",
-        ("profile", "clip.mkv", *DOTS, "--only", "layers,roofline", "--no-video", "--json", "--engines-dir", OWN),
+        ("profile", "clip.mkv", *DOTS, "--only", "layers,roofline", "--no-video", "--json", "--engines-dir", ENGINES),
         ("clip.mkv", "dots.onnx"), ("passes/*.json",), needs=("torch",), slow=True,
     ),
     _detect(
@@ -80,7 +82,7 @@ DETECT = [
     _detect("one-file", "clip.mkv", *DOTS, "-o", "sub.mp4", "--frames", "4", "--run-dir", "mine", read=("*",)),
     _detect("config-file", "clip.mkv", *DOTS, "--config", "options.yaml", "--conf", "0.8", "--no-video",
             inputs=("clip.mkv", "options.yaml"), read=("*.jsonl",)),
-    Command("quiet", ("clip.mkv", *DOTS, "-q", "--frames", "2", "--engines-dir", OWN), ("clip.mkv", "dots.onnx")),
+    Command("quiet", ("clip.mkv", *DOTS, "-q", "--frames", "2", "--engines-dir", ENGINES), ("clip.mkv", "dots.onnx")),
     _detect("engine-null", "clip.mkv", "--model", "dots.onnx", "--engine", "null", "--frames", "4", read=("*",)),
     _street("engine-ort", "--engine", "ort", "--frames", "6"),
     _street("engine-auto", "--engine", "auto", "--device", "cpu", "--frames", "2"),
@@ -128,13 +130,13 @@ EVAL = ("eval", "labels.json", "--images", "pictures")
 LABELLED = ("labels.json", "pictures", "dots.onnx")
 SCORED = ("faster_coco_eval",)
 OTHERS = [
-    Command("eval", (*EVAL, *DOTS, "--json", "--engines-dir", OWN), LABELLED,
+    Command("eval", (*EVAL, *DOTS, "--json", "--engines-dir", ENGINES), LABELLED,
             ("runs/*/evaluation.json", "runs/*/detections.jsonl"), needs=SCORED),
-    Command("eval-gate", (*EVAL, *DOTS, "--min-ap50", "0.99", "--json", "--engines-dir", OWN), LABELLED, needs=SCORED),
+    Command("eval-gate", (*EVAL, *DOTS, "--min-ap50", "0.99", "--json", "--engines-dir", ENGINES), LABELLED, needs=SCORED),
     Command("eval-detections", (*EVAL, "--detections", "found.json", "--json"),
             (*LABELLED, "found.json"), needs=SCORED),
     Command("eval-street",
-            ("eval", "street.mp4", "--frames", "4", "--engine", "ort", "--json", "--engines-dir", OWN),
+            ("eval", "street.mp4", "--frames", "4", "--engine", "ort", "--json", "--engines-dir", ENGINES),
             (*STREET, "videos/street.json"), near=True, needs=SCORED),
     *(Command(f"report-{kind}", ("report", RUN, "--format", kind, *more), read=read, after="profile")
       for kind, more, read in [
@@ -144,7 +146,7 @@ OTHERS = [
           ("table", ("-o", "-"), ()),
       ]),
     _detect("second-run", "clip.mkv", *DOTS, "--sync", "--no-video", "--run-dir", "runs/second", after="sync"),
-    # profile has written its own page already
+    # not after profile, which has already written its own page
     Command("report-html", ("report", "runs/second", "--format", "html"), after="second-run"),
     Command("diff", ("diff", RUN, "runs/second", "--json"), after="second-run"),
     Command("diff-gate", ("diff", RUN, RUN, "--max-regression", "2000%", "--json"), after="sync"),
@@ -160,7 +162,7 @@ OTHERS = [
     Command("doctor", ("doctor", "--quick", "--json", "--engines-dir", "engines")),
     Command("infer-raw",
             ("infer-raw", "dots.onnx", "--engine", "ort", "--batch", "2", "--input", "arrays.npz",
-             "--output", "rows.npz", "--engines-dir", OWN),
+             "--output", "rows.npz", "--engines-dir", ENGINES),
             ("dots.onnx", "arrays.npz"), ("rows.npz",)),
     Command("version", ("--version",)),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What differs from the recording, as lines to read: ``key: was X, is Y``."""
+"""Differences from the recording, as lines to read: ``key: was X, is Y``."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ from tests.golden.observing import MASKED
 @dataclass
 class Differences:
     broken: list[str] = field(default_factory=list)
-    added: list[str] = field(default_factory=list)  # allowed: a key that was not there
+    added: list[str] = field(default_factory=list)  # new keys, which are allowed
 
 
-def differences(was: dict[str, Any], now: dict[str, Any], command: Command) -> Differences:
+def differences(
+    recorded: dict[str, Any], observed: dict[str, Any], command: Command
+) -> Differences:
     found = Differences()
     for key in ("exit", "stdout", "stderr"):
-        _equal(key, was[key], now[key], found)
+        _equal(key, recorded[key], observed[key], found)
     for key in ("files", "options"):
-        _names(key, was.get(key, []), now.get(key, []), found)
-    _document("document", was.get("document", {}), now.get("document", {}), command, found)
-    contents = was.get("content", {})
+        _names(key, recorded.get(key, []), observed.get(key, []), found)
+    _document(
+        "document", recorded.get("document", {}), observed.get("document", {}), command, found
+    )
+    contents = recorded.get("content", {})
     for name, content in contents.items():
-        if name not in now.get("content", {}):
-            continue  # said among the files
-        _content(name, content, now["content"][name], command, found)
+        if name not in observed.get("content", {}):
+            continue  # already reported as a missing file
+        _content(name, content, observed["content"][name], command, found)
     return found
 
 
-def _equal(key: str, was: Any, now: Any, found: Differences) -> None:
-    if was != now:
-        found.broken.append(f"{key}: was {_short(was)}, is {_short(now)}")
+def _equal(key: str, recorded: Any, observed: Any, found: Differences) -> None:
+    if recorded != observed:
+        found.broken.append(f"{key}: was {_short(recorded)}, is {_short(observed)}")
 
 
 def _short(value: Any) -> str:
@@ -42,82 +46,90 @@ def _short(value: Any) -> str:
     return text if len(text) < 200 else text[:197] + "..."
 
 
-def _names(key: str, was: list[str], now: list[str], found: Differences) -> None:
-    found.broken += [f"{key}: {name} is gone" for name in was if name not in now]
-    new = [f"{key}: {name} is new" for name in now if name not in was]
+def _names(key: str, recorded: list[str], observed: list[str], found: Differences) -> None:
+    found.broken += [f"{key}: {name} is gone" for name in recorded if name not in observed]
+    new = [f"{key}: {name} is new" for name in observed if name not in recorded]
     (found.added if key == "options" else found.broken).extend(new)
 
 
 def _document(
-    place: str, was: dict[str, Any], now: dict[str, Any], command: Command, found: Differences
+    place: str,
+    recorded: dict[str, Any],
+    observed: dict[str, Any],
+    command: Command,
+    found: Differences,
 ) -> None:
-    """Flat documents: a key may be added; none may go, or change its type or value."""
-    for path, value in was.items():
+    """Compare flat documents: a key may be added, but not removed or changed."""
+    for path, value in recorded.items():
         key = f"{place} {path}"
-        if path not in now:
-            below = [name for name in now if name.startswith(f"{path}.")]
+        if path not in observed:
+            below = [name for name in observed if name.startswith(f"{path}.")]
             found.broken.append(
                 f"{key}: was {_short(value)}, is " + (f"now {below[0]}..." if below else "gone")
             )
-        elif not _alike(path, value, now[path], command):
-            found.broken.append(f"{key}: was {_short(value)}, is {_short(now[path])}")
+        elif not _alike(path, value, observed[path], command):
+            found.broken.append(f"{key}: was {_short(value)}, is {_short(observed[path])}")
     found.added += [
-        f"{place} {path}: {_short(now[path])} is new" for path in now if path not in was
+        f"{place} {path}: {_short(observed[path])} is new"
+        for path in observed
+        if path not in recorded
     ]
 
 
-def _alike(path: str, was: Any, now: Any, command: Command) -> bool:
+def _alike(path: str, recorded: Any, observed: Any, command: Command) -> bool:
     if (
-        isinstance(was, str)
-        and was.startswith(MASKED)
-        and isinstance(now, str)
-        and now.startswith(MASKED)
+        isinstance(recorded, str)
+        and recorded.startswith(MASKED)
+        and isinstance(observed, str)
+        and observed.startswith(MASKED)
     ):
-        kinds, others = (set(one.removeprefix(MASKED).split("|")) for one in (was, now))
-        # Null on one side is as good where both may be null; else a type must be common.
+        kinds, others = (set(one.removeprefix(MASKED).split("|")) for one in (recorded, observed))
+        # They match if they have a type in common; null matches if the other may be null, too.
         values, other_values = kinds - {"null"}, others - {"null"}
         return bool(values & other_values if values and other_values else kinds & others)
     mask = mask_of(path, command.name, command.near, False)
     if (
         mask is not None
         and mask.kind == "near"
-        and isinstance(was, (int, float))
-        and isinstance(now, (int, float))
+        and isinstance(recorded, (int, float))
+        and isinstance(observed, (int, float))
     ):
-        return abs(was - now) <= mask.within
-    if isinstance(was, float) and isinstance(now, float):
+        return abs(recorded - observed) <= mask.within
+    if isinstance(recorded, float) and isinstance(observed, float):
         return math.isclose(
-            was, now, rel_tol=1e-9
+            recorded, observed, rel_tol=1e-9
         )  # numpy adds in the order that the CPU's vectors give
-    return type(was) is type(now) and was == now
+    return type(recorded) is type(observed) and recorded == observed
 
 
-def _content(name: str, was: Any, now: Any, command: Command, found: Differences) -> None:
+def _content(name: str, recorded: Any, observed: Any, command: Command, found: Differences) -> None:
     if command.near and name.endswith(".jsonl"):
-        _near_rows(name, was, now, found)
-    elif isinstance(was, dict) and isinstance(now, dict):
-        if pixels := [key for key in was if key.startswith("pixels by OpenCV") and key not in now]:
+        _near_rows(name, recorded, observed, found)
+    elif isinstance(recorded, dict) and isinstance(observed, dict):
+        if pixels := [
+            key for key in recorded if key.startswith("pixels by OpenCV") and key not in observed
+        ]:
             found.added.append(
                 f"{name}: {pixels[0]} cannot be compared, another version is installed"
             )
-            was = {key: value for key, value in was.items() if key not in pixels}
-        _document(name, was, now, command, found)
-    elif isinstance(was, list) and isinstance(now, list):
-        _equal(f"{name}, rows", len(was), len(now), found)
-        for at, (one, other) in enumerate(zip(was, now, strict=False)):
+            recorded = {key: value for key, value in recorded.items() if key not in pixels}
+        _document(name, recorded, observed, command, found)
+    elif isinstance(recorded, list) and isinstance(observed, list):
+        _equal(f"{name}, rows", len(recorded), len(observed), found)
+        for at, (one, other) in enumerate(zip(recorded, observed, strict=False)):
             _equal(f"{name}, row {at}", one, other, found)
     else:
-        _equal(name, was, now, found)
+        _equal(name, recorded, observed, found)
 
 
 # ---- rows of real networks
 
 
 def _near_rows(
-    name: str, was: list[dict[str, Any]], now: list[dict[str, Any]], found: Differences
+    name: str, recorded: list[dict[str, Any]], observed: list[dict[str, Any]], found: Differences
 ) -> None:
-    _equal(f"{name}, rows", len(was), len(now), found)
-    for at, (one, other) in enumerate(zip(was, now, strict=False)):
+    _equal(f"{name}, rows", len(recorded), len(observed), found)
+    for at, (one, other) in enumerate(zip(recorded, observed, strict=False)):
         place = f"{name}, row {at}"
         for key in one:
             if key not in other:
@@ -129,12 +141,12 @@ def _near_rows(
 
 
 def _near_boxes(
-    place: str, was: list[dict[str, Any]], now: list[dict[str, Any]], found: Differences
+    place: str, recorded: list[dict[str, Any]], observed: list[dict[str, Any]], found: Differences
 ) -> None:
-    """Each with the nearest of its class; what is left over may only be borderline."""
-    left = list(now)
-    threshold = min((one["score"] for one in [*was, *now]), default=0.0)
-    for one in was:
+    """Match each box with a near one of its class; unmatched boxes must be borderline."""
+    left = list(observed)
+    threshold = min((one["score"] for one in [*recorded, *observed]), default=0.0)
+    for one in recorded:
         pair = next((other for other in left if _near(one, other)), None)
         if pair is not None:
             left.remove(pair)

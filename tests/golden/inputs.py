@@ -1,7 +1,6 @@
-"""Files that the command lines get. Every maker writes one input into a folder; the same bytes of
-pixels each time.
+"""Input files of the command lines. Every maker writes one file, with the same pixels each time.
 
-The network ``dots.onnx`` answers three fixed boxes whose scores are the largest red, green and blue
+The network ``dots.onnx`` returns three fixed boxes whose scores are the largest red, green and blue
 of the picture, so rows are exact on every CPU; clips are lossless and flat in colour, so decoding
 is too.
 """
@@ -29,7 +28,7 @@ WEIGHTS = ((1.0, 0.5, 0.25), (0.25, 0.9, 0.25), (0.1, 0.1, 0.8))  # of red, gree
 
 
 def put(name: str, folder: Path) -> None:
-    """The input NAME in FOLDER: made, or, of a path, copied from the checkout."""
+    """Put the input NAME into FOLDER: copy a path from the checkout, or make the file."""
     if "/" in name:
         shutil.copy(CHECKOUT / name, folder)
     else:
@@ -37,7 +36,7 @@ def put(name: str, folder: Path) -> None:
 
 
 def scene(at: int) -> NDArray[np.uint8]:
-    """Frame AT, BGR 96x64: a flat ground that changes and a flat square that moves."""
+    """Return frame AT, BGR 96x64: a flat background that changes and a flat square that moves."""
     image = np.zeros((64, 96, 3), np.uint8)
     image[:, :] = (40 + at * 8, 90, 200 - at * 4)
     image[8:24, 4 * at : 4 * at + 16] = (250 - at * 5, 255 - at * 10, 30)
@@ -90,7 +89,7 @@ def pictures(path: Path) -> None:
 
 
 def dots(path: Path) -> None:
-    """YOLOv8's layout, [1, 4 + 3, cells]."""
+    """Write a network with YOLOv8's output layout, [1, 4 + 3, cells]."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -138,7 +137,7 @@ def half_of_dots(path: Path) -> None:
 
 
 def street_weights(path: Path) -> None:
-    """The packaged weights of ``street`` as darknet stores its own: floats, not half floats."""
+    """Write the packaged weights of ``street`` in darknet's format: floats, not half floats."""
     data = (CHECKOUT / "cfg/weights/street.f16").read_bytes()
     path.write_bytes(data[:20] + np.frombuffer(data, "<f2", offset=20).astype("<f4").tobytes())
 
@@ -161,7 +160,7 @@ def cells(path: Path) -> None:
 
 
 def labels(path: Path) -> None:
-    """COCO json of ``pictures``: the box that is found, one that is not, one beside its place."""
+    """Write COCO labels of ``pictures``: boxes that are detected, missed, or nearly detected."""
     images = [
         {"id": at, "file_name": f"{at}.png", "width": w, "height": h}
         for at, w, h in [(0, 96, 64), (1, 64, 64), (2, 240, 120)]

@@ -1,13 +1,13 @@
 """Values that a recording must not contain, each with its reason.
 
-Kinds, of the value at a path (``rows.0.fps.inference``; a pattern's ``*`` is any number of parts):
+Kinds of masks for the value at a path (``rows.0.fps.inference``; ``*`` matches any parts):
 
 type  only its JSON type is compared
 may   like ``type``, but null is accepted: the machine decides whether there is a value
-keys  only the key must be there: its type and its content depend on the machine
-each  a list or an object of similar elements, as many as were measured: one is compared
+keys  only the key must exist: its type and content depend on the machine
+each  a list or object of similar elements, whose number varies: one of them is compared
 near  a number within a tolerance
-any   the keys below it are compared, types and values are not
+any   only the keys below it are compared
 
 NAMES are parts of keys and of file names that are replaced.
 """
@@ -207,8 +207,8 @@ NAMES = [
 
 # Rows of real networks.
 BOX_PX, SCORE, BORDER = 0.5, 0.01, 0.02
-"""So much do boxes and scores differ between AVX2, AVX-512 and AMX; a box this near to the
-threshold may be absent.
+"""Tolerances of boxes (pixels) and scores between AVX2, AVX-512 and AMX. Boxes with scores within
+BORDER of the threshold may be absent.
 """
 
 
@@ -232,8 +232,8 @@ def mask_of(path: str, command: str, near: bool, container: bool) -> Mask | None
 
 
 def masked_name(name: str) -> str:
-    for pattern, instead, _ in NAMES:
-        name = re.sub(pattern, instead, name)
+    for pattern, replacement, _ in NAMES:
+        name = re.sub(pattern, replacement, name)
     return name
 
 

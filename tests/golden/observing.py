@@ -18,13 +18,13 @@ import numpy as np
 
 from tests.golden.commands import Command
 from tests.golden.masks import mask_of, masked_name, type_name
-from tests.golden.running import Ran, files_in
+from tests.golden.running import RunResult, files_in
 
 MASKED = "~"
-"""Begins what stands for a value that is not compared: ``~number``, ``~text|null``."""
+"""Prefix of the placeholders for values that are not compared: ``~number``, ``~text|null``."""
 
 
-def observe(ran: Ran) -> dict[str, Any]:
+def observe(ran: RunResult) -> dict[str, Any]:
     command, folder = ran.command, ran.folder
     new = sorted(files_in(folder) - ran.before)
     document: dict[str, Any] = {
@@ -40,14 +40,14 @@ def observe(ran: Ran) -> dict[str, Any]:
     content = {}
     for name in new:
         if any(_fits(name, pattern) for pattern in command.read) and (
-            at := READERS.get(Path(name).suffix)
+            reader := READERS.get(Path(name).suffix)
         ):
-            content[masked_name(name)] = _without_folder(at(folder / name, command), folder)
+            content[masked_name(name)] = _without_folder(reader(folder / name, command), folder)
     return document | {"content": content} if content else document
 
 
 def _fits(name: str, pattern: str) -> bool:
-    """As in a shell: ``*`` ends at a slash."""
+    """Match a glob like a shell, in which ``*`` does not match a slash."""
     return len(Path(name).parts) == len(Path(pattern).parts) and Path(name).match(pattern)
 
 
@@ -67,7 +67,7 @@ def _lines(text: str) -> str:
 
 
 def _without_folder(value: Any, folder: Path) -> Any:
-    """Absolute paths within the run's folder or its neighbours, as relative ones."""
+    """Replace absolute paths of the run's folder and its neighbours by placeholders."""
     if isinstance(value, dict):
         return {key: _without_folder(one, folder) for key, one in value.items()}
     if isinstance(value, list):
@@ -81,9 +81,9 @@ def _without_folder(value: Any, folder: Path) -> Any:
 
 
 def flatten(value: Any, command: Command) -> dict[str, Any]:
-    """Path -> value, or what stands for it.
+    """Return path -> value or placeholder.
 
-    Keys of objects that are alike are merged (masks.py, ``each``).
+    Elements under a mask of kind ``each`` (masks.py) are merged into one.
     """
     leaves: dict[str, list[Any]] = {}
     _walk(value, "", command, False, lambda path, one: leaves.setdefault(path, []).append(one))
@@ -143,7 +143,7 @@ def _document(path: Path, command: Command) -> Any:
 
 
 def _trace(path: Path) -> Any:
-    """The kinds of events, with their keys. A file whose name ends in .gz is gzip."""
+    """Return the kinds of events with their keys. A file whose name ends in .gz is gzip."""
     data = path.read_bytes()
     value = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     events = value["traceEvents"] if isinstance(value, dict) else value
@@ -151,7 +151,7 @@ def _trace(path: Path) -> Any:
 
 
 def _table(path: Path, command: Command) -> Any:
-    """A CSV whole; of a report's, which is measured, the names of the columns."""
+    """Return the rows of a CSV; only the header of a report's, which contains measurements."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     return rows[:1] if command.name.startswith("report") else rows
@@ -178,8 +178,8 @@ def _arrays(path: Path, command: Command) -> Any:
 
 
 def _picture(path: Path, command: Command) -> Any:
-    """Size, and of a lossless file the sha256 of its pixels: lines, text and our networks' boxes
-    are exact.
+    """Return the size, and for lossless files the sha256 of the pixels, since lines, text and our
+    networks' boxes are exact.
     """
     image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     size = "x".join(map(str, image.shape))
@@ -190,7 +190,7 @@ def _picture(path: Path, command: Command) -> Any:
 
 
 def _video(path: Path, command: Command) -> Any:
-    """Not the pixels: the encoder's choices change with its version and the number of threads."""
+    """Return all but the pixels, which change with the encoder's version and number of threads."""
     with av.open(str(path)) as container:
         [stream] = container.streams.video
         pts = [frame.pts for frame in container.decode(video=0)]

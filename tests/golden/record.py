@@ -34,9 +34,7 @@ def main(names: list[str]) -> None:
 
 
 def as_text(document: dict) -> str:
-    """JSON with one line for each key of a flat document, and for each row: a change reads well in
-    git.
-    """
+    """Format JSON with one line per key of a flat document, and per row, for readable diffs."""
     lines = []
     for key, value in document.items():
         if isinstance(value, dict) and key == "content":

@@ -14,20 +14,20 @@ from tests.golden.inputs import put
 from tests.lab.profile.budgets import with_short_budgets
 
 BY_NAME = {command.name: command for command in COMMANDS}
-# In a new interpreter: one run of every command, and one on every engine, with its imports. The
-# others are forks of a process that has imported everything (tests/forked.py).
-ANEW = {
+# Run in a new interpreter: one run of each command and of each engine. The others are forks of a
+# process that has imported everything (tests/forked.py).
+NEW_INTERPRETER = {
     "default-outputs", "engine-torch", "engine-openvino", "engine-null", "profile", "compare",
     "eval", "report-html", "diff", "build", "models-list", "metrics", "doctor", "infer-raw",
     "version", "no-argument", "text-as-video",
 }  # fmt: skip
 
-# Measures layers and peaks for seconds; the figures are masked, and their sums hold at any length.
+# These measure layers and peaks for seconds. Their figures are masked, so short budgets suffice.
 MEASURING = {"profile-layers"}
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunResult:
     command: Command
     exit_code: int
     stdout: str
@@ -41,16 +41,16 @@ def files_in(folder: Path) -> frozenset[str]:
 
 
 class Runner:
-    """``start`` what will be asked for, ``result`` waits for one.
+    """Runs commands in the background: ``start`` begins them, and ``result`` waits for one.
 
-    A context: waits for what runs.
+    A context manager, which waits for running commands at its end.
     """
 
     def __init__(self, root: Path, at_once: int = 2) -> None:
         self.root = root
-        self._futures: dict[str, Future[Ran]] = {}
+        self._futures: dict[str, Future[RunResult]] = {}
         self._pool = ThreadPoolExecutor(at_once)
-        # The cache of its own holds no model that somebody pulled.
+        # An empty cache, without the developer's downloaded models.
         self._environment = {"XDG_CACHE_HOME": str(root / "cache"), "COLUMNS": "100"}
         (root / "engines").mkdir(parents=True)
 
@@ -71,17 +71,17 @@ class Runner:
             if command.name not in self._futures:
                 self._futures[command.name] = self._pool.submit(self._run, command)
 
-    def result(self, command: Command) -> Ran:
+    def result(self, command: Command) -> RunResult:
         self.start([command])
         return self._futures[command.name].result()
 
-    def _run(self, command: Command) -> Ran:
+    def _run(self, command: Command) -> RunResult:
         folder = self.root / command.name
         if command.after is None:
             folder.mkdir()
         else:
             shutil.copytree(self._futures[command.after].result().folder, folder)
-        # A clip made again has another sha256.
+        # Commands that continue another one use its inputs: a clip made again has another sha256.
         for name in command.inputs if command.after is None else ():
             put(name, folder)
         before = files_in(folder)
@@ -89,6 +89,6 @@ class Runner:
         environment = dict(self._environment)
         if command.name in MEASURING:
             environment |= with_short_budgets(self.root)
-        run = detect_video_anew if command.name in ANEW else detect_video
+        run = detect_video_anew if command.name in NEW_INTERPRETER else detect_video
         done = run(*argv, cwd=folder, env=environment)
-        return Ran(command, done.returncode, done.stdout, done.stderr, folder, before)
+        return RunResult(command, done.returncode, done.stdout, done.stderr, folder, before)

@@ -22,7 +22,7 @@ from tests.golden.running import Runner
 pytestmark = pytest.mark.slow
 
 
-def lacks(command: Command) -> list[str]:
+def missing_libraries(command: Command) -> list[str]:
     return [name for name in command.needs if importlib.util.find_spec(name) is None]
 
 
@@ -32,37 +32,37 @@ def runner(
 ) -> Iterator[Runner]:
     """Start the commands in the table's order: slow ones first, two at a time.
 
-    Where several processes of pytest share the tests (xdist), each runs what it is asked for.
+    With xdist, each process only runs the commands of its own tests.
     """
     callspecs = [
         getattr(item, "callspec", None)
         for item in request.session.items
         if item.fspath.purebasename == "test_golden"
     ]
-    asked = [spec.params["command"] for spec in callspecs if spec is not None]
+    requested = [spec.params["command"] for spec in callspecs if spec is not None]
     with Runner(tmp_path_factory.mktemp("golden") / "runs") as running:
         if "PYTEST_XDIST_WORKER" not in os.environ:
-            running.start(command for command in asked if not lacks(command))
+            running.start(command for command in requested if not missing_libraries(command))
         yield running
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_does_what_it_did(command: Command, runner: Runner) -> None:
-    if missing := lacks(command):
+def test_behaviour_equals_the_recording(command: Command, runner: Runner) -> None:
+    if missing := missing_libraries(command):
         pytest.skip(f"machine: {', '.join(missing)} is not installed")
-    was = json.loads((RECORDED / f"{command.name}.json").read_text(encoding="utf-8"))
+    recorded = json.loads((RECORDED / f"{command.name}.json").read_text(encoding="utf-8"))
     ran = runner.result(command)
-    found = differences(was, json.loads(json.dumps(observe(ran))), command)
-    for line in found.added:
+    result = differences(recorded, json.loads(json.dumps(observe(ran))), command)
+    for line in result.added:
         print(f"added: {line}")
-    if found.broken:
-        lines = "\n  ".join(found.broken)
+    if result.broken:
+        lines = "\n  ".join(result.broken)
         pytest.fail(
             f"{' '.join(command.argv)}\n  {lines}\nstderr: {ran.stderr[-500:]}", pytrace=False
         )
 
 
-def test_every_recording_has_its_command_line() -> None:
+def test_recordings_and_command_lines_match() -> None:
     assert sorted(path.stem for path in RECORDED.glob("*.json")) == sorted(
         command.name for command in COMMANDS
     )

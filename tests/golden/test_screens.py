@@ -20,7 +20,7 @@ WIDTH = 80
 SCREENS = Path(__file__).with_name("screens")
 DOTS = ("--model", "dots.onnx", "--engine", "ort", "--engines-dir", "engines")
 RUN = ("clip.mkv", *DOTS, "--frames", "6")
-# Each in a folder of its own that holds clip.mkv, videos/clip.mkv and dots.onnx.
+# Each runs in its own folder with clip.mkv, videos/clip.mkv and dots.onnx.
 COMMANDS = {
     "run": [RUN],
     "output": [(*RUN, "-o", "out.mp4"), (*RUN, "-o", "out.mp4")],
@@ -33,18 +33,18 @@ COMMANDS = {
     "tune": [("tune", "clip.mkv", *DOTS, "--seconds", "5", "-q")],
     "doctor": [("doctor", "--quick", "--engines-dir", "engines")],
 }
-# Of these the words are compared, since how a table folds and what it leaves out depends on how
-# wide the measured numbers are. A word that is broken is a new one.
+# Only the words of these are compared, since the width of measured numbers decides which columns a
+# table has and where it wraps. A broken word counts as a new one.
 TABLES = ("live", "batch", "compare", "profile", "tune")
-# Their words depend on the moment and on other load: new words pass if the program has them whole.
+# Their words depend on timing and load, so new words pass if they occur in the program.
 VARIED = ("live", "batch", "tune", "compare", "profile")
 LETTERS = re.compile(r"[A-Za-z]+")
-# Of the stages' milliseconds: a moment's halt makes them wider, and the line folds.
+# A line break in the list of stages, which is longer if a stage was slow.
 FOLD = re.compile(r"(?<=\.\d) *\n +(?=[a-z]+ \d)")
 PACKAGE = Path(__file__).parents[2] / "detector"
-LEFT_OUT = 0.2  # largest share of words that may be missing: narrow columns, remarks on noise
-LEFT_OUT_VARIED = 0.4  # a run of cameras that was too short to judge says other sentences
-OF_THE_MACHINE = ("warning", "Other programs")  # how lines begin that may be there or not
+MISSING_SHARE = 0.2  # words that may be missing: those of dropped columns and of notes on noise
+MISSING_SHARE_VARIED = 0.4  # a short run of cameras prints other sentences
+OPTIONAL_STARTS = ("warning", "Other programs")  # beginnings of optional lines
 MASKS = [
     (r"[█░]+", "BAR"),
     (r"─+", "-"),
@@ -52,7 +52,7 @@ MASKS = [
     (r"0(:0)+", "0"),
     (r"   <- \w+ limits this run", ""),
     (r"[ \t]+", " "),
-    (r"^ ?worker\S* BAR", "0 workers BAR"),  # of so few frames one worker may have taken all
+    (r"^ ?worker\S* BAR", "0 workers BAR"),  # one worker may have processed all of the few frames
 ]
 
 
@@ -75,7 +75,7 @@ def shape_of(text: str, name: str) -> list[str]:
     for line in FOLD.sub(" ", text).splitlines():
         for pattern, mask in MASKS:
             line = re.sub(pattern, mask, line)
-        if line.strip() and not line.startswith(OF_THE_MACHINE):
+        if line.strip() and not line.startswith(OPTIONAL_STARTS):
             lines.append(line.strip())
     return sorted({word for line in lines for word in line.split()}) if name in TABLES else lines
 
@@ -87,16 +87,18 @@ def words_of_the_program() -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_screen_is_as_it_was(name: str, tmp_path: Path) -> None:
+def test_screen_equals_the_recording(name: str, tmp_path: Path) -> None:
     text = run(name, tmp_path)
     assert max(map(len, text.splitlines())) <= WIDTH
-    was = (SCREENS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    recorded = (SCREENS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     now = shape_of(text, name)
     if name not in TABLES:
-        assert now == was
+        assert now == recorded
         return
-    assert len({*was} - {*now}) <= (LEFT_OUT_VARIED if name in VARIED else LEFT_OUT) * len(was)
-    new = {*now} - {*was}
+    assert len({*recorded} - {*now}) <= (
+        MISSING_SHARE_VARIED if name in VARIED else MISSING_SHARE
+    ) * len(recorded)
+    new = {*now} - {*recorded}
     if name in VARIED:
         new = {part for word in new for part in LETTERS.findall(word)} - words_of_the_program()
     assert new == set()

@@ -164,12 +164,14 @@ def _find_unit(plain: str) -> tuple[str, tuple[str, float] | None]:
 
 
 def _find_common_suffix(cells: Sequence[str]) -> str | None:
+    """Return the unit in all cells. If they differ but measure one quantity, as ms and us, return
+    one of them: each number is then read with its own."""
     matches = [SUFFIX.fullmatch(cell) for cell in cells]
-    suffixes = {match[1].lower() for match in matches if match}
-    if len(suffixes) != 1 or not all(matches):
+    suffixes = sorted({match[1].lower() for match in matches if match})
+    quantities = {UNITS[one][0] if one in UNITS else one for one in suffixes}
+    if len(quantities) != 1 or not all(matches):
         return None
-    suffix = suffixes.pop()
-    return suffix if suffix in UNITS or suffix in POWERS else None
+    return suffixes[0] if suffixes[0] in UNITS or suffixes[0] in POWERS else None
 
 
 def _find_power(plain: str) -> str:

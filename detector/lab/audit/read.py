@@ -1,13 +1,14 @@
-"""Read tables from files of any origin: CSV, and every table of a Markdown file."""
+"""Read tables from files of any origin: CSV, and every table of Markdown or plain text."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from detector.core.errors import SourceError, UsageError
 from detector.core.errors.reading import read_text
@@ -15,12 +16,19 @@ from detector.core.errors.text import counted
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.lab.audit.columns import clean
 from detector.lab.audit.tables import AuditTable, make_table
+from detector.lab.audit.text_tables import is_rule, parse_text_tables
 
 SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".txt")
 MOST_BYTES = 4 << 20
 MOST_ROWS, MOST_COLUMNS, LONGEST_CELL = 20_000, 200, 2_000
 MOST_TABLES = 200
 LONGEST_LINE = 64 << 10
+DELIMITERS = "\t;,"
+Kind = Literal["csv", "markdown", "text"]
+CSV: Kind
+MARKDOWN: Kind
+TEXT: Kind
+CSV, MARKDOWN, TEXT = "csv", "markdown", "text"
 Titles = Mapping[str, str | None]
 
 
@@ -44,29 +52,49 @@ def read_tables(path: str | Path, titles: Titles | None = None) -> list[AuditTab
         error=SourceError,
         cure="give a CSV or Markdown file, or a run's folder",
     ).removeprefix("\ufeff")
-    return parse_tables(
-        text, Path(path).name, markdown=suffix in (".md", ".markdown"), titles=titles
-    )
+    kind = {".md": MARKDOWN, ".markdown": MARKDOWN, ".csv": CSV, ".tsv": CSV}.get(suffix)
+    return parse_tables(text, Path(path).name, kind, titles=titles)
 
 
 def parse_tables(
-    text: str, name: str, *, markdown: bool | None = None, titles: Titles | None = None
+    text: str, name: str, kind: Kind | None = None, *, titles: Titles | None = None
 ) -> list[AuditTable]:
+    """Parse the tables in ``text``; None: find out its kind. Raises SourceError if it has none."""
     if match := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
         line = text.count("\n", 0, match.start()) + 1
         code = ord(match[0])
         raise SourceError(f"{name}:{line}: the character {code:#04x} cannot be in a table")
-    if markdown is None:
-        markdown = any(map(_is_separator, text.splitlines()[:2000]))
-    grids = _parse_markdown(text, name) if markdown else [(name, _parse_csv(text, name))]
+    kind = kind or _find_kind(text.splitlines())
+    if kind == CSV:
+        grids: Iterable[tuple[str, list[list[str]]]] = [(name, _parse_csv(text, name))]
+    else:
+        grids = (_parse_markdown if kind == MARKDOWN else _parse_text)(text, name)
     tables: list[AuditTable] = []
     for title, grid in grids:
         if len(tables) == MOST_TABLES:
             raise SourceError(f"{name}: more than {MOST_TABLES} tables; split the file")
         tables.append(_make_table(title, grid, titles or {}))
     if not tables:
-        raise SourceError(f"{name}: no table found; a Markdown table has a line |---|---|")
+        raise SourceError(
+            f"{name}: no table found; in Markdown it has a line |---|---|, in plain text lines of "
+            "dashes, or columns with two spaces or more between them"
+        )
     return tables
+
+
+def _find_kind(lines: list[str]) -> Kind:
+    if any(map(_is_separator, lines[:2000])):
+        return MARKDOWN
+    first = next((line for line in lines if line.strip()), "")
+    has_delimiter = any(delimiter in first for delimiter in DELIMITERS)
+    return CSV if has_delimiter and not any(map(is_rule, lines[:2000])) else TEXT
+
+
+def _parse_text(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
+    for number, grid in parse_text_tables(text):
+        if any(len(cell) > LONGEST_CELL for row in grid for cell in row):
+            raise SourceError(f"{name}:{number}: a cell of more than {LONGEST_CELL} letters")
+        yield f"{name}:{number}", grid
 
 
 def _make_table(name: str, grid: list[list[str]], titles: Titles) -> AuditTable:
@@ -85,7 +113,7 @@ def _make_table(name: str, grid: list[list[str]], titles: Titles) -> AuditTable:
 def _parse_csv(text: str, name: str) -> list[list[str]]:
     lines = text.splitlines()
     first = next((line for line in lines if line.strip()), "")
-    delimiter = max("\t;,", key=first.count)
+    delimiter = max(DELIMITERS, key=first.count)
     if delimiter not in first:
         raise SourceError(f"{name}: its first line has only one column; a table needs at least two")
     try:

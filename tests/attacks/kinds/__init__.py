@@ -1,4 +1,4 @@
-"""The kinds of attacks: every module of this folder, by its ``KIND``. A new kind is a new file."""
+"""The kinds of attacks: each module of this folder defines one as ``KIND``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.attacks.case import Kind
 
 @cache
 def find_all() -> dict[str, Kind]:
-    found = {}
+    kinds = {}
     for info in pkgutil.iter_modules(__path__, f"{__name__}."):
         kind: Kind = importlib.import_module(info.name).KIND
-        found[kind.name] = kind
-    return found
+        kinds[kind.name] = kind
+    return kinds

@@ -1,7 +1,7 @@
-"""Poisoned built files: whatever they hold, the rows must be the real model's.
+"""Poisoned engine files: whatever they contain, the rows must be the real model's.
 
-Every case begins with a folder that a run has filled, and the key that proves it. Then an attacker
-who does not know the key has changed something.
+Every case starts with a folder that a run has filled, and the key that authenticates its files. An
+attacker who does not know the key then changes something.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ UNPROVED = "lacks proof that this account wrote it"
 
 @cache
 def filled() -> Mapping[str, bytes]:
-    """The model, the engines' folder, the key and the rows of an undisturbed run."""
+    """Return the model, the folder of engine files, the key and the rows of a normal run."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "in.mp4").write_bytes(content("in.mp4"))
         (folder / "m.cfg").write_text(CFG)
         (folder / "m.weights").write_bytes(content("small.weights"))
-        surroundings = {"XDG_CACHE_HOME": f"{place}/xdg", "DETECT_VIDEO_SELF_TIMING": "0"}
+        environment = {"XDG_CACHE_HOME": f"{place}/xdg", "DETECT_VIDEO_SELF_TIMING": "0"}
         done = subprocess.run(
             [sys.executable, "-m", "detector", *RUN, "--run-dir", "session"],
-            cwd=folder, env={**os.environ, **surroundings}, capture_output=True, check=False,
+            cwd=folder, env={**os.environ, **environment}, capture_output=True, check=False,
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"no folder to poison could be made: {done.stderr.decode()}")
@@ -53,7 +53,7 @@ def filled() -> Mapping[str, bytes]:
 
 @dataclass
 class Harm:
-    """A folder being poisoned. ``says``: words that the run's line must contain."""
+    """A folder to poison. ``message``: words that the run must print."""
 
     random: Random
     files: dict[str, Any]
@@ -61,14 +61,14 @@ class Harm:
     manifest: str
     modes: dict[str, int] = field(default_factory=dict)
     owners: dict[str, int] = field(default_factory=dict)
-    says: str = ""
+    message: str = ""
 
-    def told(self) -> dict[str, Any]:
+    def read_manifest(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.files[self.manifest])
         return found
 
-    def tell(self, **changed: Any) -> None:
-        self.files[self.manifest] = json.dumps({**self.told(), **changed}).encode()
+    def change_manifest(self, **changed: Any) -> None:
+        self.files[self.manifest] = json.dumps({**self.read_manifest(), **changed}).encode()
 
     def poison(self) -> str:
         """Give the graph other weights; return its digest."""
@@ -84,74 +84,76 @@ class Harm:
 
 def tampered_graph(harm: Harm) -> None:
     harm.poison()
-    harm.says = "its content does not match its manifest"
+    harm.message = "its content does not match its manifest"
 
 
 def tampered_manifest(harm: Harm) -> None:
-    harm.files[harm.manifest] = damage_json(harm.random, harm.told())
+    harm.files[harm.manifest] = damage_json(harm.random, harm.read_manifest())
 
 
 def tampered_both(harm: Harm) -> None:
-    """The manifest has the digest of the poisoned graph, with the old proof, none or a made one."""
-    harm.tell(file_sha256=harm.poison())
-    what = harm.random.randrange(4)
-    if what == 0:
+    """Give the manifest the poisoned graph's digest, with the old proof, none or a forged one."""
+    harm.change_manifest(file_sha256=harm.poison())
+    change = harm.random.randrange(4)
+    if change == 0:
         harm.files[harm.manifest] = json.dumps(
-            {name: value for name, value in harm.told().items() if name != "proof"}
+            {name: value for name, value in harm.read_manifest().items() if name != "proof"}
         ).encode()
-    elif what == 1:
-        harm.tell(proof=harm.random.choice(["0" * 64, "", 5, None, [], "\u00e9", "f" * 10**6]))
-    elif what == 2:
-        harm.tell(proof=hashlib.sha256(harm.files[harm.manifest]).hexdigest())
-    harm.says = UNPROVED
+    elif change == 1:
+        harm.change_manifest(
+            proof=harm.random.choice(["0" * 64, "", 5, None, [], "\u00e9", "f" * 10**6])
+        )
+    elif change == 2:
+        harm.change_manifest(proof=hashlib.sha256(harm.files[harm.manifest]).hexdigest())
+    harm.message = UNPROVED
 
 
 def another_name(harm: Harm) -> None:
-    """The poisoned graph under a name with its own digest; the real one is gone."""
+    """Store the poisoned graph under a name with its own digest, and remove the real one."""
     digest = harm.poison()
-    harm.tell(file_sha256=digest)
+    harm.change_manifest(file_sha256=digest)
     stem = harm.graph.removesuffix(".onnx")[:-12] + digest[:12]
     for old, suffix in ((harm.graph, ".onnx"), (harm.manifest, ".json")):
         harm.files[stem + suffix] = harm.files.pop(old)
-    harm.says = UNPROVED
+    harm.message = UNPROVED
 
 
 def swapped_names(harm: Harm) -> None:
-    """Graph and manifest of another model under this one's name; that one may be whole."""
+    """Store the graph and manifest of another model under this one's name."""
     import onnx
 
     model = onnx.load_from_string(harm.files[harm.graph])
     model.producer_name = "another"
     other = model.SerializeToString()
-    told = {**harm.told(), "file_sha256": hashlib.sha256(other).hexdigest()}
-    beside = f"{FOLDER}/other-64x64-b1-{told['file_sha256'][:12]}"
-    harm.files[f"{beside}.onnx"], harm.files[f"{beside}.json"] = (
+    manifest = {**harm.read_manifest(), "file_sha256": hashlib.sha256(other).hexdigest()}
+    stem = f"{FOLDER}/other-64x64-b1-{manifest['file_sha256'][:12]}"
+    harm.files[f"{stem}.onnx"], harm.files[f"{stem}.json"] = (
         harm.files[harm.graph],
         harm.files[harm.manifest],
     )
-    harm.files[harm.graph], harm.files[harm.manifest] = other, json.dumps(told).encode()
-    harm.says = UNPROVED
+    harm.files[harm.graph], harm.files[harm.manifest] = other, json.dumps(manifest).encode()
+    harm.message = UNPROVED
 
 
 def links(harm: Harm) -> None:
-    """To a poisoned graph elsewhere, to nowhere, or to a file of the user's."""
+    """Replace a file by a link to a poisoned graph, to nothing, or to a file of the user."""
     victim = harm.random.choice([harm.graph, harm.manifest])
     harm.poison()
     harm.files["elsewhere.bin"] = harm.files[harm.graph]
     to = harm.random.choice(["../elsewhere.bin", "nowhere", "../letter.txt", "../../home/.bashrc"])
     harm.files[victim] = Link(to)
-    harm.says = "not used"
+    harm.message = "not used"
 
 
 def pipes(harm: Harm) -> None:
     harm.files[harm.random.choice([harm.graph, harm.manifest])] = Pipe()
-    harm.says = "not used"
+    harm.message = "not used"
 
 
 def truncated(harm: Harm) -> None:
     name = harm.random.choice([harm.graph, harm.manifest])
     harm.files[name] = harm.files[name][: harm.random.randrange(len(harm.files[name]))]
-    harm.says = "not used"
+    harm.message = "not used"
 
 
 def damaged(harm: Harm) -> None:
@@ -167,45 +169,45 @@ def open_files(harm: Harm) -> None:
 
 
 def open_folder(harm: Harm) -> None:
-    harm.tell(file_sha256=harm.poison())
+    harm.change_manifest(file_sha256=harm.poison())
     harm.modes[FOLDER] = harm.random.choice((0o777, 0o1777, 0o703))
-    harm.says = "everyone may write there"
+    harm.message = "everyone may write there"
 
 
 def folder_of_another(harm: Harm) -> None:
-    harm.tell(file_sha256=harm.poison())
+    harm.change_manifest(file_sha256=harm.poison())
     harm.owners[FOLDER] = NOBODY
-    harm.says = "it belongs to the account"
+    harm.message = "it belongs to the account"
 
 
 def file_of_another(harm: Harm) -> None:
-    harm.tell(file_sha256=harm.poison())
+    harm.change_manifest(file_sha256=harm.poison())
     harm.owners[harm.random.choice([harm.graph, harm.manifest])] = NOBODY
-    harm.says = "not used"
+    harm.message = "not used"
 
 
 def spoilt_key(harm: Harm) -> None:
-    """Remove, damage, expose or link the key: afterwards the folder proves nothing."""
-    harm.tell(file_sha256=harm.poison())
-    what = harm.random.randrange(4)
-    if what == 0:
+    """Remove, damage, expose or link the key, so that no file can be authenticated."""
+    harm.change_manifest(file_sha256=harm.poison())
+    change = harm.random.randrange(4)
+    if change == 0:
         del harm.files[KEY], harm.modes[KEY]
-    elif what == 1:
+    elif change == 1:
         harm.files[KEY] = harm.random.randbytes(harm.random.choice((0, 31, 32, 33, 4096)))
-    elif what == 2:
+    elif change == 2:
         harm.modes[KEY] = 0o644
     else:
         harm.files["known"], harm.files[KEY] = harm.files[KEY], Link("../../known")
         del harm.modes[KEY]
-    harm.says = UNPROVED
+    harm.message = UNPROVED
 
 
 def measurements(harm: Harm) -> None:
     tuned = {"kind": "tune", "rows": [{"options": {"conf": 0.99}}]}
     forged = {"schema": 2, "measurements": [tuned]}
-    proof = harm.random.choice([{}, {"proof": harm.told()["proof"]}])
+    proof = harm.random.choice([{}, {"proof": harm.read_manifest()["proof"]}])
     harm.files[f"{FOLDER}/measured.json"] = json.dumps({**forged, **proof}).encode()
-    harm.says = f"measured.json {UNPROVED}"
+    harm.message = f"measured.json {UNPROVED}"
 
 
 HARMS: tuple[Callable[[Harm], None], ...] = (
@@ -221,14 +223,14 @@ def make(random: Random) -> Case:
     [graph] = [name for name in files if name.endswith(".onnx")]
     harm = Harm(random, files, graph, graph.replace(".onnx", ".json"), {KEY: 0o600})
     harms = HARMS + OF_ROOT if os.geteuid() == 0 else HARMS
-    how = random.choice(harms)
-    how(harm)
+    harm_kind = random.choice(harms)
+    harm_kind(harm)
     changing = {name for name in files if name.startswith((f"{FOLDER}/", "xdg/"))}
     return Case(
         files,
         RUN,
         frozenset({0}),
-        note=how.__name__,
+        note=harm_kind.__name__,
         env={"XDG_CACHE_HOME": "{root}/work/xdg"},
         limits=Limits(wall_s=120, cpu_s=60, memory_mb=3000, address_space_mb=None),
         fresh=True,
@@ -236,7 +238,7 @@ def make(random: Random) -> Case:
         modes=harm.modes,
         owners=harm.owners,
         digests={ROWS: hashlib.sha256(rows).hexdigest()},
-        says=harm.says,
+        says=harm.message,
         again=frozenset({0}),
     )
 

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: the bytes of the zip, and pickles of other code inside a whole zip."""
+"""Damaged checkpoints: the bytes of the zip, or other opcodes in the pickle of a valid zip."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make(random: Random) -> Case:
 
 
 def _rezipped(random: Random, name: str) -> bytes:
-    """A sound zip of damaged entries, some gone, doubled or under another name."""
+    """Return a valid zip with a damaged entry, and perhaps one removed, added or renamed."""
     entries = list(_entries(name))
     at = 0 if random.random() < 0.7 else random.randrange(len(entries))
     path, data = entries[at]
@@ -60,7 +60,7 @@ def _rezipped(random: Random, name: str) -> bytes:
     kind = zipfile.ZIP_DEFLATED if random.random() < 0.05 else zipfile.ZIP_STORED
     with zipfile.ZipFile(packed, "w", kind) as file:
         for path, data in entries:
-            file.NameToInfo.pop(path, None)  # else a warning about a name that comes twice
+            file.NameToInfo.pop(path, None)  # avoids the warning about duplicate names
             file.writestr(zipfile.ZipInfo(path), data, kind)
     return packed.getvalue()
 

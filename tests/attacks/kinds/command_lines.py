@@ -1,7 +1,7 @@
 """Command lines of random options and values, from the commands' own lists of options.
 
-An option of the program gets values of its type, values at and beyond its limits, and values of
-other options. Contradictions come by themselves.
+An option gets values of its type, values at and beyond its limits, and values of other options.
+Contradictory options occur by chance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 from tests.attacks.case import Case, Kind, Limits
 from tests.attacks.inputs import CFG, ENGINES, content, labels, pictures, session
-from tests.attacks.kinds.saved_runs import LIST, PRODUCTS
+from tests.attacks.kinds.saved_runs import ADDED_FILES, LIST
 from tests.attacks.mutate import NUMBERS, WORDS
 from tests.attacks.running import CANARIES
 
@@ -25,8 +25,8 @@ SOURCES = (
     "gopher://127.0.0.1:1/x", "srt://127.0.0.1:1/x", "in.mp4/x", "x" * 300, "\udcff.mp4",
     "in.mp4\n", "loop",
 )  # fmt: skip
-# Only the engine without a library, and names that there are not: others run in fresh processes.
-OWN = {
+# Engines: only the one without a library, and unknown names, since cases run in forks.
+OPTION_VALUES = {
     "engine": ("null", "null", "null", "null", "null,null", "nul", "", "NULL"),
     "model": ("dots.onnx", "dots.onnx", "dots.onnx", "m.cfg", "m.weights", "street",
     "absent.onnx", "pictures", "", "in.mp4"), "weights": ("m.weights", "absent.weights", "in.mp4",
@@ -54,7 +54,7 @@ OWN = {
     "images": ("set", "absent", "in.mp4"),
     "format": ("coco", "yolo", "mot", "auto", "voc"),
     "kind": ("html", "table", "json", "csv", "trace", "pdf"),
-    "given": ("arrays.npz", "absent.npz", "in.mp4"),
+    "flags": ("arrays.npz", "absent.npz", "in.mp4"),
     "batches": ("1", "2", "1..4", "4..1", "0", "..", "1..", "x"),
     "max_regression": ("5%", "0.05", "5", "-1%", "nan", "inf", "%", ""),
     "frames": ("1", "2", "0", "-1", "x", "2.0", "99999999999999999999"),
@@ -66,14 +66,14 @@ POSITIONAL = {
     "sources": SOURCES, "source": SOURCES, "run": ("run", "absent", "letter.txt", "pictures", ""),
     "run_a": ("run", "absent", "."), "run_b": ("run", "absent"), "words": ("dram", "zzz", "", "%"),
     "dataset": ("set/labels.json", "set", "absent.json", "letter.txt", "in.mp4"),
-    "name": ("absent", "", "../x"), "model": OWN["model"],
+    "name": ("absent", "", "../x"), "model": OPTION_VALUES["model"],
 }  # fmt: skip
-# Left out: what tries engines, or waits for others (fresh processes do that), and doctor's pages.
+# Without commands that load engines or wait for other processes, and without doctor.
 COMMANDS = (
     *["detect"] * 12, "", "", "profile", "eval", "eval", "report", "diff", "models show",
     "models show", "models list", "build", "infer-raw", "metrics", "nothing",
 )  # fmt: skip
-GIVEN_ALWAYS = {
+ALWAYS_ADDED = {
     "detect": ("--engine", "null"), "": ("--engine", "null"), "profile": ("--engine", "null",
     "--only", "loop"), "eval": ("--engine", "null"), "build": ("--engine", "null"),
     "infer-raw": ("--engine", "null"), "nothing": ("--engine", "null"),
@@ -85,10 +85,10 @@ NEVER = {"sweep", "calibrate_frames", "budget", "verbose", "help", "version"}
 def _parameters(command: str) -> tuple[click.Parameter, ...]:
     from detector.core.cli.group import cli
 
-    found: Any = cli
+    group: Any = cli
     for word in command.split():
-        found = found.get_command(click.Context(found), word)
-    return tuple(found.params)
+        group = group.get_command(click.Context(group), word)
+    return tuple(group.params)
 
 
 @cache
@@ -117,37 +117,37 @@ def make(random: Random) -> Case:
     known = _parameters("detect" if command in ("", "nothing") else command)
     words = command.split()
     options = [one for one in known if isinstance(one, click.Option) and one.name not in NEVER]
-    given: list[str] = []
+    flags: list[str] = []
     for option in random.sample(options, min(len(options), random.choice((0, 1, 2, 3, 5, 8)))):
-        given += _option(random, option)
+        flags += _option(random, option)
     for argument in (one for one in known if isinstance(one, click.Argument)):
         values = POSITIONAL.get(argument.name or "", SOURCES)
         for _ in range(random.choice((1, 1, 1, 1, 2, 0)) if argument.nargs == -1 else 1):
             words.append(random.choice(values))
     if random.random() < 0.05:
-        given.append(random.choice(("--nothing", "-", "-x", "--js", "--conf=")))
-    if command in GIVEN_ALWAYS:
-        # Last, so that they win: no engine's library is loaded in a fork, and no file is built in
-        # the checkout's own folder.
-        given += [*GIVEN_ALWAYS[command], *ENGINES]
+        flags.append(random.choice(("--nothing", "-", "-x", "--js", "--conf=")))
+    if command in ALWAYS_ADDED:
+        # Last, so that they override others: no engine's library is loaded in a fork, and no file
+        # is built in the checkout's own folder.
+        flags += [*ALWAYS_ADDED[command], *ENGINES]
     if command in ("", "detect", "profile", "eval") and random.random() < 0.6:
-        given = ["--model", "dots.onnx", *given]
-    if "--loop" in given:
-        given += ["--duration", "2"]  # a file that is a camera has no end
-    argv = tuple(word.replace("\x00", "") for word in (*words, *given))
-    own = {"x.mp4", "x.csv", "x.json", "x.jsonl", "x.txt", "x.onnx"}
-    replaced = own | {f"run/{name}" for name in (*PRODUCTS, LIST)}
+        flags = ["--model", "dots.onnx", *flags]
+    if "--loop" in flags:
+        flags += ["--duration", "2"]  # a looped file has no end
+    argv = tuple(word.replace("\x00", "") for word in (*words, *flags))
+    outputs = {"x.mp4", "x.csv", "x.json", "x.jsonl", "x.txt", "x.onnx"}
+    may_change = outputs | {f"run/{name}" for name in (*ADDED_FILES, LIST)}
     return Case(
-        _files(), argv, limits=Limits(), may_change=frozenset(replaced | _own_outputs(argv))
+        _files(), argv, limits=Limits(), may_change=frozenset(may_change | _own_outputs(argv))
     )
 
 
 def _own_outputs(argv: tuple[str, ...]) -> set[str]:
     """Return the case's files that the command line names as an output or as its session, and the
     user's files that it names with -o."""
-    given = [*pairwise(argv), *(tuple(word.split("=", 1)) for word in argv if "=" in word)]
-    outputs = {value for word, value in given if word in ("-o", "--output")}
-    folders = {value for word, value in given if word == "--run-dir"}
+    flags = [*pairwise(argv), *(tuple(word.split("=", 1)) for word in argv if "=" in word)]
+    outputs = {value for word, value in flags if word in ("-o", "--output")}
+    folders = {value for word, value in flags if word == "--run-dir"}
     users = {name.removeprefix("work/") for name in CANARIES}
     return (outputs & users) | {
         name
@@ -172,8 +172,8 @@ def _value(random: Random, option: click.Option) -> str:
     name = option.name or ""
     if random.random() < 0.08:
         return random.choice((*WORDS, *map(str, NUMBERS))) if name not in _PATHS else "x y"
-    if name in OWN:
-        return random.choice(OWN[name])
+    if name in OPTION_VALUES:
+        return random.choice(OPTION_VALUES[name])
     from detector.core.config.schema import choices_of, options
 
     leaf = next((leaf for _, leaf in options() if leaf.name == name), None)

@@ -21,10 +21,10 @@ WORDS = tuple(
 
 def make(random: Random) -> Case:
     cfg, weights = CFG.encode(), content("small.weights")
-    which = random.random()
-    if which < 0.6:
+    choice = random.random()
+    if choice < 0.6:
         cfg = damage_text(random, CFG, WORDS)
-    if which > 0.5:
+    if choice > 0.5:
         weights = damage(random, weights)
     files = {"m.cfg": cfg, "m.weights": weights}
     if random.random() < 0.2:

@@ -1,4 +1,4 @@
-"""Real engines in new processes, on models that are damaged or just right."""
+"""Real engines in new processes, on damaged and valid models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.attacks.inputs import CFG, ENGINES, content
 from tests.attacks.kinds import onnx_graphs
 from tests.attacks.mutate import damage
 
-HEADER = 20  # bytes of a .weights file; then four rows of four floats, of CFG's one batch norm
+HEADER = 20  # bytes of a .weights file; CFG's batch norm follows, four rows of four floats
 NORM = HEADER + 4 * 16
 FLOATS = (0.0, -0.0, 1e-45, -1.0, 1e30, -3e38, float("inf"), float("-inf"), float("nan"))
 NAMES = {"ort": "onnxruntime", "openvino": "openvino", "torch": "torch"}
@@ -26,7 +26,7 @@ def make(random: Random) -> Case:
         files["m.onnx"] = onnx_graphs.make(random).files["m.onnx"]  # type: ignore[assignment]
         model = "m.onnx"
     else:
-        files["m.weights"] = _spoilt(random, content("small.weights"))
+        files["m.weights"] = _damage_weights(random, content("small.weights"))
         model = "m.cfg"
     if random.random() < 0.2:
         files["m.onnx"], model = content("dots.onnx"), "m.onnx"
@@ -54,9 +54,9 @@ def make(random: Random) -> Case:
     )
 
 
-def _spoilt(random: Random, weights: bytes) -> bytes:
-    """A third has damage of any sort, which is mostly refused. The others have a whole batch norm,
-    so that the engine gets the network, and numbers that no training gives."""
+def _damage_weights(random: Random, weights: bytes) -> bytes:
+    """Damage the bytes in a third of the cases; most of these are refused. Otherwise keep the batch
+    norm, so that the engine gets the network, and set extreme weights."""
     if random.random() < 1 / 3:
         return weights[:HEADER] + damage(random, weights[HEADER:])
     changed = bytearray(weights)

@@ -1,4 +1,4 @@
-"""Surroundings: locale, HOME, TMPDIR, limits, closed and full streams, rights. New processes."""
+"""Unusual environments of new processes: locale, HOME, TMPDIR, limits, streams, permissions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VARIABLES: tuple[dict[str, str | None], ...] = (
     {"OPENCV_LOG_LEVEL": "DEBUG"},
     {"TQDM_DISABLE": "1", "CI": "true"},
 )
-NARROW: tuple[dict[str, int], ...] = (
+LOW_LIMITS: tuple[dict[str, int], ...] = (
     {"open_files": 12},
     {"open_files": 24},
     {"open_files": 64},
@@ -55,7 +55,7 @@ NARROW: tuple[dict[str, int], ...] = (
     {"stack_kb": 256},
     {"stack_kb": 1024},
 )
-RIGHTS: tuple[dict[str, int], ...] = (
+MODES: tuple[dict[str, int], ...] = (
     {"": 0o555},
     {"in.mp4": 0o000},
     {"dots.onnx": 0o000},
@@ -63,7 +63,7 @@ RIGHTS: tuple[dict[str, int], ...] = (
     {"out": 0o555},
     {"out": 0o000},
 )
-SHOWN: tuple[tuple[str, ...], ...] = (
+INFORMATIONAL: tuple[tuple[str, ...], ...] = (
     ("--help",),
     ("--version",),
     ("metrics",),
@@ -80,33 +80,33 @@ def make(random: Random) -> Case:
     }
     argv = ["in.mp4", *NULL, *random.choice(([], ["--json"], ["-o", "out/"], ["-q"], ["-v"]))]
     if random.random() < 0.15:
-        argv = [*random.choice(SHOWN)]
+        argv = [*random.choice(INFORMATIONAL)]
     more: dict[str, Any] = {"codes": HANDLED}
-    which = random.randrange(10)
-    if which < 4:
+    choice = random.randrange(10)
+    if choice < 4:
         more["env"] = random.choice(VARIABLES)
         if random.random() < 0.3:
             more["env"] = {**more["env"], **random.choice(VARIABLES)}
-    elif which < 6:
-        more["limits"] = Limits(**random.choice(NARROW))
-        # Below what the interpreter and the libraries need to start, they end in their own way.
-        more["codes"] = HANDLED | _their_own(more["limits"])
-    elif which < 7:
+    elif choice < 6:
+        more["limits"] = Limits(**random.choice(LOW_LIMITS))
+        # With too low limits, the interpreter or a library fails before our first line.
+        more["codes"] = HANDLED | _library_codes(more["limits"])
+    elif choice < 7:
         more["closed"] = random.choice(((0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)))
-    elif which < 8:
-        # Who closes a pipe on us reads no message; the code is click's and Python's own.
+    elif choice < 8:
+        # Click and Python choose the exit code if standard output cannot be written.
         more["stdout"] = random.choice(("full", "broken"))
         more["codes"] = HANDLED | ({1, 141} if more["stdout"] == "broken" else {120})
     else:
         files["runs/"] = b""
-        more |= {"modes": random.choice(RIGHTS), "plain_user": True}
+        more |= {"modes": random.choice(MODES), "plain_user": True}
     return Case(files, tuple(argv), fresh=True, **more)
 
 
-def _their_own(limits: Limits) -> set[int]:
-    """How Python, NumPy and OpenCV end where they cannot be loaded.
+def _library_codes(limits: Limits) -> set[int]:
+    """Return the exit codes of Python, NumPy and OpenCV that fail to load.
 
-    1 before our first line, 127 by the dynamic linker, SIGSEGV or SIGABRT for a thread's stack.
+    1: before our first line; 127: the dynamic linker; SIGSEGV or SIGABRT: a thread's stack.
     """
     small = (limits.address_space_mb or 9999) <= 1000 or (limits.open_files or 99) <= 24
     return {1, 127, -6, -11} if small else set()

@@ -1,4 +1,4 @@
-"""A disk that is full after some bytes: one line and exit code 6, or done; no half file."""
+"""A disk that is full after some bytes: exit code 6 with one line, or 0; no partial file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUTPUTS = ("video,jsonl", "csv,coco,mot", "pictures,jsonl", "yolo,video", "jsonl
 def make(random: Random) -> Case:
     files = {"in.mp4": content("in.mp4"), "dots.onnx": content("dots.onnx")}
     argv = ["in.mp4", *NULL, "--save", random.choice(OUTPUTS)]
-    if random.random() < 0.3:  # the engines' folder on the full disk, too
+    if random.random() < 0.3:  # the folder of engine files is on the full disk, too
         argv[argv.index("../engines")] = "engines"
     needed = sum(len(data) for data in files.values())
     if random.random() < 0.7:

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: no half file under a final name, and the next run finds its way."""
+"""SIGKILL at random moments: no partial file gets its final name, and the next run succeeds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OUTPUTS = ("video,jsonl", "csv,coco,mot", "pictures,jsonl", "yolo,video")
 def make(random: Random) -> Case:
     files = {"long.mp4": content("long.mp4"), "dots.onnx": content("dots.onnx")}
     argv = ["long.mp4", *NULL, "--save", random.choice(OUTPUTS), "--run-dir", "mine"]
-    latest = 0.5
-    if random.random() < 0.15:  # built files are written early, the session late
-        argv, latest = ["build", "dots.onnx", "--engine", "null", *NULL[4:]], 0.1
+    latest_s = 0.5
+    if random.random() < 0.15:  # a build writes its files earlier than a run
+        argv, latest_s = ["build", "dots.onnx", "--engine", "null", *NULL[4:]], 0.1
     return Case(
         files,
         tuple(argv),
         frozenset({0, -9}),
-        signals=((random.uniform(0.005, latest), int(signal.SIGKILL)),),
+        signals=((random.uniform(0.005, latest_s), int(signal.SIGKILL)),),
         again=frozenset({0}),
     )
 

@@ -1,4 +1,4 @@
-"""Damaged nsys recordings (SQLite): the bytes, values of other types, tables of other columns."""
+"""Damaged nsys recordings (SQLite): their bytes, their values, or their tables and columns."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ TABLES = (
 
 
 def make(random: Random) -> Case:
-    whole = content("nsys.sqlite")
-    data = damage(random, whole) if random.random() < 0.4 else _changed(random, whole)
+    data = damage_recording(random, content("nsys.sqlite"))
     more = ("--json",) if random.random() < 0.5 else ()
     return Case({"n.sqlite": data}, ("profile", "--nsys", "n.sqlite", *more), CODES)
 
 
-def _changed(random: Random, whole: bytes) -> bytes:
+def damage_recording(random: Random, whole: bytes) -> bytes:
+    if random.random() < 0.4:
+        return damage(random, whole)
     database = sqlite3.connect(":memory:")
     try:
         database.deserialize(whole)
         for _ in range(random.choice((1, 1, 2, 5))):
-            with suppress(sqlite3.OperationalError):  # a column of that name is there already
+            with suppress(sqlite3.OperationalError):  # the new column name may exist already
                 _change(random, database)
         database.commit()
         return database.serialize()
@@ -47,18 +48,18 @@ def _change(random: Random, database: sqlite3.Connection) -> None:
     columns = [row[1] for row in database.execute(f"pragma table_info({table})")]
     if not columns:
         return
-    column, what = random.choice(columns), random.randrange(11)
-    if what == 0:
+    column, change = random.choice(columns), random.randrange(11)
+    if change == 0:
         database.execute(f"drop table {table}")
-    elif what == 1:
+    elif change == 1:
         database.execute(f"alter table {table} rename column {column} to other")
-    elif what == 2:
+    elif change == 2:
         database.execute(f"delete from {table} where rowid % {random.choice((1, 2, 10))} = 0")
-    elif what == 3:
+    elif change == 3:
         database.execute(f"insert into {table} select * from {table}")
-    elif what == 4:
+    elif change == 4:
         database.execute(f"update {table} set {column} = -{column} where rowid % 3 = 0")
-    elif what == 5:  # in another order: the last first
+    elif change == 5:  # reverse the order of some rows
         rows = f"rowid % {random.choice((1, 2, 3))} = 0"
         turned = f"(select max({column}) from {table}) - {column}"
         database.execute(f"update {table} set {column} = {turned} where {rows}")

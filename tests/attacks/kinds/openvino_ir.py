@@ -9,7 +9,7 @@ from tests.attacks.case import Case, Kind
 from tests.attacks.inputs import ENGINES, content
 from tests.attacks.mutate import damage, damage_text
 
-# 5 where OpenVINO is not installed, or does not run what it has read.
+# 5 if OpenVINO is not installed, or fails to run the model.
 CODES = frozenset({0, 2, 4, 5})
 METADATA = (
     "task: detect\nstride: 32\nimgsz: [64, 64]\nnames: {0: a, 1: b, 2: c}\nargs: {nms: false}\n"
@@ -26,13 +26,13 @@ def make(random: Random) -> Case:
         text, numbers = "<net/>", b""
     else:
         text, numbers = content("m.xml").decode(), content("m.bin")
-    which = random.random()
+    choice = random.random()
     metadata = METADATA.encode()
-    if which < 0.5:
+    if choice < 0.5:
         model = damage_text(random, text, WORDS)
     else:
-        model = damage(random, text.encode()) if which < 0.8 else text.encode()
-    if which > 0.7:
+        model = damage(random, text.encode()) if choice < 0.8 else text.encode()
+    if choice > 0.7:
         numbers = damage(random, numbers)
     if random.random() < 0.3:
         metadata = damage_text(random, METADATA)

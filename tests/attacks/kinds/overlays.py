@@ -1,4 +1,4 @@
-"""Damaged overlays, for ``burn``: their rows, their description, and the video around them."""
+"""Damaged overlays given to ``burn``: their rows, their description, or any bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("person", "car")
 
 @cache
 def overlay() -> bytes:
-    """One of the frames of h264.mp4, with two objects in each."""
+    """Return an overlay of h264.mp4 with two objects in each frame."""
     with tempfile.TemporaryDirectory() as folder:
         return _write(Path(folder))
 
@@ -31,17 +31,16 @@ def _write(folder: Path) -> bytes:
     (folder / "in.mp4").write_bytes(content("h264.mp4"))
     sink = sinks.open("overlay", folder / "x.mkv")
     boxes = np.array([[2, 3, 40, 50], [30, 10, 90, 60]], np.float32)
-    found = Detections(boxes, np.array([0.9, 0.4], np.float32), np.array([0, 1]), NAMES)
+    detections = Detections(boxes, np.array([0.9, 0.4], np.float32), np.array([0, 1]), NAMES)
     with sources.open(str(folder / "in.mp4")) as source:
         sink.open(source.info)
         for frame in source:
-            sink.write(frame, found)
+            sink.write(frame, detections)
     sink.close()
     return (folder / "x.mkv").read_bytes()
 
 
 def make(random: Random) -> Case:
-    """Anything in the file, its JSON, or one of its rows."""
     data = overlay()
     if random.random() < 0.4:
         data = damage(random, data, [content("h264.mkv"), content("h264.mp4")])
@@ -56,11 +55,11 @@ def make(random: Random) -> Case:
 
 
 def _find(data: bytes, start: bytes) -> list[int]:
-    found, at = [], data.find(start)
+    positions, at = [], data.find(start)
     while at >= 0:
-        found.append(at)
+        positions.append(at)
         at = data.find(start, at + 1)
-    return found
+    return positions
 
 
 KIND = Kind("overlays", make, share=6)

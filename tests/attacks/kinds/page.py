@@ -1,4 +1,4 @@
-"""Requests to the page of a running detector that no browser would send."""
+"""Hostile requests to the page of a running detector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from tests.attacks.case import Case, Kind, Limits
 from tests.attacks.inputs import NULL, content
 from tests.attacks.mutate import NUMBERS, WORDS, damage
-from tests.attacks.visitors import LEAVES, MARK, RESETS, TOKEN
+from tests.attacks.visitors import MARK, PAUSES, RESETS, TOKEN
 
 PATHS = (
     "/", "/login", "/logout", "/healthz", "/metrics", "/openapi.json", "/page.js", "/api/streams",
@@ -52,8 +52,8 @@ def head(method: str, path: str, headers: dict[str, str], version: str = "HTTP/1
     return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
 
 
-def known(random: Random) -> dict[str, str]:
-    """Make the headers of a visitor: without a token, with the right one, or with one like it."""
+def credentials(random: Random) -> dict[str, str]:
+    """Return headers of a client without a token, with the right one, or with a similar one."""
     wrong = random.choice((*WORDS, TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "A" * 5000))
     wrong = wrong.replace("\n", " ")
     return random.choice((
@@ -65,32 +65,32 @@ def known(random: Random) -> dict[str, str]:
 
 def odd_lines(random: Random) -> Pieces:
     version = random.choice(("HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/2", "http/1.1", ""))
-    return (head(random.choice(METHODS), random.choice(PATHS), known(random), version),)
+    return (head(random.choice(METHODS), random.choice(PATHS), credentials(random), version),)
 
 
 def odd_addresses(random: Random) -> Pieces:
     path = random.choice(PATHS)
-    what = random.randrange(4)
-    if what == 0:
+    choice = random.randrange(4)
+    if choice == 0:
         path += f"/{random.choice(UP)}" * random.randint(1, 9) + f"/{random.choice(TARGETS)}"
-    elif what == 1:
+    elif choice == 1:
         camera, kind = random.choice(("orchard", "..", ".", *UP)), random.choice(("video", *UP))
         path = f"/api/recordings/{camera}/{kind}/{random.choice((*UP, *TARGETS))}"
-    elif what == 2:
-        asked = random.choices(QUERIES, k=random.randint(1, 5))
-        values = (str(random.choice((*WORDS, *NUMBERS))).replace(" ", "+") for _ in asked)
-        path += "?" + "&".join(f"{name}={value}" for name, value in zip(asked, values, strict=True))
+    elif choice == 2:
+        names = random.choices(QUERIES, k=random.randint(1, 5))
+        values = (str(random.choice((*WORDS, *NUMBERS))).replace(" ", "+") for _ in names)
+        path += "?" + "&".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
     else:
         path += random.choice(("?", "/", "//", ";", "#", "%", "%zz", "\\")) * random.choice(
             (1, 9000)
         )
-    return (head(random.choice(("GET", "HEAD")), path, known(random)),)
+    return (head(random.choice(("GET", "HEAD")), path, credentials(random)),)
 
 
 def large_heads(random: Random) -> Pieces:
     many, long = random.choice(((1, 100_000), (2000, 10), (300, 300), (90, 3), (1, 16_300)))
     headers = {f"X-{number}": "v" * long for number in range(many)}
-    return (head("GET", random.choice(PATHS), {**known(random), **headers}),)
+    return (head("GET", random.choice(PATHS), {**credentials(random), **headers}),)
 
 
 def odd_headers(random: Random) -> Pieces:
@@ -101,25 +101,27 @@ def odd_headers(random: Random) -> Pieces:
     ))  # fmt: skip
     value = random.choice((*WORDS, *map(str, NUMBERS), "null", "chunked, chunked", "100-continue"))
     value = value.replace("\n", " ")
-    given = head("GET", random.choice(PATHS), {**known(random), name: value})
+    request = head("GET", random.choice(PATHS), {**credentials(random), name: value})
     if random.random() < 0.3:
-        at = random.randrange(len(given))
-        given = given[:at] + random.choice(NUL_AND_OTHERS) + given[at:]
+        at = random.randrange(len(request))
+        request = request[:at] + random.choice(NUL_AND_OTHERS) + request[at:]
     if random.random() < 0.2:
-        given = given.replace(b"X-Mark", random.choice((b"Host", b"Content-Length", b"Cookie")), 1)
-    return (given,)
+        request = request.replace(
+            b"X-Mark", random.choice((b"Host", b"Content-Length", b"Cookie")), 1
+        )
+    return (request,)
 
 
 def ranges(random: Random) -> Pieces:
-    headers = {**known(random), "Range": random.choice(RANGES)}
+    headers = {**credentials(random), "Range": random.choice(RANGES)}
     return (head("GET", random.choice(PATHS[-3:]), headers),)
 
 
 def bodies(random: Random) -> Pieces:
-    """Of a POST: bad chunks, lengths that lie, several lengths, too much, too slow."""
+    """Send a POST with bad chunks, a wrong length, several lengths, or too much data."""
     path = random.choice(("/login", "/logout", "/api/streams/orchard/stop", "/api/streams/x/start"))
     kind = random.choice(("application/json", FORM, "text/plain", "x" * 500))
-    headers = {**known(random), "Content-Type": kind}
+    headers = {**credentials(random), "Content-Type": kind}
     chunks = (
         b"zz\r\n{}\r\n0\r\n\r\n", b"-1\r\n", b"ffffffffffffffff\r\n{}", b"2\r\n{}0\r\n\r\n",
         b"2;" + b"e" * 20_000 + b"\r\n{}\r\n0\r\n\r\n", b"2\r\n{}\r\n0\r\nX: y\r\n\r\n",
@@ -129,7 +131,7 @@ def bodies(random: Random) -> Pieces:
         headers["Transfer-Encoding"] = random.choice(("chunked", "chunked", "gzip", "Chunked, x"))
         if random.random() < 0.3:
             headers["Content-Length"] = "2"
-        return head("POST", path, headers), LEAVES, random.choice(chunks)
+        return head("POST", path, headers), PAUSES, random.choice(chunks)
     headers["Content-Length"] = random.choice(
         ("2", "0", "-1", "+2", "2, 2", "2, 3", "5000", "99999999999999999999", "1e1", "\u0662", "")
     )
@@ -158,18 +160,22 @@ def upgrades(random: Random) -> Pieces:
         "HTTP2-Settings": "AAMAAABkAAQAAP__",
     }
     frame = bytes([0x81, 0xFE, 0xFF, 0xFF]) + random.randbytes(2000)
-    return head("GET", random.choice(PATHS), {**known(random), **headers}), LEAVES, frame
+    return head("GET", random.choice(PATHS), {**credentials(random), **headers}), PAUSES, frame
 
 
 def pipelines(random: Random) -> Pieces:
     """Send many requests at once, or other bytes after a request that is still in flight."""
-    first = head("GET", random.choice((*PATHS, *ENDLESS)), known(random))
-    then = random.choice((
+    first = head("GET", random.choice((*PATHS, *ENDLESS)), credentials(random))
+    following = random.choice((
         first * random.randint(1, 200), b"\r\n", b"\r\n\r\n", b"no http\r\n\r\n",
         random.randbytes(3000), head("POST", "/login", {"Content-Length": "9"}), b"\0" * 70_000,
         *GREETINGS,
     ))  # fmt: skip
-    return (first + then,) if random.random() < 0.5 else (first, LEAVES, then, LEAVES, then)
+    return (
+        (first + following,)
+        if random.random() < 0.5
+        else (first, PAUSES, following, PAUSES, following)
+    )
 
 
 def strangers(random: Random) -> Pieces:
@@ -177,18 +183,18 @@ def strangers(random: Random) -> Pieces:
 
 
 def idle(random: Random) -> Pieces:
-    begun = head("GET", random.choice(PATHS), known(random))
-    pieces = (begun[: random.randrange(len(begun))], LEAVES, LEAVES)
+    request = head("GET", random.choice(PATHS), credentials(random))
+    pieces = (request[: random.randrange(len(request))], PAUSES, PAUSES)
     return (*pieces, RESETS) if random.random() < 0.5 else pieces
 
 
 def resets(random: Random) -> Pieces:
-    return head("GET", random.choice((*PATHS, *ENDLESS)), known(random)), LEAVES, RESETS
+    return head("GET", random.choice((*PATHS, *ENDLESS)), credentials(random)), PAUSES, RESETS
 
 
 def damaged(random: Random) -> Pieces:
-    made = random.choice(WAYS[:-1])(random)
-    return tuple(damage(random, piece) if len(piece) > 10 else piece for piece in made)
+    pieces = random.choice(WAYS[:-1])(random)
+    return tuple(damage(random, piece) if len(piece) > 10 else piece for piece in pieces)
 
 
 WAYS: tuple[Callable[[Random], Pieces], ...] = (

@@ -1,4 +1,4 @@
-"""Damaged pictures: one alone, or one among good ones."""
+"""Damaged pictures, alone or among valid ones."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from tests.attacks.inputs import NULL, PICTURES, content, pictures
 from tests.attacks.mutate import damage
 
 CODES = frozenset({0, 3, 7})
-LIMITS = Limits(memory_mb=3400)  # the largest picture has 2^28 pixels, of 12 bytes while decoded
+LIMITS = Limits(
+    memory_mb=3400
+)  # decoding the largest picture takes 12 bytes for each of 2^28 pixels
 SIDES = (0, 1, 48, 4000, 20000, 32767, 65500, 65535, 2**20, 2**31 - 1, 2**32 - 1)
 
 
-# The picture under another size, in sound headers: what is promised is not what follows.
+# Valid headers that state another size than the data that follows.
 
 
 def _png(data: bytes, width: int, height: int) -> bytes:
@@ -62,7 +64,7 @@ def make(random: Random) -> Case:
     else:
         data = damage(random, content(name), [content(other) for other in PICTURES])
     if random.random() < 0.1:
-        name = random.choice(PICTURES)  # another format than the name says
+        name = random.choice(PICTURES)  # name and content are of different formats
     files = {"dots.onnx": content("dots.onnx")}
     argv: list[str] = []
     if random.random() < 0.5:

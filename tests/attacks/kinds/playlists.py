@@ -1,6 +1,6 @@
-"""Playlists of a camera that lead to another host, which writes down what it is sent.
+"""Playlists of a camera that lead to another host, which records its requests.
 
-The camera has a login, headers, cookies, or several of them. Nothing of it may arrive there.
+The camera has a login, headers, cookies, or several of them. The other host must receive none.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from tests.attacks.inputs import NULL, content
 from tests.attacks.mutate import damage
 from tests.attacks.two_servers import KEY, LOGIN, TOKEN
 
-# The other host, and addresses that one reader takes for the own host and another does not.
-AWAY = (
+# The other host, the camera's own, and addresses for which URL parsers disagree about the host.
+HOSTS = (
     "http://{other}",
     "http://{other}",
     "http://{other}",
@@ -33,7 +33,7 @@ AWAY = (
     "http://{own}",
     "",
 )
-LOCKS = (
+KEY_TAGS = (
     '#EXT-X-KEY:METHOD=AES-128,URI="%s",IV=0x' + "0" * 32,
     '#EXT-X-KEY:METHOD=SAMPLE-AES,URI="%s"',
     '#EXT-X-SESSION-KEY:METHOD=AES-128,URI="%s"',
@@ -56,7 +56,7 @@ MANIFEST = """<?xml version="1.0"?>
 <SegmentList><Initialization sourceURL="%s"/><SegmentURL media="%s"/></SegmentList>
 </Representation></AdaptationSet></Period></MPD>
 """
-# Other lists that lead to addresses: DASH, concat, SDP, ASX, PLS.
+# Other formats that contain addresses: DASH, concat, SDP, ASX, PLS.
 LISTS = (
     MANIFEST,
     MANIFEST,
@@ -82,15 +82,15 @@ def make(random: Random) -> Case:
         pages["/list.m3u8"] = damage(random, pages["/list.m3u8"], [pages["/media.m3u8"]])
     wants_login = random.random() < 0.5
     login = f"{LOGIN}@" if wants_login or random.random() < 0.3 else ""
-    given = []
+    options = []
     if not login or random.random() < 0.7:
-        given += [f'headers: "X-Api-Key: {KEY}\\r\\n"', f'cookies: "token={TOKEN}; path=/"']
-        given = random.choice((given, given[:1], given[1:]))
+        options += [f'headers: "X-Api-Key: {KEY}\\r\\n"', f'cookies: "token={TOKEN}; path=/"']
+        options = random.choice((options, options[:1], options[1:]))
     name = random.choice(("list.m3u8",) * 6 + ("away.m3u8", "a.ts"))
     if random.random() < 0.25:
         name = random.choice(NAMES)
         pages[f"/{name}"] = _other_list(random)
-    camera = f"{{url: 'http://{login}{{own}}/{name}', options: {{{', '.join(given)}}}}}"
+    camera = f"{{url: 'http://{login}{{own}}/{name}', options: {{{', '.join(options)}}}}}"
     files = {"cameras.yaml": f"cameras: {{door: {camera}}}".encode()}
     argv = ("cameras.yaml", *NULL, "--frames", "9", "--duration", "2", "--start-timeout", "1")
     return Case(
@@ -104,7 +104,7 @@ def make(random: Random) -> Case:
 
 
 def _address(random: Random, *paths: str) -> str:
-    return f"{random.choice(AWAY)}/{random.choice(paths)}"
+    return f"{random.choice(HOSTS)}/{random.choice(paths)}"
 
 
 def _other_list(random: Random) -> bytes:
@@ -121,7 +121,7 @@ def _media(random: Random) -> bytes:
     lines = ["#EXTM3U", "#EXT-X-VERSION:7", "#EXT-X-TARGETDURATION:1"]
     for _ in range(random.randint(1, 4)):
         if random.random() < 0.4:
-            lines.append(random.choice(LOCKS) % _address(random, "k", "i.mp4"))
+            lines.append(random.choice(KEY_TAGS) % _address(random, "k", "i.mp4"))
         lines.append("#EXTINF:0.3,")
         if random.random() < 0.2:
             lines.append("#EXT-X-BYTERANGE:1880@0")

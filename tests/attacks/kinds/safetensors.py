@@ -20,11 +20,11 @@ def make(random: Random) -> Case:
         data = damage(random, whole)
     else:
         entries = json.loads(header)
-        name = random.choice(list(entries))  # one entry, so that the others are still reached
+        name = random.choice(list(entries))  # only one, so that the others are still read
         text = json.dumps({**entries, name: damage_tree(random, entries[name])}).encode()
         text = text if random.random() < 0.6 else damage_json(random, entries)
-        said = len(text) if random.random() < 0.8 else random.choice(NUMBERS) % 2**64
-        data = said.to_bytes(8, "little") + text + numbers
+        stated = len(text) if random.random() < 0.8 else random.choice(NUMBERS) % 2**64
+        data = stated.to_bytes(8, "little") + text + numbers
     files = {"t.yaml": content("t.yaml"), "m.safetensors": data}
     argv = ("models", "show", "t.yaml", "--weights", "m.safetensors", "--size", "64", "--json")
     if random.random() < 0.3:

@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from random import Random
 
-import numpy as np
-
-from tests.attacks.case import Case, Kind
-from tests.attacks.inputs import session
-from tests.attacks.mutate import NUMBERS, damage, damage_json
+from tests.attacks import sessions
+from tests.attacks.case import Case, Kind, Link, Pipe
+from tests.attacks.inputs import session, tree
+from tests.attacks.mutate import damage, damage_json
 
 CODES = frozenset({0, 2})
 # Files that report adds to a session, and the session's list, which then names them.
-PRODUCTS = ("report.html", "profile.json", "trace.json.gz")
+ADDED_FILES = ("report.html", "profile.json", "trace.json.gz")
 LIST = ".detect-video-session"
+MAY_CHANGE = frozenset(f"run/{name}" for name in (*ADDED_FILES, LIST))
 FORMATS = ("html", "table", "json", "csv", "trace")
 
 
+@cache
+def _named() -> tuple[Mapping[str, bytes], list[sessions.Case]]:
+    with tempfile.TemporaryDirectory() as place:
+        folder = sessions.whole_session(Path(place))
+        return tree(folder), list(sessions.named(folder))
+
+
+def _named_case(random: Random) -> Case:
+    whole, named = _named()
+    files: dict[str, bytes | Link | Pipe] = {f"run/{name}": data for name, data in whole.items()}
+    _, changed = random.choice(named)
+    for name, content in changed.items():
+        files.pop(f"run/{name}", None)
+        _put(files, f"run/{name}", content)
+    argv = ["report", "run", "--format", random.choice(FORMATS), "-o", "-"]
+    if sessions.NSYS in changed:
+        argv = ["profile", "--nsys", f"run/{sessions.NSYS}"]
+    return Case(files, tuple(argv), CODES, may_change=MAY_CHANGE)
+
+
 def make(random: Random) -> Case:
+    if random.random() < 0.3:
+        return _named_case(random)
     whole = dict(session())
     files = {f"run/{name}": data for name, data in whole.items()}
-    spoilt = random.choice(
+    damaged = random.choice(
         ["session.json"] * 3
         + ["spans.npz"] * 3
         + [name for name in whole if name.startswith("passes/")]
     )
-    if spoilt.endswith(".npz"):
-        data = _damage_columns(random, whole[spoilt])
+    if damaged.endswith(".npz"):
+        data = sessions.damage_columns(random, whole[damaged])
     else:
-        data = damage_json(random, json.loads(whole[spoilt]))
-    files[f"run/{spoilt}"] = damage(random, data) if random.random() < 0.1 else data
+        data = damage_json(random, json.loads(whole[damaged]))
+    files[f"run/{damaged}"] = damage(random, data) if random.random() < 0.1 else data
     if random.random() < 0.25:
         files |= {f"other/{name}": data for name, data in whole.items()}
         argv = ["diff", *random.choice((("run", "other"), ("other", "run"), ("run", "run")))]
@@ -42,52 +66,19 @@ def make(random: Random) -> Case:
     argv = ["report", "run", "--format", kind, *random.choice(([], ["-o", "out/"], ["-o", "-"]))]
     if argv[-1] == "out/" and kind != "csv":
         argv[-1] = "out/page.bin"
-    changed = {f"run/{name}" for name in (*PRODUCTS, LIST)}
-    return Case(files, tuple(argv), CODES, may_change=frozenset(changed))
+    return Case(files, tuple(argv), CODES, may_change=MAY_CHANGE)
 
 
-def _damage_columns(random: Random, data: bytes) -> bytes:
-    """Return an archive with a column of another length, type, shape or content, or without it."""
-    if random.random() < 0.3:
-        return damage(random, data)
-    with np.load(io.BytesIO(data)) as file:
-        columns = {name: file[name] for name in file.files}
-    name = random.choice(list(columns))
-    column, change = columns[name], random.randrange(8)
-    if change == 0:
-        del columns[name]
-    elif change == 1:
-        columns[name] = column[: random.randint(0, len(column))]
-    elif change == 2:
-        kinds = (
-            ("f4", "i1", "u8", "?", "c8", "U5", "S3") if column.dtype.kind != "U" else ("S9", "U1")
-        )
-        columns[name] = column.astype(random.choice(kinds))
-    elif change == 3:
-        columns[name] = column.reshape(-1, 1) if random.random() < 0.5 else np.array(3)
-    elif change == 4:
-        columns = {other: values[:0] for other, values in columns.items()}
-    elif change == 5 and column.dtype.kind in "iu":
-        changed = column.astype(np.int64)
-        changed[random.randrange(len(changed))] = np.int64(random.choice(NUMBERS) % 2**63)
-        columns[name] = changed if random.random() < 0.5 else -changed
-    elif change == 6 and column.dtype.kind == "U":
-        columns[name] = np.array([random.choice(("", "x" * 999, "\x00", "infer")) for _ in column])
-    else:
-        columns[name] = column[::-1]
-    packed = io.BytesIO()
-    np.savez_compressed(packed, **columns)
-    if random.random() < 0.1:
-        return _with_entry(packed.getvalue(), f"{name}.npy", b"\x93NUMPY" + bytes(20))
-    return packed.getvalue()
+def _put(files: dict[str, bytes | Link | Pipe], name: str, content: bytes | sessions.Odd) -> None:
+    if isinstance(content, bytes):
+        files[name] = content
+    elif content is sessions.Odd.FOLDER:
+        files[f"{name}/"] = b""
+    elif content is sessions.Odd.PIPE:
+        files[name] = Pipe()
+    elif content is not sessions.Odd.ABSENT:
+        own = name.rpartition("/")[2]
+        files[name] = Link(own if content is sessions.Odd.LOOP else "/dev/zero")
 
 
-def _with_entry(data: bytes, name: str, content: bytes) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(packed, "w") as new:
-        for entry in old.infolist():
-            new.writestr(entry.filename, content if entry.filename == name else old.read(entry))
-    return packed.getvalue()
-
-
-KIND = Kind("saved runs", make, share=9)
+KIND = Kind("saved runs", make, share=14)

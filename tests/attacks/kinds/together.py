@@ -1,4 +1,4 @@
-"""Eight runs at once, on the same names and folders: one wins, the others say why not."""
+"""Eight runs at once with the same outputs: at least one succeeds, the others report why not."""
 
 from __future__ import annotations
 

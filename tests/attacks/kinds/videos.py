@@ -1,4 +1,4 @@
-"""Damaged video files of ten containers, by every decoder, with and without an annotated copy."""
+"""Damaged video files of ten containers, read by each decoder, with various outputs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def make(random: Random) -> Case:
     others = [content(other) for other in random.sample(tuple(CLIPS), 2)]
     data = damage(random, content(name), others)
     suffix = name.rpartition(".")[2]
-    if random.random() < 0.1:  # the name says one container, the content is another
+    if random.random() < 0.1:  # name and content are of different containers
         suffix = random.choice(("mp4", "mkv", "avi", "ts", "gif", "mov", "webm", "flv"))
     argv, codes = [f"in.{suffix}", *NULL], set(CODES)
     argv += ["--decoder", random.choice(("auto", "auto", "av", "opencv"))]
     if random.random() < 0.6:
         saved = random.choice(("jsonl", "csv", "coco", "mot,yolo", "overlay", "overlay,player"))
         argv += ["--save", saved]
-        codes |= {2} if "overlay" in saved else set()  # what cannot be copied is refused
+        codes |= {2} if "overlay" in saved else set()  # refused if the video cannot be copied
     argv += random.choice(([], ["--json"], ["--sync"], ["--batch", "3"], ["--stride", "2"]))
     return Case(
         {f"in.{suffix}": data, "dots.onnx": content("dots.onnx")},

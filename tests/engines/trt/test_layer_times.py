@@ -17,7 +17,7 @@ from detector.lab.profile import layers as layers_pass
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import pictures
 from tests.engines.trt.opening import opened
-from tests.fakes.plans import as_elsewhere, plan_of
+from tests.fakes.plans import as_exported, plan_of
 from tests.known_answers import plus_one
 from tests.networks import open_network
 
@@ -107,7 +107,7 @@ def test_layer_times_of_a_foreign_plan(tensorrt, tmp_path, verbosity, note):
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     network = open_network("street", size=(64, 96))
     file = tmp_path / "x.engine"
-    file.write_bytes(plan_of(tensorrt, as_elsewhere(network), verbosity=verbosity))
+    file.write_bytes(plan_of(tensorrt, as_exported(network), verbosity=verbosity))
     plan = open_network(str(file))
     timed = times_of(plan)
     first = next(node.name for node in network.graph.graph.node if node.op_type == "Conv")
@@ -200,7 +200,7 @@ def test_profile_command_on_a_foreign_plan(tensorrt, tmp_path, monkeypatch):
     """Without a graph MACs are unknown: we report times and names, and note what is missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
-    (tmp_path / "x.engine").write_bytes(plan_of(tensorrt, as_elsewhere(open_network("street"))))
+    (tmp_path / "x.engine").write_bytes(plan_of(tensorrt, as_exported(open_network("street"))))
     layers = profiled("--run-dir", "run", "--model", "x.engine")["layers"]
     assert layers["macs"] is None
     assert {row["macs"] for row in layers["rows"]} == {0}

@@ -13,7 +13,7 @@ from detector.core.engines.trt import driver
 from detector.core.errors import EngineError, ModelError, UsageError
 from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
-from tests.fakes.plans import as_elsewhere, constant_model, plan_of
+from tests.fakes.plans import as_exported, constant_model, plan_of
 from tests.known_answers import run_once
 from tests.networks import cfg_text, open_network, parsed
 
@@ -38,7 +38,7 @@ def place(tmp_path) -> Path:
 def plan_file(machine, place: Path, name: str = "x.trt", half: bool = False) -> str:
     """Write x.trt, a float NCHW plan of the cfg's network with the weights of seed 1."""
     network = open_network(str(place / "t.cfg"), random_seed=1)
-    (place / name).write_bytes(plan_of(machine, as_elsewhere(network, half)))
+    (place / name).write_bytes(plan_of(machine, as_exported(network, half)))
     return str(place / name)
 
 

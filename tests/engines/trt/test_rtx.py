@@ -15,7 +15,7 @@ from detector.core.errors import EngineError, ModelError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built
 from tests.fakes.install import install
-from tests.fakes.plans import as_elsewhere, plan_of
+from tests.fakes.plans import as_exported, plan_of
 from tests.fakes.tensorrt_state import RTX_MAJOR as FAKE
 from tests.known_answers import plus_one
 from tests.networks import open_network
@@ -108,7 +108,7 @@ def test_first_bytes_tell_the_library_of_a_plan(monkeypatch, machine, tmp_path):
     (tmp_path / "street.cfg").write_text(Path("cfg/darknet/street.cfg").read_text())
     (tmp_path / "street.names").write_text("person\nvehicle\n")
     file = tmp_path / "street.engine"
-    file.write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
+    file.write_bytes(plan_of(machine, as_exported(open_network("street"))))
     assert engines.only_engine(str(file)) == "rtx"
     network = open_network(str(file))
     monkeypatch.setattr(engines, "load_library", lambda name: None)
@@ -120,7 +120,7 @@ def test_first_bytes_tell_the_library_of_a_plan(monkeypatch, machine, tmp_path):
     assert list(tmp_path.glob("*.jit")) == [], "nothing is written next to a user's file"
     file.write_bytes(b"ftrt" + file.read_bytes()[4:])
     assert engines.only_engine(str(file)) == "trt"
-    file.write_bytes(of_version(plan_of(machine, as_elsewhere(open_network("street")))))
+    file.write_bytes(of_version(plan_of(machine, as_exported(open_network("street")))))
     with pytest.raises(ModelError, match=r"built by version 1\.6"):
         open_network(str(file))
 

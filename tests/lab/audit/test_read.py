@@ -39,7 +39,7 @@ c | 40
 
 
 def test_every_table_of_a_page_has_its_heading_and_line() -> None:
-    first, second = parse_tables(PAGE, "page.md", markdown=True)
+    first, second = parse_tables(PAGE, "page.md", "markdown")
     assert first.name.startswith("page.md:3: Results")
     assert second.name.startswith("page.md:15: Second")
     assert first.labels == ["a", "b"]
@@ -50,7 +50,7 @@ def test_every_table_of_a_page_has_its_heading_and_line() -> None:
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_separators_of_csv(separator) -> None:
     text = f"model{separator}FPS\na{separator}40\n"
-    (table,) = parse_tables(text, "t.csv", markdown=False)
+    (table,) = parse_tables(text, "t.csv", "csv")
     assert [one.value for one in table.columns[1].known] == [40]
 
 
@@ -94,7 +94,7 @@ def test_undecodable_huge_or_missing_file_raises_source_error(tmp_path: Path) ->
 
 
 def test_a_formula_is_text() -> None:
-    (table,) = parse_tables("model,FPS\n=cmd|calc,=1+1\n", "t.csv", markdown=False)
+    (table,) = parse_tables("model,FPS\n=cmd|calc,=1+1\n", "t.csv", "csv")
     assert table.columns[1].known == []
     assert table.labels == ["=cmd|calc"]
 
@@ -102,7 +102,7 @@ def test_a_formula_is_text() -> None:
 def test_titles_are_given_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "titles.yaml").write_text("Lat.: latency (ms)\nscore: null\n")
     titles = read_titles(str(tmp_path / "titles.yaml"))
-    (table,) = parse_tables("model,Lat.,score\na,5,7\n", "t.csv", markdown=False, titles=titles)
+    (table,) = parse_tables("model,Lat.,score\na,5,7\n", "t.csv", "csv", titles=titles)
     assert [one.title for one in table.columns] == ["model", "latency (ms)"]
     assert [one.value for one in table.columns[1].known] == pytest.approx([0.005])
     (tmp_path / "t.csv").write_text("model,FPS\na,5\n")
