@@ -57,6 +57,13 @@ def detect_video(
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
 
+def run_ok(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command as ``detect_video`` does, and assert that it succeeds."""
+    process = detect_video(*arguments, **options)
+    assert process.returncode == 0, process.stderr
+    return process
+
+
 def start(
     *arguments: Any,
     cwd: Path,

@@ -16,6 +16,7 @@ from tests.cli.command import (
     detect_video,
     detect_video_anew,
     rows_of,
+    run_ok,
     start,
     summary_of,
 )
@@ -147,8 +148,7 @@ def test_a_name_that_is_not_utf_8(folder, model, tmp_path):
     """cv2's binding dies of it by a segmentation fault."""
     name = os.fsdecode(b"bad\xff name.mp4")
     shutil.copy(make(folder, "11"), tmp_path / name)
-    process = detect_video(name, "--model", model, "--json", cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(name, "--model", model, "--json", cwd=tmp_path)
     assert summary_of(process)["frames"]["written"] == 1
     assert (tmp_path / os.fsdecode(b"bad\xff name-detected.mp4")).exists()
 

@@ -6,7 +6,7 @@ import subprocess
 import av
 import pytest
 
-from tests.cli.command import detect_video, rows_of, summary_of
+from tests.cli.command import detect_video, rows_of, run_ok, summary_of
 from tests.conftest import CHECKOUT, night
 from tests.sources.clips import pts_of
 
@@ -30,8 +30,7 @@ def check_whole(source, tmp_path) -> int:
     """The number of its frames. They, pts and codec depend on neither preset nor size: one clip has
     the usual ones."""
     quick = () if source.name == "traffic.mp4" else ("--preset", "ultrafast", "--size", "64x64")
-    process = detect_video(source, "--json", *quick, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(source, "--json", *quick, cwd=tmp_path)
     summary = summary_of(process)
     rows, written = (
         rows_of(tmp_path / summary["outputs"]["jsonl"]),
@@ -77,8 +76,7 @@ def test_both_loops_give_byte_identical_rows(tmp_path, engine, settings):
     for loop in ([], ["--sync"]):
         out = tmp_path / f"{len(loop)}.jsonl"
         options = ("--engine", engine, "--size", "160x96", "--frames", 20, "-o", out)
-        process = detect_video(STREET, *options, *settings, *loop, cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
+        run_ok(STREET, *options, *settings, *loop, cwd=tmp_path)
         rows.append(out.read_bytes())
     assert rows[0] == rows[1]
     assert rows[0].count(b"\n") == 20
@@ -106,8 +104,7 @@ def test_piped_output_is_tables_without_progress_noise(tmp_path):
 def test_random_weights_say_so(tmp_path):
     model = ("--model", "yolov4-tiny-person-vehicle", "--random-weights", 0)
     options = ("--frames", 3, "--save", "video,jsonl,csv")
-    process = detect_video(STREET, *model, *options, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(STREET, *model, *options, cwd=tmp_path)
     assert "random weights" in process.stdout
     rows = rows_of(tmp_path / "street-detected.jsonl")
     (remark,) = {row["remark"] for row in rows}

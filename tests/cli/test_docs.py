@@ -22,7 +22,7 @@ from detector.core.cli.group import command_names
 from detector.core.config.elsewhere import HABITS, WORDS
 from detector.lab.profile import list_passes
 from tests.checkpoints import random_checkpoint
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.cli.small import write_network
 from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
@@ -110,17 +110,13 @@ def test_command_line(material, tmp_path, line):
     if "--target" in words:  # one that a busy machine reaches, too
         short = [*short, "--target", 1]
     if words[0] == "report":  # of a run that the page has shown before
-        shown = detect_video("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
-        assert shown.returncode == 0, shown.stderr
+        run_ok("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
     if words[0] == "burn":  # what the page has made before
-        made = detect_video("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
-        assert made.returncode == 0, made.stderr
+        made = run_ok("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
-        made = detect_video("batch", "videos", "-o", "out", *short, cwd=tmp_path)
-        assert made.returncode == 0, made.stderr
+        run_ok("batch", "videos", "-o", "out", *short, cwd=tmp_path)
     env = with_short_budgets(tmp_path) if words[0] in ("profile", "compare") else None
-    process = detect_video(*words, *short, cwd=tmp_path, env=env)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(*words, *short, cwd=tmp_path, env=env)
     assert process.stderr == ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checkpoints import call, random_checkpoint, zipped
-from tests.cli.command import detect_video, rows_of, summary_of
+from tests.cli.command import detect_video, rows_of, run_ok, summary_of
 from tests.conftest import CHECKOUT
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -19,8 +19,7 @@ MODELS = [
 
 
 def run(source, folder, model, *options):
-    process = detect_video(source, "--model", *model, *options, "--json", cwd=folder)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(source, "--model", *model, *options, "--json", cwd=folder)
     summary = summary_of(process)
     return summary, rows_of(folder / summary["outputs"]["jsonl"])
 

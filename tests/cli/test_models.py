@@ -13,7 +13,7 @@ import yaml
 from detector.core.jobs.models import facts, family_listing, listing
 from detector.core.models import ModelRequest, known
 from detector.core.models.catalogue import known_model
-from tests.cli.command import assert_one_line_error, detect_video
+from tests.cli.command import assert_one_line_error, detect_video, run_ok
 from tests.conftest import CHECKOUT
 from tests.golden.inputs import put
 from tests.models import exports
@@ -30,8 +30,7 @@ def empty_cache(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_list(tmp_path):
-    process = detect_video("models", cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
+    process = run_ok("models", cwd=tmp_path)
     for name in known():
         assert name in process.stdout
     assert "pull yolov4-tiny" in process.stdout
@@ -85,8 +84,7 @@ KEYS = ("parameters", "parameters_fused", "macs", "flops", "family", "input", "n
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["street", "yolov4-tiny", "yolox_nano", "yolov5n"])
 def test_show_json(tmp_path, model):
-    process = detect_video("models", "show", model, "--json", cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
+    process = run_ok("models", "show", model, "--json", cwd=tmp_path)
     document = json.loads(process.stdout)
     assert set(KEYS) <= set(document)
     assert document["family"] == known_model(model).family
@@ -148,10 +146,9 @@ def test_a_run_says_what_it_took_the_file_for(tmp_path):
     Batch 4 of a file that is fixed at 1.
     """
     model = exports.yolox().save(tmp_path / "nano.onnx", STATED)
-    process = detect_video(
+    process = run_ok(
         STREET, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path
     )
-    assert process.returncode == 0, process.stderr
     assert "nano.onnx is yolox" in process.stdout
     summary = json.loads((tmp_path / "runs/street-ort/summary.json").read_text())
     assert (summary["family"], summary["batch"], summary["model_input"]) == ("yolox", 4, [64, 64])
@@ -173,7 +170,7 @@ def test_the_longest_side(tmp_path, size, model, wanted):
         model = exports.finished(side=128).save(tmp_path / model, STATED)
     elif model.endswith(".onnx"):
         model = exports.yolox().save(tmp_path / model)
-    process = detect_video(
+    process = run_ok(
         STREET,
         "--model",
         model,
@@ -182,7 +179,6 @@ def test_the_longest_side(tmp_path, size, model, wanted):
         *"--frames 1 --json --engine ort".split(),
         cwd=tmp_path,
     )
-    assert process.returncode == 0, process.stderr
     summary = json.loads(process.stdout)
     assert summary["model_input"] == wanted
     said = [
@@ -203,13 +199,12 @@ def test_infer_raw_writes_every_decoded_row(tmp_path):
     np.savez(
         tmp_path / "x.npz", input=given, input_planar=given.transpose(0, 3, 1, 2), other=np.zeros(3)
     )
-    process = detect_video(
+    process = run_ok(
         "infer-raw",
         path,
         *"--engine ort --batch 2 --input x.npz --output y.npz".split(),
         cwd=tmp_path,
     )
-    assert process.returncode == 0, process.stderr
     assert process.stdout.splitlines() == ["y.npz: output 3x126x8", "y.npz: output_planar 3x126x8"]
     written = np.load(tmp_path / "y.npz")
     assert written["output"].dtype == np.float32
@@ -225,14 +220,13 @@ def test_infer_raw_writes_every_decoded_row(tmp_path):
 @pytest.mark.slow
 def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
     weights = shared / "data/weights"
-    process = detect_video(
+    run_ok(
         "infer-raw",
         weights / "yolo-fastest-1.1.cfg",
         *"--engine ort --output y.npz --input".split(),
         weights / "yolo-fastest-1.1_reference.npz",
         cwd=tmp_path,
     )
-    assert process.returncode == 0, process.stderr
     ours = np.load(tmp_path / "y.npz")["output"][0]
     reference = np.load(weights / "yolo-fastest-1.1_reference.npz")
     theirs = np.concatenate([reference["output_yolo_121"], reference["output_yolo_130"]])

@@ -21,7 +21,7 @@ from detector.core.cli import printing, streams
 from detector.core.errors.text import as_cell, from_cell, printable, printable_page
 from detector.core.terminal.console import SafeConsole
 from tests.attacks.sessions import run
-from tests.cli.command import COMMAND, detect_video
+from tests.cli.command import COMMAND, run_ok
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
@@ -204,6 +204,5 @@ def test_a_terminal_of_another_encoding(more, tmp_path):
 @pytest.mark.parametrize("forced", [{}, {"FORCE_COLOR": "1"}])
 def test_a_pipe_that_is_to_be_taken_for_a_terminal_sees_the_run_move(tmp_path, forced):
     write_video(tmp_path / "in.mp4", 9)
-    done = detect_video("in.mp4", "--engine", "null", "--no-video", cwd=tmp_path, env=forced)
-    assert done.returncode == 0, done.stderr
+    done = run_ok("in.mp4", "--engine", "null", "--no-video", cwd=tmp_path, env=forced)
     assert ("\x1b[?25l" in done.stdout) == bool(forced)  # the cursor goes while a line is redrawn

@@ -22,7 +22,7 @@ from detector.core.run.outputs import OutputPlan
 from detector.core.sinks._stream import RowStream, StreamedRows
 from detector.core.sinks.jsonl import JsonlSink
 from detector.core.types import Detections, Frame, SourceInfo
-from tests.cli.command import assert_one_line_error, detect_video, rows_of, start
+from tests.cli.command import assert_one_line_error, detect_video, rows_of, run_ok, start
 from tests.sources.clips import write_video
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -34,8 +34,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_rows_and_nothing_else(tmp_path: Path, clip: Path) -> None:
-    process = detect_video(clip, "--engine", "null", "-o", "-", cwd=tmp_path)
-    assert process.returncode == 0
+    process = run_ok(clip, "--engine", "null", "-o", "-", cwd=tmp_path)
     rows = [json.loads(line) for line in process.stdout.splitlines()]
     assert [row["frame"] for row in rows] == list(range(12))
     assert "detect-video report" in process.stderr

@@ -18,7 +18,7 @@ from detector.core.config.levels import COMMAND_LINE, merge_levels
 from detector.core.errors import SourceError, UsageError
 from detector.core.run.outputs import stem_of
 from detector.live.guest import reads_cameras
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.live.servers import free_port, http, make_clip, mpeg_ts
 from tests.sources.clips import write_video
 from tests.sources.web_server import web_server
@@ -67,8 +67,7 @@ def assert_hidden(secret: str, folder: Path, *texts: str) -> None:
 def test_a_file_is_played_once_and_its_outputs_are_named_after_it(web, out):
     web.put("/a%20b/caf%C3%A9.mp4", web.pages["/clip.mp4"].data)
     url = f"{web.url('/a%20b/caf%C3%A9.mp4')}?token={TOKEN}&sig={TOKEN}2"
-    process = detect_video(url, "--start", "0.4", "--duration", "1", *NULL, cwd=out)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(url, "--start", "0.4", "--duration", "1", *NULL, cwd=out)
     document = summary(process)
     assert document["frames"]["written"] == 25
     assert document["video"]["path"] == web.url("/a%20b/caf%C3%A9.mp4")
@@ -89,15 +88,13 @@ def test_a_file_is_played_once_and_its_outputs_are_named_after_it(web, out):
 
 @pytest.mark.slow
 def test_a_picture_is_one_file(web, out):
-    process = detect_video(f"{web.url('/a.jpg')}?token={TOKEN}", *NULL, cwd=out)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(f"{web.url('/a.jpg')}?token={TOKEN}", *NULL, cwd=out)
     document = summary(process)
     assert (document["frames"]["written"], document["video"]["kind"]) == (1, "pictures")
     assert document["outputs"]["pictures"] == "a-null-detected.jpg"
     assert cv2.imread(str(out / "a-null-detected.jpg")).shape == (40, 60, 3)
     assert_hidden(TOKEN, out, process.stdout, process.stderr)
-    process = detect_video(web.url("/a.jpg"), "-o", "one.jpg", *NULL, cwd=out)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(web.url("/a.jpg"), "-o", "one.jpg", *NULL, cwd=out)
 
 
 @pytest.mark.parametrize(

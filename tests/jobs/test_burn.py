@@ -17,7 +17,7 @@ import pytest
 from detector.core.jobs.burn import _match_rows
 from detector.core.sinks.overlay.carried import OverlayRow
 from detector.core.types import Detections
-from tests.cli.command import assert_one_line_error, detect_video
+from tests.cli.command import assert_one_line_error, detect_video, run_ok
 
 STREET = Path(__file__).parents[2] / "videos/street.mp4"
 RUN = ("--size", "192x128", "--conf", "0.15")
@@ -45,20 +45,18 @@ def overlay_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["ffmpeg", "-v", "error", "-i", STREET, "-f", "lavfi", "-i", "sine=440"]
     copied = ["-map", "0:v", "-map", "1:a", "-t", "4", "-c:v", "copy", "-c:a", "aac", source]
     subprocess.run([*map(str, command), *map(str, copied)], check=True)
-    done = detect_video(
+    done = run_ok(
         *("in.mp4", "--save", "overlay,video", "-o", "x.mkv", "--frames", 40, "--json"),
         *("--line-width", 3, *RUN),
         cwd=folder,
     )
-    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["outputs"] == {"video": "x.mp4", "overlay": "x.mkv"}
     return folder
 
 
 @pytest.mark.slow
 def test_burnt_video_equals_the_video_of_the_run(overlay_folder: Path) -> None:
-    done = detect_video("burn", "x.mkv", cwd=overlay_folder)
-    assert done.returncode == 0, done.stderr
+    done = run_ok("burn", "x.mkv", cwd=overlay_folder)
     assert done.stdout == "x-burnt.mp4: 40 frames\n"
     assert assert_equal_videos(overlay_folder / "x-burnt.mp4", overlay_folder / "x.mp4") == 40
     with av.open(str(overlay_folder / "x-burnt.mp4")) as container:
@@ -78,12 +76,11 @@ def test_burnt_video_equals_the_video_of_the_run(overlay_folder: Path) -> None:
 def test_burn_honours_options_that_select_frames_or_labels(
     options: tuple[str, ...], overlay_folder: Path, tmp_path: Path
 ) -> None:
-    done = detect_video(
+    run_ok(
         *(overlay_folder / "in.mp4", "--save", "overlay,video", "-o", "y.mkv", "--frames", 20),
         *(*options, *RUN),
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
     assert detect_video("burn", "y.mkv", "-o", "b.mp4", cwd=tmp_path).returncode == 0
     assert assert_equal_videos(tmp_path / "b.mp4", tmp_path / "y.mp4") == 20
 
@@ -101,8 +98,7 @@ def test_rows_are_matched_to_pictures_by_time() -> None:
 def test_burn_accepts_encoding_options(overlay_folder: Path, tmp_path: Path) -> None:
     for quality in ("fast", "small"):
         out = tmp_path / f"{quality}.mp4"
-        done = detect_video("burn", "x.mkv", "-o", out, "--quality", quality, cwd=overlay_folder)
-        assert done.returncode == 0, done.stderr
+        done = run_ok("burn", "x.mkv", "-o", out, "--quality", quality, cwd=overlay_folder)
     assert (tmp_path / "fast.mp4").stat().st_size > (tmp_path / "small.mp4").stat().st_size
     done = detect_video("burn", "x.mkv", "--quality", "fast", "--crf", 9, cwd=overlay_folder)
     assert_one_line_error(done, 2, "--quality", "--crf")

@@ -30,7 +30,7 @@ from detector.lab.session.comparison import (
 )
 from detector.lab.session.network import Peaks
 from tests.checkpoints import random_checkpoint
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import run_ok, summary_of
 from tests.conftest import CHECKOUT
 from tests.lab.profile.budgets import with_short_budgets
 
@@ -210,7 +210,7 @@ def test_two_models_on_two_engines_with_a_data_set(tmp_path):
     labels["annotations"] = [one for one in labels["annotations"] if one["image_id"] in first]
     (tmp_path / "street.json").write_text(json.dumps(labels))
     (tmp_path / "street.mp4").symlink_to(STREET)
-    done = detect_video(
+    done = run_ok(
         "compare",
         STREET,
         *("--model", f"street,{other}", "--engine", "ort,openvino", "--size", "160x96"),
@@ -222,7 +222,6 @@ def test_two_models_on_two_engines_with_a_data_set(tmp_path):
         timeout=500,
         imports_torch=True,  # the peaks are measured with it too
     )
-    assert done.returncode == 0, done.stderr
     found = summary_of(done)
     rows = found["rows"]
     assert [row["name"].split()[:2] for row in rows] == [

@@ -27,7 +27,7 @@ from detector.lab.tune import candidates, parse_target
 from detector.lab.tune.candidates import Adjustment, DefaultRun
 from detector.lab.tune.kept import as_config
 from detector.lab.tune.search import ROUNDS, STEP, Search, TuneRun
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.sources.clips import write_video
 
 DEFAULT = Config()
@@ -443,11 +443,10 @@ def test_settings_print_as_options_and_in_short():
 
 @pytest.mark.slow
 def test_the_command(tmp_path):
-    done = detect_video(
+    done = run_ok(
         "tune", STREET, "--engine", "ort", "--seconds", "3", "--no-video", "--json", "-o", "t.yaml",
         cwd=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["trials"][0]["settings"] == {}
     assert document["trials"][0]["fps"] > 0

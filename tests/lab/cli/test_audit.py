@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.lab.report.sessions import CLIP, ran
 
 BAD = "model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n"
@@ -77,8 +77,7 @@ def test_a_run_tells_with_v_what_to_doubt(tmp_path: Path) -> None:
     """More threads than cores give a warning, which is shown only with -v."""
     given = [CLIP, "--engine", "ort", "--frames", 3, "--threads", 64, "--concurrency", 2]
     for words, told in ((["-v"], True), ([], False)):
-        process = detect_video(*given, *words, cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
+        process = run_ok(*given, *words, cwd=tmp_path)
         lines = [line for line in process.stdout.splitlines() if line.startswith("audit: ")]
         assert len(lines) == told
         assert all("more-threads-than-cores" in line for line in lines)

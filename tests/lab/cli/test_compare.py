@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.cli.command import assert_one_line_error, detect_video, start
+from tests.cli.command import assert_one_line_error, detect_video, run_ok, start
 from tests.conftest import CHECKOUT, night
 from tests.lab.datasets import made
 from tests.outside_engines import with_engines
@@ -62,10 +62,9 @@ def own_tmp(tmp_path):
 def test_rounds_go_on_until_decided_or_the_time_is_up(tmp_path, own_tmp):
     """The first row also runs in a second process, which is not listed as a row."""
     until = ("--frames", 2, "--rounds", "auto", "--seconds", 1, "--no-video", "--size", "128x64")
-    process = detect_video(
+    process = run_ok(
         *("compare", CLIP, "--engine", "null,null", *until, "--json"), cwd=tmp_path, env=own_tmp
     )
-    assert process.returncode == 0, process.stderr
     document = json.loads(process.stdout)
     noise = document["noise"]
     assert [row["name"] for row in document["rows"]] == ["null fp32", "null fp32 #2"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from detector.core.models import front_ends
-from tests.cli.command import assert_one_line_error, detect_video, summary_of
+from tests.cli.command import assert_one_line_error, detect_video, run_ok, summary_of
 from tests.conftest import CHECKOUT, night
 from tests.lab.datasets import made
 
@@ -46,10 +46,9 @@ def test_a_video_with_its_labels(tmp_path):
 
 @pytest.mark.slow
 def test_a_session_holds_ledger_figures_and_plots(tmp_path):
-    process = detect_video(
+    process = run_ok(
         "eval", LABELS, "--frames", 3, "--engine", "ort", "--run-dir", "run", cwd=tmp_path
     )
-    assert process.returncode == 0, process.stderr
     for text in (
         "AP50",
         "inference FPS",
@@ -100,8 +99,7 @@ def test_round_trip_of_every_sink(tmp_path):
     (own,) = figures(detect_video(*line, cwd=tmp_path))
     (in_turn,) = figures(detect_video(*line, "--sync", "--batch", 4, cwd=tmp_path))
     saved = ("--save", "coco,mot,yolo,jsonl,csv", "--save-conf", "-o", "out/")
-    done = detect_video(STREET, "--frames", 10, "--engine", "ort", *SETTINGS, *saved, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run_ok(STREET, "--frames", 10, "--engine", "ort", *SETTINGS, *saved, cwd=tmp_path)
     files = sorted((tmp_path / "out").iterdir())
     endings = ["-labels", ".coco-results.json", ".coco.json", ".csv", ".jsonl", ".mot.txt"]
     assert [path.name.removeprefix("street-ort-detected") for path in files] == endings

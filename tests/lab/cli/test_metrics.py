@@ -6,7 +6,7 @@ import pytest
 
 from detector.core.config.levels import read_level
 from detector.core.models.catalogue import folder
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import detect_video, run_ok, summary_of
 
 # Metrics that a lab of 2022 gave to ``nvprof --metrics`` and wrote about, on a GPU of 2014.
 LAB = {
@@ -94,8 +94,7 @@ def test_the_names_of_a_lab(tmp_path, words):
     ],
 )
 def test_a_word_picks(tmp_path, word, name):
-    done = detect_video("metrics", word, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = run_ok("metrics", word, cwd=tmp_path)
     assert name in done.stdout
     assert "achieved_occupancy" not in done.stdout
     assert "--dependency-analysis" in done.stdout

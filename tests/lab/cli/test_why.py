@@ -10,7 +10,7 @@ import pytest
 
 from detector.lab.session.read import read_session
 from detector.lab.why import explain, gather
-from tests.cli.command import assert_one_line_error, detect_video
+from tests.cli.command import assert_one_line_error, detect_video, run_ok
 from tests.conftest import CHECKOUT
 from tests.lab.report.sessions import FRAMES, ran
 
@@ -20,8 +20,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 @pytest.mark.slow
 def test_the_slowest_frames_of_any_run(tmp_path):
     session = ran(tmp_path)
-    done = detect_video("why", session, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = run_ok("why", session, "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
     assert told["recorded"] == FRAMES
     assert len(told["frames"]) == 10
@@ -42,8 +41,7 @@ def test_the_slowest_frames_of_any_run(tmp_path):
         refused = detect_video("why", session, *more, cwd=tmp_path)
         assert refused.returncode == 2
         assert len(refused.stderr.splitlines()) == 1
-    one = detect_video("why", session, "--frame", 3, cwd=tmp_path)
-    assert one.returncode == 0
+    one = run_ok("why", session, "--frame", 3, cwd=tmp_path)
     assert "frame 3" in one.stdout
 
 
@@ -63,8 +61,7 @@ def test_without_a_run_it_is_the_last_one(tmp_path):
 @pytest.mark.slow
 def test_moments_of_a_profile(tmp_path):
     run = ("--engine", "null", "--frames", 30, "--no-video", "--run-dir", "run")
-    done = detect_video("profile", STREET, "--only", "moments", *run, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run_ok("profile", STREET, "--only", "moments", *run, cwd=tmp_path)
     facts = json.loads((tmp_path / "run/passes/moments.json").read_text())
     assert facts["available"], facts["reason"]
     assert facts["frames"] == list(range(30))

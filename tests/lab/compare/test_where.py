@@ -31,7 +31,7 @@ from detector.lab.compare.where.picture import write_picture
 from detector.lab.compare.where.search import Differences, Side, search
 from detector.lab.compare.where.words import describe, open_side, parse_words
 from detector.lab.session.where import StageDifference
-from tests.cli.command import assert_one_line_error, detect_video
+from tests.cli.command import assert_one_line_error, detect_video, run_ok
 from tests.conftest import CHECKOUT
 
 SIDE = 64
@@ -371,8 +371,7 @@ def test_the_command(tmp_path):
     assert done.returncode == 8, done.stderr
     document = json.loads(done.stdout)
     assert document["first"]["stage"] == "letterbox"
-    same = detect_video("compare", CLIP, *short, "--where", "ort", "ort", "--json", cwd=tmp_path)
-    assert same.returncode == 0, same.stderr
+    same = run_ok("compare", CLIP, *short, "--where", "ort", "ort", "--json", cwd=tmp_path)
     assert json.loads(same.stdout)["first"] is None
     assert not (tmp_path / "where.png").exists()
 

@@ -11,7 +11,7 @@ import json
 import pytest
 
 from detector.lab.profile import choose_passes
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import detect_video, run_ok, summary_of
 from tests.conftest import CHECKOUT
 from tests.lab.profile.budgets import with_short_budgets
 from tests.lab.profile.test_layers_pass import check
@@ -30,7 +30,7 @@ def profiled(place, engine, frames, *more):
     too.
     """
     need_engine(engine)
-    done = detect_video(
+    done = run_ok(
         "profile",
         STREET,
         "--frames",
@@ -44,7 +44,6 @@ def profiled(place, engine, frames, *more):
         timeout=PATIENCE_S,
         imports_torch=True,  # the peaks are measured with it too
     )
-    assert done.returncode == 0, done.stderr
     return summary_of(done)
 
 

@@ -10,7 +10,7 @@ from detector.lab.analysis.layers import ABOVE
 from detector.lab.profile.base import Occasion
 from detector.lab.profile.batches import open_with_batches
 from detector.lab.session.read import read_session
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import run_ok, summary_of
 from tests.conftest import CHECKOUT
 from tests.lab.report.sessions import ran
 
@@ -36,13 +36,12 @@ def check(document):
 
 @pytest.mark.slow
 def test_an_engine_without_layers_says_so(tmp_path):
-    done = detect_video(
+    done = run_ok(
         "profile",
         STREET,
         *"--frames 4 --engine null --run-dir run --only layers,roofline --json".split(),
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
     reasons = summary_of(done)["not_available"]
     assert reasons["layers"].startswith("engine null: ")
     assert reasons["layers"] in reasons["roofline"]

@@ -26,7 +26,7 @@ from detector.lab import profile
 from detector.lab.profile.base import Occasion, Varies, output_within, pin_choices
 from detector.lab.session.passes import Execution
 from detector.lab.session.read import SavedSession
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.networks import need_engine, open_network
@@ -134,14 +134,13 @@ def keep_tuned(place, engine, precision):
 def run_profile(place, engine, precision, *passes):
     need_engine(engine)
     keep_tuned(place, engine, precision)
-    done = detect_video(
+    done = run_ok(
         *("profile", STREET, "--frames", FRAMES, "--run-dir", "run", "--engines-dir", "engines"),
         *("--what-if-seconds", 1, "--size", "160x96", *passes),
         cwd=place,
         env=spied(place),
         timeout=500,
     )
-    assert done.returncode == 0, done.stderr
     opened = defaultdict(list)
     for line in (place / "opened.jsonl").read_text().splitlines():
         one = json.loads(line)

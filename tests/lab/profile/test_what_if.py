@@ -26,7 +26,7 @@ from detector.lab.analysis.loop.what_if import Turns, compare_turns, list_doubts
 from detector.lab.profile import stand_ins, what_if
 from detector.lab.profile.base import Occasion, pin_choices
 from detector.lab.session.read import read_session
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import detect_video, run_ok, summary_of
 from tests.conftest import CHECKOUT
 from tests.lab.report.sessions import ran
 from tests.session.documents import document
@@ -311,12 +311,11 @@ def test_the_threads_of_a_real_run_are_known(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_too_short_for_batches_says_so(tmp_path):
-    done = detect_video(
+    done = run_ok(
         *("profile", STREET, "--engine", "null", "--frames", 12, "--no-video", "--run-dir", "run"),
         *("--only", "what_if", "--what-if-seconds", 1, "--json"),
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
     facts = summary_of(done)["what_if"]
     assert facts["not_measured"]["batch 4"] == "too few frames"
     assert facts["not_measured"]["annotate free"] == "this stage did not run"
