@@ -112,7 +112,7 @@ def test_command_line(material, tmp_path, line):
     if words[0] == "report":  # of a run that the page has shown before
         run_ok("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
     if words[0] == "burn":  # what the page has made before
-        made = run_ok("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
+        run_ok("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
         run_ok("batch", "videos", "-o", "out", *short, cwd=tmp_path)
     env = with_short_budgets(tmp_path) if words[0] in ("profile", "compare") else None

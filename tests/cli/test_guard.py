@@ -18,8 +18,8 @@ from detector.core.cli.group import cli
 from tests.attacks.inputs import tree
 from tests.cli.command import cli_runner
 from tests.cli.small import write_network
-from tests.lab.datasets.made import coco_document
-from tests.lab.datasets.made import picture as labelled_picture
+from tests.lab.datasets.samples import coco_document
+from tests.lab.datasets.samples import picture as labelled_picture
 from tests.models.exports import anchor_free
 from tests.sources.clips import picture, write_video
 

@@ -470,22 +470,6 @@ def test_the_command_with_a_target(tmp_path, target, code):
     assert not [*tmp_path.glob("*.jsonl")], "outputs of the runs that were tried"
 
 
-@pytest.mark.parametrize("given", [("--target", "60fps"), ("--target-seconds", "9")])
-def test_profile_names_the_command_that_has_the_target(tmp_path, given):
-    done = detect_video("profile", "in.mp4", *given, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert "detect-video tune in.mp4 --target 60fps" in done.stderr
-
-
-@pytest.mark.parametrize("given", [("--sweep",), ("--only", "layers,sweep")])
-def test_profile_names_the_command_that_measures_batches(tmp_path, given):
-    done = detect_video("profile", "in.mp4", "--engine", "ort", *given, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert "detect-video compare in.mp4 --engine ort --batch 1,2,4,8" in done.stderr
-
-
 def test_a_signal_during_a_run_ends_the_search(monkeypatch):
     """An interrupted run does not count as a trial, and no other trial follows."""
     interrupted = SimpleNamespace(exit_code=130, errors=[])

@@ -13,7 +13,7 @@ from detector.core import sinks
 from detector.core.errors import SourceError
 from detector.core.types import Detections
 from detector.lab import datasets
-from tests.lab.datasets import made
+from tests.lab.datasets import samples
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "sinks"))
 from probing import make_frame, make_info
@@ -43,7 +43,7 @@ def write(name: str, folder: Path, paths: list[str | None], **info) -> Path:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("kind", ["pictures", "video"])
 def test_round_trip(tmp_path, name, kind):
-    made.mot(tmp_path / "set", frames=3)
+    samples.mot(tmp_path / "set", frames=3)
     if kind == "pictures":
         paths = [str(path) for path in sorted((tmp_path / "set/img1").iterdir())]
         dataset = datasets.open(str(tmp_path / "set"))
@@ -52,7 +52,7 @@ def test_round_trip(tmp_path, name, kind):
         (tmp_path / "in.mp4").touch()
         dataset = datasets.open(str(tmp_path / "set/gt/gt.txt"), images=str(tmp_path / "in.mp4"))
         for one in dataset.pictures:
-            one.width, one.height = made.WIDTH, made.HEIGHT  # the video itself is empty
+            one.width, one.height = samples.WIDTH, samples.HEIGHT  # the video itself is empty
     path = write(name, tmp_path, paths, kind=kind)
     found = datasets.open_detections(str(path), dataset, names=NAMES if name == "mot" else None)
     assert len(found.detections) == 3
@@ -73,7 +73,7 @@ def test_round_trip(tmp_path, name, kind):
     ],
 )
 def test_labels_and_poses_are_not_detections(tmp_path, row, message):
-    made.mot(tmp_path / "set", frames=3)
+    samples.mot(tmp_path / "set", frames=3)
     picture = min((tmp_path / "set/img1").iterdir())
     folder = tmp_path / "out-labels"
     folder.mkdir()
@@ -89,7 +89,7 @@ def test_labels_and_poses_are_not_detections(tmp_path, row, message):
 )
 def test_names_that_mean_something_elsewhere_come_back(tmp_path, name, odd):
     """A spreadsheet may take such names for formulas, or a reader for the end of a line."""
-    dataset = datasets.open(str(made.coco(tmp_path)))
+    dataset = datasets.open(str(samples.coco(tmp_path)))
     sink = sinks.open(name, tmp_path / f"out.{name}")
     sink.open(make_info(kind="pictures"))
     box, score = np.array([[1, 2, 3, 4]], np.float32), np.array([0.5], np.float32)
@@ -112,7 +112,7 @@ def test_the_coco_file_loads_in_the_library(tmp_path):
 
 
 def test_a_list_of_results_uses_the_labels_own_numbers(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path)))
+    dataset = datasets.open(str(samples.coco(tmp_path)))
     path = tmp_path / "results.json"
     path.write_text(
         json.dumps([{"image_id": 20, "category_id": 3, "bbox": [1, 2, 3, 4], "score": 0.5}])
@@ -124,7 +124,7 @@ def test_a_list_of_results_uses_the_labels_own_numbers(tmp_path):
 
 
 def test_pictures_on_one_side_only_are_noted(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path)))
+    dataset = datasets.open(str(samples.coco(tmp_path)))
     found = datasets.open_detections(
         str(write("coco", tmp_path, ["elsewhere/a.jpg", "elsewhere/z.jpg"])), dataset
     )
@@ -158,7 +158,7 @@ def test_pictures_on_one_side_only_are_noted(tmp_path):
     ],
 )
 def test_a_wrong_file(tmp_path, file, content, message):
-    dataset = datasets.open(str(made.coco(tmp_path)))
+    dataset = datasets.open(str(samples.coco(tmp_path)))
     (tmp_path / file).write_text(content)
     with pytest.raises(SourceError) as caught:
         datasets.open_detections(str(tmp_path / file), dataset)
@@ -169,9 +169,9 @@ def test_a_wrong_file(tmp_path, file, content, message):
 @pytest.mark.parametrize(
     ("labels", "row", "message"),
     [
-        (made.coco, "1,-1,0,0,5,5,0.5,1,1", r"frame numbers, but .* pictures"),
-        (made.mot, "1,-1,0,0,-5,5,0.5,1,1", r"x.txt:1"),
-        (made.mot, "1,7,1,1,5,5,0.5,-1,-1,-1", r"class -1, .*--classes"),
+        (samples.coco, "1,-1,0,0,5,5,0.5,1,1", r"frame numbers, but .* pictures"),
+        (samples.mot, "1,-1,0,0,-5,5,0.5,1,1", r"x.txt:1"),
+        (samples.mot, "1,7,1,1,5,5,0.5,-1,-1,-1", r"class -1, .*--classes"),
     ],
 )
 def test_a_wrong_row_of_mot(tmp_path, labels, row, message):
@@ -182,7 +182,7 @@ def test_a_wrong_row_of_mot(tmp_path, labels, row, message):
 
 
 def test_mot_rows_without_a_class_are_of_the_only_one(tmp_path):
-    dataset = datasets.open(str(made.mot(tmp_path / "set")))
+    dataset = datasets.open(str(samples.mot(tmp_path / "set")))
     (tmp_path / "x.txt").write_text("1,7,1,1,5,5,0.5,-1,-1,-1\n")
     found = datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=("car",))
     assert found.detections[0].name(0) == "car"

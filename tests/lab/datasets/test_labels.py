@@ -11,7 +11,7 @@ import pytest
 from detector.core.errors import SourceError, UsageError
 from detector.lab import datasets
 from detector.lab.datasets.base import read_picture_size
-from tests.lab.datasets import made
+from tests.lab.datasets import samples
 from tests.sources.clips import write_video
 
 
@@ -21,7 +21,7 @@ def test_formats_are_the_folders_files():
 
 
 def test_coco(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path)))
+    dataset = datasets.open(str(samples.coco(tmp_path)))
     assert (dataset.format, dataset.classes, dataset.video) == ("coco", ("person", "car"), None)
     a, b = dataset.pictures
     assert a.boxes.tolist() == [[1, 2, 11, 22], [30, 0, 60, 40], [5, 5, 13, 9]]
@@ -34,27 +34,29 @@ def test_coco(tmp_path):
 
 
 def test_coco_finds_the_pictures_where_its_archives_put_them(tmp_path):
-    made.coco(tmp_path / "annotations", pictures=())
+    samples.coco(tmp_path / "annotations", pictures=())
     (tmp_path / "annotations/labels.json").rename(tmp_path / "annotations/instances_val2017.json")
     for name in ("a.jpg", "b.jpg"):
-        made.picture(tmp_path / "images/val2017" / name)
+        samples.picture(tmp_path / "images/val2017" / name)
     datasets.open(str(tmp_path / "annotations/instances_val2017.json")).check_readable()
 
 
 def test_coco_without_sizes_reads_the_pictures(tmp_path):
-    document = made.coco_document()
+    document = samples.coco_document()
     for image in document["images"]:
         del image["width"]
-    dataset = datasets.open(str(made.coco(tmp_path, document)))
-    assert {(one.width, one.height) for one in dataset.pictures} == {(made.WIDTH, made.HEIGHT)}
+    dataset = datasets.open(str(samples.coco(tmp_path, document)))
+    assert {(one.width, one.height) for one in dataset.pictures} == {
+        (samples.WIDTH, samples.HEIGHT)
+    }
 
 
 @pytest.mark.parametrize("where", ["beside", "given", "by its name"])
 def test_coco_of_a_video(tmp_path, where):
-    document = made.coco_document()
+    document = samples.coco_document()
     for image, frame in zip(document["images"], (0, 7), strict=True):
         image["file_name"] = f"in.mp4#{frame}"
-    path = made.coco(tmp_path, document, ())
+    path = samples.coco(tmp_path, document, ())
     video = tmp_path / ("in.mp4" if where != "given" else "other.mkv")
     video.touch()
     if where == "by its name":
@@ -69,17 +71,17 @@ def test_coco_of_a_video(tmp_path, where):
 
 @pytest.mark.parametrize("yaml", [True, False])
 def test_yolo(tmp_path, yaml):
-    dataset = datasets.open(str(made.yolo(tmp_path, yaml=yaml)))
+    dataset = datasets.open(str(samples.yolo(tmp_path, yaml=yaml)))
     assert (dataset.format, dataset.classes) == ("yolo", ("person", "car"))
     a, b = dataset.pictures
     assert a.boxes.tolist() == [[0, 0, 32, 24], [32, 24, 64, 48]]  # the second is a polygon
     assert (a.class_ids.tolist(), len(b.boxes)) == ([1, 0], 0)
-    assert (a.width, a.height) == (made.WIDTH, made.HEIGHT)
+    assert (a.width, a.height) == (samples.WIDTH, samples.HEIGHT)
     assert a.path == str(tmp_path / "images/val/a.jpg")
 
 
 def test_yolo_split_and_lists_of_pictures(tmp_path):
-    made.yolo(tmp_path)
+    samples.yolo(tmp_path)
     (tmp_path / "some.txt").write_text("images/val/a.jpg\n")
     (tmp_path / "data.yaml").write_text("valid: images/val\ntest: some.txt\nnames: [person, car]\n")
     assert len(datasets.open(str(tmp_path)).pictures) == 2  # val may be called valid
@@ -90,7 +92,7 @@ def test_yolo_split_and_lists_of_pictures(tmp_path):
 
 @pytest.mark.parametrize("info", [True, False])
 def test_mot(tmp_path, info):
-    dataset = datasets.open(str(made.mot(tmp_path, info=info)))
+    dataset = datasets.open(str(samples.mot(tmp_path, info=info)))
     assert dataset.format == "mot"
     assert dataset.classes[:3] == ("pedestrian", "person on vehicle", "car")
     first, second = dataset.pictures
@@ -98,13 +100,13 @@ def test_mot(tmp_path, info):
     assert (first.class_ids.tolist(), first.ignored.tolist()) == ([0, 0], [False, True])
     assert (second.class_ids.tolist(), second.ignored.tolist()) == ([0, 2], [False, True])
     assert first.labelled == frozenset({0})  # no car is considered, so cars were not looked for
-    assert (first.frame, second.frame, first.width) == (0, 1, made.WIDTH)
+    assert (first.frame, second.frame, first.width) == (0, 1, samples.WIDTH)
     dataset.check_readable()
 
 
 def test_mot_of_several_sequences(tmp_path):
-    made.mot(tmp_path / "one")
-    made.mot(tmp_path / "two", frames=3)
+    samples.mot(tmp_path / "one")
+    samples.mot(tmp_path / "two", frames=3)
     dataset = datasets.open(str(tmp_path))
     assert [one.subset for one in dataset.pictures] == ["one", "one", "two", "two", "two"]
     assert [one.id for one in dataset.pictures] == [0, 1, 2, 3, 4]
@@ -112,7 +114,7 @@ def test_mot_of_several_sequences(tmp_path):
 
 
 def test_mot_of_a_video_and_names_of_its_own(tmp_path):
-    made.mot(tmp_path)
+    samples.mot(tmp_path)
     (tmp_path / "gt/labels.txt").write_text("walker\nrider\ncart\n")
     (tmp_path / "in.mp4").touch()
     dataset = datasets.open(str(tmp_path / "gt/gt.txt"), images=str(tmp_path / "in.mp4"))
@@ -130,7 +132,7 @@ def test_the_real_sequence(shared):
     truth = json.loads((shared / "data/labelled/sequence/MOT17-02-FRCNN/gt.json").read_text())
     boxes = sorted(annotation["bbox"] for annotation in truth["annotations"])
     ours = [box for one in dataset.pictures[:4] for box in one.boxes.tolist()]
-    # MOTChallenge counts pixels from 1, and that JSON was made without subtracting it.
+    # MOTChallenge counts pixels from 1, and that JSON does not subtract it.
     assert sorted([x1 + 1, y1 + 1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in ours) == [
         pytest.approx(box) for box in boxes
     ]
@@ -138,15 +140,15 @@ def test_the_real_sequence(shared):
 
 def test_size_of_a_picture(tmp_path):
     for name in ("a.jpg", "b.png", "c.bmp"):
-        assert read_picture_size(str(made.picture(tmp_path / name, 31, 17))) == (31, 17)
+        assert read_picture_size(str(samples.picture(tmp_path / name, 31, 17))) == (31, 17)
 
 
 def without(key):
-    return {name: value for name, value in made.coco_document().items() if name != key}
+    return {name: value for name, value in samples.coco_document().items() if name != key}
 
 
 def changed(kind, at, **values):
-    document = made.coco_document()
+    document = samples.coco_document()
     document[kind][at] |= values
     return document
 
@@ -156,8 +158,11 @@ def changed(kind, at, **values):
     [
         (without("images"), "has no list 'images': a COCO json has images"),
         ([{"image_id": 1}], "is a list"),
-        ({**made.coco_document(), "categories": [1]}, "has no list 'categories': a COCO json has"),
-        ({**made.coco_document(), "images": [], "annotations": []}, "contains no pictures"),
+        (
+            {**samples.coco_document(), "categories": [1]},
+            "has no list 'categories': a COCO json has",
+        ),
+        ({**samples.coco_document(), "images": [], "annotations": []}, "contains no pictures"),
         (changed("annotations", 1, image_id=99), "1 annotations belong to pictures"),
         (changed("annotations", 1, category_id=7), "annotation 2 is of category 7"),
         (changed("annotations", 0, bbox=[1, 2, 3]), "annotation 1: bbox [1, 2, 3] is not [x, y,"),
@@ -170,7 +175,7 @@ def changed(kind, at, **values):
 )
 def test_a_wrong_json(tmp_path, document, message):
     with pytest.raises(SourceError) as caught:
-        datasets.open(str(made.coco(tmp_path, document)))
+        datasets.open(str(samples.coco(tmp_path, document)))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -193,7 +198,7 @@ def test_a_corrupt_json(tmp_path, content, message):
 
 
 def test_missing_pictures_are_counted(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path, pictures=("a.jpg",))))
+    dataset = datasets.open(str(samples.coco(tmp_path, pictures=("a.jpg",))))
     with pytest.raises(SourceError, match=r"1 of .* 2 pictures.*/b.jpg"):
         dataset.check_readable()
 
@@ -214,7 +219,7 @@ POSES = "names: [person, car]\nval: images/val\nkpt_shape: %s\n"
 )
 @pytest.mark.parametrize("video", [False, True])
 def test_kpt_shape_tells_keypoints_from_polygons(tmp_path, shape, keypoints, video):
-    made.yolo(tmp_path)
+    samples.yolo(tmp_path)
     (tmp_path / "data.yaml").write_text(POSES % shape)
     (tmp_path / "labels/val/a.txt").write_text(f"1 0.25 0.25 0.5 0.5 {keypoints}\n")
     if video:
@@ -228,7 +233,7 @@ def test_kpt_shape_tells_keypoints_from_polygons(tmp_path, shape, keypoints, vid
 
 @pytest.mark.parametrize(("other", "notes"), [("", 1), (" .3 .3", 0)])
 def test_rows_that_may_be_poses_are_noted(tmp_path, other, notes):
-    made.yolo(tmp_path)
+    samples.yolo(tmp_path)
     (tmp_path / "labels/val/a.txt").write_text(f"0{POLYGON}\n1{POLYGON}{other}\n1{POLYGON[:12]}\n")
     assert len(datasets.open(str(tmp_path)).notes) == notes
 
@@ -263,7 +268,7 @@ def test_rows_that_may_be_poses_are_noted(tmp_path, other, notes):
     ],
 )
 def test_a_wrong_folder(tmp_path, file, content, message):
-    made.mot(tmp_path) if (tmp_path / file).name in OF_SEQUENCES else made.yolo(tmp_path)
+    samples.mot(tmp_path) if (tmp_path / file).name in OF_SEQUENCES else samples.yolo(tmp_path)
     (tmp_path / file).write_text(content)
     with pytest.raises(SourceError) as caught:
         datasets.open(str(tmp_path))
@@ -272,7 +277,7 @@ def test_a_wrong_folder(tmp_path, file, content, message):
 
 
 def test_a_yolo_folder_without_names_or_labels(tmp_path):
-    made.yolo(tmp_path, yaml=False)
+    samples.yolo(tmp_path, yaml=False)
     (tmp_path / "labels/val/a.txt").unlink()
     with pytest.raises(SourceError, match="2 pictures"):
         datasets.open(str(tmp_path))
@@ -293,7 +298,7 @@ def test_path_that_is_not_a_dataset_raises(tmp_path):
     with pytest.raises(UsageError, match=r"'voc' .* coco, mot, yolo"):
         datasets.open(str(tmp_path), format="voc")
     with pytest.raises(SourceError, match="no such folder"):
-        datasets.open(str(made.coco(tmp_path)), images=str(Path("/nowhere")))
+        datasets.open(str(samples.coco(tmp_path)), images=str(Path("/nowhere")))
 
 
 def test_root_of_the_file_system_is_refused_as_pictures(tmp_path):
@@ -304,7 +309,7 @@ def test_root_of_the_file_system_is_refused_as_pictures(tmp_path):
 
 def test_a_folder_that_vanishes_during_the_walk_is_not_there(tmp_path, monkeypatch):
     """This happens in /proc, or if another program removes pictures."""
-    path = made.yolo(tmp_path)
+    path = samples.yolo(tmp_path)
     gone = tmp_path / "images/val/gone"
     gone.mkdir(parents=True, exist_ok=True)
     scandir = os.scandir

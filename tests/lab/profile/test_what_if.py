@@ -325,9 +325,3 @@ def test_a_run_too_short_for_batches_says_so(tmp_path):
     shown = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
     assert "not measured: batch 4: " in shown
     assert "12 frames" in shown
-
-
-def test_prove_is_refused_in_a_line(tmp_path):
-    done = detect_video("profile", STREET, "--prove", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--prove was removed" in done.stderr.splitlines()[-1]

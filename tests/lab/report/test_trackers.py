@@ -153,20 +153,6 @@ def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hidden"]
 
 
-@pytest.mark.parametrize(
-    ("words", "cure"),
-    [
-        (("profile", "x", "--track", "mlflow"), "--log-to mlflow"),
-        (("report", "x", "--track=tensorboard"), "--log-to tensorboard"),
-    ],
-)
-def test_the_old_spelling_names_the_new_one(words, cure, tmp_path):
-    done = detect_video(*words, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert cure in done.stderr
-
-
 @pytest.mark.slow
 def test_tensorboard_reads_back_what_was_written(session):
     accumulator = pytest.importorskip(
