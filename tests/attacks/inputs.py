@@ -229,6 +229,7 @@ def session() -> Mapping[str, bytes]:
 
 @cache
 def labels(kind: str) -> Mapping[str, bytes]:
+    from tests.lab.datasets import samples
 
     with tempfile.TemporaryDirectory() as place:
         getattr(samples, kind)(Path(place) / "set")

@@ -52,11 +52,6 @@ def load(frames: int, loop: LoopShape, by_writer=False, **each: float | list[flo
     return Load(frames, loop, seconds, by_writer)
 
 
-def wall(run_load: Load) -> float:
-    """Return the seconds until the last call ends."""
-    return max((call.end_ns for call in run_of(run_load)), default=0) / 1e9
-
-
 def run_of(run_load: Load) -> list[Activity]:
     """Return all calls as the instruments would record them, sorted by start."""
     simulation = _Simulation(run_load)

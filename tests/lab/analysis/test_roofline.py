@@ -52,15 +52,6 @@ def test_more_than_the_peak_is_flagged_and_not_clamped():
     assert placed.flag == "peak under-measured"
 
 
-def test_rates_and_intensity():
-    placed = place_layer(layer(2.0, 100, 4000), PEAKS, 0.01)
-    assert (placed.gflops_s, placed.gbytes_s, placed.intensity) == pytest.approx((50.0, 2.0, 25.0))
-
-
-def test_layer_of_an_unmeasured_type_has_no_utilisation():
-    assert place_layer(layer(1.0, 10, 10, "fp16"), PEAKS, 0.01).utilisation is None
-
-
 def test_roofline_of_the_whole_model():
     rows = [layer(1.0, 100, 1000), layer(3.0, 10, 10_000)]
     rows = [place_layer(row, PEAKS, 0.01) for row in rows]

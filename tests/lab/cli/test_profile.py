@@ -21,7 +21,7 @@ from tests.cli.small import write_network
 from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.lab.report.sessions import with_passes
-from tests.lab.report.test_trace import problems
+from tests.lab.report.test_trace import trace_errors
 
 STREET = CHECKOUT / "videos/street.mp4"
 
@@ -115,7 +115,9 @@ def test_session_is_rendered_without_engines_or_cv2(profiled, tmp_path, passes):
     assert "critical path of" in table
     assert json.loads(facts)["fps"] == document["fps"]
     assert (
-        problems(json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"])
+        trace_errors(
+            json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"]
+        )
         == []
     )
     page = (tmp_path / "report.html").read_text()

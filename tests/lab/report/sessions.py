@@ -1,6 +1,4 @@
-"""Real sessions of short runs, and facts of passes made by hand: every section of the report has
-something to show.
-"""
+"""Sessions of short real runs, and invented facts of passes for every section of the report."""
 
 from __future__ import annotations
 
@@ -37,11 +35,8 @@ def with_passes(session: Path) -> Path:
 
 
 def layer(number: int) -> dict[str, Any]:
-    ms, macs, size = (
-        0.1 + 0.037 * (number * 7 % 24),
-        1_000_000 * (1 + number * 5 % 24),
-        40_000 * (1 + number * 11 % 24),
-    )
+    ms, macs = 0.1 + 0.037 * (number * 7 % 24), 1_000_000 * (1 + number * 5 % 24)
+    size = 40_000 * (1 + number * 11 % 24)
     return {
         "name": f"/backbone/stage.{number}/Conv<{number}>",
         "type": "MaxPool" if number % 6 == 5 else "Conv",
