@@ -65,6 +65,7 @@ def test_device_fps_is_frames_over_the_devices_own_time(runs, total, each):
 
 VIDEO = SourceInfo("in.mp4", "video", 64, 64, Fraction(25), Fraction(1, 25))
 PICTURES = replace(VIDEO, kind="pictures")
+BAD, ENDED_EARLY = ReadCounts(bad=2), ReadCounts(bad=2, ended_early=True)
 FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
 
 
@@ -75,21 +76,10 @@ FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
         ([{}, {"counts": ReadCounts(bad=1)}], None, [], 7, "1 bad packet was skipped"),
         ([{"counts": ReadCounts(bad=1), "info": PICTURES}], None, [], 7, "1 bad picture was"),
         ([{"counts": ReadCounts(bad=1), "info": VIDEO}], None, [], 7, "1 bad packet was"),
-        (
-            [{"counts": ReadCounts(bad=2, ended_early=True)}],
-            None,
-            [],
-            7,
-            "2 bad packets .* and .* ended early",
-        ),
-        (
-            [{"counts": ReadCounts(bad=2)}, {"error": FAILED}],
-            None,
-            [],
-            3,
-            "no such file",
-        ),  # a failure outranks damage
-        ([{"counts": ReadCounts(bad=2)}], None, [UNWRITTEN], 6, "disk is full"),
+        ([{"counts": ENDED_EARLY}], None, [], 7, "2 bad packets .* and .* ended early"),
+        # a failure outranks damage
+        ([{"counts": BAD}, {"error": FAILED}], None, [], 3, "no such file"),
+        ([{"counts": BAD}], None, [UNWRITTEN], 6, "disk is full"),
         ([{"error": FAILED}], None, [UNWRITTEN], 3, "no such file"),
         ([{"error": FAILED}], 130, [UNWRITTEN], 130, "interrupted"),  # an interruption outranks all
     ],

@@ -27,8 +27,9 @@ def run(source, folder, model, *options):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "engine"), [(one, ("ort", "torch")[at % 2]) for at, one in enumerate(MODELS)]
-)  # tests/conformance/test_families.py has every network on every engine
+)
 def test_run_over_a_clip(tmp_path, model, engine):
+    """tests/conformance/test_families.py runs every network on every engine."""
     if model[0].endswith(".pt"):
         random_checkpoint(tmp_path / model[0])
     options = "--engine", engine, "--size", "320x192", "--frames", "6"

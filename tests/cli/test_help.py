@@ -448,7 +448,7 @@ def test_bash_uses_the_completion_script(tmp_path):
         (["in.mp4", "--confi", "1"], "detect-video --help"),  # detect is not typed
         (["batch", "in.mp4"], "detect-video batch --help"),
         (["models", "show"], "detect-video models show --help"),
-        (["models", "list", "x"], "detect-video models list --help"),
+        (["completion"], "detect-video completion --help"),
         (["bacth"], "detect-video --help"),
     ],
 )
@@ -460,4 +460,5 @@ def test_usage_error_names_the_matching_help(arguments, expected, monkeypatch, c
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert ".." not in message
+    assert "\\" not in message, "a line end was escaped"
     assert message.endswith(f" {expected}.\n")

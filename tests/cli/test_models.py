@@ -167,15 +167,8 @@ def test_size_of_the_longest_side(tmp_path, size, model, expected):
         model = exports.finished(side=128).save(tmp_path / model, STATED)
     elif model.endswith(".onnx"):
         model = exports.yolox().save(tmp_path / model)
-    process = run_ok(
-        STREET,
-        "--model",
-        model,
-        "--size",
-        size,
-        *"--frames 1 --json --engine ort".split(),
-        cwd=tmp_path,
-    )
+    options = ("--model", model, "--size", size, "--frames", 1, "--engine", "ort")
+    process = run_ok(STREET, *options, "--json", cwd=tmp_path)
     summary = json.loads(process.stdout)
     assert summary["model_input"] == expected
     fixed_notes = [
@@ -196,12 +189,8 @@ def test_infer_raw_writes_every_decoded_row(tmp_path):
     np.savez(
         tmp_path / "x.npz", input=given, input_planar=given.transpose(0, 3, 1, 2), other=np.zeros(3)
     )
-    process = run_ok(
-        "infer-raw",
-        path,
-        *"--engine ort --batch 2 --input x.npz --output y.npz".split(),
-        cwd=tmp_path,
-    )
+    options = "--engine ort --batch 2 --input x.npz --output y.npz".split()
+    process = run_ok("infer-raw", path, *options, cwd=tmp_path)
     assert process.stdout.splitlines() == ["y.npz: output 3x126x8", "y.npz: output_planar 3x126x8"]
     written = np.load(tmp_path / "y.npz")
     assert written["output"].dtype == np.float32
@@ -217,19 +206,14 @@ def test_infer_raw_writes_every_decoded_row(tmp_path):
 @pytest.mark.slow
 def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
     weights = shared / "data/weights"
-    run_ok(
-        "infer-raw",
-        weights / "yolo-fastest-1.1.cfg",
-        *"--engine ort --output y.npz --input".split(),
-        weights / "yolo-fastest-1.1_reference.npz",
-        cwd=tmp_path,
-    )
+    model = weights / "yolo-fastest-1.1.cfg"
+    arrays = ("--input", weights / "yolo-fastest-1.1_reference.npz", "--output", "y.npz")
+    run_ok("infer-raw", model, "--engine", "ort", *arrays, cwd=tmp_path)
     ours = np.load(tmp_path / "y.npz")["output"][0]
     reference = np.load(weights / "yolo-fastest-1.1_reference.npz")
     theirs = np.concatenate([reference["output_yolo_121"], reference["output_yolo_130"]])
-    np.testing.assert_allclose(
-        ours[:, :4], theirs[:, :4] * 320, atol=0.32 * 2
-    )  # see REFERENCE.md: epsilon 1e-6
+    # The tolerance follows from epsilon 1e-6, see REFERENCE.md.
+    np.testing.assert_allclose(ours[:, :4], theirs[:, :4] * 320, atol=0.32 * 2)
     np.testing.assert_allclose(ours[:, 4:5] * ours[:, 5:], theirs[:, 5:], atol=1e-3)
 
 

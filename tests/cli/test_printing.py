@@ -207,6 +207,5 @@ def test_terminal_with_another_encoding(more, tmp_path):
 def test_forced_terminal_gets_live_progress(tmp_path, forced):
     write_video(tmp_path / "in.mp4", 9)
     done = run_ok("in.mp4", "--engine", "null", "--no-video", cwd=tmp_path, env=forced)
-    assert ("\x1b[?25l" in done.stdout) == bool(
-        forced
-    )  # the cursor is hidden while a line is redrawn
+    hides_cursor = "\x1b[?25l" in done.stdout  # as it does while it redraws a line
+    assert hides_cursor == bool(forced)

@@ -255,9 +255,8 @@ def test_ignored_signal_stays_ignored(tmp_path, number):
 
 
 def test_error_caused_by_a_signal_exits_with_its_code(monkeypatch):
-    monkeypatch.setattr(
-        signals, "_history", signals._SignalHistory()
-    )  # others' commands have seen none
+    history = signals._SignalHistory()  # so that later tests see no signal
+    monkeypatch.setattr(signals, "_history", history)
 
     def library() -> None:
         try:

@@ -123,19 +123,12 @@ def test_users_plan_with_a_yaml_file(monkeypatch, place, reference, yaml):
     (models / "the.names").write_text("person\nvehicle\n")
     name.with_suffix(".yaml").write_text(yaml)
     name.with_suffix(".trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
-    config = ["--config", name.with_suffix(".yaml")]
-    summary = run(
-        STREET,
-        *"--engine trt --model".split(),
-        name.with_suffix(".trt"),
-        *config,
-        "--frames",
-        8,
-        "--no-video",
-    )
+    plan = ("--model", name.with_suffix(".trt"), "--no-video")
+    config = ("--config", name.with_suffix(".yaml"))
+    summary = run(STREET, "--engine", "trt", *plan, *config, "--frames", 8)
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
     # A YAML next to the plan is found without an option, and so is the engine.
-    summary = run(STREET, "--model", name.with_suffix(".trt"), "--frames", 1, "--no-video")
+    summary = run(STREET, *plan, "--frames", 1)
     assert summary["engine_reason"].startswith("engine trt: the only one")
 
 

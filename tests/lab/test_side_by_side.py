@@ -135,9 +135,8 @@ def test_csv_has_sizes_counts_and_rates():
     assert (first["input"], first["model"]) == ("640x320", "a")
     assert [first[f"inference_fps{which}"] for which in ("", "_low", "_high")] == ["51", "50", "52"]
     assert first["latency_p50_ms"] == "20"
-    assert (
-        not {"agreement", "ap50", "share_of_roof", "error"} & first.keys()
-    )  # empty columns are omitted
+    # Empty columns are omitted.
+    assert not {"agreement", "ap50", "share_of_roof", "error"} & first.keys()
 
 
 def text_of(suffix, tmp=None):

@@ -412,9 +412,7 @@ class TestTarget:
         result = tune_to_target(500, seconds=30.0)
         assert any("--seconds" in note for note in result.notes)
         assert len(result.trials) < 30
-        assert any(
-            "quality" in one.settings for one in result.trials
-        )  # changes without a cost left time
+        assert any("quality" in one.settings for one in result.trials), "free changes left time"
         result = tune_to_target(80, seconds=70.0)
         assert result.reached
         assert result.settings["stride"] == 3

@@ -15,14 +15,10 @@ from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config
 from detector.core.errors import EngineError
 from detector.core.jobs import doctor
-from detector.core.jobs import doctor as media
-from detector.core.jobs.doctor import attempt
-from detector.core.jobs.doctor import hardware as counters
-from detector.core.jobs.doctor import hardware as gpu
-from detector.core.jobs.doctor import hardware as host
+from detector.core.jobs.doctor import attempt, hardware
 from detector.core.terminal.doctor import print_findings
 
-NONE = dict.fromkeys(host.FEATURES, False)
+NONE = dict.fromkeys(hardware.FEATURES, False)
 FINE = {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
 
 
@@ -40,7 +36,7 @@ FINE = {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
     ],
 )
 def test_precision_advice_depends_on_cpu_features(features, precision, words):
-    assert words in host.precision_advice({**NONE, **dict.fromkeys(features, True)})[precision]
+    assert words in hardware.precision_advice({**NONE, **dict.fromkeys(features, True)})[precision]
 
 
 @pytest.mark.parametrize(
@@ -57,30 +53,30 @@ def test_cgroup_quota_in_cores(tmp_path, files, cores):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    assert host.cgroup_quota(tmp_path) == cores
+    assert hardware.cgroup_quota(tmp_path) == cores
 
 
 def test_wasteful_thread_settings_are_warned_about(monkeypatch):
-    for name in host.THREAD_SETTINGS:
+    for name in hardware.THREAD_SETTINGS:
         monkeypatch.delenv(name, raising=False)
-    assert host.threads() == {"settings": {}, "warnings": []}
+    assert hardware.threads() == {"settings": {}, "warnings": []}
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     monkeypatch.setenv("OMP_NUM_THREADS", "999")
-    warnings = host.threads()["warnings"]
+    warnings = hardware.threads()["warnings"]
     assert ["OMP_WAIT_POLICY" in warnings[0], "OMP_NUM_THREADS=999" in warnings[1]] == [True, True]
 
 
 def test_two_installed_packages_of_cv2_are_warned_about(monkeypatch):
     versions = {"opencv-python": "5.0", "opencv-python-headless": "5.0"}
-    monkeypatch.setattr(media, "version_of", versions.get)
-    [warning] = media.codecs()["warnings"]
+    monkeypatch.setattr(doctor, "version_of", versions.get)
+    [warning] = doctor.codecs()["warnings"]
     assert "overwrite each other" in warning
     assert "pip uninstall -y opencv-python " in warning
 
 
 def test_cv2_import_error_warns_with_the_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    [warning] = media.codecs()["warnings"]
+    [warning] = doctor.codecs()["warnings"]
     assert warning.startswith("cv2 ")
     assert warning.endswith(" opencv-python-headless")
 
@@ -89,11 +85,11 @@ def test_rapl_zones_are_listed_with_readability(tmp_path):
     for zone in ("intel-rapl:0", "intel-rapl:0:0"):
         (tmp_path / zone).mkdir()
     (tmp_path / "intel-rapl:0/energy_uj").write_text("1")
-    assert counters.readable_counters(tmp_path)["rapl"] == {
+    assert hardware.readable_counters(tmp_path)["rapl"] == {
         "intel-rapl:0": True,
         "intel-rapl:0:0": False,
     }
-    assert counters.readable_counters(tmp_path / "absent")["rapl"] == {}
+    assert hardware.readable_counters(tmp_path / "absent")["rapl"] == {}
 
 
 def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):
@@ -101,11 +97,11 @@ def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho '0, NVIDIA X, 580.1, 9.0, 80000 MiB, 79000 MiB'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    found = gpu.nvidia()
+    found = hardware.nvidia()
     assert found["reason"] is None
     assert (found["gpus"][0]["name"], found["gpus"][0]["compute_cap"]) == ("NVIDIA X", "9.0")
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
-    assert gpu.nvidia()["reason"].endswith(" 9: NVIDIA-SMI has failed")
+    assert hardware.nvidia()["reason"].endswith(" 9: NVIDIA-SMI has failed")
 
 
 def engine(name="ort", usable=True, reason=None):

@@ -79,11 +79,8 @@ def test_failed_row_keeps_its_error_and_the_next_row_is_the_baseline():
         ((1.1, 1.2, 1.3, 1.1, 1.2, 1.3), "b", "faster"),  # six rounds: 1 in 32 by chance
         ((1.1, 1.2, 1.3, 1.1, 1.2), None, "open"),  # five rounds: 1 in 16 by chance
         ((1.1, 1.2, 1.3, 1.1, 1.2, 0.98), None, "open"),
-        (
-            (1.005, 1.006, 1.007, 1.008, 1.009, 1.01),
-            None,
-            "same",
-        ),  # within what two equal processes show
+        # within the difference of two equal processes
+        ((1.005, 1.006, 1.007, 1.008, 1.009, 1.01), None, "same"),
         ((0.9, 0.8, 0.7, 0.9, 0.8, 0.7), "a", "slower"),
     ],
 )

@@ -268,10 +268,8 @@ def test_activities_are_read_from_columns():
 def test_run_without_written_frames_has_no_path():
     assert critical_path(activity_graph([], shape())) is None
     assert critical_path(activity_graph([Activity("read", 0, "reader", 0, 5)], shape())) is None
-    assert _find_steady_state(activity_graph([], shape()), [5, 9]) == (
-        5,
-        9,
-    )  # nothing was read either
+    # Nothing was read either.
+    assert _find_steady_state(activity_graph([], shape()), [5, 9]) == (5, 9)
 
 
 def test_frames_numbered_backwards_have_a_path():

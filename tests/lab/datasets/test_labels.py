@@ -100,9 +100,7 @@ def test_mot_labels(tmp_path, info):
     assert first.boxes.tolist() == [[4, 5, 14, 25], [29, 5, 39, 25]]  # pixels count from 1
     assert (first.class_ids.tolist(), first.ignored.tolist()) == ([0, 0], [False, True])
     assert (second.class_ids.tolist(), second.ignored.tolist()) == ([0, 2], [False, True])
-    assert first.labelled == frozenset(
-        {0}
-    )  # all cars are ignored, so they do not count as labelled
+    assert first.labelled == {0}, "cars are not labelled, since all are ignored"
     assert (first.frame, second.frame, first.width) == (0, 1, samples.WIDTH)
     dataset.check_readable()
 

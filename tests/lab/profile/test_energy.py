@@ -51,9 +51,9 @@ def domain(root, folder, name, energy, wrap=1_000_000):
 
 def write(file, value):
     """Replace the file in one step, as the kernel does: a reader never sees half of it."""
-    beside = file.with_name("next")
-    beside.write_text(f"{value}\n")
-    os.replace(beside, file)
+    new = file.with_name("next")
+    new.write_text(f"{value}\n")
+    os.replace(new, file)
 
 
 def test_rapl_domains_are_found_by_name(tmp_path):
@@ -104,9 +104,8 @@ def test_idle_power_is_subtracted():
     assert subtract_idle(used, 4.0, metered(2, package=5.0)) == pytest.approx(
         {"package": 30.0, "gpu": 8.0}
     )
-    assert (
-        subtract_idle(used, 4.0, metered(2, package=50.0))["package"] == 0
-    )  # less than idle: nothing, not less
+    # Less than the idle power gives 0 and not a negative value.
+    assert subtract_idle(used, 4.0, metered(2, package=50.0))["package"] == 0
 
 
 def test_samples_add_up_to_the_total():
@@ -130,11 +129,8 @@ def test_long_series_is_merged_into_fewer_samples():
     assert sum(row.package for row in rows) == pytest.approx(measured.total()["package"])
 
 
-STEPS = {
-    "package": 2.0,
-    "core": 1.5,
-    "dram": 0.2,
-}  # joules between two readings, whatever the clock says
+# Joules between two readings, independent of the time between them.
+STEPS = {"package": 2.0, "core": 1.5, "dram": 0.2}
 GPU_STEP = 3.0
 
 
@@ -194,11 +190,10 @@ def test_energy_of_a_run_with_fake_counters(tmp_path, powered):
     rows = facts["samples"]
     busy = [row for row in rows if row["tag"] == "run sample"]
     assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
-    assert all(
-        row["package"] >= 0 and row["duration"] > 0 for row in rows
-    )  # also where the counter wrapped
+    # This includes samples in which the counter wrapped.
+    assert all(row["package"] >= 0 and row["duration"] > 0 for row in rows)
     steps = {**STEPS, "gpu": GPU_STEP}
-    for measured in (idle, {tag: sum(row[tag] for row in busy) for tag in steps}):  # wraps and all
+    for measured in (idle, {tag: sum(row[tag] for row in busy) for tag in steps}):
         assert measured["gpu"] >= GPU_STEP
         assert {tag: measured[tag] / steps[tag] for tag in steps} == pytest.approx(
             dict.fromkeys(steps, measured["gpu"] / 3)

@@ -100,9 +100,8 @@ def check_everything(folder, document, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_profile_of_the_default_model(tmp_path, engine):
-    size_options = (
-        () if engine == "ort" else ("--size", "416x256")
-    )  # half of the work for the other two
+    # The other two engines get half of the work.
+    size_options = () if engine == "ort" else ("--size", "416x256")
     document = profiled(tmp_path, engine, 12, *size_options)
     check_everything(tmp_path, document, engine)
     assert document["layers"]["engine"] == engine

@@ -185,10 +185,8 @@ def check_pass(name, session, opened):
         assert opened_engine["own"] == plain["own"]
         assert opened_engine["device"] in ("cpu", plain["device"])
         if "batch" not in varies:
-            assert (opened_engine["graph"], opened_engine["file"]) == (
-                plain["graph"],
-                plain["file"],
-            )  # calibration
+            for key in ("graph", "file"):  # they depend on the calibration
+                assert opened_engine[key] == plain[key]
     record = json.loads((session / f"passes/{name}.json").read_text())
     if record["available"]:
         ran = record["ran"]

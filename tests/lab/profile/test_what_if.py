@@ -174,9 +174,8 @@ def test_stand_in_repeats_the_results_of_its_stage(stage, batch):
     """The number of frames and their detections stay the same, so later stages do the same work."""
     with parts_of_run(batch=batch) as (loop, parts, recorded):
         replaced = stand_ins.replace_stage(parts, stage, recorded, 12)
-        detections = detections_of(
-            replace(loop, sync=True), replaced
-        )  # ``sync`` keeps batches in order
+        in_turn = replace(loop, sync=True)  # it keeps batches in order
+        detections = detections_of(in_turn, replaced)
         assert len(detections) == 12
         recorded = [
             fit.to_source(one)
@@ -247,9 +246,7 @@ def test_cached_source_repeats_copies_of_its_frames():
         buffer[:] = 0  # drawing on a frame must not spoil later ones
     assert frames == list(range(12))
     assert times[:5] == [(one.pts, pytest.approx(one.time_s)) for one in recorded]
-    assert (
-        len({after[0] - before[0] for before, after in pairwise(times)}) == 1
-    )  # constant frame rate
+    assert len({after[0] - before[0] for before, after in pairwise(times)}) == 1, "constant rate"
     assert all(one.image.any() for one in recorded)
 
 

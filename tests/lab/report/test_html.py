@@ -385,7 +385,7 @@ def test_pictures_of_the_slowest_frames_are_embedded(browser, tmp_path):
 
     folder = with_passes(ran(tmp_path))
     # Noise compresses worst.
-    noise = np.random.default_rng(0).integers(0, 255, (270, 480, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 255, (270, 480, 3), np.uint8)
     (folder / "frames").mkdir()
     frames = [one.frame for one in explain(read_session(folder), None, 7).frames]
     times = {"ms": 9.5, "stage": "infer", "stage_ms": 7.25}

@@ -86,9 +86,7 @@ def test_synchronous_copy_has_waiting_time():
             phase: {"cudaMemcpyAsync": (3, 9), "[memcpy DtoH]": (7, 0)}
         }
     calls = [CudaCall(THREAD, "cudaMalloc", 0, 10 * MS, 0)]
-    works = [
-        DeviceWork(7, "conv", 1 * MS, 5 * MS, 9)
-    ]  # runs during the call, which does not wait for it
+    works = [DeviceWork(7, "conv", 1 * MS, 5 * MS, 9)]  # the call does not wait for it
     rows = by_phase(call_rows(calls, works, [0, 0, 10 * MS, 10 * MS]))["steady state"]
     assert rows == {"cudaMalloc": (10, 0)}
 
