@@ -27,12 +27,10 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def session(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
-    document = json.loads((copy / "session.json").read_text())
-    document["outputs"]["video"] = "street-null-detected.mp4"
-    document["config"]["output"]["save"] = None
-    document["verdict"]["bottleneck"] = "write"
-    document["fps"]["end_to_end"] = 40.0  # as the passes have it
-    (copy / "session.json").write_text(json.dumps(document))
+    update_document(copy, "outputs", video="street-null-detected.mp4")
+    update_document(copy, "config", "output", save=None)
+    update_document(copy, "verdict", bottleneck="write")
+    update_document(copy, "fps", end_to_end=40.0)  # the rate of the passes
     return copy
 
 
@@ -48,10 +46,15 @@ def by_option(session):
     return {" ".join(step.option): step for step in next_steps(session)}
 
 
-def steps_after(session, *keys, **given):
+def update_document(session, *keys, **values):
+    """Change values in session.json. ``keys``: where they are nested."""
     document = json.loads((session / "session.json").read_text())
-    reduce(getitem, keys, document).update(given)
+    reduce(getitem, keys, document).update(values)
     (session / "session.json").write_text(json.dumps(document))
+
+
+def steps_after(session, *keys, **values):
+    update_document(session, *keys, **values)
     return by_option(read_session(session))
 
 
@@ -116,12 +119,9 @@ TUNED = "tuned for 960x540 h264 (2026-11-22), 1.8 times the defaults: --precisio
 )
 def test_larger_batch_names_the_engine_that_auto_chose(session, reason, engine, expected):
     """Self-timing and tuning of batch 1 do not apply to batch 4, where auto would take ort fp32."""
-    path = session / "session.json"
-    document = json.loads(path.read_text())
     precision = "auto" if engine == "auto" else "int8"
-    document["config"]["runtime"] |= {"engine": engine, "precision": precision}
-    document |= {"engine": "openvino", "precision": "int8", "engine_reason": reason}
-    path.write_text(json.dumps(document))
+    update_document(session, "config", "runtime", engine=engine, precision=precision)
+    update_document(session, engine="openvino", precision="int8", engine_reason=reason)
     steps = by_option(add_passes(session))
     more = " --engine openvino --precision int8" if expected else ""
     assert [option for option in steps if option.startswith("--batch")] == [f"--batch 4{more}"]
@@ -143,10 +143,8 @@ def test_encoding_is_suggested_only_if_writing_has_a_gain(low, suggested, sessio
     changes = [change("write free", 42.0, (low, 1.1)), change("no video", 42.0, (1.01, 1.1))]
     steps = by_option(add_passes(session, what_if={"changes": changes}))
     assert ("--quality fast" in steps) is suggested
-    document = json.loads((session / "session.json").read_text())
-    document["fps"]["end_to_end"] = 43.0  # more than what-if reached without writing
-    (session / "session.json").write_text(json.dumps(document))
-    slower = by_option(read_session(session)).get("--quality fast")
+    # The run was faster than what-if without writing.
+    slower = steps_after(session, "fps", end_to_end=43.0).get("--quality fast")
     assert slower is None or slower.figure is None
     assert steps["--no-video"].figure.basis == "no video"  # this change itself was measured
 
@@ -192,17 +190,13 @@ def test_command_of_another_program_is_not_repeated(session):
 
 
 def test_settings_already_in_use_are_not_suggested(session):
-    document = json.loads((session / "session.json").read_text())
-    document["config"]["output"]["preset"] = "ultrafast"
-    document["sync"] = True
-    document["command"] = ["detect-video", document["video"]["path"], "--sync"]
-    (session / "session.json").write_text(json.dumps(document))
+    path = read_session(session).document.each[0].video.path
+    update_document(session, "config", "output", preset="ultrafast")
+    update_document(session, sync=True, command=["detect-video", path, "--sync"])
     steps = next_steps(read_session(session))
     assert not any({"--preset", "--quality"} & set(step.option) for step in steps)
     assert [step for step in steps if "--sync" not in step.command and not step.option]
-    del document["outputs"]["video"]
-    (session / "session.json").write_text(json.dumps(document))
-    assert not any("--no-video" in step.option for step in next_steps(read_session(session)))
+    assert "--no-video" not in steps_after(session, outputs={})
 
 
 def test_run_without_frames_has_no_steps(session):

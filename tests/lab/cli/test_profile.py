@@ -185,10 +185,8 @@ def test_forbidden_counters_are_reported_and_other_passes_run(tmp_path):
     perf.chmod(0o755)
     path = f"{perf.parent}:{os.environ['PATH']}"
     done = run_ok(
-        "profile",
-        STREET,
+        *("profile", STREET, "--only", "counters,critical_path"),
         *"--frames 6 --engine null --no-video --run-dir run --json".split(),
-        *"--only counters,critical_path".split(),
         cwd=tmp_path,
         env={"PATH": path},
     )

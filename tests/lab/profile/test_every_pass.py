@@ -29,12 +29,7 @@ def profiled(folder, engine, frames, *more):
     """Profile on one thread: on a busy machine, two that wait for each other take far longer."""
     need_engine(engine)
     done = run_ok(
-        "profile",
-        STREET,
-        "--frames",
-        frames,
-        "--engine",
-        engine,
+        *("profile", STREET, "--frames", frames, "--engine", engine),
         *"--device cpu --threads 1 --run-dir run --what-if-seconds 1 --json".split(),
         *more,
         cwd=folder,

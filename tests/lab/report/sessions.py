@@ -67,6 +67,12 @@ def operator(number: int, shapes: str) -> dict[str, Any]:
     }
 
 
+def path_stage(name: str, self_s: float, wait_s: float, calls: int) -> dict[str, Any]:
+    times = {"share": round(self_s + wait_s, 3), "self_s": self_s, "wait_s": wait_s}
+    causes = {"data": wait_s} if wait_s else {}
+    return {"name": name, **times, "calls": calls, "wait_causes": causes}
+
+
 def change(
     name: str, fps: float, ratio: tuple[float, float], stage: str | None = None
 ) -> dict[str, Any]:
@@ -107,24 +113,7 @@ PASSES: dict[str, dict[str, Any]] = {
         "startup_s": 0.1,
         "teardown_s": 0.05,
         "frames": 20,
-        "stages": [
-            {
-                "name": "infer",
-                "share": 0.7,
-                "self_s": 0.6,
-                "wait_s": 0.1,
-                "calls": 18,
-                "wait_causes": {"data": 0.1},
-            },
-            {
-                "name": "write",
-                "share": 0.3,
-                "self_s": 0.3,
-                "wait_s": 0.0,
-                "calls": 4,
-                "wait_causes": {},
-            },
-        ],
+        "stages": [path_stage("infer", 0.6, 0.1, 18), path_stage("write", 0.3, 0.0, 4)],
     },
     "what_if": {
         "frames": 24,
@@ -185,22 +174,10 @@ PASSES: dict[str, dict[str, Any]] = {
         "counters": ["core", "package"],
         "samples": SAMPLES,
         "rows": [
-            {
-                "timestamp": 1.0,
-                "tag": "idle",
-                "duration": 2.0,
-                "package": 10.0,
-                "core": 4.0,
-                "joules_per_frame": None,
-            },
-            {
-                "timestamp": 3.0,
-                "tag": "run",
-                "duration": 4.2,
-                "package": 31.0,
-                "core": 25.5,
-                "joules_per_frame": 0.31,
-            },
+            {"timestamp": 1.0, "tag": "idle", "duration": 2.0, "package": 10.0, "core": 4.0}
+            | {"joules_per_frame": None},
+            {"timestamp": 3.0, "tag": "run", "duration": 4.2, "package": 31.0, "core": 25.5}
+            | {"joules_per_frame": 0.31},
         ],
     },
     "torch": {
