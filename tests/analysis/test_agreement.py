@@ -1,4 +1,4 @@
-"""Agreement of two sets of detections: a table of tiny frames with known answers."""
+"""Agreement of two sets of detections, on tiny frames with known answers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def frame(*rows: Row) -> Detections:
 
 PERSON: Row = (0, 0, 10, 10, 0.9, 0)
 CAR: Row = (20, 20, 40, 40, 0.8, 1)
+EMPTY: Row = (0, 0, 0, 0, 0.5, 0)
 
 
 @pytest.mark.parametrize(
@@ -38,44 +39,39 @@ CAR: Row = (20, 20, 40, 40, 0.8, 1)
         ([PERSON], [(0, 0, 10, 5, 0.9, 0)], 1, 1.0),  # IoU exactly .5 is enough
         ([PERSON], [(0, 0, 10, 4.9, 0.9, 0)], 0, 0.0),
         ([PERSON], [PERSON, PERSON], 1, 2 / 3),  # each box once
-        (
-            [(0, 0, 0, 0, 0.5, 0)],
-            [(0, 0, 0, 0, 0.5, 0)],
-            0,
-            0.0,
-        ),  # empty boxes overlap with nothing
+        ([EMPTY], [EMPTY], 0, 0.0),  # an empty box overlaps with nothing
     ],
 )
-def test_share(a: list[Row], b: list[Row], matched: int, share: float) -> None:
+def test_share_of_matched_boxes(a: list[Row], b: list[Row], matched: int, share: float) -> None:
     for first, second in ((a, b), (b, a)):
-        found = agreement([frame(*first)], [frame(*second)])
-        assert (found.frames, found.reference, found.other) == (1, len(first), len(second))
-        assert found.matched == matched
-        assert found.share == pytest.approx(share)
+        result = agreement([frame(*first)], [frame(*second)])
+        assert (result.frames, result.reference, result.other) == (1, len(first), len(second))
+        assert result.matched == matched
+        assert result.share == pytest.approx(share)
 
 
-def test_the_best_overlap_is_taken_first() -> None:
-    """The first box of a overlaps with both of b by half or more; only the second is its own."""
+def test_pairs_with_the_best_overlap_are_matched_first() -> None:
+    """The first box of ``a`` overlaps both of ``b`` by half or more; the second fits it best."""
     a = frame((0, 0, 10, 10, 0.9, 0), (0, 3, 10, 13, 0.8, 0))
     b = frame((0, 3, 10, 13, 0.7, 0), (0, 0, 10, 9, 0.6, 0))
     assert [(i, j) for i, j, _ in match_pairs(a, b)] == [(1, 0), (0, 1)]
 
 
 def test_mean_iou_and_score_difference_average_matched_pairs() -> None:
-    found = agreement(
+    result = agreement(
         [frame(PERSON), frame(CAR)], [frame((0, 0, 10, 5, 0.7, 0)), frame((20, 20, 40, 40, 0.9, 1))]
     )
-    assert found.mean_iou == pytest.approx(0.75)
-    assert found.mean_score_diff == pytest.approx(0.15)
-    assert found.frames == 2
+    assert result.mean_iou == pytest.approx(0.75)
+    assert result.mean_score_diff == pytest.approx(0.15)
+    assert result.frames == 2
 
 
-def test_no_pair_no_means() -> None:
-    found = agreement([frame(PERSON)], [frame(CAR)])
-    assert math.isnan(found.mean_iou)
-    assert math.isnan(found.mean_score_diff)
+def test_means_without_matched_pairs_are_nan() -> None:
+    result = agreement([frame(PERSON)], [frame(CAR)])
+    assert math.isnan(result.mean_iou)
+    assert math.isnan(result.mean_score_diff)
 
 
-def test_other_numbers_of_frames_are_an_error() -> None:
+def test_different_numbers_of_frames_are_an_error() -> None:
     with pytest.raises(ValueError, match="1 and 2"):
         agreement([frame()], [frame(), frame()])

@@ -1,4 +1,4 @@
-"""The assignment, against all permutations, and the overlaps."""
+"""The assignment compared with all permutations, and the overlaps."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def best_sum(gains: NDArray[np.float64]) -> float:
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 5), (6, 3), (5, 5), (4, 6)])
 @pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
-def test_no_pairs_have_a_larger_sum(shape: tuple[int, int], share: float) -> None:
+def test_assignment_has_the_largest_sum(shape: tuple[int, int], share: float) -> None:
     random = np.random.default_rng(7)
     for _ in range(20):
         gains = random.uniform(0, 1, shape) * (random.uniform(size=shape) < share)
-        gains -= 0.1 * (random.uniform(size=shape) < 0.2)  # some are below 0: never taken
+        gains -= 0.1 * (random.uniform(size=shape) < 0.2)  # negative gains are never chosen
         rows, columns = assign(gains)
         assert len(set(rows.tolist())) == len(rows)
         assert len(set(columns.tolist())) == len(columns)
@@ -34,22 +34,22 @@ def test_no_pairs_have_a_larger_sum(shape: tuple[int, int], share: float) -> Non
         assert gains[rows, columns].sum() == pytest.approx(best_sum(gains))
 
 
-def test_large_groups_find_a_sum_that_is_known() -> None:
-    """Hide the best pairs in a matrix: prices added to rows and columns keep the order of sums, and
-    every other pair is worth less by ``left``."""
+def test_large_matrix_gives_the_planted_best_pairs() -> None:
+    """Plant the best pairs in a matrix. Adding prices to rows and columns keeps the order of the
+    sums, and every other pair is worth less by its ``loss``."""
     random = np.random.default_rng(3)
     for n in (60, 100):
         best = random.permutation(n)
-        left = random.uniform(0.05, 1, (n, n))
-        left[np.arange(n), best] = 0
+        loss = random.uniform(0.05, 1, (n, n))
+        loss[np.arange(n), best] = 0
         prices = random.uniform(2, 3, n)[:, None] + random.uniform(2, 3, n)[None]
-        rows, columns = assign(prices - left)
+        rows, columns = assign(prices - loss)
         assert rows.tolist() == list(range(n))
         assert columns.tolist() == best.tolist()
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
-def test_nothing_to_assign(shape: tuple[int, int]) -> None:
+def test_empty_matrix_assigns_nothing(shape: tuple[int, int]) -> None:
     rows, columns = assign(np.zeros(shape))
     assert len(rows) == len(columns) == 0
 
@@ -58,5 +58,5 @@ def test_overlaps() -> None:
     first = np.array([[0, 0, 10, 10], [5, 5, 5, 5]], float)
     second = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [5, 5, 5, 5]], float)
     expected = np.array([[1, 1 / 3, 0, 0], [0, 0, 0, 0]])
-    for scale in (1, 1 / 100):  # in pixels, and in parts of the picture
+    for scale in (1, 1 / 100):  # in pixels, and as fractions of the picture
         assert overlaps(first * scale, second * scale) == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""The rates of a summary, and the exit code of a run."""
+"""The figures of a run's summary, and its exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from detector.core.timeline import OffTimeline
 from detector.core.types import ReadCounts, SourceInfo
 from tests.session.documents import document
 
-FACTS = RunSettings(
+SETTINGS = RunSettings(
     model="m",
     family="f",
     engine="trt",
@@ -57,7 +57,7 @@ def source(written, device_ms):
     ],
 )
 def test_device_fps_is_frames_over_the_devices_own_time(runs, total, each):
-    summary = summarize(FACTS, [source(*run) for run in runs], {}, None)
+    summary = summarize(SETTINGS, [source(*run) for run in runs], {}, None)
     assert summary.fps.device == total
     if each is not None:
         assert [one.fps.device for one in summary.each] == each
@@ -65,6 +65,7 @@ def test_device_fps_is_frames_over_the_devices_own_time(runs, total, each):
 
 VIDEO = SourceInfo("in.mp4", "video", 64, 64, Fraction(25), Fraction(1, 25))
 PICTURES = replace(VIDEO, kind="pictures")
+BAD, ENDED_EARLY = ReadCounts(bad=2), ReadCounts(bad=2, ended_early=True)
 FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
 
 
@@ -75,35 +76,24 @@ FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
         ([{}, {"counts": ReadCounts(bad=1)}], None, [], 7, "1 bad packet was skipped"),
         ([{"counts": ReadCounts(bad=1), "info": PICTURES}], None, [], 7, "1 bad picture was"),
         ([{"counts": ReadCounts(bad=1), "info": VIDEO}], None, [], 7, "1 bad packet was"),
-        (
-            [{"counts": ReadCounts(bad=2, ended_early=True)}],
-            None,
-            [],
-            7,
-            "2 bad packets .* and .* ended early",
-        ),
-        (
-            [{"counts": ReadCounts(bad=2)}, {"error": FAILED}],
-            None,
-            [],
-            3,
-            "no such file",
-        ),  # a failure over damage
-        ([{"counts": ReadCounts(bad=2)}], None, [UNWRITTEN], 6, "disk is full"),
+        ([{"counts": ENDED_EARLY}], None, [], 7, "2 bad packets .* and .* ended early"),
+        # a failure outranks damage
+        ([{"counts": BAD}, {"error": FAILED}], None, [], 3, "no such file"),
+        ([{"counts": BAD}], None, [UNWRITTEN], 6, "disk is full"),
         ([{"error": FAILED}], None, [UNWRITTEN], 3, "no such file"),
-        ([{"error": FAILED}], 130, [UNWRITTEN], 130, "interrupted"),  # an interruption over all
+        ([{"error": FAILED}], 130, [UNWRITTEN], 130, "interrupted"),  # an interruption outranks all
     ],
 )
-def test_one_function_decides_the_exit_code(runs, stop_code, unwritten, code, reason):
-    told = exit_of(
+def test_exit_code_and_reason_of_a_run(runs, stop_code, unwritten, code, reason):
+    outcome = exit_of(
         [SourceRun("in.mp4", OffTimeline(), **run) for run in runs], stop_code, unwritten
     )
-    assert told.code == code
-    assert re.search(reason, told.reason)
+    assert outcome.code == code
+    assert re.search(reason, outcome.reason)
 
 
-def test_a_thread_row_says_where_the_thread_was():
-    """10 frames; three quarters of the waits for a core were for other programs."""
+def test_thread_row_splits_a_threads_time_per_frame():
+    """10 frames; other programs caused three quarters of the waits for a core."""
     split = [ThreadTime(on_cpu_s=a, ready_s=b, blocked_s=c) for a, b, c in SPLITS]
     thread = ThreadFigures(
         busy_s=0.06,
@@ -119,21 +109,21 @@ def test_a_thread_row_says_where_the_thread_was():
         unplaced_s=0.009,
         foreign_share=0.75,
     )
-    threads = {"a": thread, "b": replace(thread, **dict.fromkeys(UNTOLD))}
-    told, untold = thread_rows(replace(document(), threads=threads), 10)
-    assert (told.ready_ms, told.foreign_ms, told.lock_ms) == pytest.approx((15, 11.25, 9))
-    assert (told.preempted_ms, told.other_ms) == pytest.approx((8, 16)), "24 ms between stages"
-    assert told.rest == pytest.approx(0.02)
-    assert (untold.preempted_ms, untold.other_ms) == (0, 24)
-    assert (untold.ready_ms, untold.foreign_ms, untold.lock_ms, untold.rest) == (None,) * 4
+    threads = {"a": thread, "b": replace(thread, **dict.fromkeys(OPTIONAL))}
+    known, unknown = thread_rows(replace(document(), threads=threads), 10)
+    assert (known.ready_ms, known.foreign_ms, known.lock_ms) == pytest.approx((15, 11.25, 9))
+    assert (known.preempted_ms, known.other_ms) == pytest.approx((8, 16)), "24 ms between stages"
+    assert known.rest == pytest.approx(0.02)
+    assert (unknown.preempted_ms, unknown.other_ms) == (0, 24)
+    assert (unknown.ready_ms, unknown.foreign_ms, unknown.lock_ms, unknown.rest) == (None,) * 4
 
 
 SPLITS = ((0.01, 0.02, 0.03), (0.04, 0.05, 0.06), (0.07, 0.08, 0.09))
-UNTOLD = ("busy_split", "wait_split", "other_split", "unplaced_s", "foreign_share")
+OPTIONAL = ("busy_split", "wait_split", "other_split", "unplaced_s", "foreign_share")
 
 
 @pytest.mark.parametrize(("sync", "stage_s", "rest_s"), [(False, 0.5, 0.3), (True, 0.2, 0.3)])
-def test_cpu_of_libraries_is_in_the_stages_once(sync, stage_s, rest_s):
+def test_library_cpu_time_is_counted_once(sync, stage_s, rest_s):
     stage = StageFigures(thread="a", calls=10, busy_s=1, cpu_s=0.2, library_cpu_s=0.3)
     cpu = CpuTime(
         cores=2,
@@ -148,17 +138,17 @@ def test_cpu_of_libraries_is_in_the_stages_once(sync, stage_s, rest_s):
 
 
 @pytest.mark.parametrize(
-    ("share", "told"),
+    ("share", "text"),
     [(0.994, "99%"), (0.995, "99.5%"), (0.9999, "99.9%"), (1.0, "100%"), (0.0, "0%")],
 )
-def test_a_share_is_100_percent_only_where_nothing_is_missing(share, told):
-    assert _percent(share) == told
+def test_share_is_100_percent_only_if_nothing_is_missing(share, text):
+    assert _percent(share) == text
 
 
-def test_detections_are_counted_by_name_over_all_sources():
+def test_detections_of_all_sources_are_counted_by_class_name():
     """A file of weights may have more classes than names."""
     first, second = source(1, None), source(1, None)
     first.by_class.update({0: 3, 7: 1})
     second.by_class.update({0: 2})
-    counts = summarize(FACTS, [first, second], {}, None).detections
+    counts = summarize(SETTINGS, [first, second], {}, None).detections
     assert counts.by_class == {"a": 5, "7": 1}

@@ -1,4 +1,4 @@
-"""The verdict's arithmetic, on figures that a person can check."""
+"""The verdict's arithmetic, on figures that are easy to check by hand."""
 
 import re
 from dataclasses import replace
@@ -42,7 +42,7 @@ STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 
 
 def stages(workers=1, **ms):
-    """100 frames."""
+    """Return the figures of 100 frames from milliseconds per frame."""
     several = ",".join(f"worker-{at}" for at in range(workers))
     threads = dict.fromkeys(("infer", "head", "nms"), several)
     return {
@@ -108,41 +108,41 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("period", "ms", "bottleneck", "gain_itself", "gain_infer"), TABLE)
-def test_overlapped(period, ms, bottleneck, gain_itself, gain_infer):
-    found = load(period, **ms)
-    facts = judge(found)
+def test_bottleneck_and_gains_of_an_overlapped_run(period, ms, bottleneck, gain_itself, gain_infer):
+    times = load(period, **ms)
+    facts = judge(times)
     assert facts.bottleneck == bottleneck
     assert facts.sentence.startswith(f"{NAMES[bottleneck]} limits this run")
-    assert gain_without(found, bottleneck) == pytest.approx(gain_itself)
-    assert gain_without(found, "infer") == pytest.approx(gain_infer)
+    assert gain_without(times, bottleneck) == pytest.approx(gain_itself)
+    assert gain_without(times, "infer") == pytest.approx(gain_infer)
 
 
 SMALLER = Choices(input=(256, 416), smaller_input=(192, 320))
-LEFT = 192 * 320 / (256 * 416)
+LEFT = 192 * 320 / (256 * 416)  # share of the pixels
 
 
-def test_a_smaller_input_that_the_model_is_trained_for_is_offered():
-    found = load(10, read=2, infer=10, write=5.5)
-    facts = judge(found, SMALLER)
+def test_smaller_input_of_the_model_is_suggested():
+    times = load(10, read=2, infer=10, write=5.5)
+    facts = judge(times, SMALLER)
     assert facts.smaller_input == (192, 320)
-    assert gain_with_smaller_input(found, SMALLER) == pytest.approx(1 / LEFT - 1)
+    assert gain_with_smaller_input(times, SMALLER) == pytest.approx(1 / LEFT - 1)
     assert all(f in facts.sentence for f in ("320x192", "58%"))
-    assert "x the FPS" not in facts.sentence  # so much is measured, not said
+    assert "x the FPS" not in facts.sentence  # it is measured elsewhere, not estimated
 
 
-def test_the_gain_of_a_smaller_input_ends_where_another_stage_limits():
-    """5.8 ms are left of inference; writing takes 8."""
-    found = load(10, read=2, infer=10, write=8)
-    assert gain_with_smaller_input(found, SMALLER) == pytest.approx(10 / 8 - 1)
-    assert "1.25x the FPS at best" in judge(found, SMALLER).sentence
-    assert gain_with_smaller_input(found, SMALLER) <= gain_without(found, "infer") + 1e-9
+def test_gain_of_a_smaller_input_is_bounded_by_the_next_stage():
+    """With the smaller input, inference takes 5.8 ms; writing takes 8."""
+    times = load(10, read=2, infer=10, write=8)
+    assert gain_with_smaller_input(times, SMALLER) == pytest.approx(10 / 8 - 1)
+    assert "1.25x the FPS at best" in judge(times, SMALLER).sentence
+    assert gain_with_smaller_input(times, SMALLER) <= gain_without(times, "infer") + 1e-9
 
 
-def test_in_turn_a_smaller_input_saves_in_every_stage_that_works_on_it():
-    found = load(16, sync=True, read=2, preprocess=2, infer=8, write=4)
-    assert judge(found).bottleneck == "infer"
-    assert gain_without(found, "infer") == pytest.approx(16 / 8 - 1)
-    assert gain_with_smaller_input(found, SMALLER) == pytest.approx(16 / (6 + 10 * LEFT) - 1)
+def test_smaller_input_speeds_up_all_its_stages_in_turn():
+    times = load(16, sync=True, read=2, preprocess=2, infer=8, write=4)
+    assert judge(times).bottleneck == "infer"
+    assert gain_without(times, "infer") == pytest.approx(16 / 8 - 1)
+    assert gain_with_smaller_input(times, SMALLER) == pytest.approx(16 / (6 + 10 * LEFT) - 1)
 
 
 @pytest.mark.parametrize(
@@ -150,63 +150,60 @@ def test_in_turn_a_smaller_input_saves_in_every_stage_that_works_on_it():
     [
         ({"infer": 4, "write": 10}, SMALLER),  # writing limits it
         ({"infer": 10, "write": 4}, Choices(input=(256, 416))),  # the model declares none
-        ({"infer": 10, "write": 9.99}, SMALLER),  # it would bring nothing
+        ({"infer": 10, "write": 9.99}, SMALLER),  # it would gain nothing
     ],
 )
-def test_no_smaller_input_is_offered(ms, choices):
+def test_no_smaller_input_is_suggested(ms, choices):
     facts = judge(load(10, **ms), choices)
     assert facts.smaller_input is UNSET
     assert "--size" not in facts.sentence
 
 
-def test_cpu_of_the_other_stages_is_a_limit():
-    """One core: infer free leaves 9 ms of CPU a frame, though no thread is busy longer than 5."""
-    found = load(14, cores=1, read=4, infer=5, write=5)
-    assert gain_without(found, "infer") == pytest.approx(14 / 9 - 1)
+@pytest.mark.parametrize(
+    ("times", "gain"),
+    [
+        # on one core, 9 ms of CPU time remain, although no thread is busy for more than 5 ms
+        (load(14, cores=1, read=4, infer=5, write=5), 14 / 9 - 1),
+        # 90 of 100 ms are outside the loop, so no stage can gain 900%
+        (load(100, loop_ms=10, read=1, infer=8, write=7), 100 / 97 - 1),
+        # 2 of 10 ms belong to no stage, so 1 ms of inference gains 11% and not 10 / 7
+        (load(10, infer=1, write=7), 10 / 9 - 1),
+    ],
+)
+def test_gain_without_inference_is_limited(times, gain):
+    assert gain_without(times, "infer") == pytest.approx(gain)
+    assert ("opening and closing" in judge(times).sentence) == (times.period_s == 0.1)
 
 
-def test_two_requests_at_once():
-    """One of them runs all the time, yet each waits for a third of it: the writer is slow."""
-    found = load(9.2, infer=12, infer_s=0.9, workers=2, write=9)
-    assert found.stages["infer"] == pytest.approx(9e-3)  # what inference FPS are taken over
-    assert judge(found).bottleneck == "write"
-    assert gain_without(found, "write") == pytest.approx(9.2 / 6 - 1)
+def test_two_requests_at_once_halve_the_inference_time():
+    """Some request runs all the time, yet each waits a third of it, because the writer is slow."""
+    times = load(9.2, infer=12, infer_s=0.9, workers=2, write=9)
+    assert times.stages["infer"] == pytest.approx(9e-3)  # the time that inference FPS are based on
+    assert judge(times).bottleneck == "write"
+    assert gain_without(times, "write") == pytest.approx(9.2 / 6 - 1)
     assert judge(load(6.2, infer=12, infer_s=0.6, workers=2, write=5)).bottleneck == "infer"
 
 
-def test_opening_and_closing_files_stays():
-    """A short clip: 100 ms a frame, 90 of them outside the loop. No stage can be worth 900%."""
-    found = load(100, loop_ms=10, read=1, infer=8, write=7)
-    assert "opening and closing" in judge(found).sentence
-    assert gain_without(found, "infer") == pytest.approx(100 / 97 - 1)
-
-
-def test_gain_without_a_stage_is_limited_to_its_own_time():
-    """Ignore the 2 of 10 ms that belong to no stage. Inference of 1 ms is worth 11% at most, not
-    the 43% that the remaining 7 ms suggest."""
-    assert gain_without(load(10, infer=1, write=7), "infer") == pytest.approx(10 / 9 - 1)
-
-
-def test_the_null_engine_gains_nothing():
-    for sync, cores in ((True, 8), (False, 8), (False, 1)):  # the last one: full
-        found = load(12, sync=sync, loop_ms=10, cores=cores, read=3, write=7)
-        assert gain_without(found, "infer") == 0
+def test_null_engine_has_no_gain():
+    for sync, cores in ((True, 8), (False, 8), (False, 1)):  # the last one is a full CPU
+        times = load(12, sync=sync, loop_ms=10, cores=cores, read=3, write=7)
+        assert gain_without(times, "infer") == 0
 
 
 @pytest.mark.parametrize(
     ("process_cpu_s", "others_s", "cores"),
-    [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # the last one: coarse clocks
+    [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # the last one has coarse clocks
 )
 def test_cores_are_full_above_four_fifths(process_cpu_s, others_s, cores):
-    """Use two cores for one second."""
-    found = load(10, cores=2, process_cpu_s=process_cpu_s, others_s=others_s, infer=10)
-    keep = re.search(r"keep ([\d.]+) of 2 cores busy", judge(found).sentence)
+    """The run takes one second on two cores."""
+    times = load(10, cores=2, process_cpu_s=process_cpu_s, others_s=others_s, infer=10)
+    keep = re.search(r"keep ([\d.]+) of 2 cores busy", judge(times).sentence)
     assert (keep and keep[1]) == cores
-    assert found.others_share == 0
+    assert times.others_share == 0
 
 
-@pytest.mark.parametrize("others_s", [0.6, 25.7])  # the second: a guest's clock jumped
-def test_beside_much_of_others_nothing_is_predicted(others_s):
+@pytest.mark.parametrize("others_s", [0.6, 25.7])  # the second from a VM whose clock jumped
+def test_no_gain_is_predicted_if_other_programs_are_busy(others_s):
     facts = judge(load(10, cores=2, process_cpu_s=1.3, others_s=others_s, infer=9, write=5))
     assert facts.bottleneck == "infer"
     assert facts.gain_if_free == {}
@@ -222,7 +219,7 @@ def test_beside_much_of_others_nothing_is_predicted(others_s):
     ("ready_s", "foreign", "crowded"),
     [(1.1, None, ("writer", 1.0)), (0.2, 0.75, ("writer", 0.05)), (0.2, 1.0, None), (0, 0.0, None)],
 )
-def test_the_thread_that_waited_most_for_its_own_kind(ready_s, foreign, crowded):
+def test_thread_that_waited_most_for_our_own_threads_is_named(ready_s, foreign, crowded):
     threads = {
         "reader": replace(thread(1.0), ready_s=0.001, foreign_share=0.0),
         "writer": replace(thread(1.0), ready_s=ready_s, foreign_share=foreign),
@@ -233,8 +230,8 @@ def test_the_thread_that_waited_most_for_its_own_kind(ready_s, foreign, crowded)
     assert ("`writer` spent" in judge(times).sentence) is (crowded is not None)
 
 
-def test_what_the_needs_do_not_explain_is_not_predicted():
-    """The stages explain 7 of 10 ms a frame. The other 3 ms may stay or go."""
+def test_no_gain_is_predicted_if_stages_do_not_explain_the_period():
+    """The stages explain 7 of 10 ms per frame; the other 3 ms may or may not remain."""
     facts = judge(load(10, infer=1, write=7))
     assert facts.bottleneck == "write"
     assert facts.gain_if_free == {}
@@ -245,41 +242,41 @@ def test_what_the_needs_do_not_explain_is_not_predicted():
     }
 
 
-@pytest.mark.parametrize(("rest", "said"), [(8.1, True), (7.9, False)])
+@pytest.mark.parametrize(("rest", "reported"), [(8.1, True), (7.9, False)])
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_gain_above_a_quarter_is_not_said(rest, said, sync):
-    """The rest would become faster, too, by more than 10% of the FPS."""
+def test_gain_above_a_quarter_is_not_reported(rest, reported, sync):
+    """Without inference, the other stages would speed up, too, by an unknown amount."""
     infer = 10 - rest if sync else 10
     facts = judge(load(10, sync=sync, infer=infer, write=rest, process_cpu_s=0.5))
-    assert ("infer" in facts.gain_if_free) is said
+    assert ("infer" in facts.gain_if_free) is reported
 
 
-@pytest.mark.parametrize(("closing", "said"), [(0.2, True), (3, False)])
-def test_slow_closing_of_files_suppresses_the_gain_of_inference(closing, said):
-    """The disk that works then worked during inference, too: without it, closing takes longer."""
+@pytest.mark.parametrize(("closing", "reported"), [(0.2, True), (3, False)])
+def test_slow_closing_of_files_suppresses_the_gain_of_inference(closing, reported):
+    """The disk was also busy during inference: without inference, closing takes longer."""
     loop = 10 - closing
-    found = load(10, loop_ms=loop, sync=True, infer=1.5, write=loop - 1.5, process_cpu_s=0.5)
-    assert ("infer" in judge(found).gain_if_free) is said
+    times = load(10, loop_ms=loop, sync=True, infer=1.5, write=loop - 1.5, process_cpu_s=0.5)
+    assert ("infer" in judge(times).gain_if_free) is reported
 
 
-def test_in_turn_codecs_stay_that_worked_beside_the_other_stages():
-    """Inference takes 4 of 10 ms a frame. Writing and its codec's threads need 15 ms of CPU time: 6
-    ms remain by wall time, and 7.5 ms on two cores. The gain is not reported."""
-    found = load(10, sync=True, cores=2, process_cpu_s=1.7, others_s=0.0, infer=4, write=6)
+def test_codec_threads_limit_the_gain_of_stages_in_turn():
+    """Inference takes 4 of 10 ms per frame, so 6 ms of wall time remain. But writing and its
+    codec's threads need 15 ms of CPU time, which is 7.5 ms on two cores."""
+    times = load(10, sync=True, cores=2, process_cpu_s=1.7, others_s=0.0, infer=4, write=6)
     left = {"infer": 2e-3, "write": 15e-3}
-    found = replace(found, stage_cpu=left, between_cpu_s=0.0, others_known=True)
-    assert gain_without(found, "infer") == pytest.approx(10 / 7.5 - 1)
-    assert not is_reliable(found, {"infer": 0.0})
+    times = replace(times, stage_cpu=left, between_cpu_s=0.0, others_known=True)
+    assert gain_without(times, "infer") == pytest.approx(10 / 7.5 - 1)
+    assert not is_reliable(times, {"infer": 0.0})
 
 
-def test_in_turn_cpu_time_is_the_stages_own():
-    """The process used 0.9 s while inference ran; its own thread 0.3, and its library 0.1."""
+def test_cpu_time_of_a_stage_excludes_other_threads_in_turn():
+    """During inference, the process used 0.9 s, of which its thread 0.3 and its library 0.1."""
     split_up = replace(stages(infer=5)["infer"], cpu_s=0.9, split=split(3, 0, 2), library_cpu_s=0.1)
     each = {**stages(), "infer": split_up}
     for sync, ms in ((True, 4.0), (False, 10.0)):
-        found = frame_times(each, {"main": thread(1.0)}, cpu_time(2, 1.0), 0.5, 1.0, 100, sync)
-        assert found is not None
-        assert found.stage_cpu["infer"] == pytest.approx(ms / 1e3)
+        times = frame_times(each, {"main": thread(1.0)}, cpu_time(2, 1.0), 0.5, 1.0, 100, sync)
+        assert times is not None
+        assert times.stage_cpu["infer"] == pytest.approx(ms / 1e3)
 
 
 def split(on_ms, ready_ms, blocked_ms):
@@ -293,21 +290,22 @@ def library(cpu_ms, busiest_ms, ready_ms, calls=100):
 
 
 NEEDS = [
-    # on a core, ready, blocked; libraries' threads (CPU, the busiest's, its wait); what is needed
+    # the stage's thread: on a core, ready, blocked; its library's threads: CPU time, the busiest
+    # one's, that one's wait for a core; the expected need (all in ms)
     ((1, 3, 0), None, 1),
     ((1, 3, 2), None, 3),  # a disk is equally slow when other threads use the cores
-    ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core: all of it counts
-    ((1, 0, 8), (4, 2, 6), 3),  # its thread sleeps while theirs wait: 2 of 8 are work
-    ((1, 0, 8), (4, 2, 2), 7),  # 4 of 8 ms are theirs, the rest is a disk
-    ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # 5 of 8: the rest waits for them, too
-    ((1, 3, 0), (6, 5, 20), 4),  # an encoder works in the background, but no call takes longer
+    ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core, so all of it counts
+    ((1, 0, 8), (4, 2, 6), 3),  # blocked while the library waits for a core: 2 of 8 are work
+    ((1, 0, 8), (4, 2, 2), 7),  # the library accounts for 4 of 8 ms, a disk for the rest
+    ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # for 5 of 8, so the rest is its share, too
+    ((1, 3, 0), (6, 5, 20), 4),  # an encoder works in the background without delaying calls
     ((1, 9, 0), (6, 5, 20), 5),
 ]
 
 
 @pytest.mark.parametrize(("own", "theirs", "needed"), NEEDS)
-@pytest.mark.parametrize("calls", [100, 50])  # of those, in the steady state
-def test_a_stage_needs_what_it_took_without_its_waits_for_a_core(own, theirs, needed, calls):
+@pytest.mark.parametrize("calls", [100, 50])  # in the steady state, of 100
+def test_need_of_a_stage_excludes_waits_for_a_core(own, theirs, needed, calls):
     stage = replace(stages(write=sum(own))["write"], split=split(*own))
     threads = LibraryThreads(
         wall_s=1,
@@ -320,22 +318,27 @@ def test_a_stage_needs_what_it_took_without_its_waits_for_a_core(own, theirs, ne
     assert need_s("write", replace(stage, split=None), threads) == stage.busy_s
 
 
-def beside(others, **stretched):
-    """Return a run in which the writer and its encoder use most CPU time. ``stretched``: stage ->
-    milliseconds that its own and its libraries' busiest thread wait for a core."""
+def load_with_waits(others, **stretched):
+    """Return the load of a run in which the writer and its encoder use most CPU time. ``others``:
+    cores used by other programs. ``stretched``: stage -> milliseconds that its own thread and its
+    library's busiest thread wait for a core."""
     of_stages = {"read": 1, "infer": 2, "write": 2}
     theirs = {"infer": 2, "write": 5}
-    found = {}
-    for name, one in stages(**of_stages).items():
-        late, own, sleeps = stretched.get(name, 0), of_stages.get(name, 0), theirs.get(name, 0)
-        blocked = sleeps + late if name == "infer" else 0
-        found[name] = replace(
-            one,
-            busy_s=(own + late + blocked) / 10,
-            split=split(own, late, blocked),
-            library_cpu_s=sleeps / 10,
+    stretched_stages = {}
+    for name, stage in stages(**of_stages).items():
+        wait_ms, own, library_ms = (
+            stretched.get(name, 0),
+            of_stages.get(name, 0),
+            theirs.get(name, 0),
         )
-    period = max(6.6, *(stage.busy_s * 10 for stage in found.values()))
+        blocked = library_ms + wait_ms if name == "infer" else 0
+        stretched_stages[name] = replace(
+            stage,
+            busy_s=(own + wait_ms + blocked) / 10,
+            split=split(own, wait_ms, blocked),
+            library_cpu_s=library_ms / 10,
+        )
+    period = max(6.6, *(stage.busy_s * 10 for stage in stretched_stages.values()))
     libraries = LibraryThreads(
         wall_s=period / 10,
         process_s=1.3,
@@ -345,34 +348,36 @@ def beside(others, **stretched):
     )
     cpu = cpu_time(2, 1.3, libraries)
     threads = {"writer": thread(period / 10)}
-    infer_s = found["infer"].busy_s
-    return frame_times(found, threads, cpu, infer_s, period / 10, 100, False)
+    infer_s = stretched_stages["infer"].busy_s
+    return frame_times(stretched_stages, threads, cpu, infer_s, period / 10, 100, False)
 
 
 @pytest.mark.parametrize(
     ("others", "stretched"),
     [(0.0, {}), (1.0, {"infer": 9, "write": 3}), (1.7, {"infer": 50, "write": 4, "read": 9})],
 )
-def test_the_same_stage_is_named_beside_any_load(others, stretched):
+def test_load_of_other_programs_does_not_change_the_bottleneck(others, stretched):
     """By busy times, inference would be the slowest in the last two."""
-    found = beside(others, **stretched)
-    assert judge(found).bottleneck == "write"
-    assert found.stages["infer"] == pytest.approx(4e-3)
-    assert estimate_without(found, "write") == pytest.approx(estimate_without(beside(0), "write"))
-    assert judge(found).gain_if_free == {}  # the cores are full, by others or by the run
+    times = load_with_waits(others, **stretched)
+    assert judge(times).bottleneck == "write"
+    assert times.stages["infer"] == pytest.approx(4e-3)
+    assert estimate_without(times, "write") == pytest.approx(
+        estimate_without(load_with_waits(0), "write")
+    )
+    assert judge(times).gain_if_free == {}  # other programs or the run itself fill the cores
 
 
-@pytest.mark.parametrize(("between_ms", "said"), [(1, True), (10, False)])
-def test_a_gain_after_which_the_cores_are_full_is_not_said(between_ms, said):
+@pytest.mark.parametrize(("between_ms", "reported"), [(1, True), (10, False)])
+def test_gain_that_would_fill_the_cores_is_not_reliable(between_ms, reported):
     """Without inference, writing takes 8.5 ms with 6 ms of CPU time, plus ``between_ms``."""
-    found = load(10, cores=2, process_cpu_s=1.5, infer=10, write=8.5)
-    found = replace(found, stage_cpu={"infer": 1e-3, "write": 6e-3}, between_cpu_s=between_ms / 1e3)
-    assert not found.cpu_is_full
-    assert is_reliable(found, {"infer": 0.0}) is said
+    times = load(10, cores=2, process_cpu_s=1.5, infer=10, write=8.5)
+    times = replace(times, stage_cpu={"infer": 1e-3, "write": 6e-3}, between_cpu_s=between_ms / 1e3)
+    assert not times.cpu_is_full
+    assert is_reliable(times, {"infer": 0.0}) is reported
 
 
 ADVICE = [
-    # the slow stage, outputs, how the video is encoded, options that the sentence names
+    # the slow stage, outputs, the encoding options given, the options that the sentence names
     ("write", ("video", "jsonl"), None, {"--quality", "--no-video"}),
     ("write", ("video", "jsonl"), ("--quality", "small"), {"--quality", "--no-video"}),
     ("write", ("video", "jsonl"), ("--preset", "fast"), {"--preset", "--no-video"}),
@@ -380,7 +385,7 @@ ADVICE = [
     ("write", ("video", "jsonl"), ("--quality", "fast"), {"--no-video"}),  # nothing is faster
     ("write", ("video", "jsonl"), ("--preset", "ultrafast"), {"--no-video"}),
     ("write", ("pictures",), None, {"--no-video"}),
-    ("write", ("jsonl",), None, set()),  # nothing is left out by an option
+    ("write", ("jsonl",), None, set()),  # no option would save work
     ("annotate", ("video",), None, {"--no-video"}),
     ("nms", ("video",), None, {"--conf"}),
     ("read", ("video",), None, set()),
@@ -388,7 +393,7 @@ ADVICE = [
 
 
 @pytest.mark.parametrize(("stage", "outputs", "encoding", "options"), ADVICE)
-def test_the_sentence_names_options_that_exist_and_help(stage, outputs, encoding, options):
+def test_sentence_suggests_existing_options_that_help(stage, outputs, encoding, options):
     choices = Choices(outputs=outputs, encoding=encoding)
     sentence = judge(load(10, **{"infer": 2, stage: 8}), choices).sentence
     named = set(re.findall(r"--[a-z-]+", sentence))
@@ -402,20 +407,20 @@ def test_sentence_suggests_compare_only_if_inference_is_slowest(stage):
     assert ("`detect-video compare`" in sentence) == (stage == "infer")
 
 
-def test_a_format_that_is_encoded_one_way_gets_none():
+def test_format_with_a_single_encoding_gets_no_encoding_options():
     choices = Choices(outputs=("video",), encodings=False)
     sentence = judge(load(10, infer=2, write=8), choices).sentence
     assert set(re.findall(r"--[a-z-]+", sentence)) == {"--no-video"}
     assert [has_encodings(name) for name in ("a.mp4", "a.webm", "a.AVI", "a.gif")] == [1, 1, 0, 0]
 
 
-def test_nothing_to_judge():
+def test_run_without_figures_has_no_bottleneck():
     assert judge(frame_times(stages(), {}, cpu_time(), 0, 0, 0, False)).bottleneck is None
     assert judge(load(10)).bottleneck is None
 
 
-def test_what_limits_the_run_then_is_named():
-    """Inference takes 94%, yet at most 19% can be gained: reading is nearly as slow."""
+def test_next_limit_is_named_with_its_bound():
+    """Inference takes 94%, yet the gain is at most 19%, because reading is nearly as slow."""
     sentence = judge(load(10, read=8.4, infer=9.4)).sentence
     assert "94.0% of its time in `infer`" in sentence
     assert "1.19x" in sentence
@@ -425,11 +430,11 @@ def test_what_limits_the_run_then_is_named():
 @pytest.mark.parametrize(
     ("infer_ms", "least", "bottleneck"), [(6, EQUAL, "infer"), (5.2, 0.0, "annotate")]
 )
-def test_the_stage_that_brings_most_is_named(infer_ms, least, bottleneck):
-    """On one full core the writer is the slowest thread; its longest stage takes 5 of 20 ms."""
-    found = load(20, cores=1, process_cpu_s=2.0, infer=infer_ms, annotate=5, write=4)
-    assert gain_without(found, "infer") > gain_without(found, "annotate") + least
-    facts = judge(found)
+def test_stage_with_the_largest_gain_is_the_bottleneck(infer_ms, least, bottleneck):
+    """On one full core, the writer is the slowest thread; its longest stage takes 5 of 20 ms."""
+    times = load(20, cores=1, process_cpu_s=2.0, infer=infer_ms, annotate=5, write=4)
+    assert gain_without(times, "infer") > gain_without(times, "annotate") + least
+    facts = judge(times)
     assert facts.bottleneck == bottleneck
     assert facts.sentence.startswith("Inference limits") == (bottleneck == "infer")
     assert "FPS" not in facts.sentence or bottleneck == "infer"  # no bound: the CPU is full
@@ -442,11 +447,11 @@ def test_too_few_frames_get_no_gain(frames, begins):
     assert facts.sentence.startswith(f"{begins} too few ")
 
 
-@pytest.mark.parametrize(("infer", "share"), [(12, 75), (17, 100)])  # the second: coarse clocks
-def test_the_share_is_that_of_the_ledger(infer, share):
-    """Two workers, each busy for 6 of 8 ms in the loop; the files took 2 more."""
-    found = load(10, loop_ms=8, infer=infer, infer_s=0.8, workers=2, write=2)
-    assert f"{share}.0% of their time in `infer`" in judge(found).sentence
+@pytest.mark.parametrize(("infer", "share"), [(12, 75), (17, 100)])  # 17 is from coarse clocks
+def test_share_in_the_sentence_equals_the_ledgers(infer, share):
+    """Two workers are each busy for 6 of the loop's 8 ms; opening and closing files take 2 more."""
+    times = load(10, loop_ms=8, infer=infer, infer_s=0.8, workers=2, write=2)
+    assert f"{share}.0% of their time in `infer`" in judge(times).sentence
 
 
 TIMES = st.floats(0, 50, allow_nan=False)
@@ -465,12 +470,12 @@ TIMES = st.floats(0, 50, allow_nan=False)
     workers=st.integers(1, 8),
     frames=st.sampled_from([1, FEW - 1, FEW, 100]),
 )
-def test_the_sentences_own_arithmetic_holds(
+def test_sentence_is_consistent_for_any_figures(
     period, ms, cores, cpu, others, loop_share, sync, workers, frames
 ):
     """Never show a share above 100%, more cores than there are, a gain above the share's limit or
     from a few frames, or a stage that is not the best."""
-    found = load(
+    times = load(
         period,
         sync=sync,
         cores=cores,
@@ -480,8 +485,8 @@ def test_the_sentences_own_arithmetic_holds(
         workers=workers,
         **ms,
     )
-    found = replace(found, frames=frames)
-    facts = judge(found)
+    times = replace(times, frames=frames)
+    facts = judge(times)
     sentence = facts.sentence
     assert "inf" not in re.sub("[Ii]nfer(ence)?", "", sentence)
     assert "nan" not in sentence
@@ -501,22 +506,22 @@ def test_the_sentences_own_arithmetic_holds(
     stage, share = named[2], float(named[1])
     assert stage == facts.bottleneck
     assert sentence.startswith(NAMES[stage])
-    assert f"{found.shares[stage]:.1%}" == f"{named[1]}%"
+    assert f"{times.shares[stage]:.1%}" == f"{named[1]}%"
     assert share <= 100
-    gain = estimate_without(found, stage)
+    gain = estimate_without(times, stage)
     for other in STAGES:
-        assert 1 + estimate_without(found, other) <= (1 + gain) * (1 + EQUAL) * (1 + 1e-9)
+        assert 1 + estimate_without(times, other) <= (1 + gain) * (1 + EQUAL) * (1 + 1e-9)
     figures = [float(one) for one in re.findall(r"([\d.]+)x the FPS", sentence)]
-    said = facts.gain_if_free
-    assert not (said and found.others_share > MAX_OTHERS)
-    assert said or not figures
-    for name, bound in said.items():
+    gains = facts.gain_if_free
+    assert not (gains and times.others_share > MAX_OTHERS)
+    assert gains or not figures
+    for name, bound in gains.items():
         if bound is not None and bound >= NEGLIGIBLE:
-            assert abs(bound - estimate_without(found, name)) <= MAX_ERROR + 1e-4
-    if figures and said.get(stage):
-        assert figures[0] == pytest.approx(1 + said[stage], abs=0.006)
+            assert abs(bound - estimate_without(times, name)) <= MAX_ERROR + 1e-4
+    if figures and gains.get(stage):
+        assert figures[0] == pytest.approx(1 + gains[stage], abs=0.006)
         assert 1 <= figures[-1] <= figures[0]
-        bound = found.ran[stage] / found.period_s
+        bound = times.ran[stage] / times.period_s
         assert bound >= 0.99 or figures[0] <= 1 / (1 - bound) + 0.01
 
 
@@ -528,6 +533,6 @@ def test_synchronous_loop_has_no_next_limit():
     ("limit", "gain", "said"),
     [("write", float("inf"), "Nothing else"), (None, 0.5, "Without it"), ("write", 0.001, "Write")],
 )
-def test_what_a_run_meets_next(limit, gain, said):
+def test_sentence_about_the_next_limit(limit, gain, said):
     (sentence,) = _next_limit(limit, gain)
     assert sentence.startswith(said)

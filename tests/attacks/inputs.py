@@ -225,8 +225,8 @@ def session() -> Mapping[str, bytes]:
 
 @cache
 def labels(kind: str) -> Mapping[str, bytes]:
-    from tests.lab.datasets import made
+    from tests.lab.datasets import samples
 
     with tempfile.TemporaryDirectory() as place:
-        getattr(made, kind)(Path(place) / "set")
+        getattr(samples, kind)(Path(place) / "set")
         return tree(Path(place))

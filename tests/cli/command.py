@@ -1,8 +1,7 @@
 """Run the real command in a process of its own.
 
-``detect_video`` takes a fork that has the libraries imported already (tests/forked.py).
-``detect_video_anew`` starts a new interpreter, for tests of imports and of what they read from the
-environment.
+``detect_video`` uses a fork of a server that has imported the libraries (tests/forked.py).
+``detect_video_anew`` starts a new interpreter, for tests of imports and of the environment.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from detector.core.cli.group import cli
 from tests.forked import LIGHT_SERVER, TORCH_SERVER, Fork, suits
 
 COMMAND = [sys.executable, "-m", "detector"]
@@ -37,10 +37,10 @@ def detect_video(
     imports_torch: bool = False,
     **more: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Finished process with text output. stdin is empty, but for a descriptor: nothing may ask.
+    """Run the command and return its text output and exit code. stdin is empty unless given.
 
-    ``imports_torch`` says that the command line does, though it does not name it. ``more`` goes to
-    ``subprocess.run``; that, too, takes a new interpreter.
+    ``imports_torch``: the command imports torch although its arguments do not contain that word.
+    ``more``: options of ``subprocess.run``; they need a new interpreter.
     """
     environment = {**os.environ, **(env or {})}
     if more or not suits(environment):
@@ -55,6 +55,13 @@ def detect_video(
         raise
     assert process.returncode is not None
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
+
+
+def run_ok(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command as ``detect_video`` does, and assert that it succeeds."""
+    process = detect_video(*arguments, **options)
+    assert process.returncode == 0, process.stderr
+    return process
 
 
 def start(
@@ -96,10 +103,18 @@ def cli_runner() -> CliRunner:
     return CliRunner(**({"mix_stderr": False} if mixes else {}))
 
 
+def invoke(*arguments: object) -> Result:
+    """Run the command in this process. Assert that it raises nothing and prints no traceback."""
+    result = cli_runner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.stderr
+    return result
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Interpreters that start in the block end by SIGINT and SIGHUP, even where pytest ignores them
-    (a job in the background, nohup): what a program handles is not inherited as ignored."""
+    """Let interpreters started in this block die from SIGINT and SIGHUP, even if pytest ignores
+    them (background job, nohup). Ignored signals are inherited, but handled ones are not."""
     interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
     hung_up = signal.signal(signal.SIGHUP, lambda *_: None)
     try:
@@ -109,9 +124,8 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGHUP, hung_up)
 
 
-def heeds_signals(pid: int) -> bool:
-    """Return True once the process handles SIGTERM, which the first line of main sets up; none of
-    our code runs earlier."""
+def handles_signals(pid: int) -> bool:
+    """Return True once the process handles SIGTERM, which the first line of main sets up."""
     status = Path(f"/proc/{pid}/status").read_text()
     [caught] = re.findall(r"SigCgt:\s*([0-9a-f]+)", status)
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

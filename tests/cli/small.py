@@ -1,4 +1,4 @@
-"""A network with almost no cost, for runs that do not test the network."""
+"""A tiny network for runs that do not test the network itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CFG = cfg_text(
 
 
 def write_network(folder: Path) -> Path:
-    """Write x.cfg for pictures of 32x32, and x.weights, which are all zeros, next to it."""
+    """Write x.cfg for pictures of 32x32, and x.weights with zeros next to it."""
     (folder / "x.cfg").write_text(CFG)
     numbers = np.zeros(21 + 21 * 3, np.float32).tobytes()
     (folder / "x.weights").write_bytes(np.array([0, 2, 0, 0, 0], "<i4").tobytes() + numbers)

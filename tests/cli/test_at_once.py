@@ -1,6 +1,6 @@
-"""Eight runs at once on everything that runs share: each ends as documented, and nothing is mixed.
+"""Eight simultaneous runs that share a store, a folder or an output. Each exits as documented.
 
-The processes are forks of one that has done the imports, and all start at one moment.
+The processes are forks of one that has done the imports, and they start at the same time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tests.sources.clips import write_video
 RUNS = 8
 FRAMES = 6
 PATIENCE_S = 150
-# Forks, lets all wait for the end of a pipe, and says how each ended. Standard input of each is a
-# pipe with the video, which stays open until all but one have ended: the one that came first cannot
-# be through before the last one comes.
+# Forks, starts all processes at once by closing a pipe, and prints their exit codes. Standard input
+# of each is a pipe with the video, which stays open until all but one have ended, so that the first
+# run cannot end before the last one starts.
 SCRIPT = textwrap.dedent("""
     import json, os, sys, time
     import av, cv2, numpy, onnx, rich, yaml
@@ -72,7 +72,7 @@ SCRIPT = textwrap.dedent("""
 def run_at_once(
     lines: list[list[str]], folder: Path, video: Path | str = ""
 ) -> tuple[list[int], list[str]]:
-    """Exit codes, and what each printed on stderr. ``video``: on the standard input of each."""
+    """Return the exit codes and the texts on stderr. ``video``: standard input of each run."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(lines), str(video), str(PATIENCE_S)],
         cwd=folder,
@@ -87,7 +87,7 @@ def run_at_once(
     return json.loads(done.stdout), errors
 
 
-def from_pipe(inputs: Path) -> list[str]:
+def pipe_arguments(inputs: Path) -> list[str]:
     model = ["--model", str(inputs / "x.cfg"), "--engine", "null"]
     return ["-", *model, "--save", "csv", "--no-video"]
 
@@ -102,8 +102,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_one_store_and_one_root_of_runs(inputs: Path, tmp_path: Path) -> None:
-    """An empty store, the default names of sessions, outputs of their own."""
+def test_simultaneous_runs_share_store_and_runs_folder(inputs: Path, tmp_path: Path) -> None:
+    """The store is empty, sessions have default names, and each run has its own outputs."""
     write_video(tmp_path / "in.mp4", 6)
     shared = ["in.mp4", "--model", str(inputs / "x.cfg"), "--engine", "ort", "--threads", "1"]
     own = [["-o", f"out{number}/"] for number in range(RUNS)]
@@ -126,9 +126,9 @@ def test_one_store_and_one_root_of_runs(inputs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_run_dir_is_for_one_run(inputs: Path, tmp_path: Path) -> None:
-    """The one that comes first runs until all others have met it."""
-    line = [*from_pipe(inputs), "--run-dir", "r", "-o"]
+def test_only_one_simultaneous_run_gets_a_run_dir(inputs: Path, tmp_path: Path) -> None:
+    """The first run lasts until all others have failed."""
+    line = [*pipe_arguments(inputs), "--run-dir", "r", "-o"]
     lines = [[*line, f"out{n}/"] for n in range(RUNS)]
     codes, errors = run_at_once(lines, tmp_path, inputs / "pipe.mkv")
     assert Counter(codes) == {0: 1, 6: RUNS - 1}, errors
@@ -138,9 +138,9 @@ def test_one_run_dir_is_for_one_run(inputs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_output_is_for_one_run(inputs: Path, tmp_path: Path) -> None:
+def test_only_one_simultaneous_run_gets_an_output(inputs: Path, tmp_path: Path) -> None:
     codes, errors = run_at_once(
-        [[*from_pipe(inputs), "-o", "x.csv"]] * RUNS, tmp_path, inputs / "pipe.mkv"
+        [[*pipe_arguments(inputs), "-o", "x.csv"]] * RUNS, tmp_path, inputs / "pipe.mkv"
     )
     assert Counter(codes) == {0: 1, 6: RUNS - 1}, errors
     assert not list(tmp_path.glob("*partial*"))

@@ -1,4 +1,4 @@
-"""build: once, said, and the graph as a file."""
+"""``build``: engine files are built once and rebuilt if stale; graphs are written as ONNX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.cli.command import assert_one_line_error, detect_video, start
+from tests.cli.command import assert_one_line_error, detect_video, run_ok, start
 from tests.conftest import CHECKOUT
 from tests.outside_engines import with_engines
 from tests.waiting import wait_for
@@ -18,7 +18,7 @@ from tests.waiting import wait_for
 SMALL = ("--size", "128x64")
 
 
-def forged(tmp_path, *arguments, env, command="build"):
+def run_forging(tmp_path, *arguments, env, command="build"):
     first = (
         ("street",)
         if command == "build"
@@ -34,46 +34,46 @@ def builds(tmp_path):
 
 
 @pytest.mark.slow
-def test_built_once_said_and_used_by_the_run(tmp_path):
+def test_engine_is_built_once_and_used_by_the_run(tmp_path):
     env = with_engines(tmp_path, "forging")
-    first = forged(tmp_path, env=env)
+    first = run_forging(tmp_path, env=env)
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith(f"built: {tmp_path}/engines/street-128x64-b1-forging-fp32-")
     assert "fp32, 128x64 batch 1" in first.stdout
     assert "steps: 4" in first.stdout
-    again = forged(tmp_path, env=env)
+    again = run_forging(tmp_path, env=env)
     assert again.stdout.startswith("already built: ")
     manifest = json.loads(next((tmp_path / "engines").glob("*forging*.json")).read_text())
     assert f" in {manifest['build_s']:.1f} s\n" in again.stdout
-    assert forged(tmp_path, env=env, command="detect").returncode == 0
+    assert run_forging(tmp_path, env=env, command="detect").returncode == 0
     assert builds(tmp_path) == 1
 
 
 @pytest.mark.slow
 def test_run_builds_a_missing_engine_file(tmp_path):
     env = with_engines(tmp_path, "forging")
-    assert forged(tmp_path, env=env, command="detect").returncode == 0
-    assert forged(tmp_path, env=env).stdout.startswith("already built: ")
+    assert run_forging(tmp_path, env=env, command="detect").returncode == 0
+    assert run_forging(tmp_path, env=env).stdout.startswith("already built: ")
     assert builds(tmp_path) == 1
 
 
 @pytest.mark.slow
-def test_two_that_start_together_build_once(tmp_path):
+def test_simultaneous_builds_build_once(tmp_path):
     env = {**with_engines(tmp_path, "forging"), "FORGE_STEP_S": "0.5"}
     command = [*"build street --engine forging --engines-dir engines".split(), *SMALL, "--json"]
     running = [start(*command, cwd=tmp_path, env=env) for _ in range(2)]
-    said = [process.communicate(timeout=240) for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
-    documents = [json.loads(stdout) for stdout, _ in said]
+    outputs = [process.communicate(timeout=240) for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
+    documents = [json.loads(stdout) for stdout, _ in outputs]
     assert sorted(document["built"] for document in documents) == [False, True]
     assert documents[0]["path"] == documents[1]["path"]
     assert builds(tmp_path) == 1
 
 
 @pytest.mark.slow
-def test_a_range_of_batches_goes_to_the_engine_that_can(tmp_path):
+def test_range_of_batches_needs_an_engine_that_supports_it(tmp_path):
     env = with_engines(tmp_path, "forging")
-    done = forged(tmp_path, "--batch", "1..8", "--json", env=env)
+    done = run_forging(tmp_path, "--batch", "1..8", "--json", env=env)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     manifest = json.loads(next((tmp_path / "engines").glob("*forging*.json")).read_text())
@@ -93,13 +93,13 @@ def test_a_range_of_batches_goes_to_the_engine_that_can(tmp_path):
         (None, "its content does not match its manifest, not used; built again"),
     ],
 )
-def test_what_is_stale_or_corrupt_is_named_and_built_again(tmp_path, change, line):
+def test_stale_or_corrupt_file_is_reported_and_rebuilt(tmp_path, change, line):
     env = with_engines(tmp_path, "forging")
-    path = json.loads(forged(tmp_path, "--json", env=env).stdout)["path"]
+    path = json.loads(run_forging(tmp_path, "--json", env=env).stdout)["path"]
     if change is None:
         with open(path, "w") as file:
             file.write("tin")
-    done = forged(tmp_path, *(change or ()), env=env)
+    done = run_forging(tmp_path, *(change or ()), env=env)
     [note] = [one for one in done.stdout.splitlines() if one.startswith("note: ")]
     assert line in note
     assert os.path.basename(path) in note
@@ -108,7 +108,7 @@ def test_what_is_stale_or_corrupt_is_named_and_built_again(tmp_path, change, lin
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_build_that_is_stopped_leaves_nothing(tmp_path, number, code):
+def test_interrupted_build_leaves_no_files(tmp_path, number, code):
     env = {**with_engines(tmp_path, "forging"), "FORGE_STEP_S": "200"}
     command = ["build", "street", "--engine", "forging", "--engines-dir", "engines", *SMALL]
     process = start(*command, cwd=tmp_path, env=env)
@@ -121,13 +121,12 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path, number, code):
 
 
 @pytest.mark.slow
-def test_the_graph_that_we_run_as_a_file(tmp_path):
+def test_graph_is_written_as_onnx(tmp_path):
     import onnxruntime
 
-    done = detect_video(
+    done = run_ok(
         "build", "street", "--to", "onnx", "-o", "s.onnx", "--batch", 2, *SMALL, cwd=tmp_path
     )
-    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("built: s.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["s.onnx"]
     model = onnx.load(tmp_path / "s.onnx")
@@ -142,7 +141,7 @@ def test_the_graph_that_we_run_as_a_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_default_name_says_what_it_is(tmp_path):
+def test_default_name_contains_model_size_and_batch(tmp_path):
     assert detect_video("build", "street", "--to", "onnx", *SMALL, cwd=tmp_path).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["street-128x64-b1.onnx"]
 

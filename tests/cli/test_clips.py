@@ -1,4 +1,4 @@
-"""The main job on whole clips: frames, pts, codec, and the two loops against each other."""
+"""``detect`` on whole clips: frames, pts and codec; both loops write the same rows."""
 
 import json
 import subprocess
@@ -6,59 +6,49 @@ import subprocess
 import av
 import pytest
 
-from tests.cli.command import detect_video, rows_of, summary_of
+from tests.cli.command import detect_video, rows_of, run_ok, summary_of
 from tests.conftest import CHECKOUT, night
 from tests.sources.clips import pts_of
 
 STREET = CHECKOUT / "videos/street.mp4"
 QUICK = ("--engine", "ort", "--size", "160x96")
-AT_NIGHT = ["traffic.mp4", "bench_720p.mp4", "person-bicycle-car-detection.mp4"]
+NIGHTLY_CLIPS = ["traffic.mp4", "bench_720p.mp4", "person-bicycle-car-detection.mp4"]
 
 
 @pytest.mark.slow
 def test_whole_clip(tmp_path):
-    assert check_whole(STREET, tmp_path) == 250
+    assert check_all_frames(STREET, tmp_path) == 250
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clip", ["people.mp4", *map(night, AT_NIGHT)])
-def test_whole_clip_from_elsewhere(shared, tmp_path, clip):
-    assert check_whole(shared / "data/videos" / clip, tmp_path) >= 400
+@pytest.mark.parametrize("clip", ["people.mp4", *map(night, NIGHTLY_CLIPS)])
+def test_shared_whole_clip(shared, tmp_path, clip):
+    assert check_all_frames(shared / "data/videos" / clip, tmp_path) >= 400
 
 
-def check_whole(source, tmp_path) -> int:
-    """The number of its frames. They, pts and codec depend on neither preset nor size: one clip has
-    the usual ones."""
+def check_all_frames(source, tmp_path) -> int:
+    """Check frames, pts and codec of a run, and return the number of frames. They depend on neither
+    preset nor size, so only one clip has the defaults."""
     quick = () if source.name == "traffic.mp4" else ("--preset", "ultrafast", "--size", "64x64")
-    process = detect_video(source, "--json", *quick, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    summary = summary_of(process)
-    rows, written = (
-        rows_of(tmp_path / summary["outputs"]["jsonl"]),
-        pts_of(tmp_path / summary["outputs"]["video"]),
-    )
+    summary = summary_of(run_ok(source, "--json", *quick, cwd=tmp_path))
+    rows = rows_of(tmp_path / summary["outputs"]["jsonl"])
+    video = tmp_path / summary["outputs"]["video"]
     with av.open(str(source)) as container:
         stream = container.streams.video[0]
         pts = [frame.pts for frame in container.decode(stream)]
         time_base = stream.time_base
-    assert (
-        summary["frames"]["read"]
-        == summary["frames"]["written"]
-        == len(rows)
-        == len(written)
-        == len(pts)
-    )
+    frames = summary["frames"]
+    assert frames["read"] == frames["written"] == len(rows) == len(pts_of(video)) == len(pts)
     assert [row["pts"] for row in rows] == pts
     assert [row["frame"] for row in rows] == list(range(len(pts)))
     assert {row["time_base"] for row in rows} == {str(time_base)}
-    assert [row["time_s"] for row in rows] == pytest.approx(
-        [float(p * time_base) for p in pts], abs=1e-6
-    )
-    wanted = "-select_streams v -show_entries stream=codec_name,pix_fmt -of json".split()
-    line = ["ffprobe", "-v", "error", *wanted, tmp_path / summary["outputs"]["video"]]
+    times = [float(p * time_base) for p in pts]
+    assert [row["time_s"] for row in rows] == pytest.approx(times, abs=1e-6)
+    entries = "-select_streams v -show_entries stream=codec_name,pix_fmt -of json".split()
+    line = ["ffprobe", "-v", "error", *entries, video]
     probe = subprocess.run(line, capture_output=True, text=True, check=True)
     assert json.loads(probe.stdout)["streams"] == [{"codec_name": "h264", "pix_fmt": "yuv420p"}]
-    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+    assert not [*tmp_path.glob("*partial*")]
     return len(pts)
 
 
@@ -77,8 +67,7 @@ def test_both_loops_give_byte_identical_rows(tmp_path, engine, settings):
     for loop in ([], ["--sync"]):
         out = tmp_path / f"{len(loop)}.jsonl"
         options = ("--engine", engine, "--size", "160x96", "--frames", 20, "-o", out)
-        process = detect_video(STREET, *options, *settings, *loop, cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
+        run_ok(STREET, *options, *settings, *loop, cwd=tmp_path)
         rows.append(out.read_bytes())
     assert rows[0] == rows[1]
     assert rows[0].count(b"\n") == 20
@@ -89,25 +78,16 @@ def test_both_loops_give_byte_identical_rows(tmp_path, engine, settings):
 def test_piped_output_is_tables_without_progress_noise(tmp_path):
     process = detect_video(STREET, *QUICK, "--frames", 20, "-v", cwd=tmp_path)
     assert process.stderr == ""
-    assert "\r" not in process.stdout
-    assert "\x1b" not in process.stdout
-    for text in (
-        "inference FPS",
-        "end-to-end FPS",
-        "libraries",
-        "output wait",
-        "other",
-        "limits this run",
-    ):
+    assert not {"\r", "\x1b"} & {*process.stdout}
+    for text in ("inference FPS", "end-to-end FPS", "libraries", "output wait", "limits this run"):
         assert text in process.stdout
 
 
 @pytest.mark.slow
-def test_random_weights_say_so(tmp_path):
+def test_random_weights_are_reported(tmp_path):
     model = ("--model", "yolov4-tiny-person-vehicle", "--random-weights", 0)
     options = ("--frames", 3, "--save", "video,jsonl,csv")
-    process = detect_video(STREET, *model, *options, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(STREET, *model, *options, cwd=tmp_path)
     assert "random weights" in process.stdout
     rows = rows_of(tmp_path / "street-detected.jsonl")
     (remark,) = {row["remark"] for row in rows}

@@ -1,9 +1,8 @@
-"""Full disks and power losses: a file under its final name is whole, and nothing of the user's
-changes.
+"""Full disks and power losses: files with their final name are complete, and the user's are kept.
 
-A power loss is tested by the order of the calls: a rename that comes before the file is synced may
-reach the disk first. The calls are recorded inside the process, because every rename of ours is
-Python's; a library only fills the file before.
+For power losses we check the order of calls: a rename before the file is synced may reach the disk
+first. We record the calls in the process, because all our renames are Python's; libraries only
+write to files.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ import av
 import numpy as np
 import pytest
 
-from detector.core.cli.group import cli
-from tests.cli.command import assert_one_line_error, cli_runner, detect_video, rows_of
+from tests.cli.command import assert_one_line_error, detect_video, invoke, rows_of
 from tests.cli.small import CFG
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
@@ -33,10 +31,7 @@ SAVED = "video,jsonl,csv,coco,mot,yolo,pictures"
 
 
 def run(*arguments: object) -> int:
-    result = cli_runner().invoke(cli, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert "Traceback" not in result.stderr
-    return result.exit_code
+    return invoke(*arguments).exit_code
 
 
 @pytest.fixture
@@ -54,10 +49,10 @@ def inputs(tmp_path: Path) -> Path:
 # Power loss
 
 
-class Calls:
+class SyncRecorder:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.synced: set[int] = set()  # inodes, so far
-        self.unsynced: dict[int, str] = {}  # folder -> a name in it that is not on the disk yet
+        self.unsynced: dict[int, str] = {}  # folder -> a new name in it that was not synced
         self.named: list[str] = []
         self.problems: list[str] = []
         self._fsync, self._replace, self._rename = os.fsync, os.replace, os.rename
@@ -90,33 +85,35 @@ class Calls:
 
 
 @pytest.mark.slow
-def test_a_file_is_on_the_disk_before_it_has_its_name(
+def test_file_is_synced_before_it_gets_its_name(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    calls = Calls(monkeypatch)
+    recorder = SyncRecorder(monkeypatch)
     model = ("--model", inputs / "x.cfg", "--engine", "null", "--engines-dir", "store")
     for _ in range(2):  # the second run replaces what the first one wrote
         assert run(inputs / "in.mp4", *model, "--save", SAVED, "--run-dir", "r") == 0
     assert run("report", "r") == 0
     assert run("build", inputs / "x.cfg", "--to", "onnx", "-o", "x.onnx", "--engine", "null") == 0
-    assert calls.problems == []
-    assert calls.unsynced == {}
+    assert recorder.problems == []
+    assert recorder.unsynced == {}
     final = {
         *("session.json", "summary.json", "spans.npz", "detections.jsonl", "report.html"),
         *(f"in-null-detected{suffix}" for suffix in (".mp4", ".csv", ".coco.json")),
         *("images", "labels", "data.yaml"),
         "x.onnx",
     }
-    assert final <= set(calls.named)
-    assert any(name.startswith("x-32x32-b1-") for name in calls.named), "the store's"
+    assert final <= set(recorder.named)
+    assert any(name.startswith("x-32x32-b1-") for name in recorder.named), "the store's"
 
 
-def test_the_recorder_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = Calls(monkeypatch)
+def test_recorder_detects_an_unsynced_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = SyncRecorder(monkeypatch)
     (tmp_path / "a").write_text("")
     os.replace(tmp_path / "a", tmp_path / "b")
-    assert (len(calls.problems), len(calls.unsynced)) == (1, 1)
+    assert (len(recorder.problems), len(recorder.unsynced)) == (1, 1)
 
 
 # A full disk
@@ -127,7 +124,7 @@ def disk(small_disk: Callable[[int], Path]) -> Path:
     return small_disk(1024)
 
 
-def leave(disk: Path, free: int) -> None:
+def leave_free(disk: Path, free: int) -> None:
     ballast = disk / "ballast"
     ballast.unlink(missing_ok=True)
     space = os.statvfs(disk)
@@ -135,7 +132,7 @@ def leave(disk: Path, free: int) -> None:
         os.posix_fallocate(file.fileno(), 0, max(1, space.f_bavail * space.f_frsize - free))
 
 
-def check_whole(path: Path) -> None:
+def check_complete(path: Path) -> None:
     data = path.read_bytes()
     if path.suffix == ".mp4":
         with av.open(io.BytesIO(data)) as container:
@@ -165,14 +162,14 @@ def check_disk(disk: Path, code: int, users: dict[Path, bytes]) -> None:
     for path in disk.rglob("*"):
         final = path.is_file() and ".partial" not in str(path) and path.name != "ballast"
         if final and users.get(path) != path.read_bytes():
-            check_whole(path)
+            check_complete(path)
     for path in users:
         assert path.exists(), path
         assert code == 0 or path.read_bytes() == users[path] or path.suffix in (".jsonl", ".mp4")
 
 
 @pytest.mark.slow
-def test_a_run_on_a_disk_that_fills_up_at_thirty_places(
+def test_run_on_a_disk_that_fills_up_at_any_point(
     inputs: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(disk)
@@ -183,16 +180,16 @@ def test_a_run_on_a_disk_that_fills_up_at_thirty_places(
         users = {disk / "in-null-detected.mp4": b"precious", disk / "thesis.txt": b"precious"}
         for path, content in users.items():
             path.write_bytes(content)
-        leave(disk, pages * PAGE)
+        leave_free(disk, pages * PAGE)
         model = ("--model", inputs / "x.cfg", "--engine", "null", "--engines-dir", "store")
         codes.append(run(inputs / "in.mp4", *model, "--run-dir", "r"))
         check_disk(disk, codes[-1], users)
     assert set(codes) == {0, 6}
-    assert codes.count(6) >= 15, "the sizes are chosen so that most fail, each elsewhere"
+    assert codes.count(6) >= 15, "most sizes fail, each at another point"
 
 
 @pytest.mark.slow
-def test_other_commands_on_a_full_disk(
+def test_other_commands_keep_files_on_a_full_disk(
     inputs: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(disk.parent)
@@ -213,25 +210,23 @@ def test_other_commands_on_a_full_disk(
         failed = 0
         for free in (0, 0, 1, 2, 4, 200):
             path.write_bytes(b"precious")
-            leave(disk, free * PAGE)
+            leave_free(disk, free * PAGE)
             code = run(*command, path)
             assert code in (0, 6)
             failed += code == 6
             if code == 6:
                 assert path.read_bytes() == b"precious"
             else:
-                check_whole(path)
+                check_complete(path)
             assert {one.name for one in disk.iterdir()} == {path.name, "ballast"}
         assert 0 < failed < 6, suffix
         path.unlink()
 
 
 @pytest.mark.slow
-def test_a_session_that_cannot_be_written_hides_nothing(
-    inputs: Path, disk: Path, tmp_path: Path
-) -> None:
-    """The session's files do not fit: the outputs are whole, the tables are printed, exit 6."""
-    leave(disk, PAGE)
+def test_full_session_disk_keeps_the_outputs(inputs: Path, disk: Path, tmp_path: Path) -> None:
+    """Outputs are complete and tables are printed even if the session does not fit."""
+    leave_free(disk, PAGE)
     line = (inputs / "in.mp4", "--model", inputs / "x.cfg", "--save", "jsonl")
     process = detect_video(*line, "--run-dir", disk / "run", cwd=tmp_path)
     assert process.returncode == 6
@@ -242,8 +237,8 @@ def test_a_session_that_cannot_be_written_hides_nothing(
 
 
 @pytest.mark.slow
-def test_an_output_that_does_not_fit(disk: Path, tmp_path: Path) -> None:
-    leave(disk, 75 * PAGE)
+def test_output_that_does_not_fit_is_removed(disk: Path, tmp_path: Path) -> None:
+    leave_free(disk, 75 * PAGE)
     street = CHECKOUT / "videos" / "street.mp4"
     process = detect_video(street, "--engine", "null", "-o", f"{disk}/", cwd=tmp_path)
     assert_one_line_error(process, 6, "disk")

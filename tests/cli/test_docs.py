@@ -1,9 +1,9 @@
-"""The documents are true: every command line of README and of the usage pages runs as written,
-every link of any page works, and numbers match the code.
+"""The documents are correct: every command line of README and of the usage pages runs as written,
+every link works, and numbers equal those in the code.
 
-A number in a page that the code decides is followed by a comment that names it, which readers do
-not see: ``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may come in between, an
-attribute or a key after the name, and a factor at the end:
+A hidden comment after a number names its place in the code:
+``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. The number may have a unit, the name an
+attribute or a key, and the comment may end with a factor:
 ``512 MB <!-- = detector.lab.profile.stand_ins:MAX_BYTES / 2**20 -->``.
 """
 
@@ -22,14 +22,14 @@ from detector.core.cli.group import command_names
 from detector.core.config.elsewhere import HABITS, WORDS
 from detector.lab.profile import list_passes
 from tests.checkpoints import random_checkpoint
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.cli.small import write_network
 from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.live.servers import http
 
-# What makes a line quick, and keeps it from leaving a record in the checkout. Commands that are not
-# here get --frames.
+# Options that make a documented command quick, and keep it from writing into the checkout. Other
+# commands get --frames.
 SMALL = ("--size", "160x96")  # several inferences; any size will do
 SHORTER = {
     "doctor": [],
@@ -45,13 +45,13 @@ SHORTER = {
 }
 
 
-PICTURES = 8  # of a data set
+PICTURES = 8  # size of the data set
 
-OF_COMMANDS = ("README.md", "docs/usage.md", "docs/compare.md", "docs/reading.md")
+PAGES_WITH_COMMANDS = ("README.md", "docs/usage.md", "docs/compare.md", "docs/reading.md")
 
 
 def command_lines():
-    for page in OF_COMMANDS:
+    for page in PAGES_WITH_COMMANDS:
         for block in re.findall(
             r"^```\w*\n(.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.S | re.M
         ):
@@ -60,16 +60,17 @@ def command_lines():
                     yield line.split("#")[0].strip()
 
 
-ALL = list(dict.fromkeys(command_lines()))  # some stand on both pages
-OF_CAMERAS = [line for line in ALL if re.search(r"rtsp://|cameras\.yaml|--loop", line)]
-LINES = [line for line in ALL if line not in OF_CAMERAS]
-# These measure for seconds, and have tests of their own: by day their options are read.
+ALL = list(dict.fromkeys(command_lines()))  # without repeats
+CAMERA_LINES = [line for line in ALL if re.search(r"rtsp://|cameras\.yaml|--loop", line)]
+LINES = [line for line in ALL if line not in CAMERA_LINES]
+# These measure for seconds and have their own tests, so we run them nightly only and otherwise just
+# parse their options.
 LONG = [line for line in LINES if line.split()[1] in ("compare", "doctor", "profile", "tune")]
 
 
-def test_there_are_some():
-    assert len(LINES) >= 20  # a block of YAML before them hides none
-    assert len(OF_CAMERAS) >= 5
+def test_documents_contain_command_lines():
+    assert len(LINES) >= 20  # no block of YAML hides them
+    assert len(CAMERA_LINES) >= 5
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def material(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", [night(line) if line in LONG else line for line in LINES])
-def test_command_line(material, tmp_path, line):
+def test_documented_command_line_runs(material, tmp_path, line):
     for path in material.iterdir():
         (tmp_path / path.name).symlink_to(path)
     for name in re.findall(r"\w+\.pt\b", line):
@@ -107,34 +108,30 @@ def test_command_line(material, tmp_path, line):
     words = shlex.split(line)[1:]
     others = set(command_names()) - {"detect", *SHORTER}  # commands without such options
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])
-    if "--target" in words:  # one that a busy machine reaches, too
+    if "--target" in words:  # a target that a busy machine reaches
         short = [*short, "--target", 1]
-    if words[0] == "report":  # of a run that the page has shown before
-        shown = detect_video("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
-        assert shown.returncode == 0, shown.stderr
-    if words[0] == "burn":  # what the page has made before
-        made = detect_video("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
-        assert made.returncode == 0, made.stderr
+    if words[0] == "report":  # the page has shown the run before
+        run_ok("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
+    if words[0] == "burn":  # the page has shown the overlay before
+        run_ok("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
-        made = detect_video("batch", "videos", "-o", "out", *short, cwd=tmp_path)
-        assert made.returncode == 0, made.stderr
+        run_ok("batch", "videos", "-o", "out", *short, cwd=tmp_path)
     env = with_short_budgets(tmp_path) if words[0] in ("profile", "compare") else None
-    process = detect_video(*words, *short, cwd=tmp_path, env=env)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(*words, *short, cwd=tmp_path, env=env)
     assert process.stderr == ""
 
 
 @pytest.mark.parametrize("line", LONG)
-def test_options_of_a_command_line(line):
+def test_documented_options_are_valid(line):
     name, *words = shlex.split(line)[1:]
     assert importlib.import_module(wings.commands()[name]).command.make_context(name, words).params
 
 
 @pytest.mark.slow
 @pytest.mark.net
-@pytest.mark.parametrize("line", OF_CAMERAS)
-def test_command_line_of_cameras(tmp_path, line):
-    """Three pictures of it, with a camera that is there: a slow machine may see none in a while."""
+@pytest.mark.parametrize("line", CAMERA_LINES)
+def test_documented_camera_command_runs(tmp_path, line):
+    """Replace the camera by a local one and stop after three pictures."""
     (tmp_path / "videos").symlink_to(CHECKOUT / "videos")
     with http() as server:
         camera = {"name": "door", "url": server.url("/mjpeg")}
@@ -155,7 +152,7 @@ PAGES = sorted(
 
 
 def anchors(markdown: str) -> set[str]:
-    """What GitHub makes of the headings: small letters, signs left out, - for each space."""
+    """Return GitHub's anchors of the headings: lower case, no punctuation, - for each space."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ +(.*)$", without_code_blocks(markdown), re.M):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
@@ -175,7 +172,7 @@ def dead_links(page: Path) -> list[str]:
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
-        if re.match(r"[a-z]+:", link):  # of the web, which no test asks
+        if re.match(r"[a-z]+:", link):  # links to the web are not checked
             continue
         if not target.exists() or (
             anchor and anchor not in anchors(target.read_text(encoding="utf-8"))
@@ -185,11 +182,11 @@ def dead_links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
-def test_links_lead_somewhere(page):
+def test_links_have_a_target(page):
     assert dead_links(page) == []
 
 
-def test_a_dead_link_is_seen(tmp_path):
+def test_dead_link_is_detected(tmp_path):
     (tmp_path / "there.md").write_text("# The `--size` of it\n## Twice\n## Twice\n")
     page = tmp_path / "page.md"
     links = "there.md", "there.md#the---size-of-it", "there.md#twice-1", "#here", "https://x.y/z"
@@ -205,23 +202,23 @@ NAMED = re.compile(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
-def test_files_that_are_named_are_there(page):
-    """In the checkout, or inside ``detector/``; names with a word in capitals are patterns."""
+def test_named_files_exist(page):
+    """Look in the checkout and in ``detector/``. Skip patterns: names with a word in capitals."""
     found = NAMED.findall(page.read_text(encoding="utf-8"))
     named = {name for name in found if not re.search("[A-Z]{3,}|[*]", name)}
-    places = (CHECKOUT, CHECKOUT / "detector")
-    assert [name for name in sorted(named) if not any((at / name).exists() for at in places)] == []
+    roots = (CHECKOUT, CHECKOUT / "detector")
+    assert [name for name in sorted(named) if not any((at / name).exists() for at in roots)] == []
 
 
 def first_column(page: str, heading: str) -> list[str]:
-    """What the first column of the first table below a heading has in code marks, or as numbers."""
+    """Return the words in the first column of the first table below a heading."""
     text = (CHECKOUT / page).read_text(encoding="utf-8").partition(f"{heading}\n")[2]
     rows = re.search(r"(?:^\|.*\n)+", text, re.M)[0].splitlines()[2:]
     cells = [row.split("|")[1] for row in rows]
     return [name for cell in cells for name in re.findall(r"\w+", cell)]
 
 
-def test_tables_have_a_row_for_each():
+def test_tables_list_every_item():
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     assert {int(code) for code in first_column("docs/usage.md", "## Exit codes")} == codes
     assert set(first_column("docs/usage.md", "## Outputs")) == set(sinks.names())
@@ -251,9 +248,9 @@ def plain(text: str) -> float:
     return float(base) ** float(power or 1)
 
 
-def in_code(module: str, path: str) -> object:
-    """What a name leads to: ``NAME``, ``NAME.attribute``, ``NAME[key]``; a group of options is made
-    with its defaults."""
+def value_in_code(module: str, path: str) -> object:
+    """Return the value of ``NAME``, ``NAME.attribute`` or ``NAME[key]``. A class of options is
+    instantiated with its defaults."""
     value = importlib.import_module(module)
     for key, name in re.findall(r"\[(\w+)\]|(\w+)", path):
         value = value[int(key) if key.isdigit() else key] if key else getattr(value, name)
@@ -264,7 +261,7 @@ def in_code(module: str, path: str) -> object:
 def wrong_numbers(text: str) -> list[str]:
     wrong = []
     for found in STATED.finditer(text):
-        value = float(in_code(found["module"], found["path"]))
+        value = float(value_in_code(found["module"], found["path"]))
         if found["sign"]:
             factor = plain(found["factor"])
             value = value * factor if found["sign"] == "*" else value / factor
@@ -276,16 +273,16 @@ def wrong_numbers(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_stated_numbers_in_docs_equal_the_code(page):
     text = page.read_text(encoding="utf-8")
-    assert re.findall("<!-- =.*", STATED.sub("", text)) == []  # each has its number before it
+    assert re.findall("<!-- =.*", STATED.sub("", text)) == []  # a number precedes each comment
     assert wrong_numbers(text) == []
 
 
-def test_many_numbers_are_held_against_the_code():
+def test_many_numbers_are_compared_with_the_code():
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
     assert sum(len(STATED.findall(text)) for text in texts) >= 80
 
 
-def test_a_wrong_number_is_seen():
+def test_wrong_number_is_detected():
     parsing = "<!-- = detector.core.errors.parsing"
     assert wrong_numbers(f"64 levels {parsing}:MAX_DEPTH --> and 2^63\n{parsing}:LARGEST -->") == []
     assert len(wrong_numbers(f"63 {parsing}:MAX_DEPTH -->, 128 {parsing}:MAX_DEPTH / 2 -->")) == 2

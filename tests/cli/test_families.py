@@ -1,11 +1,11 @@
-"""YOLOv5 and YOLOv7 through the whole program: files, messages, exit codes."""
+"""``detect`` with models of YOLOv5 and YOLOv7: files, messages and exit codes."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.checkpoints import call, random_checkpoint, zipped
-from tests.cli.command import detect_video, rows_of, summary_of
+from tests.cli.command import assert_one_line_error, detect_video, rows_of, run_ok, summary_of
 from tests.conftest import CHECKOUT
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -19,8 +19,7 @@ MODELS = [
 
 
 def run(source, folder, model, *options):
-    process = detect_video(source, "--model", *model, *options, "--json", cwd=folder)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(source, "--model", *model, *options, "--json", cwd=folder)
     summary = summary_of(process)
     return summary, rows_of(folder / summary["outputs"]["jsonl"])
 
@@ -28,8 +27,9 @@ def run(source, folder, model, *options):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "engine"), [(one, ("ort", "torch")[at % 2]) for at, one in enumerate(MODELS)]
-)  # tests/conformance/test_families.py has every network on every engine
-def test_a_clip(tmp_path, model, engine):
+)
+def test_run_over_a_clip(tmp_path, model, engine):
+    """tests/conformance/test_families.py runs every network on every engine."""
     if model[0].endswith(".pt"):
         random_checkpoint(tmp_path / model[0])
     options = "--engine", engine, "--size", "320x192", "--frames", "6"
@@ -41,10 +41,13 @@ def test_a_clip(tmp_path, model, engine):
 
 
 @pytest.mark.slow
-def test_a_published_checkpoint_finds_people(shared, tmp_path):
+def test_published_checkpoint_detects_people(shared, tmp_path):
     model, clip = shared / "data/weights/yolov5n.pt", shared / "data/videos/people.mp4"
     _, rows = run(clip, tmp_path, [model], "--engine", "ort", "--size", "320x192", "--frames", "6")
     assert all(any(found["class"] == "person" for found in row["detections"]) for row in rows)
+
+
+RANDOM = ["--model", "yolov5n.yaml", "--random-weights", "0"]
 
 
 @pytest.mark.slow
@@ -54,32 +57,16 @@ def test_a_published_checkpoint_finds_people(shared, tmp_path):
         (["--model", "evil.pt"], 4, "refused before running any of it: its pickle names os.system"),
         (["--model", "cut.pt"], 4, "cut.pt: truncated or damaged"),
         (["--model", "yolov5n.yaml"], 4, "give --weights FILE or --random-weights SEED"),
-        (
-            ["--model", "yolov5n.yaml", "--random-weights", "0", "--size", "330"],
-            4,
-            "both sides must be multiples of 32, the network's stride",
-        ),
-        (
-            ["--model", "yolov5n.yaml", "--random-weights", "0", "--names", "two"],
-            4,
-            "two: holds 2 names",
-        ),
-        (
-            ["--model", "yolov5n.yaml", "--random-weights", "0", "--weights", "cut.pt"],
-            2,
-            "cannot be combined",
-        ),
+        ([*RANDOM, "--size", "330"], 4, "both sides must be multiples of 32, the network's stride"),
+        ([*RANDOM, "--names", "two"], 4, "two: holds 2 names"),
+        ([*RANDOM, "--weights", "cut.pt"], 2, "cannot be combined"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, options, code, message):
+def test_bad_input_is_a_one_line_error(tmp_path, options, code, message):
     zipped(tmp_path / "evil.pt", call("os", "system", "touch ran"))
     whole = random_checkpoint(tmp_path / "yolov5n.pt")
     (tmp_path / "cut.pt").write_bytes(whole.read_bytes()[:100_000])
     whole.unlink()
     (tmp_path / "two").write_text("a\nb\n")
-    process = detect_video(STREET, *options, cwd=tmp_path)
-    assert process.returncode == code
-    assert message in process.stderr
-    assert len(process.stderr.strip().splitlines()) == 1
-    assert "Traceback" not in process.stderr
+    assert_one_line_error(detect_video(STREET, *options, cwd=tmp_path), code, message)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.pt", "evil.pt", "two"]

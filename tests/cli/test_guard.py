@@ -1,6 +1,4 @@
-"""Nothing of the user's is destroyed: no output overwrites what a command reads, or what a run
-keeps.
-"""
+"""No output overwrites a file that a command reads, a session, or a user's file."""
 
 from __future__ import annotations
 
@@ -14,12 +12,11 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.core.cli.group import cli
 from tests.attacks.inputs import tree
-from tests.cli.command import cli_runner
+from tests.cli.command import invoke
 from tests.cli.small import write_network
-from tests.lab.datasets.made import coco_document
-from tests.lab.datasets.made import picture as labelled_picture
+from tests.lab.datasets.samples import coco_document
+from tests.lab.datasets.samples import picture as labelled_picture
 from tests.models.exports import anchor_free
 from tests.sources.clips import picture, write_video
 
@@ -27,11 +24,8 @@ LIST = ".detect-video-session"
 
 
 def run(*arguments: object) -> int:
-    result = cli_runner().invoke(cli, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    if result.exit_code:
-        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-        assert "Traceback" not in result.stderr
+    result = invoke(*arguments)
+    assert result.exit_code == 0 or len(result.stderr.splitlines()) == 1, result.stderr
     return result.exit_code
 
 
@@ -57,13 +51,8 @@ def external(folder: Path) -> None:
 
     anchor_free().save(folder / "y.onnx")
     model = onnx.load(folder / "y.onnx")
-    onnx.save_model(
-        model,
-        folder / "y.onnx",
-        save_as_external_data=True,
-        location="y.onnx.data",
-        size_threshold=0,
-    )
+    external = {"save_as_external_data": True, "location": "y.onnx.data", "size_threshold": 0}
+    onnx.save_model(model, folder / "y.onnx", **external)
 
 
 def linked(target: str, suffix: str) -> str:
@@ -82,7 +71,7 @@ def dotted(target: str, suffix: str) -> str:
 
 NULL = ("--engine", "null")
 BUILD = ("build", "x.cfg", "--to", "onnx", *NULL)
-ATTACKS = {
+OVERWRITES = {
     "weights": (*BUILD, "-o", "x.weights"),
     "cfg": (*BUILD, "-o", "x.cfg"),
     "names": (*BUILD, "--names", "n.txt", "-o", "n.txt"),
@@ -100,10 +89,10 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_what_a_command_reads_is_never_its_output(here: Path, attack: str) -> None:
+@pytest.mark.parametrize("case", OVERWRITES)
+def test_input_is_refused_as_output(here: Path, case: str) -> None:
     before = tree(here)
-    assert run(*ATTACKS[attack]) == 2
+    assert run(*OVERWRITES[case]) == 2
     assert tree(here) == before
 
 
@@ -113,7 +102,7 @@ def test_what_a_command_reads_is_never_its_output(here: Path, attack: str) -> No
     [(BUILD, "x.weights", ".onnx"), (("in.mp4", *NULL), "in.mp4", ".mp4")],
     ids=["build", "detect"],
 )
-def test_by_whatever_name(
+def test_input_under_another_name_is_refused_as_output(
     here: Path, command: tuple[str, ...], target: str, suffix: str, name: Callable[[str, str], str]
 ) -> None:
     other = name(target, suffix)
@@ -122,7 +111,7 @@ def test_by_whatever_name(
     assert tree(here) == before
 
 
-def test_the_external_data_of_a_model(here: Path) -> None:
+def test_external_data_of_a_model_is_refused_as_output(here: Path) -> None:
     external(here)
     before = tree(here)
     for target in ("y.onnx", "y.onnx.data"):
@@ -130,7 +119,7 @@ def test_the_external_data_of_a_model(here: Path) -> None:
         assert tree(here) == before
 
 
-def test_a_later_source_is_kept_as_well(here: Path) -> None:
+def test_output_does_not_replace_a_later_source(here: Path) -> None:
     (here / "out").mkdir()
     write_video(here / "out/in-null-detected.mp4", 3)
     before = (here / "out/in-null-detected.mp4").read_bytes()
@@ -139,12 +128,12 @@ def test_a_later_source_is_kept_as_well(here: Path) -> None:
     assert (here / "out/in-null-detected.mp4").read_bytes() == before
 
 
-def test_a_name_with_a_number_says_why(here: Path) -> None:
+def test_numbered_output_name_is_explained(here: Path) -> None:
     words = [["in.mp4", *map(str, NULL), "--conf", conf] for conf in ("0.3", "0.4")]
-    assert ["is kept:" in cli_runner().invoke(cli, one).stdout for one in words] == [False, True]
+    assert ["is kept:" in invoke(*one).stdout for one in words] == [False, True]
 
 
-def test_pictures_are_not_written_among_what_is_read(here: Path) -> None:
+def test_pictures_are_not_written_into_a_folder_being_read(here: Path) -> None:
     os.rename(here / "photos", here / "in-null-detected")
     before = tree(here)
     save = ("--save", "pictures", "--calibrate", "in-null-detected")
@@ -163,12 +152,12 @@ def session(folder: Path, *more: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["session.json", "summary.json", "detections.jsonl", "spans.npz"])
-def test_report_keeps_the_session(here: Path, name: str) -> None:
-    made = session(here / "r")
-    before = tree(made)
+def test_report_does_not_overwrite_the_session(here: Path, name: str) -> None:
+    run_dir = session(here / "r")
+    before = tree(run_dir)
     for kind in ("html", "json", "trace"):
         assert run("report", "r", "--format", kind, "-o", f"r/{name}") == 2
-    assert tree(made) == before
+    assert tree(run_dir) == before
     assert run("report", "r", "--format", "json") == 0
     assert run("report", "r", "--format", "json", "-o", "r/profile.json") == 0
 
@@ -178,11 +167,11 @@ def test_report_keeps_the_session(here: Path, name: str) -> None:
 def test_output_that_is_a_session_file_is_refused(here: Path, name: str) -> None:
     assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
     assert not (here / "o").exists()
-    made = session(here / "o")
-    before = {name: data for name, data in tree(made).items() if name != LIST}
+    run_dir = session(here / "o")
+    before = {name: data for name, data in tree(run_dir).items() if name != LIST}
     assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
     assert run("in.mp4", *NULL, "-o", "o/session.json", "--run-dir", "./o/../o") == 2
-    assert {name: data for name, data in tree(made).items() if name != LIST} == before
+    assert {name: data for name, data in tree(run_dir).items() if name != LIST} == before
 
 
 @pytest.mark.parametrize(
@@ -192,7 +181,7 @@ def test_output_that_is_a_session_file_is_refused(here: Path, name: str) -> None
         "passes/notes.txt source-0.jsonl"
     ).split(),
 )
-def test_files_of_somebody_else_in_a_run_dir(here: Path, name: str) -> None:
+def test_run_dir_with_foreign_session_files_is_refused(here: Path, name: str) -> None:
     (here / "o/passes").mkdir(parents=True)
     (here / "o" / name).write_text('{"mine": true}')
     before = tree(here)
@@ -201,7 +190,7 @@ def test_files_of_somebody_else_in_a_run_dir(here: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_dir_with_other_files_is_used_and_used_again(here: Path) -> None:
+def test_run_dir_with_other_files_can_be_reused(here: Path) -> None:
     (here / "o").mkdir()
     (here / "o/thesis.txt").write_text("precious")
     session(here / "o")
@@ -209,8 +198,8 @@ def test_a_run_dir_with_other_files_is_used_and_used_again(here: Path) -> None:
     assert (here / "o/report.html").exists()
     session(here / "o")
     assert (here / "o/thesis.txt").read_text() == "precious"
-    assert not (here / "o/report.html").exists(), "it showed the earlier run"
-    # A report that is not ours stays, and so does a file that came later under one of our names.
+    assert not (here / "o/report.html").exists(), "the report of the earlier run is removed"
+    # Files of the user with one of our names are kept, even if they were created later.
     (here / "o/report.html").write_text("mine")
     assert run("report", "o") == 6
     assert (here / "o/report.html").read_text() == "mine"
@@ -220,44 +209,44 @@ def test_a_run_dir_with_other_files_is_used_and_used_again(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_without_its_list_is_left_alone(here: Path) -> None:
-    made = session(here / "o")
-    (made / LIST).unlink()
-    before = tree(made)
+def test_session_without_its_list_is_not_replaced(here: Path) -> None:
+    run_dir = session(here / "o")
+    (run_dir / LIST).unlink()
+    before = tree(run_dir)
     assert run("in.mp4", *NULL, "--run-dir", "o") == 6
-    assert tree(made) == before
+    assert tree(run_dir) == before
 
 
-def test_a_run_that_cannot_start_leaves_the_earlier_session(here: Path) -> None:
-    made = session(here / "o")
-    before = {name: data for name, data in tree(made).items() if name != LIST}
+def test_failed_start_keeps_the_earlier_session(here: Path) -> None:
+    run_dir = session(here / "o")
+    before = {name: data for name, data in tree(run_dir).items() if name != LIST}
     assert run("absent.mp4", *NULL, "--run-dir", "o") == 3
     (here / "text.mp4").write_text("no video")
     assert run("text.mp4", *NULL, "--run-dir", "o") == 3
-    assert {name: data for name, data in tree(made).items() if name != LIST} == before
+    assert {name: data for name, data in tree(run_dir).items() if name != LIST} == before
 
 
 @pytest.mark.slow
-def test_a_list_that_lies_removes_nothing_outside(here: Path) -> None:
-    made = session(here / "o")
+def test_forged_list_removes_nothing_outside(here: Path) -> None:
+    run_dir = session(here / "o")
     (here / "away").mkdir()
     (here / "away/a.json").write_text("precious")
     (here / "precious").write_text("precious")
-    (made / "passes").symlink_to(here / "away")
-    with (made / LIST).open("a") as file:
+    (run_dir / "passes").symlink_to(here / "away")
+    with (run_dir / LIST).open("a") as file:
         file.write(f"../precious\n{here}/precious\npasses/a.json\n")
     run("in.mp4", *NULL, "--run-dir", "o")
     assert (here / "precious").exists()
     assert (here / "away/a.json").exists()
 
 
-def test_eval_keeps_the_detections_that_it_scores(here: Path) -> None:
+def test_eval_does_not_overwrite_the_detections(here: Path) -> None:
     pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
-    made = session(here / "r")
-    before = tree(made)["detections.jsonl"]
+    run_dir = session(here / "r")
+    before = tree(run_dir)["detections.jsonl"]
     scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
     assert run(*scored) in (2, 3)  # 3: they are of another clip, which is seen first
-    assert tree(made)["detections.jsonl"] == before
+    assert tree(run_dir)["detections.jsonl"] == before
 
 
 @pytest.mark.slow
@@ -276,22 +265,22 @@ def test_session_does_not_overwrite_the_labels(here: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_tensorboard_of_somebody_else_stays(here: Path) -> None:
+def test_foreign_tensorboard_files_are_kept(here: Path) -> None:
     pytest.importorskip("tensorboard")
-    made = session(here / "r")
-    (made / "tensorboard").mkdir()
-    (made / "tensorboard/mine").write_text("precious")
+    run_dir = session(here / "r")
+    (run_dir / "tensorboard").mkdir()
+    (run_dir / "tensorboard/mine").write_text("precious")
     for _ in range(2):
         assert run("report", "r", "--log-to", "tensorboard", "--format", "table") == 0
-    assert (made / "tensorboard/mine").read_text() == "precious"
-    assert len(list((made / "tensorboard").glob("events*"))) == 1
+    assert (run_dir / "tensorboard/mine").read_text() == "precious"
+    assert len(list((run_dir / "tensorboard").glob("events*"))) == 1
 
 
 # Paths that are not plain files
 
 
 @pytest.mark.slow
-def test_dev_null_runs_and_writes_nothing(here: Path) -> None:
+def test_dev_null_as_output_writes_nothing(here: Path) -> None:
     null = Path("n.mp4")
     null.symlink_to(os.devnull)
     for output in (os.devnull, "n.mp4"):
@@ -309,7 +298,7 @@ def test_dev_null_runs_and_writes_nothing(here: Path) -> None:
     assert not list(here.glob("*detected*"))
 
 
-def test_a_dangling_link_is_written_through(here: Path) -> None:
+def test_dangling_link_is_written_through(here: Path) -> None:
     for link, target in (
         ("l.mp4", "there.mp4"),
         ("l.onnx", "there.onnx"),
@@ -327,7 +316,7 @@ def test_a_dangling_link_is_written_through(here: Path) -> None:
 @pytest.mark.parametrize(
     "output", ["away.mp4", "pipe.mp4", "pipe", "dangling", "plain", "loop.mp4"]
 )
-def test_what_cannot_be_written_is_refused_before_anything(here: Path, output: str) -> None:
+def test_unwritable_output_is_refused_before_the_run(here: Path, output: str) -> None:
     os.symlink("nowhere/x.mp4", "away.mp4")
     os.symlink("loop.mp4", "loop.mp4")
     os.symlink("nowhere", "dangling")
@@ -341,7 +330,7 @@ def test_what_cannot_be_written_is_refused_before_anything(here: Path, output: s
 
 
 @pytest.mark.slow
-def test_pipes_and_folders_for_whole_files(here: Path) -> None:
+def test_pipe_or_folder_is_refused_for_a_file(here: Path) -> None:
     os.mkfifo("pipe.onnx")
     session(here / "o")
     for output in ("pipe.onnx", "photos"):

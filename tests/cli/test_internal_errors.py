@@ -1,4 +1,4 @@
-"""The traceback of a bug is kept where the user finds it, once."""
+"""The traceback of an internal error is saved once, and the error names the file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from detector.core.cli.group import cli
-from tests.cli.command import cli_runner
+from tests.cli.command import invoke
 from tests.sources.clips import write_video
 
 
@@ -27,13 +26,13 @@ def fail(*_: object, **__: object) -> NoReturn:
 
 
 def run(*arguments: str) -> str:
-    result = cli_runner().invoke(cli, arguments)
+    result = invoke(*arguments)
     assert result.exit_code == 1
     [line] = result.stderr.strip().splitlines()
     return line
 
 
-def test_in_a_run_it_is_in_the_session(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traceback_of_a_run_is_in_its_session(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detector.core.loop.overlapped.frames_overlapped", fail)
     for folder in ("runs/in-null", "runs/in-null-2"):
         assert f"{folder}/error.log" in run("in.mp4", "--engine", "null")
@@ -42,7 +41,9 @@ def test_in_a_run_it_is_in_the_session(here: Path, monkeypatch: pytest.MonkeyPat
     assert [one.name for one in (here / "cache/detect-video").iterdir()] == ["cache.key"]
 
 
-def test_elsewhere_one_file_holds_the_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traceback_outside_of_runs_is_in_the_cache(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("detector.core.config.levels.resolve_config", fail)
     lines = {run("in.mp4"), run("build", "street")}
     [log] = [path for path in (here / "cache").rglob("*") if path.is_file()]
@@ -52,7 +53,7 @@ def test_elsewhere_one_file_holds_the_last(here: Path, monkeypatch: pytest.Monke
     assert list((here / "tmp").iterdir()) == []
 
 
-def test_without_a_cache_it_is_a_temporary_file(
+def test_traceback_without_a_cache_is_in_a_temporary_file(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "cache").write_text("a file")

@@ -1,4 +1,4 @@
-"""``detect-video models``: the list, the facts of one; ``infer-raw``."""
+"""``models`` (list, show, describe, families) and ``infer-raw``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from detector.core.jobs.models import facts, family_listing, listing
 from detector.core.models import ModelRequest, known
 from detector.core.models.catalogue import known_model
-from tests.cli.command import assert_one_line_error, detect_video
+from tests.cli.command import assert_one_line_error, detect_video, run_ok
 from tests.conftest import CHECKOUT
 from tests.golden.inputs import put
 from tests.models import exports
@@ -29,9 +29,8 @@ def empty_cache(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_list(tmp_path):
-    process = detect_video("models", cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
+def test_models_are_listed(tmp_path):
+    process = run_ok("models", cwd=tmp_path)
     for name in known():
         assert name in process.stdout
     assert "pull yolov4-tiny" in process.stdout
@@ -53,7 +52,7 @@ def test_listed_model_figures_equal_counted_ones():
             ), row["name"]
 
 
-def test_the_founding_documents_models_are_known():
+def test_required_models_are_known():
     for name in (
         "yolov4-tiny",
         "yolov4-tiny-person-vehicle",
@@ -66,8 +65,8 @@ def test_the_founding_documents_models_are_known():
     assert tiny.sha256 == "cf9fbfd0f6d4869b35762f56100f50ed05268084078805f0e7989efe5bb8ca87"
 
 
-def test_the_packaged_yolov4_tiny_is_the_official_one(shared):
-    """Layer for layer: the plan of our description and that of the official cfg."""
+def test_packaged_yolov4_tiny_equals_the_official_one(shared):
+    """Compare the layers of our description with those of the official cfg."""
     from detector.core.models.formats.darknet.cfg import read_cfg
     from detector.core.models.formats.darknet.layers import read_architecture
 
@@ -85,8 +84,7 @@ KEYS = ("parameters", "parameters_fused", "macs", "flops", "family", "input", "n
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["street", "yolov4-tiny", "yolox_nano", "yolov5n"])
 def test_show_json(tmp_path, model):
-    process = detect_video("models", "show", model, "--json", cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
+    process = run_ok("models", "show", model, "--json", cwd=tmp_path)
     document = json.loads(process.stdout)
     assert set(KEYS) <= set(document)
     assert document["family"] == known_model(model).family
@@ -99,7 +97,7 @@ def test_show_json(tmp_path, model):
 
 
 @pytest.mark.slow
-def test_show_of_a_file(tmp_path):
+def test_show_describes_a_file(tmp_path):
     path = exports.yolox().save(tmp_path / "nano.onnx")
     document = json.loads(
         detect_video("models", "show", path, "--json", "--size", "256x192", cwd=tmp_path).stdout
@@ -114,7 +112,7 @@ def test_show_of_a_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_torch_is_not_imported(tmp_path):
+def test_models_command_does_not_import_torch(tmp_path):
     code = (
         "import sys; from detector.core.jobs.models import facts, listing; "
         "from detector.core.models.base import ModelRequest; "
@@ -135,23 +133,19 @@ def test_torch_is_not_imported(tmp_path):
         (["show", "street", "--family", "yolov8"], 2, ["--family yolov8: not for street.cfg"]),
     ],
 )
-def test_bad_input(tmp_path, arguments, code, parts):
+def test_wrong_arguments_of_models(tmp_path, arguments, code, parts):
     done = detect_video("models", *arguments, cwd=tmp_path)
     assert_one_line_error(done, code, *parts)
     assert done.stdout == ""
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_took_the_file_for(tmp_path):
-    """Through the command on a clip: the family is in the summary and in a line.
-
-    Batch 4 of a file that is fixed at 1.
-    """
+def test_run_reports_the_recognised_family(tmp_path):
+    """The family is in the summary and in the output. The file has a fixed batch of 1."""
     model = exports.yolox().save(tmp_path / "nano.onnx", STATED)
-    process = detect_video(
+    process = run_ok(
         STREET, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path
     )
-    assert process.returncode == 0, process.stderr
     assert "nano.onnx is yolox" in process.stdout
     summary = json.loads((tmp_path / "runs/street-ort/summary.json").read_text())
     assert (summary["family"], summary["batch"], summary["model_input"]) == ("yolox", 4, [64, 64])
@@ -160,37 +154,29 @@ def test_a_run_says_what_it_took_the_file_for(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "model", "wanted"),
+    ("size", "model", "expected"),
     [
-        ("320", "street", [192, 320]),  # 960x540 in the middle of 320x192
-        ("320x320", "street", [320, 320]),  # exactly that
-        ("320", "yolox.onnx", [320, 320]),  # at the top left: no such rule
-        ("128", "fixed.onnx", [128, 128]),  # cannot be another: stays, and says so
+        ("320", "street", [192, 320]),  # 960x540 centred in 320x192
+        ("320x320", "street", [320, 320]),
+        ("320", "yolox.onnx", [320, 320]),  # YOLOX keeps square inputs
+        ("128", "fixed.onnx", [128, 128]),  # the file's size is fixed, which is noted
     ],
 )
-def test_the_longest_side(tmp_path, size, model, wanted):
+def test_size_of_the_longest_side(tmp_path, size, model, expected):
     if model == "fixed.onnx":
         model = exports.finished(side=128).save(tmp_path / model, STATED)
     elif model.endswith(".onnx"):
         model = exports.yolox().save(tmp_path / model)
-    process = detect_video(
-        STREET,
-        "--model",
-        model,
-        "--size",
-        size,
-        *"--frames 1 --json --engine ort".split(),
-        cwd=tmp_path,
-    )
-    assert process.returncode == 0, process.stderr
+    options = ("--model", model, "--size", size, "--frames", 1, "--engine", "ort")
+    process = run_ok(STREET, *options, "--json", cwd=tmp_path)
     summary = json.loads(process.stdout)
-    assert summary["model_input"] == wanted
-    said = [
+    assert summary["model_input"] == expected
+    fixed_notes = [
         note
         for note in summary["notes"]
         if "keeping the input at 128x128: fixed: the file is fixed" in note
     ]
-    assert len(said) == (size == "128")
+    assert len(fixed_notes) == (size == "128")
 
 
 # ---- infer-raw
@@ -203,13 +189,8 @@ def test_infer_raw_writes_every_decoded_row(tmp_path):
     np.savez(
         tmp_path / "x.npz", input=given, input_planar=given.transpose(0, 3, 1, 2), other=np.zeros(3)
     )
-    process = detect_video(
-        "infer-raw",
-        path,
-        *"--engine ort --batch 2 --input x.npz --output y.npz".split(),
-        cwd=tmp_path,
-    )
-    assert process.returncode == 0, process.stderr
+    options = "--engine ort --batch 2 --input x.npz --output y.npz".split()
+    process = run_ok("infer-raw", path, *options, cwd=tmp_path)
     assert process.stdout.splitlines() == ["y.npz: output 3x126x8", "y.npz: output_planar 3x126x8"]
     written = np.load(tmp_path / "y.npz")
     assert written["output"].dtype == np.float32
@@ -225,20 +206,14 @@ def test_infer_raw_writes_every_decoded_row(tmp_path):
 @pytest.mark.slow
 def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
     weights = shared / "data/weights"
-    process = detect_video(
-        "infer-raw",
-        weights / "yolo-fastest-1.1.cfg",
-        *"--engine ort --output y.npz --input".split(),
-        weights / "yolo-fastest-1.1_reference.npz",
-        cwd=tmp_path,
-    )
-    assert process.returncode == 0, process.stderr
+    model = weights / "yolo-fastest-1.1.cfg"
+    arrays = ("--input", weights / "yolo-fastest-1.1_reference.npz", "--output", "y.npz")
+    run_ok("infer-raw", model, "--engine", "ort", *arrays, cwd=tmp_path)
     ours = np.load(tmp_path / "y.npz")["output"][0]
     reference = np.load(weights / "yolo-fastest-1.1_reference.npz")
     theirs = np.concatenate([reference["output_yolo_121"], reference["output_yolo_130"]])
-    np.testing.assert_allclose(
-        ours[:, :4], theirs[:, :4] * 320, atol=0.32 * 2
-    )  # see REFERENCE.md: epsilon 1e-6
+    # The tolerance follows from epsilon 1e-6, see REFERENCE.md.
+    np.testing.assert_allclose(ours[:, :4], theirs[:, :4] * 320, atol=0.32 * 2)
     np.testing.assert_allclose(ours[:, 4:5] * ours[:, 5:], theirs[:, 5:], atol=1e-3)
 
 
@@ -252,7 +227,7 @@ def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
         (None, 2, "x.npz: not an .npz"),
     ],
 )
-def test_infer_raw_bad_input(tmp_path, arrays, code, part):
+def test_wrong_input_of_infer_raw(tmp_path, arrays, code, part):
     path = exports.yolox().save(tmp_path / "m.onnx", STATED)
     if arrays is None:
         (tmp_path / "x.npz").write_text("no zip")
@@ -265,13 +240,7 @@ def test_infer_raw_bad_input(tmp_path, arrays, code, part):
     assert not (tmp_path / "y.npz").exists()
 
 
-@pytest.mark.slow
-def test_infer_raw_is_not_in_the_main_help(tmp_path):
-    assert "infer-raw" not in detect_video("--help", cwd=tmp_path).stdout
-    assert "--input" in detect_video("infer-raw", "--help", cwd=tmp_path).stdout
-
-
-def test_a_description_and_the_families_are_printed(tmp_path):
+def test_description_and_families_are_printed(tmp_path):
     put("dots.onnx", tmp_path)
     done = detect_video("models", "describe", "dots.onnx", "-o", "-", cwd=tmp_path)
     assert yaml.safe_load(done.stdout)["outputs"]

@@ -1,4 +1,4 @@
-"""NVTX seen from outside: the real command under an injection library that logs every range."""
+"""NVTX ranges of the real command, recorded by an injection library."""
 
 import os
 import subprocess
@@ -36,13 +36,11 @@ def run(tmp_path, probe, *more):
     [[], ["--batch", 4], ["--concurrency", 1], ["--concurrency", 2], ["--sync"]],
     ids=lambda more: str(more),
 )
-def test_one_range_per_stage_call(tmp_path, probe, more):
+def test_each_stage_call_has_one_range(tmp_path, probe, more):
     process, log = run(tmp_path, probe, *more)
     assert process.returncode == 0, process.stderr
-    summary, ranges = (
-        summary_of(process),
-        read_log(log),
-    )  # read_log: nested and closed, thread by thread
+    summary = summary_of(process)
+    ranges = read_log(log)  # it checks that ranges are nested and closed
     work = [found for found in ranges if found.category == "work"]
     assert Counter(found.name for found in work) == {
         name: summary["stages"][name]["calls"] for name in STAGES
@@ -55,20 +53,26 @@ def test_one_range_per_stage_call(tmp_path, probe, more):
     if "--sync" in more:
         assert len({found.thread for found in work}) == 1
     else:
-        place = {name: {found.thread for found in work if found.name == name} for name in STAGES}
-        assert place["read"] == place["preprocess"]
-        assert place["head"] == place["nms"] == place["infer"]
-        assert place["annotate"] == place["write"]
-        assert not place["infer"] & (place["read"] | place["write"])
-        assert len(place["read"]) == len(place["write"]) == len(place["read"] | place["write"]) - 1
-        # By default the engine chooses its workers by the machine's cores. One that comes late may
-        # find nothing left to do.
-        assert 1 <= len(place["infer"]) <= summary["concurrency"]
+        threads_of = {
+            name: {found.thread for found in work if found.name == name} for name in STAGES
+        }
+        assert threads_of["read"] == threads_of["preprocess"]
+        assert threads_of["head"] == threads_of["nms"] == threads_of["infer"]
+        assert threads_of["annotate"] == threads_of["write"]
+        assert not threads_of["infer"] & (threads_of["read"] | threads_of["write"])
+        assert (
+            len(threads_of["read"])
+            == len(threads_of["write"])
+            == len(threads_of["read"] | threads_of["write"]) - 1
+        )
+        # By default, the number of workers follows the machine's cores. A late worker may find
+        # nothing left to do.
+        assert 1 <= len(threads_of["infer"]) <= summary["concurrency"]
 
 
 @pytest.mark.slow
 def test_ranges_are_closed_when_a_stage_raises(tmp_path, probe):
-    """An engine whose infer fails on the tenth call of the run, in a real process."""
+    """The engine fails on the sixth inference of the run."""
     log = tmp_path / "nvtx.log"
     (tmp_path / "sitecustomize.py").write_text(
         "import detector.core.engines.null as null\n"
@@ -91,13 +95,13 @@ def test_ranges_are_closed_when_a_stage_raises(tmp_path, probe):
     assert process.returncode == 5, process.stderr
     assert "planted failure" in process.stderr
     ranges = read_log(log)
-    # 6 calls succeed: one of the warm-up, which has no ranges, then 5 of the run.
-    # The sixth of the run fails, and its range is closed like the others.
+    # The first call is the warm-up, which has no range. The range of the sixth call of the run,
+    # which fails, is closed like the others.
     assert sorted(found.payload for found in ranges if found.name == "infer") == list(range(6))
 
 
 @pytest.mark.slow
-def test_switched_off_by_configuration(tmp_path, probe):
+def test_nvtx_can_be_disabled(tmp_path, probe):
     (tmp_path / "off.yaml").write_text("loop: {nvtx: false}\n")
     process, log = run(tmp_path, probe, "--config", "off.yaml")
     assert process.returncode == 0
@@ -112,7 +116,7 @@ def test_switched_off_by_configuration(tmp_path, probe):
         ("d.pop_range()", "had not opened"),
     ],
 )
-def test_the_probe_finds_unbalanced_ranges(tmp_path, probe, calls, complaint):
+def test_probe_detects_unbalanced_ranges(tmp_path, probe, calls, complaint):
     program = f"import nvtx; d = nvtx.get_domain('detect-video'); {calls}"
     env = {**os.environ, **probe_env(probe, tmp_path / "log.tsv")}
     subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=240)

@@ -1,4 +1,4 @@
-"""The times of pictures: a line for each with -v, and fields of the rows with --save-times."""
+"""Times per picture: a line for each with -v, and fields of rows with --save-times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from tests.covering import covering
 NAMES = ("person", "bus", "a class with a name that is much longer than most names are")
 
 
-def seen(name: str, counts: list[int], times: FrameTimes | None) -> tuple[Frame, Detections]:
+def picture_frame(
+    name: str, counts: list[int], times: FrameTimes | None
+) -> tuple[Frame, Detections]:
     ids = np.repeat(np.arange(len(counts)), counts)
     boxes, scores = np.zeros((len(ids), 4), np.float32), np.ones(len(ids), np.float32)
     frame = Frame(0, 0, 0.0, np.zeros((1080, 810, 3), np.uint8), f"/p/{name}", name=name)
@@ -38,27 +40,27 @@ def times(batch: int = 1) -> FrameTimes:
     return FrameTimes((640, 480), batch, {"preprocess": 1.24, "infer": 24.91, "nms": 0.5})
 
 
-def test_a_line_says_sizes_objects_and_times() -> None:
-    line = picture_line(*seen("bus.jpg", [4, 1], times()))
+def test_line_has_sizes_objects_and_times() -> None:
+    line = picture_line(*picture_frame("bus.jpg", [4, 1], times()))
     for part in ("bus.jpg ", " 810x1080 ", " 480x640", "4 persons, 1 bus", "1.2", "24.9", "0.5"):
         assert part in line
-    shared = picture_line(*seen("bus.jpg", [4, 1], times(4)))
+    shared = picture_line(*picture_frame("bus.jpg", [4, 1], times(4)))
     assert "1/4 of 99.6" in shared
-    unmeasured = picture_line(*seen("bus.jpg", [4, 1], None))
+    unmeasured = picture_line(*picture_frame("bus.jpg", [4, 1], None))
     assert "480x640" not in unmeasured
     assert "4 persons, 1 bus" in unmeasured
 
 
 def test_picture_lines_go_to_the_callback_without_a_console() -> None:
-    said: list[str] = []
-    lines = PictureLines(None, said.append)
+    printed: list[str] = []
+    lines = PictureLines(None, printed.append)
     for name in ("a.jpg", "b.jpg"):
-        lines(*seen(name, [1], times()))
-    assert [line.split(" ")[0] for line in said] == ["picture,", "a.jpg", "b.jpg"]
-    frame, found = seen("c.jpg", [1], times())
+        lines(*picture_frame(name, [1], times()))
+    assert [line.split(" ")[0] for line in printed] == ["picture,", "a.jpg", "b.jpg"]
+    frame, found = picture_frame("c.jpg", [1], times())
     frame.path = None  # of a video
     lines(frame, found)
-    assert len(said) == 3
+    assert len(printed) == 3
 
 
 @pytest.mark.parametrize(
@@ -69,20 +71,20 @@ def test_picture_lines_go_to_the_callback_without_a_console() -> None:
         [1, 16],
     ),
 )
-def test_a_line_fits_into_eighty_columns(name: str, counts: list[int], batch: int) -> None:
-    line = picture_line(*seen(name, counts, times(batch)))
+def test_line_fits_80_columns(name: str, counts: list[int], batch: int) -> None:
+    line = picture_line(*picture_frame(name, counts, times(batch)))
     assert cell_len(line) <= 80
     assert "\x1b" not in line
 
 
 def test_frames_of_a_video_have_no_line() -> None:
-    said: list[str] = []
-    lines = PictureLines(None, said.append)
-    frame, found = seen("a.jpg", [1], times())
+    printed: list[str] = []
+    lines = PictureLines(None, printed.append)
+    frame, found = picture_frame("a.jpg", [1], times())
     for path in ("/p/a.jpg", None, "/p/a.jpg"):
         frame.path = path
         lines(frame, found)
-    assert len(said) == 3  # a heading and two pictures
+    assert len(printed) == 3  # a heading and two pictures
 
 
 # ----------------------------------------------------------------------
@@ -98,12 +100,12 @@ def shots(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_verbose_prints_a_line_for_each_to_standard_error(shots: Path, tmp_path: Path) -> None:
+def test_verbose_prints_a_line_per_picture_to_stderr(shots: Path, tmp_path: Path) -> None:
     common = [shots, "--engine", "null", "--no-video", "--save", "jsonl,csv"]
-    told = detect_video(*common, "-v", "-o", "a/", cwd=tmp_path)
+    verbose = detect_video(*common, "-v", "-o", "a/", cwd=tmp_path)
     quiet = detect_video(*common, "-v", "-q", "-o", "b/", cwd=tmp_path)
-    assert (told.returncode, quiet.returncode, quiet.stderr) == (0, 0, "")
-    lines = told.stderr.splitlines()
+    assert (verbose.returncode, quiet.returncode, quiet.stderr) == (0, 0, "")
+    lines = verbose.stderr.splitlines()
     assert [line.split()[0] for line in lines[-5:]] == [f"{at}.png" for at in range(5)]
     spent = re.compile(r"; [0-9.]+ \+ [0-9.]+ \+ [0-9.]+ ms$")
     assert all(map(spent.search, lines[-5:])), lines
@@ -114,7 +116,7 @@ def test_verbose_prints_a_line_for_each_to_standard_error(shots: Path, tmp_path:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_rows_have_the_times_of_their_picture(shots: Path, tmp_path: Path, sync: bool) -> None:
+def test_rows_have_the_times_of_their_pictures(shots: Path, tmp_path: Path, sync: bool) -> None:
     flags = {"engine": "null", "batch": 2, "sync": sync, "no_video": True, "save_times": True}
     where = {"save": ["jsonl", "csv"], "output": f"{tmp_path}/o/", "run_dir": f"{tmp_path}/run"}
     result = detect([str(shots)], resolve_config(None, {**flags, **where}))
@@ -126,20 +128,20 @@ def test_rows_have_the_times_of_their_picture(shots: Path, tmp_path: Path, sync:
         assert list(row["times_ms"]) == ["read", "preprocess", "infer", "head", "nms"]
     infer = [row["times_ms"]["infer"] for row in rows]
     assert (infer[0], infer[2]) == (infer[1], infer[3])
-    # Rounded to microseconds, and the same time as in the ledger.
+    # Their sum equals the ledger's time, except for rounding to microseconds.
     assert sum(infer) == pytest.approx(1e3 * result.summary.stages["infer"].busy_s, abs=0.005)
     with open(result.summary.each[0].outputs["csv"], newline="") as file:
         head = next(csv.reader(file))
     assert head[-7:] == [*(f"{stage}_ms" for stage in (*rows[0]["times_ms"], "annotate")), "batch"]
 
 
-def test_csv_cells_stand_below_their_heads(tmp_path: Path) -> None:
+def test_csv_times_are_in_the_right_columns(tmp_path: Path) -> None:
     from fractions import Fraction
 
     from detector.core import sinks
     from detector.core.types import SourceInfo
 
-    frame, found = seen("a.jpg", [2], times(4))
+    frame, found = picture_frame("a.jpg", [2], times(4))
     sink = sinks.open("csv", tmp_path / "x.csv", save_times=True, tracks=True)
     sink.open(SourceInfo("p", "pictures", 8, 8, Fraction(1), Fraction(1)))
     sink.write(frame, found)
@@ -155,7 +157,7 @@ def test_csv_cells_stand_below_their_heads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{"save": ("pictures",)}, {"output": "x.mp4", "save": ("video",)}]
 )
-def test_times_need_rows_that_hold_them(options: dict) -> None:
+def test_times_need_an_output_with_rows(options: dict) -> None:
     OutputPlan(OutputConfig(save_times=True), ["in.mp4"])
     OutputPlan(OutputConfig(save_times=True, output="x.csv"), ["in.mp4"])
     OutputPlan(OutputConfig(save_times=True, save=("pictures", "csv")), ["a.jpg"])
@@ -163,6 +165,6 @@ def test_times_need_rows_that_hold_them(options: dict) -> None:
         OutputPlan(OutputConfig(save_times=True, **options), ["in.mp4"])
 
 
-def test_times_need_the_timers() -> None:
+def test_times_need_instruments() -> None:
     with pytest.raises(UsageError, match="--save-times"):
         PlanDraft.of(resolve_config(None, {"save_times": True, "instruments": False}))

@@ -1,6 +1,4 @@
-"""Strange places and tight limits: a documented exit code and one line, never a hang or a
-traceback.
-"""
+"""Unusual folders, devices and tight limits: a documented exit code and one line, no hang."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import time
 
 import pytest
 
-from tests.cli.command import COMMAND, assert_one_line_error, heeds_signals
+from tests.cli.command import COMMAND, assert_one_line_error, handles_signals
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 from tests.waiting import wait_for
@@ -21,7 +19,7 @@ RUN = "in.mp4 --engine null --engines-dir engines --quiet"
 
 
 def shell(tmp_path, before: str, arguments: str, *wrapper: str, python: str = ""):
-    """Run the command after a line of shell that sets the limit. ``python``: Python's options."""
+    """Run the command after a shell line that sets a limit. ``python``: options of Python."""
     line = f'{before}\nexec "{COMMAND[0]}" {python} -m detector {arguments}'
     return subprocess.run(
         [*wrapper, "bash", "-c", line],
@@ -37,7 +35,7 @@ def shell(tmp_path, before: str, arguments: str, *wrapper: str, python: str = ""
 @pytest.mark.parametrize(
     ("option", "code"), [("--names", 4), ("--config", 2), ("--model", 4), ("--weights", 4)]
 )
-def test_a_device_without_end(tmp_path, option, code):
+def test_endless_device_as_input_is_refused(tmp_path, option, code):
     write_video(tmp_path / "in.mp4", 3)
     model = "--model yolov4-tiny" if option == "--weights" else ""
     process = shell(tmp_path, "", f"{RUN} {model} {option} /dev/zero")
@@ -46,21 +44,21 @@ def test_a_device_without_end(tmp_path, option, code):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--names", "--config"])
-def test_a_pipe_that_ends_is_read_and_a_silent_one_does_not_stop_a_signal(tmp_path, option):
+def test_pipe_is_read_and_a_silent_one_can_be_interrupted(tmp_path, option):
     write_video(tmp_path / "in.mp4", 3)
     text = "conf: 0.4" if option == "--config" else "person\\nvehicle"
     process = shell(tmp_path, "", f"{RUN} {option} <(printf '{text}\\n')")
     assert (process.returncode, process.stderr) == (0, "")
     os.mkfifo(tmp_path / "pipe")
-    waiting = subprocess.Popen(
+    process_at_pipe = subprocess.Popen(
         [*COMMAND, *RUN.split(), option, "pipe"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    wait_for(lambda: heeds_signals(waiting.pid))
-    time.sleep(1)  # most often it waits for the pipe by now
-    assert waiting.poll() is None
-    waiting.send_signal(signal.SIGTERM)
-    _, stderr = waiting.communicate(timeout=240)
-    assert waiting.returncode == 143
+    wait_for(lambda: handles_signals(process_at_pipe.pid))
+    time.sleep(1)  # usually it waits for the pipe by now
+    assert process_at_pipe.poll() is None
+    process_at_pipe.send_signal(signal.SIGTERM)
+    _, stderr = process_at_pipe.communicate(timeout=240)
+    assert process_at_pipe.returncode == 143
     assert len(stderr.splitlines()) == 1
 
 
@@ -80,7 +78,7 @@ def test_a_pipe_that_ends_is_read_and_a_silent_one_does_not_stop_a_signal(tmp_pa
         ("cd /proc/self", f"{RUN.replace('in.mp4', '$OLDPWD/in.mp4')}", 6),
     ],
 )
-def test_a_tight_limit_or_a_strange_place(tmp_path, before, arguments, code):
+def test_tight_limits_and_unusual_folders(tmp_path, before, arguments, code):
     write_video(tmp_path / "in.mp4", 60)
     process = shell(tmp_path, before, arguments)
     if code == 0:
@@ -89,15 +87,15 @@ def test_a_tight_limit_or_a_strange_place(tmp_path, before, arguments, code):
         assert_one_line_error(process, code)
 
 
-def test_four_open_files_are_named(tmp_path):
-    """One is left after the standard streams. ``-S``: `site` may need two for `.pth` files."""
+def test_too_few_open_files_are_reported(tmp_path):
+    """Four allow one file besides the standard streams; ``-S`` skips `site`, which may need two."""
     process = shell(
         tmp_path, f"export PYTHONPATH={CHECKOUT}; ulimit -n 4", "--version", python="-S"
     )
     assert_one_line_error(process, 5, "ulimit -n is 4")
 
 
-# An account without root's privileges, which no limit of threads binds, but with its view of files.
+# Limits of threads do not apply to root. This account has root's access to files, but no more.
 CAPABILITIES = "-all,+dac_override,+dac_read_search"
 ANOTHER_ACCOUNT = (
     *("setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"),
@@ -108,7 +106,7 @@ ANOTHER_ACCOUNT = (
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
 def test_too_few_threads_exit_5_and_not_as_interrupted(tmp_path, threads):
-    """OpenBLAS raises SIGINT where its threads cannot start."""
+    """OpenBLAS raises SIGINT if its threads cannot start."""
     if os.geteuid() or not shutil.which("setpriv"):
         pytest.skip("machine: only root can become another account")
     if len(os.sched_getaffinity(0)) < 2:

@@ -1,4 +1,4 @@
-"""Text from outside cannot steer a terminal, and no encoding ends a run."""
+"""Untrusted text cannot control the terminal, and no encoding stops a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detector.core.cli import printing, streams
 from detector.core.errors.text import as_cell, from_cell, printable, printable_page
 from detector.core.terminal.console import SafeConsole
 from tests.attacks.sessions import run
-from tests.cli.command import COMMAND, detect_video
+from tests.cli.command import COMMAND, run_ok
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
@@ -31,7 +31,7 @@ EVIL = (
     "[/bold] [red]x :smile: \udcff"
 )
 ALLOWED = {
-    "core/cli/__init__.py": {"sys.stderr.write"},  # too few files to import anything
+    "core/cli/__init__.py": {"sys.stderr.write"},  # if too few open files allow no import
     "core/cli/printing.py": {"click.echo"},
     "core/terminal/console.py": {"Console"},
     "core/jobs/doctor/attempt.py": {"print"},  # to its parent, as JSON
@@ -45,8 +45,8 @@ PRINTERS = {
 
 
 @pytest.mark.slow
-def test_nothing_is_printed_another_way():
-    """Only one file may print, so that every text is made printable."""
+def test_only_one_module_prints():
+    """A single module prints, so that all text is escaped."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         calls = {
@@ -61,7 +61,7 @@ def test_nothing_is_printed_another_way():
     }
 
 
-def test_what_is_printable():
+def test_printable_escapes_control_characters():
     assert printable("naïve 视频 [x] \\n") == "naïve 视频 [x] \\n"
     shown = printable(EVIL)
     assert shown.isprintable()
@@ -78,7 +78,7 @@ def test_csv_cell_never_starts_a_formula_and_round_trips(text):
     assert from_cell(as_cell(text)) == text
 
 
-def table(cell):
+def table_with(cell):
     one = Table(title=cell, caption=cell)
     one.add_column(cell)
     one.add_row(cell)
@@ -87,18 +87,20 @@ def table(cell):
 
 
 @pytest.mark.parametrize(
-    "making",
+    "make_renderable",
     [
         str,
         Text,
-        table,
+        table_with,
         lambda text: Group(text, Text(text)),
         lambda text: Panel(text, title=Text(text)),
     ],
 )
-def test_the_console_shows_what_steers_as_escapes(making):
+def test_console_escapes_control_characters(make_renderable):
     out = io.StringIO()
-    SafeConsole(file=out, width=400, force_terminal=True, color_system=None).print(making(EVIL))
+    SafeConsole(file=out, width=400, force_terminal=True, color_system=None).print(
+        make_renderable(EVIL)
+    )
     text = out.getvalue()
     assert not {one for one in text if not one.isprintable()} - {"\n"}
     assert "\\x1b[31mred" in text
@@ -106,7 +108,7 @@ def test_the_console_shows_what_steers_as_escapes(making):
     assert "[/bold] [red]x :smile: \\udcff" in text
 
 
-def test_styles_of_our_own_stay():
+def test_our_own_styles_are_kept():
     out = io.StringIO()
     console = SafeConsole(file=out, force_terminal=True, color_system="standard", width=80)
     console.print(Text("a\x1b[32mb", style="bold red"))
@@ -119,7 +121,7 @@ def test_echo_prints_one_line(capsys):
     assert capsys.readouterr().out == f"{printable(EVIL)}\n"
 
 
-def test_a_stream_that_lacks_a_letter_gets_an_escape(tmp_path):
+def test_unencodable_letter_is_escaped(tmp_path):
     with (tmp_path / "out").open("w+b", buffering=0) as raw:
         before = io.TextIOWrapper(io.BytesIO(), "latin-1", "strict")
         stream = streams._wrap_text(raw, before, lines=False)
@@ -138,13 +140,13 @@ def test_a_stream_that_lacks_a_letter_gets_an_escape(tmp_path):
         ["profile", "--nsys", EVIL],
     ],
 )
-def test_an_error_that_names_it_is_one_printable_line(command, tmp_path, monkeypatch):
+def test_error_with_an_evil_name_is_one_printable_line(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with contextlib.suppress(FileNotFoundError):
-        code, said = run(command)
+        code, output = run(command)
         assert code in (2, 3, 4)
-        assert said.endswith("\n")
-        assert said[:-1].isprintable()
+        assert output.endswith("\n")
+        assert output[:-1].isprintable()
 
 
 NAMES = [
@@ -157,14 +159,14 @@ NAMES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_a_run_of_an_odd_name_can_be_reported(name, tmp_path, monkeypatch):
-    """Every form of the report is made of it, and the name comes back from the files."""
+def test_run_with_an_odd_name_can_be_reported(name, tmp_path, monkeypatch):
+    """Write the report in every format, and read the name back from the files."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(CHECKOUT / "videos/street.mp4", name)
-    code, said = run(
+    code, output = run(
         [name, *"--engine null --frames 8 --no-video --save csv,jsonl --run-dir run".split()]
     )
-    assert (code, said) == (0, "")
+    assert (code, output) == (0, "")
     for kind in ("html", "table", "json", "csv", "trace"):
         assert run(["report", "run", "--format", kind])[0] == 0
     assert run(["diff", "run", "run"])[0] == 0
@@ -183,7 +185,7 @@ def test_a_run_of_an_odd_name_can_be_reported(name, tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_a_terminal_of_another_encoding(more, tmp_path):
+def test_terminal_with_another_encoding(more, tmp_path):
     """Use a new process, because the interpreter decides on encodings when it starts."""
     name = "视频 ü.mp4"
     shutil.copy(CHECKOUT / "videos/street.mp4", tmp_path / name)
@@ -202,8 +204,8 @@ def test_a_terminal_of_another_encoding(more, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forced", [{}, {"FORCE_COLOR": "1"}])
-def test_a_pipe_that_is_to_be_taken_for_a_terminal_sees_the_run_move(tmp_path, forced):
+def test_forced_terminal_gets_live_progress(tmp_path, forced):
     write_video(tmp_path / "in.mp4", 9)
-    done = detect_video("in.mp4", "--engine", "null", "--no-video", cwd=tmp_path, env=forced)
-    assert done.returncode == 0, done.stderr
-    assert ("\x1b[?25l" in done.stdout) == bool(forced)  # the cursor goes while a line is redrawn
+    done = run_ok("in.mp4", "--engine", "null", "--no-video", cwd=tmp_path, env=forced)
+    hides_cursor = "\x1b[?25l" in done.stdout  # as it does while it redraws a line
+    assert hides_cursor == bool(forced)

@@ -1,4 +1,4 @@
-"""``-o -``: rows, and nothing else, on standard output during the run."""
+"""``-o -`` writes rows, or a video, and nothing else to standard output during the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from detector.core.run.outputs import OutputPlan
 from detector.core.sinks._stream import RowStream, StreamedRows
 from detector.core.sinks.jsonl import JsonlSink
 from detector.core.types import Detections, Frame, SourceInfo
-from tests.cli.command import assert_one_line_error, detect_video, rows_of, start
+from tests.cli.command import assert_one_line_error, detect_video, rows_of, run_ok, start
 from tests.sources.clips import write_video
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -33,9 +33,8 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_rows_and_nothing_else(tmp_path: Path, clip: Path) -> None:
-    process = detect_video(clip, "--engine", "null", "-o", "-", cwd=tmp_path)
-    assert process.returncode == 0
+def test_stdout_contains_only_rows(tmp_path: Path, clip: Path) -> None:
+    process = run_ok(clip, "--engine", "null", "-o", "-", cwd=tmp_path)
     rows = [json.loads(line) for line in process.stdout.splitlines()]
     assert [row["frame"] for row in rows] == list(range(12))
     assert "detect-video report" in process.stderr
@@ -54,7 +53,7 @@ def test_csv_of_two_sources_has_one_header(tmp_path: Path, clip: Path) -> None:
 
 
 @pytest.mark.slow
-def test_files_beside_are_asked_for(tmp_path: Path, clip: Path) -> None:
+def test_requested_files_are_written_too(tmp_path: Path, clip: Path) -> None:
     arguments = (clip, "--engine", "null", "-o", "-", "--save", "video,jsonl", "--quiet")
     process = detect_video(*arguments, cwd=tmp_path)
     assert len(process.stdout.splitlines()) == 12
@@ -64,7 +63,9 @@ def test_files_beside_are_asked_for(tmp_path: Path, clip: Path) -> None:
 @pytest.mark.parametrize(
     "more", [("--json",), ("--save", "jsonl,csv"), ("--lead", "3")], ids=" ".join
 )
-def test_contradictions(more: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
+def test_contradicting_options_are_refused(
+    more: tuple[str, ...], tmp_path: Path, clip: Path
+) -> None:
     process = detect_video(clip, "--model", "none.onnx", "-o", "-", *more, cwd=tmp_path)
     assert process.stdout == ""
     assert_one_line_error(process, 2, "--")
@@ -72,15 +73,14 @@ def test_contradictions(more: tuple[str, ...], tmp_path: Path, clip: Path) -> No
 
 
 @pytest.mark.parametrize("command", ["profile", "compare"])
-def test_commands_that_stream_no_rows(command: str, tmp_path: Path, clip: Path) -> None:
+def test_commands_without_rows_refuse_stdout(command: str, tmp_path: Path, clip: Path) -> None:
     process = detect_video(command, clip, "--engine", "null", "-o", "-", cwd=tmp_path)
-    assert process.returncode == 2
-    assert len(process.stderr.strip().splitlines()) == 1
+    assert_one_line_error(process, 2)
 
 
 @pytest.mark.slow
-def test_rows_come_while_the_pipe_is_open(tmp_path: Path, clip: Path) -> None:
-    """The first rows are there before the video has ended."""
+def test_rows_are_written_while_the_input_is_open(tmp_path: Path, clip: Path) -> None:
+    """The first rows are written before the video ends."""
     data = clip.read_bytes()
     reading, writing = os.pipe()
     fork = start("-", "--engine", "null", "-o", "-", "--quiet", cwd=tmp_path, stdin=reading)
@@ -95,11 +95,13 @@ def test_rows_come_while_the_pipe_is_open(tmp_path: Path, clip: Path) -> None:
     assert len(stdout.splitlines()) == 12
 
 
-# ---- a reader that leaves, and what cannot be written
+# ---- readers that close the pipe, and rows that cannot be written
 
 
-def streamed(descriptor: int, left: list[str]) -> StreamedRows:
-    sink = StreamedRows(JsonlSink(Path("-")), RowStream(descriptor, lambda: left.append("left")))
+def streamed(descriptor: int, run_with_closed_reader: list[str]) -> StreamedRows:
+    sink = StreamedRows(
+        JsonlSink(Path("-")), RowStream(descriptor, lambda: run_with_closed_reader.append("left"))
+    )
     sink.open(SourceInfo("in.mp4", "video", 8, 8, 25, 1))  # type: ignore[arg-type]
     return sink
 
@@ -108,7 +110,7 @@ def frame(number: int) -> Frame:
     return Frame(number, number, float(number), None)  # type: ignore[arg-type]
 
 
-def test_each_row_is_there_at_once() -> None:
+def test_each_row_is_written_immediately() -> None:
     reading, writing = os.pipe()
     sink = streamed(writing, [])
     for number in range(3):
@@ -122,17 +124,17 @@ def test_each_row_is_there_at_once() -> None:
 
 def test_reader_that_leaves_is_reported_once() -> None:
     reading, writing = os.pipe()
-    left: list[str] = []
-    sink = streamed(writing, left)
+    run_with_closed_reader: list[str] = []
+    sink = streamed(writing, run_with_closed_reader)
     os.close(reading)
     for number in range(3):
         sink.write(frame(number), Detections.empty())
-    assert left == ["left"]
+    assert run_with_closed_reader == ["left"]
     os.close(writing)
 
 
-def test_a_file_that_is_full_holds_whole_rows(tmp_path: Path) -> None:
-    """A limit on the file's size cuts a write in two."""
+def test_full_file_contains_complete_rows(tmp_path: Path) -> None:
+    """A limit on the file's size interrupts a write."""
     import resource
     import signal
 
@@ -155,8 +157,8 @@ def test_a_file_that_is_full_holds_whole_rows(tmp_path: Path) -> None:
     assert lines[-1].endswith("\n")
 
 
-def left(clip: Path, folder: Path, *options: str) -> tuple[int | None, str]:
-    """Return how a run ends if its video arrives only after the reader of its output is gone."""
+def run_with_closed_reader(clip: Path, folder: Path, *options: str) -> tuple[int | None, str]:
+    """Return how a run ends if the reader of its output leaves before its video arrives."""
     reading, writing = os.pipe()
     fork = start("-", "--engine", "null", "-o", "-", *options, cwd=folder, stdin=reading)
     os.close(reading)
@@ -168,16 +170,16 @@ def left(clip: Path, folder: Path, *options: str) -> tuple[int | None, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beside", [(), ("--save", "jsonl,video")], ids=["alone", "beside"])
-def test_head(beside: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
+@pytest.mark.parametrize("saved", ["", "jsonl,video", "video"])
+def test_closed_reader_ends_the_run(saved: str, tmp_path: Path, clip: Path) -> None:
     """A reader that stops ends the run quietly; the other requested files are finished."""
-    assert left(clip, tmp_path, *beside) == (0, "")
+    options = ("--save", saved) if saved else ()
+    assert run_with_closed_reader(clip, tmp_path, *options) == (0, "")
     session = json.loads((tmp_path / "runs/stdin-null/session.json").read_text())
     assert any("standard output" in note for note in session["notes"])
-    video = tmp_path / "stdin-null-detected.mp4"
-    if beside:
+    if saved == "jsonl,video":
         assert session["frames"]["written"] == 12
-    assert video.exists() == bool(beside)
+    assert (tmp_path / "stdin-null-detected.mp4").exists() == (saved == "jsonl,video")
     assert not list(tmp_path.glob("*.partial*"))
 
 
@@ -187,7 +189,7 @@ def piped(folder: Path, *options: str) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_video_goes_into_the_pipe(tmp_path: Path, clip: Path) -> None:
+def test_video_is_written_to_a_pipe(tmp_path: Path, clip: Path) -> None:
     data = piped(tmp_path, str(clip), "--save", "video")
     with av.open(io.BytesIO(data)) as container:
         assert container.format.name.startswith("matroska")
@@ -195,32 +197,25 @@ def test_a_video_goes_into_the_pipe(tmp_path: Path, clip: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
-@pytest.mark.slow
-def test_who_leaves_a_video_ends_the_run(tmp_path: Path, clip: Path) -> None:
-    assert left(clip, tmp_path, "--save", "video") == (0, "")
-    session = json.loads((tmp_path / "runs/stdin-null/session.json").read_text())
-    assert any("standard output" in note for note in session["notes"])
-
-
-def test_what_no_pipe_of_video_holds_is_refused() -> None:
-    wanted = OutputConfig(output="-", save=("video",))
+def test_two_videos_in_one_pipe_are_refused() -> None:
+    config = OutputConfig(output="-", save=("video",))
     with pytest.raises(UsageError, match="2 videos"):
-        OutputPlan(wanted, ["a.mp4", "b.mp4"], streams=True)
+        OutputPlan(config, ["a.mp4", "b.mp4"], streams=True)
 
 
-def test_an_output_that_no_source_can_have_is_refused_and_one_that_some_can_is_not(tmp_path):
+def test_output_must_fit_at_least_one_source(tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((8, 8, 3), np.uint8))
     pictures, clip = str(tmp_path / "a.png"), str(write_video(tmp_path / "in.mp4", 2))
-    wanted = OutputConfig(save=("overlay",))
+    config = OutputConfig(save=("overlay",))
     with pytest.raises(UsageError, match=r"needs a video, but .*a\.png"):
-        OutputPlan(wanted, [pictures, pictures]).check_sources(None)
-    OutputPlan(wanted, [pictures, clip]).check_sources(None)  # said of the one that has none
-    OutputPlan(wanted, [clip]).check_sources(None)
+        OutputPlan(config, [pictures, pictures]).check_sources(None)
+    OutputPlan(config, [pictures, clip]).check_sources(None)  # the picture gets a note
+    OutputPlan(config, [clip]).check_sources(None)
     with pytest.raises(UsageError, match=r"is pictures; use --save pictures,yolo$"):
         OutputPlan(OutputConfig(save=("video", "yolo")), [pictures]).check_sources(None)
 
 
-def test_what_ends_a_run_is_a_document_where_one_was_asked_for(tmp_path):
+def test_error_is_a_document_with_json(tmp_path):
     done = detect_video("nothing-*.mp4", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["exit"]["code"] == done.returncode == 3
     assert json.loads(done.stdout)["exit"]["reason"] in done.stderr

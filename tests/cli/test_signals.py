@@ -1,5 +1,5 @@
-"""A signal at any moment of a command: the documented exit code, no traceback, no half file, no
-process left.
+"""Signals at any moment of a command: documented exit codes, no tracebacks, no incomplete files, no
+processes left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 from detector.core.cli.exits import exit_codes
 from detector.core.run import signals
-from tests.cli.command import COMMAND, heeds_signals, interruptible
+from tests.cli.command import COMMAND, handles_signals, interruptible
 from tests.cli.small import write_network
 from tests.conftest import night
 from tests.processes import SESSION, alive_with, children_of, is_alive
@@ -27,12 +27,12 @@ from tests.sources.clips import pts_of, write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-MOMENTS = 12  # of a run at night, and a third of them by day
-STAYS = (".lock", ".ses", ".detect-video-session")  # whole files of their own
+MOMENTS = 12  # per run in nightly tests, and a third of them otherwise
+OUR_FILES = (".lock", ".ses", ".detect-video-session")  # complete files of ours, or of onnxruntime
 
 
 @pytest.fixture(autouse=True)
-def sigint_reaches_them() -> Iterator[None]:
+def default_sigint() -> Iterator[None]:
     with interruptible():
         yield
 
@@ -56,7 +56,7 @@ def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[
 def half_files(folder: Path) -> list[str]:
     """Return all files that are neither inputs nor complete. onnxruntime leaves a file .ses of its
     own in the folder of temporary files."""
-    # os.walk goes on where a folder is deleted under it.
+    # os.walk continues if a folder is deleted meanwhile.
     files = (Path(where, name) for where, _, names in os.walk(folder) for name in names)
     paths = (path.relative_to(folder) for path in files if path.is_file())
     return [
@@ -64,13 +64,13 @@ def half_files(folder: Path) -> list[str]:
         for path in paths
         if "partial" in path.name
         or (path.parts[0] == "tmp" and path.parts[1].startswith("detect-video"))
-        or (path.name.startswith(".") and path.name not in STAYS)
+        or (path.name.startswith(".") and path.name not in OUR_FILES)
     ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_a_command_starts(number: signal.Signals) -> None:
-    """SIGUSR1 (``systemctl reload``) ends nothing: a live run heeds it once cameras are read."""
+def test_signal_at_the_start_of_a_command(number: signal.Signals) -> None:
+    """SIGUSR1 (``systemctl reload``) ends nothing; a live run handles it once it reads cameras."""
     code = (
         "import os, sys, types; from detector.__main__ import main; "
         "sys.modules['detector.core.cli'] = types.SimpleNamespace("
@@ -81,12 +81,12 @@ def test_a_signal_while_a_command_starts(number: signal.Signals) -> None:
     assert (done.returncode, done.stdout) == (CODES.get(number, 0), says), done.stderr
 
 
-def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded: bool) -> None:
+def check_end(process: subprocess.Popen[str], folder: Path, number: int, handled: bool) -> None:
     stdout, stderr = process.communicate(timeout=240)
-    if not heeded and process.returncode not in (0, CODES[signal.Signals(number)]):
-        return  # of SIGINT the interpreter makes a traceback and the code 1
-    if not heeded and "Error processing line 1 of " in stderr:
-        return  # it came while Python read its .pth files: Python prints that and goes on
+    if not handled and process.returncode not in (0, CODES[signal.Signals(number)]):
+        return  # the interpreter turns SIGINT into a traceback and exit code 1
+    if not handled and "Error processing line 1 of " in stderr:
+        return  # the signal came while Python read .pth files: Python prints that and continues
     assert process.returncode in (0, CODES[signal.Signals(number)]), stderr
     assert "Traceback" not in stderr + stdout, stderr
     assert "Exception" not in stderr, stderr
@@ -96,9 +96,9 @@ def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded:
 
 
 def sweep(folder: Path, number: signal.Signals, *arguments: object, moments: int) -> list[int]:
-    """Send the signal at moments from the start to the end of the command. Return its codes.
+    """Send the signal at moments from the start to the end of the command. Return the exit codes.
 
-    The end is that of the quickest run so far: the first one may have met a busy machine.
+    The end is that of the fastest run so far, since the first one may have been slow.
     """
     began = time.monotonic()
     process = start(folder, *arguments)
@@ -112,14 +112,14 @@ def sweep(folder: Path, number: signal.Signals, *arguments: object, moments: int
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=moment)
             whole_s = min(whole_s, time.monotonic() - began)
-        heeded = process.poll() is None and heeds_signals(process.pid)
+        handled = process.poll() is None and handles_signals(process.pid)
         process.send_signal(number)
-        check_end(process, folder, number, heeded)
+        check_end(process, folder, number, handled)
         codes.append(process.returncode)
     return codes
 
 
-INSIDE_AN_EXTENSION = """
+SIGNAL_DURING_IMPORT = """
 import os, signal, time
 from detector.core.run import signals
 
@@ -143,18 +143,17 @@ except signals.Stopped as stopped:
 """
 
 
-def test_a_signal_waits_until_a_library_in_cpp_is_imported() -> None:
-    """onnx makes its enumerations by calling Python, and an exception there ended the process by
-    SIGABRT or SIGSEGV."""
+def test_signal_waits_for_the_import_of_an_extension() -> None:
+    """onnx calls Python during its import, and an exception there would crash the process."""
     done = subprocess.run(
-        [sys.executable, "-c", INSIDE_AN_EXTENSION], capture_output=True, text=True, check=False
+        [sys.executable, "-c", SIGNAL_DURING_IMPORT], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "initialised\n143\n", "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", CODES)
-def test_a_signal_at_any_moment_of_a_run(tmp_path, number, pytestconfig):
+def test_signal_at_any_moment_of_a_run(tmp_path, number, pytestconfig):
     moments = MOMENTS if pytestconfig.getoption("--nightly") else MOMENTS // 3
     write_video(tmp_path / "in.mp4", 60)
     model = ("--model", write_network(tmp_path), "--engines-dir", tmp_path / "engines")
@@ -177,21 +176,21 @@ def test_a_signal_at_any_moment_of_a_run(tmp_path, number, pytestconfig):
         (signal.SIGTERM, "report run --format html"),
     ],
 )
-def test_a_signal_at_any_moment_of_other_commands(tmp_path, number, command, pytestconfig):
+def test_signal_at_any_moment_of_other_commands(tmp_path, number, command, pytestconfig):
     moments = MOMENTS // 2 if pytestconfig.getoption("--nightly") else MOMENTS // 4
     write_video(tmp_path / "in.mp4", 12)
     write_network(tmp_path)
     if command.startswith("report"):
         start(tmp_path, "in.mp4", "--engine", "null", "--run-dir", "run").communicate()
-    own = () if command.startswith("report") else ("--engines-dir", "engines")
-    sweep(tmp_path, number, *command.split(), *own, moments=moments)
+    engines_dir = () if command.startswith("report") else ("--engines-dir", "engines")
+    sweep(tmp_path, number, *command.split(), *engines_dir, moments=moments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pause_s", [0.1, 2.0])
 @pytest.mark.parametrize("command", ["compare in.mp4 --engine ort,null --rounds 50", "doctor"])
 def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
-    """Whether its processes have just been started, or have worked for a while."""
+    """Kill the command when its child processes have just started, or after a while."""
     write_video(tmp_path / "in.mp4", 12)
     process = start(tmp_path, *command.split())
     wait_for(lambda: children_of(process.pid))
@@ -205,10 +204,10 @@ def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
 
 @pytest.mark.slow
 def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
-    """The file is there for two seconds, after all engines were tried."""
+    """The file exists for two seconds, after all engines were tried."""
     process = start(tmp_path, "doctor")
     while not [*tmp_path.glob("tmp/detect-video-doctor-*/drawn*")]:
-        if process.poll() is not None:  # it was there while this process stood still
+        if process.poll() is not None:  # we missed the file, so try again
             process.communicate()
             process = start(tmp_path, "doctor")
         time.sleep(0.005)
@@ -219,7 +218,7 @@ def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("apart_s", [0.0, 0.3])
-def test_two_signals_in_a_row(tmp_path, apart_s):
+def test_second_signal_ends_the_run_immediately(tmp_path, apart_s):
     """Two at once count as one (`timeout` sends two). A later second one ends the run immediately.
     Files under a final name are complete."""
     options = ("--engine", "ort", "--engines-dir", "engines", "--run-dir", "run")
@@ -240,7 +239,7 @@ def test_two_signals_in_a_row(tmp_path, apart_s):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_was_ignored_stays_ignored(tmp_path, number):
+def test_ignored_signal_stays_ignored(tmp_path, number):
     """nohup ignores SIGHUP; sh ignores SIGINT for its background jobs."""
     write_video(tmp_path / "in.mp4", 30)
     before = signal.signal(number, signal.SIG_IGN)
@@ -255,10 +254,9 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path, number):
     assert (process.returncode, stderr) == (0, "")
 
 
-def test_what_a_library_made_of_a_signal_ends_with_the_signals_code(monkeypatch):
-    monkeypatch.setattr(
-        signals, "_history", signals._SignalHistory()
-    )  # others' commands have seen none
+def test_error_caused_by_a_signal_exits_with_its_code(monkeypatch):
+    history = signals._SignalHistory()  # so that later tests see no signal
+    monkeypatch.setattr(signals, "_history", history)
 
     def library() -> None:
         try:

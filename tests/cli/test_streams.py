@@ -1,4 +1,4 @@
-"""Closed or full standard streams: the run continues, or one line says that printing failed."""
+"""Closed or full standard streams: the run continues, or prints a one-line error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_is_taken_is_no_longer_standard_output():
+def test_taken_standard_output_receives_no_other_text():
     done = python(
         "import os\n"
         "from detector.core.cli.streams import take_standard_output\n"
@@ -46,8 +46,8 @@ def test_what_is_taken_is_no_longer_standard_output():
     assert (done.stdout, done.stderr.split()) == ("rows", ["ours", "of", "a", "library"])
 
 
-def test_a_second_signal_does_not_disturb_the_end():
-    """Outputs are closed by then; what is left is printing, and leaving."""
+def test_signals_are_ignored_while_the_command_ends():
+    """Outputs are closed by then; only printing and exiting remain."""
     done = python(
         "import atexit, signal\n"
         "from detector.core import cli\n"
@@ -58,7 +58,7 @@ def test_a_second_signal_does_not_disturb_the_end():
         "cli.main()\n"
     )
     before, after = done.stdout.split()
-    assert before < after == "2"  # a job in the background of a shell ignores SIGINT from the start
+    assert before < after == "2"  # a background job of a shell ignores SIGINT from the start
 
 
 @pytest.mark.slow
@@ -71,11 +71,11 @@ def test_run_with_closed_standard_streams_succeeds(tmp_path, redirection):
 
 
 @pytest.mark.parametrize(
-    "asked", ["in.mp4 -o -", "in.mp4 -o - --save video", "in.mp4 --json", "models list --json"]
+    "arguments", ["in.mp4 -o -", "in.mp4 -o - --save video", "in.mp4 --json", "models list --json"]
 )
-def test_a_result_for_a_closed_standard_output(tmp_path, asked):
+def test_result_for_a_closed_standard_output_is_refused(tmp_path, arguments):
     write_video(tmp_path / "in.mp4", 3)
-    assert_one_line_error(shell(tmp_path, asked, ">&-"), 6, "is closed")
+    assert_one_line_error(shell(tmp_path, arguments, ">&-"), 6, "is closed")
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_a_result_for_a_closed_standard_output(tmp_path, asked):
 @pytest.mark.parametrize(
     "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "metrics"]
 )
-def test_a_full_disk_behind_standard_output(tmp_path, arguments):
+def test_full_disk_on_standard_output_exits_6(tmp_path, arguments):
     write_video(tmp_path / "in.mp4", 3)
     process = shell(tmp_path, arguments, "> /dev/full")
     assert process.returncode == 6
@@ -94,7 +94,7 @@ def test_a_full_disk_behind_standard_output(tmp_path, arguments):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("form", ["html", "table", "json"])
-def test_a_report_for_a_full_disk(tmp_path, form):
+def test_report_to_a_full_disk_exits_6(tmp_path, form):
     write_video(tmp_path / "in.mp4", 3)
     detect_video("in.mp4", "--engine", "null", "--run-dir", "run", cwd=tmp_path)
     where = "" if form == "table" else "-o -"
@@ -108,7 +108,7 @@ def test_a_report_for_a_full_disk(tmp_path, form):
     "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "metrics"]
 )
 def test_closed_pipe_on_standard_output_exits_0(tmp_path, arguments):
-    """What a command wrote is whole, so the reader that left does not change its exit code."""
+    """The command wrote everything, so a reader that closed the pipe does not matter."""
     write_video(tmp_path / "in.mp4", 3)
     line = f'"{COMMAND[0]}" -m detector {arguments} | true; exit "${{PIPESTATUS[0]}}"'
     process = subprocess.run(
@@ -118,8 +118,8 @@ def test_closed_pipe_on_standard_output_exits_0(tmp_path, arguments):
 
 
 @pytest.mark.slow
-def test_a_document_is_alone_on_standard_output(tmp_path):
-    """cv2 logs to standard output where it is asked to."""
+def test_json_document_is_alone_on_standard_output(tmp_path):
+    """With a log level, cv2 logs to standard output."""
     write_video(tmp_path / "in.mp4", 3)
     arguments = "in.mp4 --engine null --decoder opencv --json"
     process = shell(tmp_path, arguments, "", OPENCV_LOG_LEVEL="DEBUG")
@@ -132,7 +132,7 @@ def test_a_document_is_alone_on_standard_output(tmp_path):
 
 
 @pytest.mark.slow
-def test_quiet_still_says_what_is_wrong_with_a_damaged_source(tmp_path):
+def test_quiet_still_reports_a_damaged_source(tmp_path):
     clip = make(tmp_path, "05")
     process = detect_video(clip, "--engine", "null", "--quiet", "--save", "jsonl", cwd=tmp_path)
     assert process.stdout == ""

@@ -1,4 +1,4 @@
-"""``--engine trt`` as users type it, on the fakes: detections of ONNX Runtime, a real network."""
+"""``--engine trt`` on a fake TensorRT gives the detections of ONNX Runtime for a real network."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.core.cli.group import cli
 from detector.core.engines.trt import driver
-from tests.cli.command import cli_runner
+from tests.cli.command import invoke
 from tests.conftest import CHECKOUT
 from tests.fakes.install import MAJORS, install
 from tests.fakes.packages import PACKAGES
@@ -25,9 +24,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 
 
 def run(*arguments: object, code: int = 0) -> dict:
-    result = cli_runner().invoke(
-        cli, ["detect", *map(str, arguments), "--json", "--engines-dir", "built"]
-    )
+    result = invoke("detect", *arguments, "--json", "--engines-dir", "built")
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)
 
@@ -53,15 +50,15 @@ def reference(tmp_path_factory) -> list[list[dict]]:
         patch.chdir(place)
         summary = run(STREET, "--engine", "ort", "--frames", 8, "--no-video")
         assert summary["fps"]["device"] is None
-        found = rows(summary["outputs"]["jsonl"])
-    assert sum(map(len, found)) > 50
-    return found
+        rows_found = rows(summary["outputs"]["jsonl"])
+    assert sum(map(len, rows_found)) > 50
+    return rows_found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", PACKAGES)
 @pytest.mark.parametrize("major", MAJORS)
-def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
+def test_detections_equal_onnx_runtimes(monkeypatch, reference, major, memory):
     machine = install(monkeypatch, major, memory)
     summary = run(
         STREET, *"--engine trt --frames 8 --no-video --batch 2 --device-memory".split(), memory
@@ -96,7 +93,7 @@ def test_summary_reports_whether_the_precision_took_effect(
 
 
 @pytest.mark.slow
-def test_auto_takes_trt_and_says_why(monkeypatch, reference):
+def test_auto_chooses_trt_with_a_reason(monkeypatch, reference):
     install(monkeypatch, 11)
     summary = run(STREET, "--frames", 2, "--no-video")
     assert summary["engine"] == "trt"
@@ -113,11 +110,10 @@ def test_auto_takes_trt_and_says_why(monkeypatch, reference):
         "cfg: yolov4-tiny-person-vehicle.cfg\nnames: the.names\nsize: 608x352\n",
     ],
 )
-def test_the_users_own_words(monkeypatch, place, reference, yaml):
+def test_users_plan_with_a_yaml_file(monkeypatch, place, reference, yaml):
     """detect-video in.mp4 --engine trt --model NAME.trt --config NAME.yaml
 
-    The plan is street's and contains its weights. It has the user's name
-    (yolov4-tiny-person-vehicle) and is in a folder of its own.
+    The plan is that of street, with the user's name (yolov4-tiny-person-vehicle) in another folder.
     """
     machine = install(monkeypatch, 11)
     models = place / "models"
@@ -127,23 +123,16 @@ def test_the_users_own_words(monkeypatch, place, reference, yaml):
     (models / "the.names").write_text("person\nvehicle\n")
     name.with_suffix(".yaml").write_text(yaml)
     name.with_suffix(".trt").write_bytes(plan_of(machine, as_exported(open_network("street"))))
-    config = ["--config", name.with_suffix(".yaml")]
-    summary = run(
-        STREET,
-        *"--engine trt --model".split(),
-        name.with_suffix(".trt"),
-        *config,
-        "--frames",
-        8,
-        "--no-video",
-    )
+    plan = ("--model", name.with_suffix(".trt"), "--no-video")
+    config = ("--config", name.with_suffix(".yaml"))
+    summary = run(STREET, "--engine", "trt", *plan, *config, "--frames", 8)
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
     # A YAML next to the plan is found without an option, and so is the engine.
-    summary = run(STREET, "--model", name.with_suffix(".trt"), "--frames", 1, "--no-video")
+    summary = run(STREET, *plan, "--frames", 1)
     assert summary["engine_reason"].startswith("engine trt: the only one")
 
 
-def one_line(result, code: int, *parts: str) -> None:
+def assert_one_line(result, code: int, *parts: str) -> None:
     assert result.exit_code == code, result.output
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.stderr
@@ -151,15 +140,17 @@ def one_line(result, code: int, *parts: str) -> None:
         assert part in lines[0]
 
 
-def test_a_bare_plan_ends_with_4_and_its_tensors(monkeypatch, place):
+def test_bare_plan_exits_4_and_lists_its_tensors(monkeypatch, place):
     machine = install(monkeypatch, 11)
     (place / "bare.trt").write_bytes(plan_of(machine, as_exported(open_network("street"))))
-    result = cli_runner().invoke(cli, [str(STREET), "--engine", "trt", "--model", "bare.trt"])
-    one_line(result, 4, "bare.trt", "float32 1x7x44x76", "cfg: x.cfg in --config", "or --names")
+    result = invoke(STREET, "--engine", "trt", "--model", "bare.trt")
+    assert_one_line(
+        result, 4, "bare.trt", "float32 1x7x44x76", "cfg: x.cfg in --config", "or --names"
+    )
 
 
 @pytest.mark.slow
-def test_a_plan_is_read_by_the_gpu_of_the_option(monkeypatch, place, reference):
+def test_plan_is_loaded_on_the_chosen_gpu(monkeypatch, place, reference):
     machine = install(monkeypatch, 11, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
     (place / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     (place / "x.names").write_text("person\nvehicle\n")
@@ -169,27 +160,27 @@ def test_a_plan_is_read_by_the_gpu_of_the_option(monkeypatch, place, reference):
     summary = run(STREET, *plan, "--device", "cuda:1")
     assert_same(rows(summary["outputs"]["jsonl"]), reference[:1])
     assert " on Fake L4, " in " ".join(summary["notes"])
-    result = cli_runner().invoke(cli, [str(STREET), *map(str, plan)])
-    one_line(result, 4, "x.trt: TensorRT ", "it was built for another GPU")
-    result = cli_runner().invoke(cli, [str(STREET), *map(str, plan), "--device", "cpu"])
-    one_line(result, 5, "x.trt: a plan of TensorRT runs on a GPU: --device cpu is not a GPU")
+    result = invoke(STREET, *plan)
+    assert_one_line(result, 4, "x.trt: TensorRT ", "it was built for another GPU")
+    result = invoke(STREET, *plan, "--device", "cpu")
+    assert_one_line(result, 5, "x.trt: a plan of TensorRT runs on a GPU: --device cpu is not a GPU")
 
 
-def test_a_plan_on_another_engine_ends_with_the_cure(monkeypatch, place):
+def test_plan_on_another_engine_names_the_fix(monkeypatch, place):
     (place / "x.trt").write_bytes(b"ftrt")
     for engine in ("ort", "torch", "null"):
-        result = cli_runner().invoke(cli, [str(STREET), "--engine", engine, "--model", "x.trt"])
-        one_line(result, 5, f"engine {engine}: x.trt is a TensorRT plan", "use --engine trt")
+        result = invoke(STREET, "--engine", engine, "--model", "x.trt")
+        assert_one_line(result, 5, f"engine {engine}: x.trt is a TensorRT plan", "use --engine trt")
 
 
 def test_missing_tensorrt_or_driver_exits_5(place):
-    result = cli_runner().invoke(cli, [str(STREET), "--engine", "trt"])
-    one_line(result, 5, "engine trt: ")
+    result = invoke(STREET, "--engine", "trt")
+    assert_one_line(result, 5, "engine trt: ")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
-def test_a_call_on_pictures_equals_onnx_runtimes(monkeypatch, place, major):
+def test_detector_call_equals_onnx_runtimes(monkeypatch, place, major):
     install(monkeypatch, major)
     capture, found = cv2.VideoCapture(str(STREET)), 0
     with (

@@ -1,4 +1,4 @@
-"""The command and the API at addresses of web servers: files, pictures, pages, cameras."""
+"""The command and the API with URLs of videos, pictures, web pages and cameras."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detector.core.config.levels import COMMAND_LINE, merge_levels
 from detector.core.errors import SourceError, UsageError
 from detector.core.run.outputs import stem_of
 from detector.live.guest import reads_cameras
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.live.servers import free_port, http, make_clip, mpeg_ts
 from tests.sources.clips import write_video
 from tests.sources.web_server import web_server
@@ -64,11 +64,10 @@ def assert_hidden(secret: str, folder: Path, *texts: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_is_played_once_and_its_outputs_are_named_after_it(web, out):
+def test_video_url_names_its_outputs(web, out):
     web.put("/a%20b/caf%C3%A9.mp4", web.pages["/clip.mp4"].data)
     url = f"{web.url('/a%20b/caf%C3%A9.mp4')}?token={TOKEN}&sig={TOKEN}2"
-    process = detect_video(url, "--start", "0.4", "--duration", "1", *NULL, cwd=out)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(url, "--start", "0.4", "--duration", "1", *NULL, cwd=out)
     document = summary(process)
     assert document["frames"]["written"] == 25
     assert document["video"]["path"] == web.url("/a%20b/caf%C3%A9.mp4")
@@ -82,22 +81,20 @@ def test_a_file_is_played_once_and_its_outputs_are_named_after_it(web, out):
     rows = (out / "café-null-detected.jsonl").read_text().splitlines()
     assert [json.loads(row)["frame"] for row in rows] == list(range(10, 35))
     assert_hidden(TOKEN, out, process.stdout, process.stderr)
-    # Again, with another token: the same names are of the same address and query only.
+    # A second run may choose another name for its outputs.
     assert detect_video(url, "-o", "x.mp4", *NULL, cwd=out).returncode == 0
     assert (out / "x.jsonl").exists()
 
 
 @pytest.mark.slow
-def test_a_picture_is_one_file(web, out):
-    process = detect_video(f"{web.url('/a.jpg')}?token={TOKEN}", *NULL, cwd=out)
-    assert process.returncode == 0, process.stderr
+def test_picture_url_gives_one_file(web, out):
+    process = run_ok(f"{web.url('/a.jpg')}?token={TOKEN}", *NULL, cwd=out)
     document = summary(process)
     assert (document["frames"]["written"], document["video"]["kind"]) == (1, "pictures")
     assert document["outputs"]["pictures"] == "a-null-detected.jpg"
     assert cv2.imread(str(out / "a-null-detected.jpg")).shape == (40, 60, 3)
     assert_hidden(TOKEN, out, process.stdout, process.stderr)
-    process = detect_video(web.url("/a.jpg"), "-o", "one.jpg", *NULL, cwd=out)
-    assert process.returncode == 0, process.stderr
+    process = run_ok(web.url("/a.jpg"), "-o", "one.jpg", *NULL, cwd=out)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +126,7 @@ def test_address_without_a_video_file_exits_3_with_one_line(web, out, path, word
 
 
 @pytest.mark.slow
-def test_a_connection_that_breaks_ends_with_7_and_keeps_what_came(web, out):
+def test_broken_connection_exits_7_and_keeps_the_frames(web, out):
     page = web.pages["/clip.mp4"]
     page.cut = len(page.data) // 2
     process = detect_video(web.url("/clip.mp4"), *NULL, cwd=out)
@@ -142,7 +139,7 @@ def test_a_connection_that_breaks_ends_with_7_and_keeps_what_came(web, out):
 
 
 @pytest.mark.slow
-def test_several_addresses_have_outputs_of_their_own(web, out):
+def test_several_urls_have_separate_outputs(web, out):
     process = detect_video(
         *(web.url("/a.jpg"), web.url("/clip.mp4"), web.url("/gone.mp4")), *NULL, cwd=out
     )
@@ -184,7 +181,7 @@ def test_files_and_web_pages_among_cameras_are_refused(web):
 
 
 @pytest.mark.slow
-def test_loop_plays_a_file_of_a_server_at_its_own_pace(tmp_path, out):
+def test_loop_plays_a_url_at_its_own_frame_rate(tmp_path, out):
     clip = make_clip(tmp_path / "clip.mp4", pictures=25)
     with web_server() as web:
         url = web.put("/street.mp4", clip.read_bytes())
@@ -197,7 +194,7 @@ def test_loop_plays_a_file_of_a_server_at_its_own_pace(tmp_path, out):
 
 
 @pytest.mark.slow
-def test_a_stream_without_a_length_says_what_it_was_taken_for(tmp_path, out):
+def test_stream_without_a_length_is_reported_as_live(tmp_path, out):
     clip = make_clip(tmp_path / "clip.ts", pictures=100)
     with web_server() as web:
         url = web.put("/live", clip.read_bytes() * 20, length=False, ranges=False, kind="video/x")
@@ -208,8 +205,8 @@ def test_a_stream_without_a_length_says_what_it_was_taken_for(tmp_path, out):
 
 
 @pytest.mark.slow
-def test_a_server_of_one_client_is_not_lost_by_asking_it(tmp_path, out):
-    """``ffmpeg -listen 1`` ends when its client leaves: who asks what it sends is that client."""
+def test_server_for_one_client_is_connected_once(tmp_path, out):
+    """``ffmpeg -listen 1`` ends when its client disconnects, so we must not probe it first."""
     clip = make_clip(tmp_path / "clip.mp4")
     url = f"http://127.0.0.1:{free_port()}/x"
     with mpeg_ts(clip, url) as server:
@@ -221,7 +218,7 @@ def test_a_server_of_one_client_is_not_lost_by_asking_it(tmp_path, out):
 
 
 def listens(pid: int) -> bool:
-    """Return whether a process has a socket. Connecting would use up its only connection."""
+    """Return whether a process has a socket, since connecting would use up its only connection."""
     with suppress(FileNotFoundError):  # one was closed meanwhile
         folder = Path(f"/proc/{pid}/fd")
         return any(os.readlink(one).startswith("socket:") for one in folder.iterdir())
@@ -239,7 +236,7 @@ def test_stems_of_addresses():
 
 
 @pytest.mark.slow
-def test_detector_at_addresses(web):
+def test_detector_reads_urls(web):
     with Detector(engine="null", nvtx=False) as detector:
         assert len(detector(f"{web.url('/a.jpg')}?token={TOKEN}")) == 0
         assert len(detector([web.url("/a.jpg")] * 2)) == 2
@@ -258,7 +255,7 @@ def test_detector_at_addresses(web):
             next(detector.stream(web.url("/watch")))
 
 
-def test_a_stream_of_a_camera_that_never_answers_ends_in_python_too():
+def test_stream_of_an_unreachable_camera_raises():
     for patience_s in (1.0, 10.0, 60.0):  # a slow machine needs more to find out why
         with (
             Detector(engine="null", nvtx=False, start_timeout=patience_s) as detector,

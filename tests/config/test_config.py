@@ -1,4 +1,4 @@
-"""Levels of configuration: precedence, types, limits; errors name the path and the nearest key."""
+"""Levels of configuration: precedence, types and limits; errors suggest the nearest key."""
 
 import dataclasses
 
@@ -12,14 +12,15 @@ from detector.core.config.reference import default_yaml, with_options_table
 from detector.core.config.schema import Config, choices_of, flag_of, help_of, options
 from detector.core.errors import UsageError
 from tests.conftest import CHECKOUT
+from tests.one_line import one_line_error
 
 
-def test_default_yaml_is_what_the_schema_makes():
-    """After a change of the schema: python -m detector.core.config.reference"""
-    assert (CHECKOUT / "cfg/default.yaml").read_text() == default_yaml()
+def test_default_yaml_equals_the_schema():
+    written = (CHECKOUT / "cfg/default.yaml").read_text()
+    assert written == default_yaml(), "run python -m detector.core.config.reference"
 
 
-def test_default_yaml_says_what_the_tree_says():
+def test_default_yaml_loads_as_the_default_config():
     assert merge_levels(read_level(CHECKOUT / "cfg/default.yaml")) == Config()
 
 
@@ -30,7 +31,7 @@ def test_default_yaml_has_every_option_in_its_group():
     }
 
 
-def test_the_usage_page_has_the_table_that_the_schema_makes():
+def test_usage_page_contains_the_table_of_options():
     page = (CHECKOUT / "docs/usage.md").read_text()
     assert page == with_options_table(page)
     assert all(
@@ -41,14 +42,14 @@ def test_the_usage_page_has_the_table_that_the_schema_makes():
 
 
 def test_help_names_every_choice():
-    """x264's presets are too many for a line, so we expect only the first and the last."""
+    """Expect only the first and last of x264's presets, which are too many for a line."""
     for _, leaf in options():
         choices = choices_of(leaf)
         named = (choices[0], choices[-1]) if leaf.name == "preset" else choices
         assert all(choice in help_of(leaf) for choice in named), leaf.name
 
 
-def test_later_levels_win_leaf_by_leaf():
+def test_later_level_overrides_single_options():
     config = merge_levels(
         ("default", {"selection": {"conf": 0.1, "iou": 0.2}, "runtime": {"batch": 2}}),
         ("file", {"selection": {"conf": 0.3}}),
@@ -57,17 +58,17 @@ def test_later_levels_win_leaf_by_leaf():
     assert (config.selection.conf, config.selection.iou, config.runtime.batch) == (0.3, 0.2, 8)
 
 
-def test_a_leaf_may_stand_at_the_top_level():
+def test_option_may_be_given_without_its_group():
     assert merge_levels(("f", {"conf": 0.7})) == merge_levels(("f", {"selection": {"conf": 0.7}}))
 
 
-def test_the_tree_is_frozen():
+def test_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().runtime.batch = 3
 
 
 ERRORS = [
-    # level, what the message must hold
+    # options of a file, parts of the message
     ({"cnf": 1}, ["f.yaml", "cnf", "selection.conf"]),
     ({"selection": {"cnf": 1}}, ["selection.cnf", "selection.conf"]),
     ({"runtime": {"conf": 1}}, ["runtime.conf", "selection.conf"]),
@@ -92,39 +93,36 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("level", "parts"), ERRORS, ids=[str(row[0]) for row in ERRORS])
-def test_errors_name_the_path_and_the_cure(level, parts):
-    with pytest.raises(UsageError) as caught:
+def test_wrong_option_error_names_its_path_and_the_fix(level, parts):
+    with one_line_error(UsageError, *parts):
         merge_levels(("f.yaml", level))
-    assert "\n" not in str(caught.value)
-    for part in parts:
-        assert part in str(caught.value)
 
 
-def test_errors_of_the_command_line_name_the_flag():
+def test_command_line_error_names_the_flag():
     with pytest.raises(UsageError, match=r"^--max-det: 0 .* 1$"):
         merge_levels((COMMAND_LINE, {"max_det": "0"}))
 
 
-def test_absent_file(tmp_path):
+def test_missing_config_file_is_an_error(tmp_path):
     with pytest.raises(UsageError, match=r"none\.yaml: "):
         read_level(tmp_path / "none.yaml")
 
 
-def test_every_option_has_help_and_a_flag_of_its_own():
+def test_every_option_has_help_and_a_unique_flag():
     flags = [flag_of(leaf) for _, leaf in options()]
     assert len(set(flags)) == len(flags)
     assert all(help_of(leaf).endswith(".") for _, leaf in options())
 
 
-WORDS = [("0", "cuda:0"), (1, "cuda:1"), ("CPU", "cpu"), ("GPU.1", "gpu:1"), ("intel:NPU", "npu")]
+DEVICES = [("0", "cuda:0"), (1, "cuda:1"), ("CPU", "cpu"), ("GPU.1", "gpu:1"), ("intel:NPU", "npu")]
 
 
-@pytest.mark.parametrize(("given", "device"), WORDS)
-def test_a_number_is_a_gpu_and_words_of_other_programs_are_understood(given, device):
+@pytest.mark.parametrize(("given", "device"), DEVICES)
+def test_device_accepts_numbers_and_aliases(given, device):
     assert resolve_config(None, {"device": given}).runtime.device == device
 
 
-def test_every_number_has_limits_which_its_default_keeps():
+def test_default_of_every_number_is_within_its_limits():
     for _, leaf in options():
         if str(leaf.type).partition(" ")[0] in ("int", "float"):
             low, high = leaf.metadata["at_least"], leaf.metadata["at_most"]
@@ -146,16 +144,18 @@ def test_every_number_has_limits_which_its_default_keeps():
         ("just text", ".*a mapping of options"),
     ],
 )
-def test_what_is_beyond_the_limits_names_the_key(tmp_path, text, key):
+def test_value_beyond_a_limit_is_an_error_that_names_the_key(tmp_path, text, key):
     file = tmp_path / "c.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=f"c.yaml:.*{key}"):
         merge_levels(read_level(file))
 
 
-@pytest.mark.parametrize("asked", [{"infer_every": "3"}, {"smooth": True}, {"zones": "z.yaml"}])
-def test_what_needs_tracks_turns_them_on(asked):
-    assert merge_levels((COMMAND_LINE, asked)).tracking.track == "bytetrack"
+@pytest.mark.parametrize(
+    "options_given", [{"infer_every": "3"}, {"smooth": True}, {"zones": "z.yaml"}]
+)
+def test_option_that_needs_tracks_turns_tracking_on(options_given):
+    assert merge_levels((COMMAND_LINE, options_given)).tracking.track == "bytetrack"
     assert merge_levels((COMMAND_LINE, {})).tracking.track is None
     assert merge_levels((COMMAND_LINE, {"save": "tracks"})).tracking.track == "bytetrack"
 
@@ -171,7 +171,7 @@ def test_what_needs_tracks_turns_them_on(asked):
         ("[{a: b}]", None),
     ],
 )
-def test_names_of_classes_in_a_user_s_file(tmp_path, names, read):
+def test_class_names_in_a_config_file(tmp_path, names, read):
     file = tmp_path / "c.yaml"
     file.write_text(f"network: {{names: {names}}}")
     if read is None:
@@ -181,7 +181,7 @@ def test_names_of_classes_in_a_user_s_file(tmp_path, names, read):
         assert resolve_config(str(file), {}).network.class_names == read
 
 
-def test_keywords_of_other_programs_are_answered():
+def test_keyword_of_another_program_is_answered_with_ours():
     assert answer_keyword("save_txt", True, KEYWORDS) == IN_PYTHON["save_txt"]
     assert answer_keyword("imgsz", 640, KEYWORDS) == "use size=640"
     assert answer_keyword("nothing_of_the_kind", 1, KEYWORDS) is None

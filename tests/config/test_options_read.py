@@ -1,4 +1,4 @@
-"""The options of a run are read at its door: by few files, each at its turn, and never later."""
+"""A run reads its options in few files, all before its loop starts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
-# The most files that may read options, for a run of one video and for one of cameras, and how often
-# a file may read options again after another file did. The rest is the choice of the engine, which
-# rewrites options that say ``auto``.
+# Limits for a run of one video and for one of cameras: how many files may read options, and how
+# often a file may do so again after another file did. Most of these returns come from choosing the
+# engine, which replaces ``auto`` in the options.
 FILES, RETURNS = 18, 12
 FILES_LIVE, RETURNS_LIVE = 21, 13
-# Notes each read as (file, whether the loop had begun). Copying or documenting all options with
+# Record each read as (file, whether the loop had begun). Copying or documenting all options with
 # dataclasses does not count.
 READS = """
 import atexit, dataclasses, json, os, sys
@@ -46,17 +46,17 @@ def frames(self, *given, plain=Loop.frames):
     return plain(self, *given)
 
 Loop.frames = frames
-def tell():
-    with open(os.environ["TOLD"], "w") as out:
+def write_reads():
+    with open(os.environ["READS_FILE"], "w") as out:
         json.dump(reads, out)
-atexit.register(tell)
+atexit.register(write_reads)
 from detector.__main__ import main
 main()
 """
 
 
 class Reads(NamedTuple):
-    """``turns``: the files that read options, each as often as it came to read some."""
+    """``turns``: files in reading order, without repeats in a row. ``late``: read in the loop."""
 
     turns: list[str]
     late: set[str]
@@ -71,12 +71,13 @@ class Reads(NamedTuple):
 
 
 def reads_of(folder: Path, *words: str) -> Reads:
-    told = folder / "told.json"
-    env = {**os.environ, "CHECKOUT": str(CHECKOUT), "TOLD": str(told), "PYTHONPATH": str(CHECKOUT)}
+    output = folder / "reads.json"
+    env = {**os.environ, "CHECKOUT": str(CHECKOUT), "PYTHONPATH": str(CHECKOUT)}
+    env["READS_FILE"] = str(output)
     command = [sys.executable, "-c", READS, *words]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    reads = json.loads(told.read_text())
+    reads = json.loads(output.read_text())
     early = [file for file, begun in reads if not begun]
     return Reads([file for file, _ in itertools.groupby(early)], {f for f, begun in reads if begun})
 
@@ -87,7 +88,7 @@ def reads_of(folder: Path, *words: str) -> Reads:
     [((), FILES, RETURNS), (("--loop", "--frames", "8"), FILES_LIVE, RETURNS_LIVE)],
     ids=["file", "camera"],
 )
-def test_a_run_asks_its_options_once(
+def test_run_reads_options_in_few_files_before_the_loop(
     tmp_path: Path, words: tuple[str, ...], files: int, returns: int
 ) -> None:
     write_video(tmp_path / "in.mp4", 12)
@@ -95,4 +96,4 @@ def test_a_run_asks_its_options_once(
     assert reads.late == set(), "no option is read once the loop runs"
     assert len(reads.files) <= files, sorted(reads.files)
     assert reads.returns <= returns, reads.turns
-    assert "core/run/reading.py" in reads.files, "the telling works"
+    assert "core/run/reading.py" in reads.files, "reads were recorded"

@@ -20,7 +20,7 @@ from detector.core.cli.help import GroupedOption
 from detector.core.config import schema
 from detector.core.stages.between import places
 from tests.cli.command import detect_video_anew
-from tests.config.tell_reads import told, with_telling
+from tests.config.record_reads import recorded_reads, recording_environment
 from tests.engines.quantised import CFG
 from tests.golden.inputs import put
 from tests.sources.clips import write_video
@@ -33,7 +33,7 @@ MODEL = (
 )
 INT8 = ("--calibrate", "in.mp4", "--calibrate-frames", "2", "--budget", "0")
 RUN = ("--model", "small.cfg", *MODEL, *INT8, "--precision", "int8")
-# A command line each. Between them, whatever a command may read is asked for.
+# One command line for each command. Together they make the commands read every option.
 COMMANDS = {
     "batch": ("in.mp4", "-o", "out", "--workers", "1", *RUN),
     "build": ("small.cfg", *MODEL, *INT8, "--precision", "int8"),
@@ -54,42 +54,44 @@ COMMANDS = {
     "tune": ("in.mp4", *RUN, "--seconds", "3"),
     "zones": ("in.mp4",),
 }
-SHOWS_ALL = {"config show"}  # and runs nothing
+SHOWS_ALL = {"config show"}  # it prints the options and runs nothing
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    for name, place in wings.commands().items():
-        command = importlib.import_module(place).command
+    for name, module in wings.commands().items():
+        command = importlib.import_module(module).command
         inner = command.commands if isinstance(command, click.Group) else {}
         yield from ((f"{name} {word}", each) for word, each in inner.items())
         yield name, command
 
 
 def offered(command: click.Command) -> set[str]:
-    """Return the schema's options that the command takes, without its own of the same name."""
-    mine = (one for one in command.params if isinstance(one, GroupedOption))
-    return {str(one.name) for one in mine} & LEAVES
+    """Return the command's options that come from the schema."""
+    grouped = (option for option in command.params if isinstance(option, GroupedOption))
+    return {str(option.name) for option in grouped} & LEAVES
 
 
-def ignored(offers: set[str], read: set[str]) -> list[str]:
-    """``read``: as processes told. Sinks and stages get groups as one mapping: a sink takes what it
-    declares, and a stage that is turned on what its file names."""
+def unread(offers: set[str], read: set[str]) -> list[str]:
+    """Return the offered options that no code reads. ``read``: the recorded ones. Sinks and stages
+    get a group as one mapping: a sink reads the options it declares, and a stage those that its
+    source names."""
     if "save" in read:
         read = read.union(*(sink.options for sink in sinks.find_all()))
-    stages = "".join(inspect.getsource(importlib.import_module(one)) for one in places().values())
+    modules = (importlib.import_module(name) for name in places().values())
+    stages = "".join(map(inspect.getsource, modules))
     read = read | {name for name in LEAVES if f'["{name}"]' in stages}
     return sorted(offers - read)
 
 
-def test_every_command_with_options_of_the_schema_is_run_here():
-    offers = {name: found for name, one in commands() if (found := offered(one))}
+def test_every_command_with_options_of_the_schema_is_listed():
+    offers = {name: options for name, command in commands() if (options := offered(command))}
     assert offers.keys() == {*COMMANDS, *SHOWS_ALL}
-    assert set().union(*(offers[name] for name in COMMANDS)) == LEAVES, "each is asked for below"
+    assert set().union(*(offers[name] for name in COMMANDS)) == LEAVES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_ignores_no_option_that_it_offers(tmp_path: Path, name: str) -> None:
+def test_command_reads_every_option_that_it_offers(tmp_path: Path, name: str) -> None:
     write_video(tmp_path / "in.mp4", 12)
     (tmp_path / "small.cfg").write_text(CFG)
     (tmp_path / "two.names").write_text("red\ngreen\n")
@@ -103,10 +105,10 @@ def test_a_command_ignores_no_option_that_it_offers(tmp_path: Path, name: str) -
     if name == "burn":
         overlay = ("--model", "small.cfg", *MODEL, "--save", "overlay", "-o", "overlay.mkv")
         assert detect_video_anew("in.mp4", *overlay, cwd=tmp_path, env=env).returncode == 0
-    env |= with_telling(tmp_path)
+    env |= recording_environment(tmp_path)
     words = (*name.split(), *COMMANDS[name])
     done = detect_video_anew(*words, cwd=tmp_path, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     offers = offered(dict(commands())[name])
-    assert ignored(offers, told(tmp_path)) == []
-    assert ignored({*offers, "planted"}, told(tmp_path)) == ["planted"]
+    assert unread(offers, recorded_reads(tmp_path)) == []
+    assert unread({*offers, "planted"}, recorded_reads(tmp_path)) == ["planted"]

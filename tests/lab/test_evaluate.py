@@ -1,4 +1,4 @@
-"""The pieces of eval between labels and figures."""
+"""Functions of ``eval``: mapped labels and heads, frames with labels, and one session per row."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from detector.lab.evaluate.scoring import map_labels
 from detector.lab.evaluate.study import Study, describe_tiles
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
-BOUND = ClassPairs(
+BOUND = ClassPairs(  # labels: person, car, bus, bicycle
     ("person", "vehicle"), ((0,), (2, 3)), {0: 0, 1: 1, 2: 1}, {3: 1}
-)  # labels: person, car, bus, bicycle
+)
 
 
 def labels(*rows, **more):
@@ -36,33 +36,33 @@ def labels(*rows, **more):
     )
 
 
-def test_labels_are_mapped():
-    one = map_labels(labels((A, 2, False), (B, 3, False), (C, 4, False), (A, 0, True)), BOUND)
-    assert one.boxes.tolist() == [A, B, A]  # class 4 is of no target
-    assert one.class_ids.tolist() == [1, 1, 0]
-    assert one.ignored.tolist() == [False, True, False]
-    assert one.crowd.tolist() == [False, False, True]
+def test_labels_are_mapped_to_targets():
+    picture = map_labels(labels((A, 2, False), (B, 3, False), (C, 4, False), (A, 0, True)), BOUND)
+    assert picture.boxes.tolist() == [A, B, A]  # class 4 has no target
+    assert picture.class_ids.tolist() == [1, 1, 0]
+    assert picture.ignored.tolist() == [False, True, False]
+    assert picture.crowd.tolist() == [False, False, True]
 
 
-def test_a_crowd_of_what_is_ignored_stays_a_crowd():
-    one = map_labels(labels((A, 3, True)), BOUND)
-    assert (one.ignored.tolist(), one.crowd.tolist()) == ([False], [True])
+def test_ignored_crowd_stays_a_crowd():
+    picture = map_labels(labels((A, 3, True)), BOUND)
+    assert (picture.ignored.tolist(), picture.crowd.tolist()) == ([False], [True])
 
 
 @pytest.mark.parametrize(
-    ("looked_for", "judged", "boxes"),
+    ("labelled_classes", "scored", "boxes"),
     [
         (None, None, 2),
         ({0, 1}, {0, 1}, 2),
-        ({2}, {1}, 1),  # buses are vehicles: the picture counts for them, and not for persons
-        ({3}, set(), 0),  # a class to be ignored makes a picture count for nothing
+        ({2}, {1}, 1),  # a picture labelled for buses counts for vehicles only
+        ({3}, set(), 0),  # one labelled for an ignored class counts for nothing
     ],
 )
-def test_a_picture_counts_for_what_was_looked_for(looked_for, judged, boxes):
-    looked_for = None if looked_for is None else frozenset(looked_for)
-    one = map_labels(labels((A, 0, False), (B, 1, False), labelled=looked_for), BOUND)
-    assert one.labelled == (None if judged is None else frozenset(judged))
-    assert len(one.boxes) == boxes
+def test_picture_counts_for_its_labelled_classes(labelled_classes, scored, boxes):
+    labelled_classes = None if labelled_classes is None else frozenset(labelled_classes)
+    picture = map_labels(labels((A, 0, False), (B, 1, False), labelled=labelled_classes), BOUND)
+    assert picture.labelled == (None if scored is None else frozenset(scored))
+    assert len(picture.boxes) == boxes
 
 
 @dataclass
@@ -80,7 +80,7 @@ def dataset(*pictures, classes=("person", "car", "bus", "bicycle"), video=None):
 
 
 @pytest.mark.parametrize(("merged", "needs_nms"), [(True, True), (False, False)])
-def test_the_network_gets_the_mapped_head(tmp_path, merged, needs_nms):
+def test_network_gets_a_head_with_the_mapped_classes(tmp_path, merged, needs_nms):
     from detector.lab.datasets.classmap import read_mapping
 
     (tmp_path / "m.yaml").write_text(
@@ -97,8 +97,8 @@ def test_the_network_gets_the_mapped_head(tmp_path, merged, needs_nms):
     assert found.scores.tolist() == pytest.approx([0.6 if merged else 0.3])
 
 
-def test_a_network_of_doubtful_outputs_ends_the_scoring_as_it_ends_a_run():
-    """Average precision reads every class of a row, and a row of no known class has none."""
+def test_impossible_class_id_is_an_error():
+    """Average precision needs the class scores of a row, which an unknown class does not have."""
     study = Study(dataset(labels((A, 0, False))), None)
     wrong = Candidates(np.float32([[10, 10, 50, 60]]), np.float32([0.9]), np.int64([-1]))
     rows = np.zeros((1, 1, 5 + 4), np.float32)
@@ -109,7 +109,7 @@ def test_a_network_of_doubtful_outputs_ends_the_scoring_as_it_ends_a_run():
         machine.network.head([rows], 0.001)
 
 
-def test_labels_without_a_box_to_find_are_refused_before_the_run():
+def test_labels_without_boxes_are_refused():
     study = Study(dataset(labels((A, 0, True))), None)
     with pytest.raises(SourceError, match="1 picture"):
         study.remap(SimpleNamespace(network=Net()))
@@ -119,17 +119,17 @@ def frame(index):
     return Frame(index, index, float(index), np.zeros((48, 64, 3), np.uint8))
 
 
-def test_frames_of_a_video_find_their_labels():
-    there = dataset(*(labels(frame=index) for index in (0, 3, 5, 10)), video="in.mp4")
-    evaluation.select_frames(there, stride=5, frames=2)
-    assert [one.frame for one in there.pictures] == [0, 5]
-    study = Study(there, None)
+def test_frames_of_a_video_are_matched_to_labels():
+    labelled_frames = dataset(*(labels(frame=index) for index in (0, 3, 5, 10)), video="in.mp4")
+    evaluation.select_frames(labelled_frames, stride=5, frames=2)
+    assert [one.frame for one in labelled_frames.pictures] == [0, 5]
+    study = Study(labelled_frames, None)
     for index in range(7):
         study.collect(frame(index), Detections.empty())
     assert sorted(study.detections) == [0, 1]
 
 
-def test_a_session_for_each_engine():
+def test_each_engine_has_its_own_session():
     config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
     assert [one.output.run_dir for one in evaluation.list_configs(config, ["ort"])] == ["r"]
     several = evaluation.list_configs(config, ["ort", "null"])
@@ -142,12 +142,12 @@ def test_a_session_for_each_engine():
         evaluation.list_configs(config, ["ort", "ort"])
 
 
-def test_auto_is_called_what_it_took():
-    for asked, inputs, told in (("auto", 1, "none"), ("auto", 10, "3x3"), ("3x2", 7, "3x2")):
-        assert describe_tiles(merge_levels((COMMAND_LINE, {"tiles": asked})), inputs) == told
+def test_description_of_auto_tiles_names_the_grid():
+    for asked, inputs, text in (("auto", 1, "none"), ("auto", 10, "3x3"), ("3x2", 7, "3x2")):
+        assert describe_tiles(merge_levels((COMMAND_LINE, {"tiles": asked})), inputs) == text
 
 
-def test_a_session_for_each_number_of_tiles():
+def test_each_number_of_tiles_has_its_own_session():
     config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
     rows = evaluation.list_configs(config, ["ort", "null"], ["none", "2x2"])
     assert [(one.runtime.engine, one.input.tiles, one.output.run_dir) for one in rows] == [
@@ -161,7 +161,7 @@ def test_a_session_for_each_number_of_tiles():
             evaluation.list_configs(config, [], wrong)
 
 
-def test_what_a_run_takes_is_judged_too(monkeypatch):
+def test_usual_engine_is_scored_too(monkeypatch):
     from detector.core import engines
     from detector.core.run import loading
     from detector.core.run.choose import EngineChoice
@@ -170,8 +170,8 @@ def test_what_a_run_takes_is_judged_too(monkeypatch):
         config = Config().with_options({"engine": engine, "precision": precision})
         chosen = EngineChoice(config, None)
         monkeypatch.setattr(loading, "choose_as_a_run", lambda config: chosen)
-        made = evaluation.add_usual_engine(Config())
-        return [(one.runtime.engine, one.runtime.precision) for one in made]
+        configs = evaluation.add_usual_engine(Config())
+        return [(one.runtime.engine, one.runtime.precision) for one in configs]
 
     by_rank = engines.choose_by_rank("fp32", "auto")[0]
     assert usual(by_rank, "fp32") == [("auto", "auto")]
@@ -194,13 +194,8 @@ def test_missing_engine_raises_before_any_run(monkeypatch):
         evaluation._check_engines(evaluation.list_configs(Config(), ["ort", "other"]))
 
 
-def test_own_defaults_lie_below_a_file_and_above_the_package(tmp_path):
+def test_defaults_of_a_command_rank_between_file_and_package(tmp_path):
     (tmp_path / "c.yaml").write_text("iou: 0.3\n")
-    config = resolve_config(
-        str(tmp_path / "c.yaml"), {"max_det": 7}, {"conf": 0.001, "iou": 0.65, "max_det": 300}
-    )
-    assert (config.selection.conf, config.selection.iou, config.selection.max_det) == (
-        0.001,
-        0.3,
-        7,
-    )
+    defaults = {"conf": 0.001, "iou": 0.65, "max_det": 300}
+    selection = resolve_config(str(tmp_path / "c.yaml"), {"max_det": 7}, defaults).selection
+    assert (selection.conf, selection.iou, selection.max_det) == (0.001, 0.3, 7)

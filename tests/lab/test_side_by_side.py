@@ -1,4 +1,4 @@
-"""Models side by side: what is crossed, what agreement is with, and the table in every form."""
+"""Comparing several models: combinations, references of the agreement, and table formats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from detector.lab.session.comparison import (
 )
 from detector.lab.session.network import Peaks
 from tests.checkpoints import random_checkpoint
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import run_ok, summary_of
 from tests.conftest import CHECKOUT
 from tests.lab.profile.budgets import with_short_budgets
 
@@ -39,7 +39,7 @@ PEAKS = Peaks(gflops_s={"fp32": 100.0}, bandwidth_gbytes_s=10.0)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "roof_found"),
     [
         (None, []),
         ("street", []),
@@ -48,22 +48,22 @@ PEAKS = Peaks(gflops_s={"fp32": 100.0}, bandwidth_gbytes_s=10.0)
         ("a.pt,", []),
     ],
 )
-def test_models_are_named_with_commas(text, found):
-    assert parse_models(text) == found
+def test_models_are_split_at_commas(text, roof_found):
+    assert parse_models(text) == roof_found
 
 
-def test_a_file_with_a_comma_in_its_name_is_one_model(tmp_path):
+def test_file_with_a_comma_in_its_name_is_one_model(tmp_path):
     file = tmp_path / "a,b.onnx"
     file.touch()
     assert parse_models(str(file)) == []
 
 
-def test_a_model_named_twice_is_refused():
+def test_model_named_twice_is_refused():
     with pytest.raises(UsageError, match="lists street twice"):
         parse_models("street,yolov5n,street")
 
 
-def test_models_are_crossed_with_engines_and_precisions():
+def test_models_are_combined_with_engines_and_precisions():
     plan = Rounds(
         "in.mp4", None, ["ort", "torch"], ["fp32", "int8"], [1], 3, models=["x/a.pt", "b"]
     )
@@ -73,7 +73,7 @@ def test_models_are_crossed_with_engines_and_precisions():
     assert [one.model for one in plan.variants()][::4] == ["x/a.pt", "b"]
 
 
-def test_what_a_run_takes_has_a_row_unless_it_has_one():
+def test_usual_settings_have_one_row():
     plan = Rounds("in.mp4", resolve_config(None, {}), ["ort", "openvino"], ["fp32"], [2], 3)
     names = ["ort fp32 batch 2", "openvino fp32 batch 2"]
     for usual, more in ((("ort", "fp32"), []), (("ort", "int8"), ["ort int8 batch 2"])):
@@ -91,13 +91,13 @@ def test_what_a_run_takes_has_a_row_unless_it_has_one():
         (500_000_000, 1000, 5.0, RowRoof(share=0.05, bound="neither")),
     ],
 )
-def test_the_share_of_the_roof(macs, moved, frames_s, roof):
-    found = place_on_roof([CountedLayer("fp32", macs, moved)], 1, frames_s, PEAKS)
-    assert found is not None
-    assert (found.share, found.bound) == (pytest.approx(roof.share, rel=1e-3), roof.bound)
+def test_share_of_the_roof(macs, moved, frames_s, roof):
+    roof_found = place_on_roof([CountedLayer("fp32", macs, moved)], 1, frames_s, PEAKS)
+    assert roof_found is not None
+    assert (roof_found.share, roof_found.bound) == (pytest.approx(roof.share, rel=1e-3), roof.bound)
 
 
-def test_a_type_without_a_peak_has_no_roof():
+def test_type_without_a_peak_has_no_roof():
     assert place_on_roof([CountedLayer("fp8", 10, 10)], 1, 50.0, PEAKS) is None
     assert place_on_roof([], 1, 50.0, PEAKS) is None
 
@@ -127,15 +127,16 @@ def document():
     )
 
 
-def test_one_table_with_sizes_counts_and_rates():
+def test_csv_has_sizes_counts_and_rates():
     (first, _) = csv.DictReader(io.StringIO(text_of(".csv")))
-    assert float(first["size_mb"]) == pytest.approx(28.92)  # as note 28 of the audit: MB ...
-    assert float(first["size_mib"]) == pytest.approx(27.58, abs=0.01)  # ... are no MiB
+    assert float(first["size_mb"]) == pytest.approx(28.92)  # MB ...
+    assert float(first["size_mib"]) == pytest.approx(27.58, abs=0.01)  # ... differ from MiB
     assert float(first["gflops"]) == 2 * float(first["gmacs"]) == 0.5
     assert (first["input"], first["model"]) == ("640x320", "a")
     assert [first[f"inference_fps{which}"] for which in ("", "_low", "_high")] == ["51", "50", "52"]
     assert first["latency_p50_ms"] == "20"
-    assert not {"agreement", "ap50", "share_of_roof", "error"} & first.keys()  # nothing to show
+    # Empty columns are omitted.
+    assert not {"agreement", "ap50", "share_of_roof", "error"} & first.keys()
 
 
 def text_of(suffix, tmp=None):
@@ -144,18 +145,18 @@ def text_of(suffix, tmp=None):
     return WRITERS[suffix](document())
 
 
-def test_the_table_in_markdown_latex_and_a_page():
+def test_table_in_markdown_latex_and_html():
     markdown, latex, page = (text_of(suffix) for suffix in (".md", ".tex", ".html"))
     heads = markdown.splitlines()[0]
     assert "| size MB | size MiB | GMACs | GFLOPs |" in heads
     assert all(line.count("|") == heads.count("|") for line in markdown.splitlines()[:4])
     assert r"b\_x & ort & fp32" in latex
     assert latex.count(r"\\") == 3
-    assert page.count('<circle class="dot"') == 2  # speed against size, as AP was not requested
+    assert page.count('<circle class="dot"') == 2  # speed against size, since there is no AP
     assert "Speed against size" in page
 
 
-def test_what_would_break_a_table_is_escaped():
+def test_special_characters_are_escaped_in_tables():
     table = Table("t", [Column("a|b"), Column("n")], [{"a|b": "x_1 & 50% \\ <i>|", "n": 1.5}])
     assert markdown_text(table).splitlines() == [
         r"| a\|b | n |",
@@ -165,7 +166,7 @@ def test_what_would_break_a_table_is_escaped():
     assert r"x\_1 \& 50\% \textbackslash{}" in latex_text(table)
 
 
-def test_a_table_of_an_unknown_kind_is_refused_before_anything_runs():
+def test_unknown_table_format_is_refused():
     with pytest.raises(UsageError, match=r"--table t\.xls"):
         check_tables(["t.md", "t.xls"])
 
@@ -177,8 +178,8 @@ def test_tables_are_written(tmp_path):
     assert "of 3 rounds" in str(side_by_side(document()).caption)
 
 
-def test_percentiles_are_of_the_calls_of_all_rounds():
-    """18 calls are too few for a p90, 24 are enough: of them the 22nd."""
+def test_percentiles_cover_the_calls_of_all_rounds():
+    """18 calls are too few for a p90. Of 24 calls, it is the 22nd."""
     now = [0]
     timeline = Timeline(lambda: now[0], lambda: now[0], nvtx=False, run_queue=lambda: None)
     with timeline.track("main") as track, track.span(INFER, 0):
@@ -192,47 +193,46 @@ def test_percentiles_are_of_the_calls_of_all_rounds():
     longer = variant("a", 50.0, 7)
     longer.rounds.append(replace(longer.rounds[0], calls_ms=((10.0, 1), (70.0, 5))))
     about = About(source="in.mp4", rounds=4, budget=0.99, reference=FP32_OF_EACH)
-    made = compare_variants([longer, variant("b", 20.0, 7)], about)
-    row = made.rows[0]
+    comparison = compare_variants([longer, variant("b", 20.0, 7)], about)
+    row = comparison.rows[0]
     assert row.latency_calls == 24
     assert row.latency_ms == {"p50": Interval(20.0, 20.0, 70.0), "p90": Interval(70.0, 70.0, 70.0)}
-    (column,) = [one for one in side_by_side(made).columns if one.key == "latency_p90_ms"]
-    assert [column.of(one) is None for one in made.rows] == [False, True]
+    (column,) = [one for one in side_by_side(comparison).columns if one.key == "latency_p90_ms"]
+    assert [column.of(one) is None for one in comparison.rows] == [False, True]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(560)
-def test_two_models_on_two_engines_with_a_data_set(tmp_path):
-    other = random_checkpoint(tmp_path / "yolov5n.pt")
+def test_compare_two_models_on_two_engines_with_labels(tmp_path):
+    checkpoint = random_checkpoint(tmp_path / "yolov5n.pt")
     labels = json.loads((CHECKOUT / "videos/street.json").read_text())
     labels["images"] = labels["images"][:6]
     first = {image["id"] for image in labels["images"]}
     labels["annotations"] = [one for one in labels["annotations"] if one["image_id"] in first]
     (tmp_path / "street.json").write_text(json.dumps(labels))
     (tmp_path / "street.mp4").symlink_to(STREET)
-    done = detect_video(
+    done = run_ok(
         "compare",
         STREET,
-        *("--model", f"street,{other}", "--engine", "ort,openvino", "--size", "160x96"),
+        *("--model", f"street,{checkpoint}", "--engine", "ort,openvino", "--size", "160x96"),
         *("--frames", 4, "--rounds", 2, "--threads", 1, "--json"),
         *("--dataset", "street.json", "--mapping", "person-vehicle"),
         *("--table", "t.md"),
         cwd=tmp_path,
         env=with_short_budgets(tmp_path),
         timeout=500,
-        imports_torch=True,  # the peaks are measured with it too
+        imports_torch=True,  # peaks are also measured with torch
     )
-    assert done.returncode == 0, done.stderr
-    found = summary_of(done)
-    rows = found["rows"]
+    roof_found = summary_of(done)
+    rows = roof_found["rows"]
     assert [row["name"].split()[:2] for row in rows] == [
         ["street", "ort"],
         ["street", "openvino"],
         ["yolov5n", "ort"],
         ["yolov5n", "openvino"],
     ]
-    assert found["reference"] == FP32_OF_EACH
-    # A model that stands alone agrees with itself: no figure. Its other engine is held against it.
+    assert roof_found["reference"] == FP32_OF_EACH
+    # The first row of each model is the reference for its second engine.
     assert [row["agreement"] is None for row in rows] == [True, False, True, False]
     assert rows[3]["reference"] == "yolov5n ort fp32"
     assert rows[2]["model"]["parameters"] == 1_867_405
@@ -240,4 +240,4 @@ def test_two_models_on_two_engines_with_a_data_set(tmp_path):
     assert rows[0]["ap"]["ap50"] == pytest.approx(rows[1]["ap"]["ap50"], abs=1e-3)
     assert all(row["roof"]["share"] > 0 for row in rows)
     assert (tmp_path / "t.md").read_text().count("\n| ") == 5
-    assert json.dumps(found["models"]) == json.dumps(["street", str(other)])
+    assert json.dumps(roof_found["models"]) == json.dumps(["street", str(checkpoint)])

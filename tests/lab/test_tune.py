@@ -1,4 +1,4 @@
-"""The search of ``tune``, on jobs whose speeds the test decides; and the command, for real."""
+"""The search of ``tune`` with simulated speeds, and the real command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from detector.lab.tune import candidates, parse_target
 from detector.lab.tune.candidates import Adjustment, DefaultRun
 from detector.lab.tune.kept import as_config
 from detector.lab.tune.search import ROUNDS, STEP, Search, TuneRun
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.sources.clips import write_video
 
 DEFAULT = Config()
@@ -35,35 +35,35 @@ PLAIN = DefaultRun("ort", "fp32", 50.0, (352, 608), "m")
 STREET = Path(__file__).parents[2] / "videos/street.mp4"
 
 
-def detections(frames: int, wrong: float = 0.0) -> list[Detections]:
-    made = []
+def detections(frames: int, wrong_share: float = 0.0) -> list[Detections]:
+    frames_of_boxes = []
     for number in range(frames):
-        shift = 500 if number < wrong * frames else 0
+        shift = 500 if number < wrong_share * frames else 0
         box = np.array([[10 + shift, 10, 60 + shift, 60]], np.float32)
-        made.append(Detections(box, np.array([0.9], np.float32), np.array([0])))
-    return made
+        frames_of_boxes.append(Detections(box, np.array([0.9], np.float32), np.array([0])))
+    return frames_of_boxes
 
 
 class Job:
-    """Settings of known speed, which take turns. Every round takes its own seconds, and half a
-    second to load. ``ran``: settings and frames of each round."""
+    """Simulates rounds of settings with known speeds. Loading settings takes half a second.
+    ``ran``: settings and frames of each round."""
 
-    def __init__(self, speed, wrong=lambda settings: 0.0, empty=False, plain=PLAIN) -> None:
+    def __init__(self, speed, wrong_share=lambda settings: 0.0, empty=False, plain=PLAIN) -> None:
         self.now, self.ran, self.plain = 0.0, [], plain
-        self.speed, self.wrong, self.empty = speed, wrong, empty
+        self.speed, self.wrong, self.empty = speed, wrong_share, empty
 
-    def turns(self, several, frames, opens, stays) -> list[TuneRun]:
-        found, left = [TuneRun() for _ in several], []
+    def turns(self, several, frames, opens, remaining) -> list[TuneRun]:
+        result, active = [TuneRun() for _ in several], []
         for at in range(len(several)):
             if not opens(at):
                 break
             self.now += 0.5
-            left.append(at)
-        while left:
-            for at in left:
-                self.run(several[at], frames, found[at])
-            left = [at for at in stays(found) if found[at].error is None]
-        return found
+            active.append(at)
+        while active:
+            for at in active:
+                self.run(several[at], frames, result[at])
+            active = [at for at in remaining(result) if result[at].error is None]
+        return result
 
     def run(self, settings, frames, ran) -> None:
         fps = self.speed(settings)
@@ -73,16 +73,16 @@ class Job:
         self.ran.append((settings, frames))
         self.now += frames / fps
         ran.rates.append(fps)
-        found = detections(frames, self.wrong(settings))
-        ran.detections = [Detections.empty()] * frames if self.empty else found
+        result = detections(frames, self.wrong(settings))
+        ran.detections = [Detections.empty()] * frames if self.empty else result
         ran.video_bytes = 2000 if settings.get("quality") == "fast" else 1000
 
     def search(self, config=DEFAULT, floor=0.97, seconds=60.0, target=None) -> Search:
         watch, clock = (lambda *_: None), (lambda: self.now)
         return Search(self.turns, config, self.plain, floor, seconds, watch, target, clock)
 
-    def find(self, *given, **more):
-        return self.search(*given, **more).find("in.mp4")
+    def find(self, *options, **more):
+        return self.search(*options, **more).find("in.mp4")
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +101,9 @@ def machine(monkeypatch):
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
 
 
-def by_rules(settings) -> float:
-    """int8 doubles, torch halves, two requests of one thread add a half, fast encoding a tenth."""
+def speed_of(settings) -> float:
+    """Return the FPS: int8 doubles them, torch halves them, two requests of one thread each add a
+    half, and fast encoding adds a tenth."""
     fps = 50.0
     fps *= 2 if settings.get("precision") == "int8" else 1
     fps *= 0.5 if settings.get("engine") == "torch" else 1
@@ -110,71 +111,73 @@ def by_rules(settings) -> float:
     return fps * (1.1 if settings.get("quality") == "fast" else 1)
 
 
-def test_each_axis_adds_what_is_fastest():
-    found = Job(by_rules).find()
-    assert found.settings == {
+def test_fastest_value_of_each_setting_is_chosen():
+    result = Job(speed_of).find()
+    assert result.settings == {
         "engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1, "quality": "fast",
     }  # fmt: skip
-    assert found.ratio.median == pytest.approx(2 * 1.5 * 1.1)
-    assert found.before.median == 50
-    assert found.video_bytes_ratio == 2
-    assert found.agreement == 1
-    assert found.rounds == ROUNDS
+    assert result.ratio.median == pytest.approx(2 * 1.5 * 1.1)
+    assert result.before.median == 50
+    assert result.video_bytes_ratio == 2
+    assert result.agreement == 1
+    assert result.rounds == ROUNDS
 
 
-def test_other_requests_keep_the_engine_and_precision_of_the_defaults():
-    """The self-timing of the default model says nothing about other numbers of requests."""
-    found = Job(lambda settings: 50.0 if not settings else 40.0).find()
-    shapes = [one.settings for one in found.trials if "concurrency" in one.settings]
+def test_other_requests_keep_engine_and_precision():
+    """Self-timing applies to the default number of requests only."""
+    result = Job(lambda settings: 50.0 if not settings else 40.0).find()
+    shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
     assert shapes
     assert all((one["engine"], one["precision"]) == ("ort", "fp32") for one in shapes)
 
 
-def test_the_floor_leaves_out_what_finds_other_things():
-    job = Job(by_rules, wrong=lambda settings: 0.1 if settings.get("precision") == "int8" else 0)
-    found = job.find()
-    assert found.settings.get("precision", "fp32") == "fp32"
-    (tried,) = {one.agreement for one in found.trials if one.settings == {
+def test_settings_below_the_agreement_floor_are_excluded():
+    job = Job(
+        speed_of, wrong_share=lambda settings: 0.1 if settings.get("precision") == "int8" else 0
+    )
+    result = job.find()
+    assert result.settings.get("precision", "fp32") == "fp32"
+    (tried,) = {one.agreement for one in result.trials if one.settings == {
         "engine": "ort", "precision": "int8"}}  # fmt: skip
     assert tried == pytest.approx(0.9, abs=0.05)
-    assert Job(by_rules, job.wrong).find(floor=0.5).settings["precision"] == "int8"
+    assert Job(speed_of, job.wrong).find(floor=0.5).settings["precision"] == "int8"
 
 
-def test_agreement_is_with_fp32_where_the_defaults_are_less():
-    wrong = {"fp32": 0.0, "int8": 0.5}
+def test_agreement_is_measured_against_fp32():
+    wrong_share = {"fp32": 0.0, "int8": 0.5}
     job = Job(
-        by_rules,
-        lambda settings: wrong[settings.get("precision", "int8")],
+        speed_of,
+        lambda settings: wrong_share[settings.get("precision", "int8")],
         plain=replace(PLAIN, precision="int8"),
     )
     assert job.find().trials[0].agreement == pytest.approx(0.5, abs=0.05)
 
 
-def test_the_defaults_stand_where_nothing_beats_them():
-    found = Job(lambda settings: 50.0 if not settings else 40.0).find()
-    assert (found.settings, found.after, found.before.median) == ({}, None, 50)
-    (line,) = verdict(found)
+def test_defaults_are_kept_if_nothing_is_faster():
+    result = Job(lambda settings: 50.0 if not settings else 40.0).find()
+    assert (result.settings, result.after, result.before.median) == ({}, None, 50)
+    (line,) = verdict(result)
     assert "50.0 FPS" in line
 
 
 def test_settings_that_win_only_sometimes_are_not_chosen():
-    """The same settings are once faster and once slower than the defaults."""
+    """The settings are sometimes faster and sometimes slower than the defaults."""
     speeds = itertools.cycle([60.0, 60.0, 45.0])
-    found = Job(lambda settings: next(speeds) if settings else 50.0).find()
-    assert found.settings == {}
-    assert found.rounds >= 3
+    result = Job(lambda settings: next(speeds) if settings else 50.0).find()
+    assert result.settings == {}
+    assert result.rounds >= 3
 
 
 def test_failed_settings_are_noted_and_the_search_continues():
-    found = Job(lambda s: None if s.get("engine") == "torch" else by_rules(s)).find()
-    assert found.settings["precision"] == "int8"
-    assert any("--engine torch --precision fp32" in note for note in found.notes)
+    result = Job(lambda s: None if s.get("engine") == "torch" else speed_of(s)).find()
+    assert result.settings["precision"] == "int8"
+    assert any("--engine torch --precision fp32" in note for note in result.notes)
     with pytest.raises(EngineError, match="does not run here"):
         Job(lambda settings: None).find()
 
 
-def test_the_slower_half_leaves_after_each_round():
-    job = Job(by_rules)
+def test_slower_half_is_dropped_after_each_round():
+    job = Job(speed_of)
     job.find()
     axis = [format_options(settings) for settings, _ in job.ran[1:7]]
     assert axis[:4] == [
@@ -186,43 +189,43 @@ def test_the_slower_half_leaves_after_each_round():
     assert axis[4:] == ["--engine ort --precision int8", "the defaults"]
 
 
-def test_it_ends_in_time():
+def test_search_ends_in_time():
     job = Job(lambda settings: 4.0, plain=replace(PLAIN, fps=4.0))
     assert job.find(seconds=20).settings == {}
     assert job.now < 60
 
 
 def test_small_agreement_loss_is_not_a_cost(monkeypatch):
-    for name, found in (("_find_trial", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
-        monkeypatch.setattr(Search, name, lambda *_, found=found: found)
-    assert not Job(by_rules).search()._has_cost(Adjustment("engine", {}))
+    for name, result in (("_find_trial", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
+        monkeypatch.setattr(Search, name, lambda *_, result=result: result)
+    assert not Job(speed_of).search()._has_cost(Adjustment("engine", {}))
 
 
-def test_the_defaults_run_beside_fp32_even_without_time():
-    job = Job(by_rules, plain=replace(PLAIN, precision="int8"))
+def test_defaults_are_compared_with_fp32_even_without_time():
+    job = Job(speed_of, plain=replace(PLAIN, precision="int8"))
     assert job.find(seconds=0.1).trials[0].agreement == 1
 
 
-def test_it_says_that_it_had_no_time():
-    found = Job(by_rules).find(seconds=1)
-    assert verdict(found)[0].endswith("no other setting was tried.")
-    assert ["--seconds" in note for note in found.notes] == [True]
+def test_search_without_time_is_reported():
+    result = Job(speed_of).find(seconds=1)
+    assert verdict(result)[0].endswith("no other setting was tried.")
+    assert ["--seconds" in note for note in result.notes] == [True]
 
 
-def test_an_absent_library_that_would_be_faster_is_named(monkeypatch):
+def test_missing_library_that_would_be_faster_is_named(monkeypatch):
     monkeypatch.setattr(engines, "suggest_library", lambda device: f"install it for {device}")
-    assert "install it for auto" in Job(by_rules).find().notes
+    assert "install it for auto" in Job(speed_of).find().notes
 
 
-def test_where_nothing_is_found_only_fp32_is_taken():
-    found = Job(by_rules, empty=True).find()
-    assert found.settings.get("precision", "fp32") == "fp32"
-    assert any("nothing was detected" in note for note in found.notes)
+def test_only_fp32_is_used_without_detections():
+    result = Job(speed_of, empty=True).find()
+    assert result.settings.get("precision", "fp32") == "fp32"
+    assert any("nothing was detected" in note for note in result.notes)
 
 
-def test_random_weights_say_nothing_about_precision():
+def test_precision_is_not_changed_with_random_weights():
     config = replace(DEFAULT, network=NetworkConfig(random_weights=0))
-    assert Job(by_rules).find(config).settings.get("precision", "fp32") == "fp32"
+    assert Job(speed_of).find(config).settings.get("precision", "fp32") == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -236,31 +239,31 @@ def test_random_weights_say_nothing_about_precision():
     ],
     ids=["engine", "precision", "threads", "batch", "crf"],
 )
-def test_what_is_named_is_left_alone(config, left_alone):
+def test_settings_given_by_the_user_are_not_changed(config, left_alone):
     engine = "ort" if config.runtime.engine == "auto" else config.runtime.engine
-    found = Job(by_rules, plain=replace(PLAIN, engine=engine)).find(config)
-    assert not any(left_alone.items() <= one.settings.items() for one in found.trials)
+    result = Job(speed_of, plain=replace(PLAIN, engine=engine)).find(config)
+    assert not any(left_alone.items() <= one.settings.items() for one in result.trials)
 
 
-def test_the_last_comparison_is_by_turns():
-    job = Job(by_rules)
+def test_final_comparison_alternates():
+    job = Job(speed_of)
     job.find()
     last = [settings for settings, _ in job.ran[-2 * ROUNDS :]]
     assert last[::2] == [{}] * ROUNDS
     assert all(last[1::2])
 
 
-def test_settings_reach_their_groups_and_the_file_gives_them_again(tmp_path):
+def test_tuned_settings_round_trip_through_a_file(tmp_path):
     settings = {"engine": "ort", "precision": "int8", "queue_batches": 4, "save": ("overlay",)}
     config = DEFAULT.with_options(settings)
     assert (config.runtime.engine, config.loop.queue_batches) == ("ort", 4)
-    found = replace(Job(by_rules).find(), settings=settings)
+    result = replace(Job(speed_of).find(), settings=settings)
     file = tmp_path / "tuned.yaml"
-    file.write_text(as_config(found, None))
+    file.write_text(as_config(result, None))
     again = resolve_config(str(file), {})
     assert again.runtime == config.runtime
     assert again.output.save == ("overlay",)
-    assert yaml.safe_load(as_config(found, "x.mp4"))["calibration"] == {"calibrate": "x.mp4"}
+    assert yaml.safe_load(as_config(result, "x.mp4"))["calibration"] == {"calibrate": "x.mp4"}
 
 
 # ---- a target
@@ -276,7 +279,7 @@ def four_precisions(monkeypatch):
     monkeypatch.setattr(engines, "graph_wanted", lambda name, precision, device: precision)
 
 
-def two_limits(settings) -> float:
+def speed_with_two_limits(settings) -> float:
     network = 20.0 * (1.5 if settings.get("engine") == "openvino" else 1.0)
     network *= int(settings.get("infer_every", 1))
     network *= NETWORK[settings.get("precision", "fp32")] * SIZES.get(settings.get("size"), [1])[0]
@@ -291,7 +294,7 @@ def two_limits(settings) -> float:
     return min(network, video) * settings.get("stride", 1)
 
 
-def two_losses(settings, tracked: float = 0.15) -> float:
+def loss_of(settings, tracked: float = 0.15) -> float:
     """Return the share of frames with other detections. ``tracked``: the share lost by each
     tracked frame between two inferred ones."""
     lost = {"bf16": 0.0, "fp16": 0.0, "int8": 0.02}.get(settings.get("precision"), 0.0)
@@ -301,11 +304,19 @@ def two_losses(settings, tracked: float = 0.15) -> float:
     return lost + 0.5 * (settings.get("stride", 1) > 1)
 
 
-def reach(target, config=DEFAULT, *, speed=two_limits, wrong=two_losses, seconds=1e6, floor=0.0):
-    job = Job(speed, wrong, plain=replace(PLAIN, fps=20.0))
-    found = job.find(config, floor=floor, seconds=seconds, target=target)
-    assert (found.target_fps, found.reached) == (target, found.after.low >= target)
-    return found
+def tune_to_target(
+    target,
+    config=DEFAULT,
+    *,
+    speed=speed_with_two_limits,
+    wrong_share=loss_of,
+    seconds=1e6,
+    floor=0.0,
+):
+    job = Job(speed, wrong_share, plain=replace(PLAIN, fps=20.0))
+    result = job.find(config, floor=floor, seconds=seconds, target=target)
+    assert (result.target_fps, result.reached) == (target, result.after.low >= target)
+    return result
 
 
 @pytest.mark.usefixtures("four_precisions")
@@ -321,93 +332,94 @@ class TestTarget:
             (100, {"precision": "int8", "size": "416x224", "save": ("overlay", "jsonl")}, "boxes"),
         ],
     )
-    def test_the_cheapest_set_that_reaches_it(self, target, options, video):
-        found = reach(target)
-        assert found.reached
-        assert found.settings.items() >= options.items()
-        assert found.video.startswith(video)
-        assert found.rounds == ROUNDS
-        assert found.trials[0].settings == {}
+    def test_cheapest_settings_that_reach_the_target_are_chosen(self, target, options, video):
+        result = tune_to_target(target)
+        assert result.reached
+        assert result.settings.items() >= options.items()
+        assert result.video.startswith(video)
+        assert result.rounds == ROUNDS
+        assert result.trials[0].settings == {}
 
-    def test_what_reaches_it_in_one_round_only_does_not_count(self):
+    def test_target_must_be_reached_in_every_round(self):
         halves = itertools.cycle([1.0, 0.5])
 
         def unsteady(settings):
             slow = next(halves) if settings.get("precision") == "int8" else 1.0
-            return two_limits(settings) * slow
+            return speed_with_two_limits(settings) * slow
 
-        found = reach(50, speed=unsteady)
-        assert found.reached
-        assert found.settings["precision"] != "int8"
+        result = tune_to_target(50, speed=unsteady)
+        assert result.reached
+        assert result.settings["precision"] != "int8"
 
-    def test_the_defaults_cost_less_where_they_reach_it_after_all(self):
+    def test_defaults_are_chosen_if_they_reach_the_target_after_all(self):
         """The defaults were slow in one round only."""
         slow = iter([1.0, 0.5])
 
         def unsteady(settings):
-            return two_limits(settings) * (1.0 if settings else next(slow, 1.0))
+            return speed_with_two_limits(settings) * (1.0 if settings else next(slow, 1.0))
 
-        found = reach(19, speed=unsteady)
-        assert (found.reached, found.settings, found.after.low) == (True, {}, 20)
+        result = tune_to_target(19, speed=unsteady)
+        assert (result.reached, result.settings, result.after.low) == (True, {}, 20)
 
-    def test_tracks_between_inferred_frames_are_a_change_with_a_cost(self):
-        """If boxes move evenly, tracks lose less than int8 does."""
-        assert "infer_every" not in reach(50).settings
-        found = reach(50, wrong=lambda settings: two_losses(settings, 0.01))
-        assert found.settings.keys() == {"engine", "precision", "infer_every"}
-        assert 0.9 <= found.agreement < 1
-        assert (found.frames_share, found.video) == (1.0, "as asked")
-        for named in ({"infer_every": "3"}, {"blur": "person"}):
-            trials = reach(500, resolve_config(None, named)).trials
+    def test_infer_every_is_chosen_if_it_costs_least(self):
+        """With evenly moving boxes, tracks lose less than int8 does."""
+        assert "infer_every" not in tune_to_target(50).settings
+        result = tune_to_target(50, wrong_share=lambda settings: loss_of(settings, 0.01))
+        assert result.settings.keys() == {"engine", "precision", "infer_every"}
+        assert 0.9 <= result.agreement < 1
+        assert (result.frames_share, result.video) == (1.0, "as asked")
+        for fixed_options in ({"infer_every": "3"}, {"blur": "person"}):
+            trials = tune_to_target(500, resolve_config(None, fixed_options)).trials
             assert not [one for one in trials if "infer_every" in one.settings]
 
-    def test_nothing_reaches_it(self):
-        found = reach(2000)
-        assert found.after.median == max(one.fps for one in found.trials)
-        assert found.settings["stride"] == 3
-        assert found.ceilings == {"inference": 70.0, "inference and video": 1000.0}
-        assert not [one for one in found.trials if one.settings.get("engine") == "null"]
+    def test_fastest_settings_are_shown_if_none_reach_the_target(self):
+        result = tune_to_target(2000)
+        assert result.after.median == max(one.fps for one in result.trials)
+        assert result.settings["stride"] == 3
+        assert result.ceilings == {"inference": 70.0, "inference and video": 1000.0}
+        assert not [one for one in result.trials if one.settings.get("engine") == "null"]
 
-    def test_what_no_change_can_reach_is_not_searched(self):
-        found = Job(two_limits, two_losses, plain=PLAIN).find(target=1e5)
-        assert (found.reached, found.after, len(found.trials)) == (False, None, 1)
-        assert "out of reach" in verdict(found)[0]
+    def test_unreachable_target_is_not_searched(self):
+        result = Job(speed_with_two_limits, loss_of, plain=PLAIN).find(target=1e5)
+        assert (result.reached, result.after, len(result.trials)) == (False, None, 1)
+        assert "out of reach" in verdict(result)[0]
 
-    def test_a_run_without_inference_spares_what_cannot_reach_it(self):
-        """It makes 70 FPS, so faster networks alone are not tried together."""
+    def test_ceiling_without_inference_saves_trials(self):
+        """Without inference the run reaches 70 FPS, so trials that only speed up the network are
+        skipped."""
 
-        def untold(settings):
-            return None if settings.get("engine") == "null" else two_limits(settings)
+        def without_ceilings(settings):
+            return None if settings.get("engine") == "null" else speed_with_two_limits(settings)
 
-        found, every = reach(100), reach(100, speed=untold)
-        assert found.settings == every.settings
-        assert len(found.trials) < len(every.trials)
+        result, every = tune_to_target(100), tune_to_target(100, speed=without_ceilings)
+        assert result.settings == every.settings
+        assert len(result.trials) < len(every.trials)
 
     @pytest.mark.slow
-    def test_the_floor_leaves_out_what_loses_too_much(self):
-        found = reach(75, floor=0.97)
-        assert not found.reached
-        assert found.agreement >= 0.97
+    def test_target_search_respects_the_floor(self):
+        result = tune_to_target(75, floor=0.97)
+        assert not result.reached
+        assert result.agreement >= 0.97
 
-    def test_what_is_named_is_left_alone(self):
-        named = {"engine": "ort", "precision": "fp32", "size": "608x352", "no_video": True}
-        found = reach(500, resolve_config(None, named))
-        touched = {name for one in found.trials for name in one.settings}
+    def test_settings_given_by_the_user_are_not_changed(self):
+        fixed_options = {"engine": "ort", "precision": "fp32", "size": "608x352", "no_video": True}
+        result = tune_to_target(500, resolve_config(None, fixed_options))
+        touched = {name for one in result.trials for name in one.settings}
         assert not touched & {"size", "quality", "save", "preset", "no_video"}
-        assert {one.settings.get("precision", "fp32") for one in found.trials} == {"fp32"}
+        assert {one.settings.get("precision", "fp32") for one in result.trials} == {"fp32"}
 
-    def test_it_ends_in_time_and_tries_the_cheapest_that_reached_it(self):
-        found = reach(500, seconds=30.0)
-        assert any("--seconds" in note for note in found.notes)
-        assert len(found.trials) < 30
-        assert any("quality" in one.settings for one in found.trials)  # what is free left time
-        found = reach(80, seconds=70.0)
-        assert found.reached
-        assert found.settings["stride"] == 3
-        assert any("cheaper" in note for note in found.notes)
+    def test_target_search_ends_in_time_with_the_cheapest_found(self):
+        result = tune_to_target(500, seconds=30.0)
+        assert any("--seconds" in note for note in result.notes)
+        assert len(result.trials) < 30
+        assert any("quality" in one.settings for one in result.trials), "free changes left time"
+        result = tune_to_target(80, seconds=70.0)
+        assert result.reached
+        assert result.settings["stride"] == 3
+        assert any("cheaper" in note for note in result.notes)
 
 
-def test_frames_that_are_not_taken_have_no_detections():
+def test_skipped_frames_have_no_detections():
     """With every third frame taken, two thirds of the agreement's sum are missing."""
     rounds = [Round({"end_to_end": 10.0, "inference": 20.0}, {}, 2)]
     ran = module._to_run(SimpleNamespace(error=None, rounds=rounds), detections(2), 3, 5)
@@ -418,36 +430,35 @@ def test_frames_that_are_not_taken_have_no_detections():
 
 
 @pytest.mark.parametrize(("text", "value"), [("60fps", 60.0), ("60", 60.0), ("29.97 FPS", 29.97)])
-def test_a_target_is_read(text, value):
+def test_target_is_parsed(text, value):
     assert parse_target(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "fast", "60ms", "1e9", "nan", "60fps60"])
-def test_another_target_is_refused(text):
+def test_invalid_target_is_refused(text):
     with pytest.raises(UsageError):
         parse_target(text)
 
 
-def test_settings_print_as_options_and_in_short():
+def test_settings_are_formatted_as_options_and_in_short():
     settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
     assert format_options(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
-    found = Job(by_rules).find()  # of ort fp32
-    assert shorten(settings, found) == "ort int8, 2x1 threads, 416x224, subtitles, no video"
-    assert shorten({**PLAIN.named, "infer_every": "2"}, found) == "infer 1/2"
-    assert shorten({}, found) == "the defaults"
+    result = Job(speed_of).find()  # of ort fp32
+    assert shorten(settings, result) == "ort int8, 2x1 threads, 416x224, subtitles, no video"
+    assert shorten({**PLAIN.named, "infer_every": "2"}, result) == "infer 1/2"
+    assert shorten({}, result) == "the defaults"
 
 
 # ---- the command
 
 
 @pytest.mark.slow
-def test_the_command(tmp_path):
-    done = detect_video(
+def test_tune_writes_the_chosen_settings(tmp_path):
+    done = run_ok(
         "tune", STREET, "--engine", "ort", "--seconds", "3", "--no-video", "--json", "-o", "t.yaml",
         cwd=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["trials"][0]["settings"] == {}
     assert document["trials"][0]["fps"] > 0
@@ -457,85 +468,69 @@ def test_the_command(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "code"), [("1fps", 0), ("900000", 8)])
-def test_the_command_with_a_target(tmp_path, target, code):
+def test_unreached_target_exits_8(tmp_path, target, code):
     """A target that no settings reach is a failed gate."""
     run = ("--engine", "null", "--no-video", "--seconds", 4, "--target", target)
     write_video(tmp_path / "in.mp4", 60)
     done = detect_video("tune", "in.mp4", *run, "--json", cwd=tmp_path)
     assert done.returncode == code, done.stderr
-    told = json.loads(done.stdout)
-    assert told["reached"] == (code == 0)
-    assert told["before"]["median"] > 0
-    assert told["command"][:3] == ["detect-video", "in.mp4", "--engine"]
-    assert "--target" not in told["command"]
-    assert not [*tmp_path.glob("*.jsonl")], "outputs of the runs that were tried"
+    document = json.loads(done.stdout)
+    assert document["reached"] == (code == 0)
+    assert document["before"]["median"] > 0
+    assert document["command"][:3] == ["detect-video", "in.mp4", "--engine"]
+    assert "--target" not in document["command"]
+    assert not [*tmp_path.glob("*.jsonl")], "trials left outputs behind"
 
 
-@pytest.mark.parametrize("given", [("--target", "60fps"), ("--target-seconds", "9")])
-def test_profile_names_the_command_that_has_the_target(tmp_path, given):
-    done = detect_video("profile", "in.mp4", *given, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert "detect-video tune in.mp4 --target 60fps" in done.stderr
-
-
-@pytest.mark.parametrize("given", [("--sweep",), ("--only", "layers,sweep")])
-def test_profile_names_the_command_that_measures_batches(tmp_path, given):
-    done = detect_video("profile", "in.mp4", "--engine", "ort", *given, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert "detect-video compare in.mp4 --engine ort --batch 1,2,4,8" in done.stderr
-
-
-def test_a_signal_during_a_run_ends_the_search(monkeypatch):
+def test_signal_during_a_run_ends_the_search(monkeypatch):
     """An interrupted run does not count as a trial, and no other trial follows."""
     interrupted = SimpleNamespace(exit_code=130, errors=[])
-    monkeypatch.setattr(base, "detect", lambda *given, **more: interrupted)
+    monkeypatch.setattr(base, "detect", lambda *options, **more: interrupted)
     with pytest.raises(Stopped):
         module.run_defaults("in.mp4", DEFAULT)
 
 
-def found_for(monkeypatch, use: bool, speed=by_rules):
+def tune_with_stubs(monkeypatch, use: bool, speed=speed_of):
     job = Job(speed)
     monkeypatch.setattr(module, "run_defaults", lambda source, config: (PLAIN, config))
     monkeypatch.setattr(module, "take_turns", lambda source, config: job.turns)
     monkeypatch.setattr(
         "detector.core.run.reading.SourceReading.kind_of", lambda *_: "1280x720 h264"
     )
-    kept = []
-    monkeypatch.setattr(module, "keep", lambda *given: kept.append(given) or "m.json")
+    stored = []
+    monkeypatch.setattr(module, "keep", lambda *options: stored.append(options) or "m.json")
     watch, clock = (lambda *_: None), (lambda: job.now)
-    found = module.tune(
+    result = module.tune(
         "in.mp4", DEFAULT, floor=0.97, seconds=60.0, watch=watch, clock=clock, use=use
     )
-    return found, kept
+    return result, stored
 
 
-def test_it_is_kept_only_on_request(monkeypatch):
-    found, kept = found_for(monkeypatch, use=False)
-    assert found.settings
-    assert (found.kept, kept) == (None, [])
+def test_settings_are_stored_only_on_request(monkeypatch):
+    result, stored = tune_with_stubs(monkeypatch, use=False)
+    assert result.settings
+    assert (result.kept, stored) == (None, [])
 
 
-def test_use_keeps_it_for_this_kind_of_input(monkeypatch):
-    found, [(tuning, config, _, kind)] = found_for(monkeypatch, use=True)
-    assert (found.kept, found.input_kind) == ("m.json", "1280x720 h264")
-    assert (tuning.settings, config, kind) == (found.settings, DEFAULT, "1280x720 h264")
+def test_use_stores_settings_for_this_kind_of_input(monkeypatch):
+    result, [(tuning, config, _, kind)] = tune_with_stubs(monkeypatch, use=True)
+    assert (result.kept, result.input_kind) == ("m.json", "1280x720 h264")
+    assert (tuning.settings, config, kind) == (result.settings, DEFAULT, "1280x720 h264")
 
 
-def test_nothing_is_kept_where_the_defaults_stand(monkeypatch):
-    found, kept = found_for(monkeypatch, use=True, speed=lambda settings: 50.0)
-    assert (found.settings, found.kept, kept) == ({}, None, [])
+def test_nothing_is_stored_if_the_defaults_win(monkeypatch):
+    result, stored = tune_with_stubs(monkeypatch, use=True, speed=lambda settings: 50.0)
+    assert (result.settings, result.kept, stored) == ({}, None, [])
 
 
 @pytest.mark.parametrize("more", [[STREET], ["--use"], ["-o", "x.yaml"]])
-def test_undo_goes_alone(tmp_path, more):
+def test_undo_with_other_options_is_refused(tmp_path, more):
     done = detect_video("tune", "--undo", *more, "--engines-dir", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert "--undo forgets all" in done.stderr
 
 
-def test_undo_where_nothing_was_kept(tmp_path):
+def test_undo_without_stored_settings_does_nothing(tmp_path):
     done = detect_video("tune", "--undo", "--engines-dir", tmp_path, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Nothing to undo" in done.stdout

@@ -1,7 +1,4 @@
-"""Parts for the loop whose timing the test decides.
-
-Each notes its own calls, so that the ledger can be checked.
-"""
+"""Stub stages for the loop. A test decides how long they take and when they fail."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ INFO = SourceInfo("stub", "video", 8, 8, Fraction(25), Fraction(1, 25))
 
 
 class FakeClock:
-    """Time that passes only when a test sleeps, in one thread."""
+    """A clock for one thread that advances only when a test sleeps."""
 
     def __init__(self) -> None:
         self.now = 1_000
@@ -33,7 +30,7 @@ class FakeClock:
 
 
 class Notes:
-    """What each stub did: (start, end) by name, in ns of the real clock; thread-safe."""
+    """Thread-safe record of each stub's work: (start, end) by name, in ns of the real clock."""
 
     def __init__(self) -> None:
         self.spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -58,7 +55,7 @@ class Notes:
 
 
 class StubSource:
-    """Frames whose picture holds their index."""
+    """A source of frames whose pixels all equal the frame's index."""
 
     def __init__(self, frames: int, work=lambda: None, fail_at: int | None = None) -> None:
         self.info = INFO
@@ -81,7 +78,7 @@ class StubSource:
 
 
 class StubRequest:
-    """The "network" returns the slot's first byte, so that a mix-up of rows or requests shows."""
+    """A request whose "network" returns the slot's first byte, which reveals mixed-up rows."""
 
     device_ms: float | None = None
 
@@ -94,7 +91,7 @@ class StubRequest:
 
     def infer(self, n):
         self.inside += 1
-        assert self.inside == 1, "one request in two infers at once"
+        assert self.inside == 1, "two calls of infer overlap on one request"
         self._out[:] = -1
         self._work()
         if self._fail_at is not None and (self.slot[:n, 0, 0, 0] == self._fail_at).any():
@@ -106,9 +103,8 @@ class StubRequest:
 
 class StubSink:
     def __init__(self, work=lambda: None, fail_at: int | None = None) -> None:
-        self.rows: list[
-            tuple[int, int, float]
-        ] = []  # frame index, picture's value, detection's score
+        # frame index, picture's value, detection's score
+        self.rows: list[tuple[int, int, float]] = []
         self._work = work
         self._fail_at = fail_at
 
@@ -173,9 +169,10 @@ def stub_parts(
     )
 
 
-def work_calls(timeline: Timeline) -> dict[str, int]:
-    """Stage -> how often it worked, over all tracks."""
+def work_calls(timeline: Timeline) -> Counter[str]:
+    """Return how often each stage worked, over all tracks."""
     calls: Counter[str] = Counter()
     for track in timeline.tracks.values():
-        calls.update({of: one.calls for (of, kind), one in track.spans.items() if kind == WORK})
-    return dict(calls)
+        for (stage, kind), span in track.spans.items():
+            calls[stage] += span.calls if kind == WORK else 0
+    return calls

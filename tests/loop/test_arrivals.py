@@ -1,4 +1,4 @@
-"""What the loop does for cameras: waits for arrivals, fresh pictures, moments on the way."""
+"""The loop with cameras: waits for arrivals, fresh pictures, and times of each step."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LOOPS = [frames_in_turn, frames_overlapped]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_partial_batch_goes_if_nothing_more_arrives(loop):
-    """Rows of 4; never more than 2 arrive together."""
+def test_partial_batch_is_inferred_if_no_more_frames_arrive(loop):
+    """A batch has 4 rows, but never more than 2 frames arrive together."""
     sizes = []
 
     def arrive(track, index, row):
@@ -37,11 +37,11 @@ def test_partial_batch_goes_if_nothing_more_arrives(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_first_row_is_asked_for_again_and_again(loop):
-    asked = itertools.count()
-    parts = stub_parts(2, arrive=lambda track, index, row: next(asked) % 3 == 2)
+def test_first_row_is_polled_until_it_arrives(loop):
+    polls = itertools.count()
+    parts = stub_parts(2, arrive=lambda track, index, row: next(polls) % 3 == 2)
     assert len(list(loop(parts, OffTimeline(), Progress()))) == 2
-    assert next(asked) == 9, "three times for each of two pictures, and for the end"
+    assert next(polls) == 9, "three polls for each of two pictures, and for the end"
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -55,8 +55,8 @@ def test_stop_ends_a_wait(loop):
     assert list(loop(stub_parts(5, arrive=arrive), OffTimeline(), progress)) == []
 
 
-def test_leaving_early_ends_a_wait():
-    """The caller closes the generator while the reader waits for a camera: its thread ends."""
+def test_closing_the_generator_ends_a_wait():
+    """The reader's thread ends although it waits for a camera."""
     first = threading.Event()
 
     def arrive(track, index, row):
@@ -73,7 +73,7 @@ def test_leaving_early_ends_a_wait():
     assert "detect-video reader" not in names
 
 
-def test_the_wait_is_in_the_ledger():
+def test_wait_for_a_camera_is_in_the_ledger():
     timeline = Timeline(nvtx=False)
 
     def arrive(track, index, row):
@@ -89,8 +89,8 @@ def test_the_wait_is_in_the_ledger():
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_fresh_pictures_are_taken_when_a_worker_is_free(concurrency):
-    """At most one picture a worker is between ``read`` and the end of its inference."""
+def test_fresh_mode_reads_only_when_a_worker_is_free(concurrency):
+    """At most one picture per worker is between ``read`` and the end of its inference."""
     lock, state, full = threading.Lock(), {"inside": 0, "most": 0}, threading.Event()
 
     def work(name):
@@ -101,7 +101,7 @@ def test_fresh_pictures_are_taken_when_a_worker_is_free(concurrency):
                 if state["most"] >= concurrency:
                     full.set()
         if name == "infer":
-            full.wait(PATIENCE_S)  # and a little longer, so that one more would show
+            full.wait(PATIENCE_S)  # then wait a little, in which one picture too many would appear
             time.sleep(0.003)
             with lock:
                 state["inside"] -= 1
@@ -113,7 +113,7 @@ def test_fresh_pictures_are_taken_when_a_worker_is_free(concurrency):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_moments_on_the_way(loop):
+def test_arrival_records_its_moments_in_order(loop):
     ticks = itertools.count(1)
     parts = stub_parts(3, clock=lambda: next(ticks))
     read = parts.source.read
@@ -126,12 +126,12 @@ def test_moments_on_the_way(loop):
 
     parts.source.read = read_with_arrival
     for frame, _ in loop(parts, OffTimeline(), Progress()):
-        way = frame.arrival
-        assert 0 < way.arrived_ns < way.began_ns < way.inferred_ns < way.result_ns
+        arrival = frame.arrival
+        assert 0 < arrival.arrived_ns < arrival.began_ns < arrival.inferred_ns < arrival.result_ns
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_keep_and_wanted_see_the_frame(loop):
+def test_keep_and_wanted_receive_the_frame(loop):
     drawn = []
 
     def keep(frame, detections):

@@ -1,4 +1,4 @@
-"""Order, completeness and errors of both loops, in every small combination."""
+"""Order, completeness and errors of both loops, in combinations of small sizes."""
 
 import random
 import threading
@@ -42,7 +42,7 @@ def expected(frames):
     ("batch", "concurrency", "requests", "queue", "frames", "drawers"), COMBINATIONS
 )
 def test_every_small_combination(batch, concurrency, requests, queue, frames, drawers, loop):
-    """Also with fewer requests than concurrency + queue + 1, and memory for hardly any picture."""
+    """Include fewer requests than concurrency + queue + 1; memory is just enough for a picture."""
     jitter = random.Random(batch * 1000 + concurrency * 100 + requests * 10 + frames)
 
     def work(name):
@@ -59,8 +59,8 @@ def test_every_small_combination(batch, concurrency, requests, queue, frames, dr
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("batch", [1, 2, 3])
-def test_still_frames_repeat_the_last_that_was_inferred(loop, batch):
-    """Each picture is one level brighter than the one before: every ninth is another one."""
+def test_still_frames_repeat_the_last_inferred_frame(loop, batch):
+    """Each picture is one level brighter than the last, so every ninth counts as changed."""
     every, frames = LEVELS + 1, 40
     parts = stub_parts(frames, batch, 4, 2, still=Stillness(0.0))
     timeline = Timeline()
@@ -76,12 +76,10 @@ def test_still_frames_repeat_the_last_that_was_inferred(loop, batch):
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_device_time_is_the_sum_over_batches(loop):
-    """7 frames in batches of 3: the last one has one frame and takes the device as long as the
-    others.
-    """
+    """The third batch has one of 7 frames and takes the device as long as the full ones."""
     parts = stub_parts(7, 3, 3, 2)
     _, progress = consume(parts, loop)
-    assert progress.device_ms is None, "the stubs' device reports none"
+    assert progress.device_ms is None, "the stubs report no device time"
     parts = stub_parts(7, 3, 3, 2)
     for request in parts.requests:
         request.device_ms = 2.5
@@ -94,7 +92,7 @@ def test_device_time_is_the_sum_over_batches(loop):
     "stage", ["read", "preprocess", "infer", "head", "nms", "track", "annotate", "write"]
 )
 @pytest.mark.parametrize(("concurrency", "drawers"), [(1, 0), (3, 0), (1, 2)])
-def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrency, drawers):
+def test_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrency, drawers):
     before = threading.active_count()
     parts = stub_parts(50, concurrency=concurrency, fail={stage: 7}, drawers=drawers)
     with pytest.raises(RuntimeError, match=f"{stage} failed"):
@@ -107,14 +105,14 @@ def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrenc
         assert len(written) == 7, "the frames before it are written"
 
 
-def test_frames_are_drawn_several_at_once():
-    both = threading.Barrier(2, timeout=PATIENCE_S)  # each call waits for another one
+def test_several_frames_are_drawn_at_once():
+    both = threading.Barrier(2, timeout=PATIENCE_S)  # each call waits for a second one
     parts = stub_parts(6, 2, drawers=2, work=lambda name: name == "annotate" and both.wait())
     assert consume(parts, frames_overlapped)[0] == expected(6)
 
 
-def test_a_frame_is_written_before_the_next_one_comes():
-    """A pipe may be slow: nothing waits for more frames to draw."""
+def test_frame_is_written_before_the_next_one_is_read():
+    """The source may be a slow pipe, so drawing must not wait for more frames."""
     written = threading.Semaphore(1)
 
     def work(name):
@@ -125,18 +123,18 @@ def test_a_frame_is_written_before_the_next_one_comes():
     assert consume(stub_parts(5, drawers=2, work=work), frames_overlapped)[0] == expected(5)
 
 
-def test_head_and_nms_run_in_the_workers_several_frames_at_once():
-    """Each call waits for one of the other worker's: neither gets on alone."""
-    both, seen = threading.Barrier(2, timeout=PATIENCE_S), set()
+def test_head_and_nms_run_in_parallel_in_the_workers():
+    """Each call waits for a call of the other worker, so neither can continue alone."""
+    both, calls = threading.Barrier(2, timeout=PATIENCE_S), set()
 
     def work(name):
         if name in ("head", "nms"):
             both.wait()
-            seen.add((name, threading.current_thread().name))
+            calls.add((name, threading.current_thread().name))
 
     assert consume(stub_parts(6, concurrency=2, work=work), frames_overlapped)[0] == expected(6)
     workers = [f"detect-video worker-{i}" for i in range(2)]
-    assert seen == {(name, worker) for name in ("head", "nms") for worker in workers}
+    assert calls == {(name, worker) for name in ("head", "nms") for worker in workers}
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -152,7 +150,7 @@ def test_steady_state_spans_first_to_last_written_frame(sync):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_stop_writes_what_was_read(loop):
+def test_stop_writes_all_frames_that_were_read(loop):
     progress = Progress()
 
     def work(name):
@@ -167,7 +165,7 @@ def test_stop_writes_what_was_read(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_leaving_early_joins_the_threads(loop):
+def test_closing_the_generator_joins_the_threads(loop):
     before = threading.active_count()
     pairs = loop(stub_parts(1000), OffTimeline(), Progress())
     next(pairs)
@@ -177,8 +175,8 @@ def test_leaving_early_joins_the_threads(loop):
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(("batch", "drawers", "pictures"), [(2, 0, None), (2, 2, None), (1, 0, 3)])
-def test_pictures_come_from_a_pool(loop, batch, drawers, pictures):
-    """Never more than there is memory for, whatever the queues allow."""
+def test_pictures_are_allocated_from_a_limited_pool(loop, batch, drawers, pictures):
+    """Memory limits the number of pictures, even if the queues have room for more."""
     more = {} if pictures is None else {"image_bytes": pictures * 8 * 8 * 3}
     parts = stub_parts(300, batch, 4, 3, drawers=drawers, **more)
     consume(parts, loop)
@@ -186,14 +184,13 @@ def test_pictures_come_from_a_pool(loop, batch, drawers, pictures):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_clock_is_for_frames_that_arrived(loop):
-    """A run over a file has frames without an arrival, whatever the loop was given."""
+def test_clock_is_ignored_for_frames_without_an_arrival(loop):
     parts = replace(stub_parts(5), clock=time.perf_counter_ns)
     assert consume(parts, loop)[0] == expected(5)
 
 
-def test_a_full_queue_waits_until_there_is_room_again():
-    """A thread that wakes up while the queue is still full waits again."""
+def test_put_waits_while_the_queue_is_full():
+    """A thread that is woken while the queue is still full waits again."""
     queue, track, put = Queue("queue", 1), OffTimeline().track("t"), []
 
     def fill():
@@ -213,7 +210,7 @@ def test_a_full_queue_waits_until_there_is_room_again():
     thread.join(10)
 
 
-def test_only_a_full_queue_is_a_wait():
+def test_put_into_a_queue_with_room_is_not_a_wait():
     timeline = Timeline()
     track = timeline.track("t")
     queue = Queue("queue", 2)

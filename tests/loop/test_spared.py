@@ -1,4 +1,4 @@
-"""Frames that the network does not see (--infer-every), in both loops and small combinations."""
+"""--infer-every in both loops, in combinations of small sizes: frames that are not inferred."""
 
 import itertools
 from dataclasses import replace
@@ -22,7 +22,7 @@ FRAMES = 23
 
 
 class Repeating:
-    """A tracker of objects that do not move. A frame's value is its number."""
+    """A tracker that repeats the last detections in coasting frames."""
 
     def __init__(self, holds_s=0.0):
         self.last, self.holds_s = None, holds_s
@@ -38,7 +38,7 @@ class Repeating:
         return ()
 
 
-def spared_parts(every, *sizes, holds_s=0.0, **more):
+def scheduled_parts(every, *sizes, holds_s=0.0, **more):
     schedule = Looks(every, lambda frame: frame.time_s)
     schedule.ahead = max(schedule.ahead, sizes[0])
     stage = Repeating(holds_s)
@@ -59,80 +59,85 @@ def consume(parts, loop, timeline=None):
     covering([1, 2, 3], [1, 2], [1, 2, 5], [1, 1 << 20], [2, 5], together=3),
 )
 def test_every_small_combination(batch, concurrency, requests, image_bytes, every):
-    """Include sizes for which memory holds hardly any picture."""
-    parts = spared_parts(every, batch, requests, concurrency, image_bytes=image_bytes)
+    """Include a memory limit that is just enough for a picture."""
+    parts = scheduled_parts(every, batch, requests, concurrency, image_bytes=image_bytes)
     pairs, progress = consume(parts, frames_overlapped)
     assert pairs == [(i, float(i - i % every), i % every > 0) for i in range(FRAMES)]
-    looks = -(-FRAMES // every)
-    assert (progress.read, progress.written, progress.coasted) == (FRAMES, FRAMES, FRAMES - looks)
+    inferred = -(-FRAMES // every)
+    assert (progress.read, progress.written, progress.coasted) == (
+        FRAMES,
+        FRAMES,
+        FRAMES - inferred,
+    )
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("batch", [1, 2, 4])
-def test_batches_are_full_of_frames_that_are_inferred(loop, batch):
-    """A batch costs what it costs however few rows it has: so it reaches over the others."""
+def test_batches_are_filled_with_inferred_frames(loop, batch):
+    """A partial batch costs as much as a full one, so batches skip the other frames."""
     timeline, every = Timeline(), 3
-    consume(spared_parts(every, batch, 4, 1), loop, timeline)
+    consume(scheduled_parts(every, batch, 4, 1), loop, timeline)
     counts = work_calls(timeline)
-    looks = -(-FRAMES // every)
-    assert counts["preprocess"] == counts["head"] == looks
-    assert counts["infer"] == -(-looks // batch)
+    inferred = -(-FRAMES // every)
+    assert counts["preprocess"] == counts["head"] == inferred
+    assert counts["infer"] == -(-inferred // batch)
     assert counts["nms"] == counts["write"] == counts["annotate"] == FRAMES
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 @pytest.mark.parametrize("holds_s", [0.0, 0.1, 0.25])
-def test_auto_looks_at_the_same_frames_in_both_loops(holds_s, concurrency):
-    in_turn, _ = consume(spared_parts(None, 1, 5, 1, holds_s=holds_s), frames_in_turn)
+def test_auto_infers_the_same_frames_in_both_loops(holds_s, concurrency):
+    in_turn, _ = consume(scheduled_parts(None, 1, 5, 1, holds_s=holds_s), frames_in_turn)
     overlapped, _ = consume(
-        spared_parts(None, 1, 5, concurrency, holds_s=holds_s), frames_overlapped
+        scheduled_parts(None, 1, 5, concurrency, holds_s=holds_s), frames_overlapped
     )
     assert in_turn == overlapped
-    looks = [index for index, _, coasting in in_turn if not coasting]
-    # The first looks know of none before; then one follows when the last has held: 25 fps.
-    steps = set(np.diff(looks[4:]).tolist())
+    inferred = [index for index, _, coasting in in_turn if not coasting]
+    # Ignore the start, where no ``holds_s`` is known. At 25 fps, the next frame is inferred once
+    # the last result has held for ``holds_s``.
+    steps = set(np.diff(inferred[4:]).tolist())
     assert steps == {int(holds_s * 25 + 1e-9) + 1}
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_auto_goes_on_where_a_stand_in_takes_the_place_of_the_tracks(loop):
-    """what-if puts one there, which knows of no time for which boxes hold."""
-    parts = spared_parts(None, 1, 5, 1, holds_s=None)
+def test_auto_works_without_a_tracker_that_sets_holds_s(loop):
+    """what-if replaces the tracker by a stand-in that does not set it."""
+    parts = scheduled_parts(None, 1, 5, 1, holds_s=None)
     _, progress = consume(parts, loop)
     assert progress.written == FRAMES
     assert progress.coasted > FRAMES / 2
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_what_fails_ends_the_run_while_auto_waits(loop):
-    """The reader waits for a look that never comes."""
-    parts = spared_parts(None, 1, 5, 1, fail={"infer": 3})
+def test_failing_inference_ends_the_wait_of_auto(loop):
+    """The reader waits for the result of a frame whose inference fails."""
+    parts = scheduled_parts(None, 1, 5, 1, fail={"infer": 3})
     with pytest.raises(RuntimeError, match="infer failed"):
         consume(parts, loop)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_with_skip_still_a_look_may_repeat_the_last_one(loop):
+def test_still_frames_reuse_results_with_a_schedule(loop):
     every, changes = 2, LEVELS + 1
-    parts = spared_parts(every, 1, 4, 2, still=Stillness(0.0))
+    parts = scheduled_parts(every, 1, 4, 2, still=Stillness(0.0))
     pairs, progress = consume(parts, loop)
-    looks = range(0, FRAMES, every)
-    seen = {}  # look -> the one that was inferred: each picture is a level brighter
-    for i in looks:
-        last = seen.get(i - every, 0)
-        seen[i] = i if i - last >= changes else last
-    assert pairs == [(i, float(seen[i - i % every]), i % every > 0) for i in range(FRAMES)]
-    assert progress.coasted == FRAMES - len(looks)
-    assert progress.reused == len(looks) - len(set(seen.values()))
+    inferred = range(0, FRAMES, every)
+    results = {}  # frame -> the frame whose result it has; each picture is a level brighter
+    for i in inferred:
+        last = results.get(i - every, 0)
+        results[i] = i if i - last >= changes else last
+    assert pairs == [(i, float(results[i - i % every]), i % every > 0) for i in range(FRAMES)]
+    assert progress.coasted == FRAMES - len(inferred)
+    assert progress.reused == len(inferred) - len(set(results.values()))
 
 
-def test_a_batch_leaves_pictures_for_the_others():
+def test_longest_batch_leaves_a_picture_for_other_stages():
     for batch, images in itertools.product(range(1, 9), range(2, 200)):
         if images > batch:
             assert batch <= longest_batch(batch, images) < images
 
 
-def test_coasting_boxes_do_not_count_as_found():
+def test_found_excludes_coasting_boxes():
     boxes = np.zeros((3, 4), np.float32)
     some = Detections(
         boxes,

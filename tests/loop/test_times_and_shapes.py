@@ -1,4 +1,4 @@
-"""What frames note of their stages (Parts.timed), and pictures that decide the input's shape."""
+"""Stage times of each frame (Parts.timed), and pictures that decide the input's shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def frames_of(loop, parts, timeline):
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_frame_times_equal_stage_costs_with_shared_inference(batch):
-    """Seven frames in batches of three leave a last one alone: it has the whole inference."""
+    """The last of seven frames is alone in its batch of three and has its whole inference time."""
     clock = FakeClock()
     parts = stub_parts(
         7, batch, work=lambda name: clock.sleep(COST.get(name, 0) * 10**6), timed=True
@@ -30,8 +30,8 @@ def test_frame_times_equal_stage_costs_with_shared_inference(batch):
     frames = frames_of(frames_in_turn, parts, Timeline(clock=clock, nvtx=False))
     for frame in frames:
         rows = 1 if frame.index == 6 else batch
-        wanted = {**COST, "infer": COST["infer"] / rows}
-        assert frame.times.ms == pytest.approx(wanted)
+        expected = {**COST, "infer": COST["infer"] / rows}
+        assert frame.times.ms == pytest.approx(expected)
         assert (frame.times.batch, frame.times.input) == (rows, (8, 8))
 
 
@@ -51,7 +51,7 @@ def test_times_add_up_to_the_ledger(loop, timed):
 
 
 class StubShapes:
-    """Every third picture needs a shape that is not ready. A head adds 100 to its shape's score."""
+    """Three shapes, which pictures use in turn. The head of shape N adds 100 * N to the score."""
 
     def __init__(self) -> None:
         self.ready: set[int] = set()
@@ -65,13 +65,13 @@ class StubShapes:
         self.ready.add(self.prepared[-1])
 
     def give(self, request, picture):
-        kind = int(picture[0, 0, 0]) % 3
+        shape = int(picture[0, 0, 0]) % 3
         assert request.inside == 0
-        request.slot = np.zeros((1, 8 + kind, 8, 3), np.uint8)
+        request.slot = np.zeros((1, 8 + shape, 8, 3), np.uint8)
 
         def head(outputs):
             return Candidates(
-                np.zeros((1, 4), np.float32), outputs[0][0] + 100 * kind, np.zeros(1, np.int64)
+                np.zeros((1, 4), np.float32), outputs[0][0] + 100 * shape, np.zeros(1, np.int64)
             )
 
         return head
@@ -86,15 +86,15 @@ def into_corner(image, row):
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_each_picture_gets_the_slot_and_the_head_of_its_shape(loop, concurrency):
+def test_each_picture_uses_slot_and_head_of_its_shape(loop, concurrency):
     shapes, timeline = StubShapes(), Timeline(nvtx=False)
     parts = stub_parts(20, 1, 5, concurrency, shapes=shapes, timed=True)
     parts.preprocess = into_corner
-    found = [
-        (frame.index, float(each.scores[0]), frame.times.input)
-        for frame, each in loop(parts, timeline, Progress())
+    results = [
+        (frame.index, float(detections.scores[0]), frame.times.input)
+        for frame, detections in loop(parts, timeline, Progress())
     ]
-    assert found == [(i, float(i + 100 * (i % 3)), (8 + i % 3, 8)) for i in range(20)]
+    assert results == [(i, float(i + 100 * (i % 3)), (8 + i % 3, 8)) for i in range(20)]
     assert shapes.prepared == [0, 1, 2]
     reader = timeline.tracks["main" if loop is frames_in_turn else "reader"]
     assert reader.spans["shape", "wait_output"].calls == 3

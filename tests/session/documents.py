@@ -1,4 +1,4 @@
-"""A whole session document, made by hand, for tests that change some of it."""
+"""A complete session document for tests that change parts of it."""
 
 from __future__ import annotations
 
@@ -88,4 +88,4 @@ DOCUMENT: dict[str, Any] = {
 
 
 def document(**changes: Any) -> SessionDocument:
-    return from_builtins({**DOCUMENT, **changes}, SessionDocument, "a document made by hand")
+    return from_builtins({**DOCUMENT, **changes}, SessionDocument, "test document")

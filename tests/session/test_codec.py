@@ -1,4 +1,4 @@
-"""Everything that we write can be read back, whatever the text and the numbers."""
+"""Documents round-trip with any text and numbers; files that could harm us are refused."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.session.documents import document
 ODD = "bad\udcff \x1b[31m \x7f \u202e ü 视 \U0001f600"
 
 
-def test_every_text_comes_back_from_ascii():
+def test_any_text_round_trips_through_ascii():
     text = to_json({"a": ODD, ODD: [ODD]})
     assert text.isascii()
-    assert all(one.isprintable() or one == "\n" for one in text)
+    assert all(letter.isprintable() or letter == "\n" for letter in text)
     assert parse_json(text, "here") == {"a": ODD, ODD: [ODD]}
 
 
-def test_a_session_of_odd_names_comes_back(tmp_path):
-    one = document(
+def test_session_with_odd_names_round_trips(tmp_path):
+    session = document(
         model=ODD,
         notes=[ODD],
         outputs={ODD: ODD},
@@ -34,17 +34,17 @@ def test_a_session_of_odd_names_comes_back(tmp_path):
         command=[ODD],
         config={ODD: {ODD: ODD}},
     )
-    path = Session(tmp_path).write_json("session.json", one)
+    path = Session(tmp_path).write_json("session.json", session)
     assert json.loads(path.read_bytes())["clip_sha256"] == {ODD: None}
-    assert document(**json.loads(path.read_bytes())) == one
+    assert document(**json.loads(path.read_bytes())) == session
 
 
-def test_what_is_not_finite_is_null():
+def test_non_finite_number_becomes_null():
     text = to_json({"a": math.inf, "b": [math.nan, 1.5, (-math.inf,)]})
     assert parse_json(text, "here") == {"a": None, "b": [None, 1.5, [None]]}
 
 
-def test_as_deep_as_a_document_may_be():
+def test_json_deeper_than_the_limit_is_refused():
     parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH, "here")
     for depth in (MAX_DEPTH + 1, 900, 10**6):
         with pytest.raises(UsageError, match="here"):
@@ -52,13 +52,13 @@ def test_as_deep_as_a_document_may_be():
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e300", "9" * 400, "9" * 5000, str(2**63)])
-def test_a_number_that_no_run_writes(number):
+def test_number_out_of_range_is_refused(number):
     with pytest.raises(UsageError, match="here"):
         parse_json(f'{{"a": [{number}]}}', "here")
     assert parse_json(f'"{number}"', "here") == number
 
 
-def test_only_an_ordinary_file_of_some_size_is_read(tmp_path):
+def test_only_regular_files_up_to_a_size_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zeros").symlink_to("/dev/zero")
     (tmp_path / "large").write_bytes(b"12345")
@@ -68,7 +68,7 @@ def test_only_an_ordinary_file_of_some_size_is_read(tmp_path):
     assert read_file(tmp_path / "large", most_bytes=5) == b"12345"
 
 
-def test_the_slowdown_of_a_pass_of_somebodys_own_is_a_number(tmp_path):
+def test_slowdown_of_a_user_s_pass_must_be_a_number(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text('{"available": true, "slowdown": 1.5, "answer": 42}')
     assert read_pass(path) == PassRecord(available=True, facts={"slowdown": 1.5, "answer": 42})

@@ -1,4 +1,4 @@
-"""Sums of several sources are what their parts add up to, in the units of the document."""
+"""Recordings of several sources are added up and converted to the units of the document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detector.core.timeline import STAGES, Burnt
 from detector.core.timeline.native import StageThreads
 
 
-def thread_of(times: int) -> ThreadSum:
+def thread_sum(times: int) -> ThreadSum:
     return ThreadSum(
         busy_ns=3 * times,
         wait_input_ns=11 * times,
@@ -38,13 +38,13 @@ def thread_of(times: int) -> ThreadSum:
     )
 
 
-def a_source(times: int) -> TimelineSums:
+def source_sums(times: int) -> TimelineSums:
     stage = StageSum(["main"], 5 * times, 7 * times, 6 * times)
     stage.split, stage.has_split = SplitSum(4 * times, 2 * times, 1 * times), True
     stage.durations.add_many(array("q", [times] * 5))
     return TimelineSums(
         {"read": stage},
-        {"main": thread_of(times)},
+        {"main": thread_sum(times)},
         infer_ns=29 * times,
         burnt=Burnt(
             wall_ns=31 * times,
@@ -58,14 +58,14 @@ def a_source(times: int) -> TimelineSums:
     )
 
 
-def test_sums_of_two_sources() -> None:
-    total = merge_recordings([a_source(1), a_source(10)])
+def test_merged_recording_adds_up_two_sources() -> None:
+    total = merge_recordings([source_sums(1), source_sums(10)])
     assert list(total.stages) == [*STAGES]
     read = total.stages["read"]
     assert (read.threads, read.calls, read.busy_ns, read.cpu_ns) == (["main"], 55, 77, 66)
     assert read.split == SplitSum(44, 22, 11)
     assert (read.durations.count, read.durations.maximum) == (10, 10)
-    assert total.threads == {"main": thread_of(11)}
+    assert total.threads == {"main": thread_sum(11)}
     assert total.infer_ns == 29 * 11
     assert total.burnt is not None
     assert total.burnt.stages == {"infer": StageThreads(22, 30, 47 * 11, 53 * 11, 59 * 11)}
@@ -73,21 +73,21 @@ def test_sums_of_two_sources() -> None:
     total.self_check()
 
 
-def test_what_one_source_does_not_know_is_unknown() -> None:
-    silent = replace(a_source(1), burnt=Burnt(others_ns=None))
-    silent.threads["main"].ready_ns = None
-    total = merge_recordings([silent, a_source(10)])
+def test_figure_missing_in_one_source_is_handled_when_merged() -> None:
+    incomplete = replace(source_sums(1), burnt=Burnt(others_ns=None))
+    incomplete.threads["main"].ready_ns = None
+    total = merge_recordings([incomplete, source_sums(10)])
     assert total.burnt is not None
     assert total.burnt.others_ns is None
     assert total.threads["main"].ready_ns == 230
-    assert merge_recordings([silent]).threads["main"].ready_ns is None
-    without = replace(a_source(1), burnt=None)
-    assert merge_recordings([without, a_source(10)]).burnt == a_source(10).burnt
+    assert merge_recordings([incomplete]).threads["main"].ready_ns is None
+    without = replace(source_sums(1), burnt=None)
+    assert merge_recordings([without, source_sums(10)]).burnt == source_sums(10).burnt
     assert merge_recordings([without]).burnt is None
 
 
-def test_documents_have_seconds() -> None:
-    source = a_source(10**9)
+def test_document_figures_are_in_seconds() -> None:
+    source = source_sums(10**9)
     stage = source.stages["read"].figures()
     assert (stage.thread, stage.calls, stage.busy_s, stage.cpu_s) == ("main", 5 * 10**9, 7, 6)
     assert stage.p50_ms == stage.max_ms == 1000
@@ -98,7 +98,7 @@ def test_documents_have_seconds() -> None:
     assert (thread.busy_s, *waited, thread.wall_s, thread.cpu_s) == (3, 11, 13, 17, 44, 19)
     assert (thread.ready_s, thread.waits) == (23, {"queue": 24})
     splits = (thread.busy_split, thread.wait_split, thread.other_split)
-    assert [astuple(one) for one in splits if one] == [(1, 2, 0), (3, 6, 15), (5, 6, 6)]
+    assert [astuple(split) for split in splits if split] == [(1, 2, 0), (3, 6, 15), (5, 6, 6)]
     assert thread.unplaced_s == (19 - 9) + (23 - 14)
     assert ThreadSum().figures().ready_s is None
     threads = library_threads(source.burnt)
@@ -111,9 +111,9 @@ def test_documents_have_seconds() -> None:
     assert library_threads(None) is None
 
 
-def test_a_call_before_the_steady_state_counts_as_much_as_one_within_it() -> None:
-    """Libraries' threads used 47 s in 3 calls; there were 5 in all."""
-    source = a_source(10**9)
+def test_library_cpu_time_is_scaled_to_calls_outside_the_steady_state() -> None:
+    """Library threads used 47 s in 3 steady-state calls, of 5 calls in all."""
+    source = source_sums(10**9)
     assert source.burnt is not None
     source.burnt.stages["infer"].calls = 3 * 10**9
     stage = source.stages["read"]
@@ -128,9 +128,10 @@ def test_a_call_before_the_steady_state_counts_as_much_as_one_within_it() -> Non
     assert StageSum(calls=5).figures().split is None
 
 
-def test_who_had_the_cores_while_a_thread_waited() -> None:
-    """CPU time: 43 for others, 37 for this process, 19 of it the thread's own, in 31 of 44 s."""
-    source = a_source(10**9)
+def test_foreign_share_is_the_cpu_share_of_other_processes() -> None:
+    """In 31 s, other processes used 43 s of CPU time and ours 37 s. The thread itself used 19 s in
+    its 44 s."""
+    source = source_sums(10**9)
     share = 43 / (43 + 37 - 19 * 31 / 44)
     assert source.threads["main"].figures(source.burnt).foreign_share == pytest.approx(share, 1e-3)
     assert source.threads["main"].figures().foreign_share is None
@@ -140,8 +141,8 @@ def test_who_had_the_cores_while_a_thread_waited() -> None:
 
 
 @pytest.mark.parametrize("part", ["busy_ns", "wait_input_ns", "wait_output_ns", "other_ns"])
-def test_a_ledger_that_does_not_add_up_is_an_error(part: str) -> None:
-    source = a_source(1)
+def test_ledger_that_does_not_add_up_is_an_error(part: str) -> None:
+    source = source_sums(1)
     source.self_check()
     thread = source.threads["main"]
     setattr(thread, part, getattr(thread, part) + 1)

@@ -1,4 +1,4 @@
-"""docs/schema holds the JSON Schemas of the documents, as they follow from the types."""
+"""docs/schema holds the JSON Schemas that follow from the documents' types."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def schema_text(name: str) -> str:
     return json.dumps(SCHEMAS[name], indent=1) + "\n"
 
 
-def in_order(text: str) -> str:
-    """Alternatives sorted: their order depends on msgspec's version, and says nothing."""
+def sort_alternatives(text: str) -> str:
+    """Sort alternatives, because their order depends on msgspec's version."""
 
     def sort(node: dict[str, Any]) -> dict[str, Any]:
         if "anyOf" in node:
@@ -57,16 +57,16 @@ def in_order(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_the_schema_is_that_of_the_type(name):
-    assert in_order((FOLDER / f"{name}.json").read_text()) == in_order(schema_text(name)), (
-        f"write it again: python -m {__name__}"
-    )
+def test_schema_file_equals_the_schema_of_the_type(name):
+    assert sort_alternatives((FOLDER / f"{name}.json").read_text()) == sort_alternatives(
+        schema_text(name)
+    ), f"update it with python -m {__name__}"
 
 
-def test_every_reference_leads_somewhere():
+def test_every_reference_is_defined():
     for name, schema in SCHEMAS.items():
-        found = {part.split('"')[0] for part in schema_text(name).split('"#/$defs/')[1:]}
-        assert found <= schema["$defs"].keys(), name
+        references = {part.split('"')[0] for part in schema_text(name).split('"#/$defs/')[1:]}
+        assert references <= schema["$defs"].keys(), name
 
 
 def test_keys_that_every_run_writes_are_required():

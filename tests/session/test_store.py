@@ -17,13 +17,13 @@ from tests.conftest import CHECKOUT
 from tests.session.documents import document
 
 
-def test_names_are_counted_up(tmp_path, monkeypatch):
+def test_taken_session_name_gets_a_number(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = [Session.create(None, "in-ort").folder.name for _ in range(3)]
     assert folders == ["in-ort", "in-ort-2", "in-ort-3"]
 
 
-def test_a_folder_used_again_holds_one_run_and_the_users_own_files(tmp_path):
+def test_reused_folder_holds_one_run_and_keeps_the_users_files(tmp_path):
     rows = tmp_path / "a.jsonl"
     for text in ("old\n", "1\n"):
         rows.write_text(text)
@@ -31,6 +31,7 @@ def test_a_folder_used_again_holds_one_run_and_the_users_own_files(tmp_path):
         session = Session.create(str(tmp_path), "x")
         session.begin()
         session.adopt(rows)
+        assert not (tmp_path / "detections.jsonl").exists()
         session.adopt(rows)
         session.finish_rows()
         session.release()
@@ -39,7 +40,7 @@ def test_a_folder_used_again_holds_one_run_and_the_users_own_files(tmp_path):
 
 
 def test_empty_rows_leave_no_file(tmp_path):
-    """Every frame has a row, so an empty file is one whose rows were taken back."""
+    """Every frame has a row, so an empty file means that its rows were withdrawn."""
     session = Session.create(str(tmp_path / "r"), "x")
     rows = tmp_path / "a.jsonl"
     rows.write_text("")
@@ -48,7 +49,7 @@ def test_empty_rows_leave_no_file(tmp_path):
     assert not list((tmp_path / "r").rglob("*.jsonl*"))
 
 
-def test_claim_raises_if_its_folder_cannot_be_made(tmp_path):
+def test_claim_raises_if_its_folder_cannot_be_created(tmp_path):
     session = Session.create(str(tmp_path / "r"), "x")
     session.begin()
     (tmp_path / "r/layers").write_text("a file in the folder's place")
@@ -56,10 +57,11 @@ def test_claim_raises_if_its_folder_cannot_be_made(tmp_path):
         session.claim("layers/a.json")
 
 
-def test_discard_takes_back_what_was_made_and_nothing_else(tmp_path, monkeypatch):
+def test_discard_removes_only_the_folders_it_created(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Session.create(None, "in-ort").discard()
-    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        Session.create(None, "in-ort").discard()
+        assert list(tmp_path.iterdir()) == []
     (tmp_path / "own").mkdir()
     Session.create("own", "x").discard()
     assert (tmp_path / "own").is_dir()
@@ -70,7 +72,7 @@ def test_discard_takes_back_what_was_made_and_nothing_else(tmp_path, monkeypatch
     assert (tmp_path / "runs").is_dir()
 
 
-def test_a_file_in_the_way_of_all_sessions(tmp_path, monkeypatch):
+def test_file_named_runs_raises_output_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").write_text("")
     with pytest.raises(OutputError) as caught:
@@ -78,13 +80,13 @@ def test_a_file_in_the_way_of_all_sessions(tmp_path, monkeypatch):
     assert "9999" not in str(caught.value)
 
 
-def test_a_file_in_the_way(tmp_path):
+def test_run_dir_that_is_a_file_raises_output_error(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(OutputError, match="--run-dir"):
         Session.create(str(tmp_path / "runs"), "x")
 
 
-def test_json_is_whole_or_not_there(tmp_path):
+def test_failed_json_write_keeps_the_earlier_file(tmp_path):
     session = Session.create(str(tmp_path), "x")
     session.write_json("summary.json", {"a": 1})
     with pytest.raises(TypeError):
@@ -92,7 +94,7 @@ def test_json_is_whole_or_not_there(tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text()) == {"a": 1}
 
 
-def test_spans_can_be_read_back(tmp_path):
+def test_spans_round_trip(tmp_path):
     clock = iter(range(0, 10_000, 10))
     timeline = Timeline(lambda: next(clock), lambda: 0, nvtx=False)
     with timeline.track("reader") as track:
@@ -106,15 +108,15 @@ def test_spans_can_be_read_back(tmp_path):
         assert sorted(set(names)) == ["image", "read"]
         assert columns["thread_names"].tolist() == ["reader"]
         covered = (columns["end_ns"] - columns["start_ns"])[
-            names_are(columns, "read") | (columns["kind"] == 3)
+            spans_of(columns, "read") | (columns["kind"] == 3)
         ].sum()
         assert covered == timeline.tracks["reader"].wall_ns, (
-            "top-level spans and the gaps between them are the wall"
+            "top-level spans and the gaps between them add up to the wall time"
         )
         assert (np.diff(columns["start_ns"]) >= 0).all()
 
 
-def names_are(columns, name):
+def spans_of(columns, name):
     return (columns["stage"] == columns["stage_names"].tolist().index(name)) & (
         columns["kind"] != 3
     )
@@ -123,7 +125,7 @@ def names_are(columns, name):
 # Several runs and one folder
 
 
-def test_a_folder_in_use_is_refused_by_pid_and_free_afterwards(tmp_path):
+def test_folder_in_use_is_refused_with_the_pid_until_released(tmp_path):
     first = Session.create(str(tmp_path / "r"), "x")
     with pytest.raises(OutputError, match=rf"process {os.getpid()}\b"):
         Session.create(str(tmp_path / "r"), "x")
@@ -148,14 +150,7 @@ def test_session_of_a_killed_run_is_replaced(tmp_path):
     assert [path.name for path in session.folder.iterdir()] == [LIST]
 
 
-def test_discarded_session_folder_is_made_again(tmp_path):
-    first = Session.create(str(tmp_path / "r"), "x")
-    first.discard()
-    assert not (tmp_path / "r").exists()
-    assert Session.create(str(tmp_path / "r"), "x").folder.is_dir()
-
-
-def test_a_folder_that_another_run_took_is_not_added_to(tmp_path):
+def test_reopening_a_folder_that_another_run_took_is_refused(tmp_path):
     session = Session.create(str(tmp_path / "r"), "x")
     session.release()
     with Session.reopened(tmp_path / "r") as again:
@@ -166,7 +161,7 @@ def test_a_folder_that_another_run_took_is_not_added_to(tmp_path):
         pass
 
 
-def test_a_name_that_somebody_else_took_meanwhile_is_not_written(tmp_path):
+def test_file_that_the_user_created_is_not_overwritten(tmp_path):
     session = Session.create(str(tmp_path / "r"), "x")
     (tmp_path / "r/evaluation.json").write_text("mine")
     with pytest.raises(OutputError):
@@ -174,26 +169,16 @@ def test_a_name_that_somebody_else_took_meanwhile_is_not_written(tmp_path):
     assert (tmp_path / "r/evaluation.json").read_text() == "mine"
 
 
-def test_rows_get_their_name_when_the_run_has_ended(tmp_path):
-    session = Session.create(str(tmp_path / "r"), "x")
-    rows = tmp_path / "a.jsonl"
-    rows.write_text("1\n")
-    session.adopt(rows)
-    assert not (tmp_path / "r/detections.jsonl").exists()
-    session.finish_rows()
-    assert (tmp_path / "r/detections.jsonl").read_text() == "1\n"
-
-
-@pytest.mark.parametrize("odd", ["pipe", "zeros", "deep"])
-def test_an_odd_file_in_a_session_is_refused_and_not_waited_for(tmp_path, odd):
+@pytest.mark.parametrize("kind", ["pipe", "zeros", "deep"])
+def test_odd_file_in_a_session_is_refused_without_blocking(tmp_path, kind):
     session = Session.create(str(tmp_path / "run"), "x")
     session.write_json("session.json", document())
     session.write_pass("memory", {"available": False, "reason": ""})
     session.release()
-    path = session.folder / f"passes/{odd}.json"
-    if odd == "pipe":
+    path = session.folder / f"passes/{kind}.json"
+    if kind == "pipe":
         os.mkfifo(path)
-    elif odd == "zeros":
+    elif kind == "zeros":
         path.symlink_to("/dev/zero")
     else:
         path.write_text("[" * 100_000)

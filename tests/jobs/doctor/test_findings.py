@@ -1,4 +1,4 @@
-"""The doctor's findings on machines that a test describes."""
+"""The doctor's findings on simulated machines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config
 from detector.core.errors import EngineError
 from detector.core.jobs import doctor
-from detector.core.jobs import doctor as media
-from detector.core.jobs.doctor import attempt
-from detector.core.jobs.doctor import hardware as counters
-from detector.core.jobs.doctor import hardware as gpu
-from detector.core.jobs.doctor import hardware as host
+from detector.core.jobs.doctor import attempt, hardware
 from detector.core.terminal.doctor import print_findings
 
-NONE = dict.fromkeys(host.FEATURES, False)
+NONE = dict.fromkeys(hardware.FEATURES, False)
 FINE = {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
 
 
@@ -39,8 +35,8 @@ FINE = {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
         (["FP16"], "fp16", "has fp16"),
     ],
 )
-def test_what_the_cpus_features_mean_for_precision(features, precision, words):
-    assert words in host.precision_advice({**NONE, **dict.fromkeys(features, True)})[precision]
+def test_precision_advice_depends_on_cpu_features(features, precision, words):
+    assert words in hardware.precision_advice({**NONE, **dict.fromkeys(features, True)})[precision]
 
 
 @pytest.mark.parametrize(
@@ -53,59 +49,59 @@ def test_what_the_cpus_features_mean_for_precision(features, precision, words):
         ({}, None),
     ],
 )
-def test_the_containers_quota(tmp_path, files, cores):
+def test_cgroup_quota_in_cores(tmp_path, files, cores):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    assert host.cgroup_quota(tmp_path) == cores
+    assert hardware.cgroup_quota(tmp_path) == cores
 
 
-def test_thread_settings_that_take_time_from_others(monkeypatch):
-    for name in host.THREAD_SETTINGS:
+def test_wasteful_thread_settings_are_warned_about(monkeypatch):
+    for name in hardware.THREAD_SETTINGS:
         monkeypatch.delenv(name, raising=False)
-    assert host.threads() == {"settings": {}, "warnings": []}
+    assert hardware.threads() == {"settings": {}, "warnings": []}
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     monkeypatch.setenv("OMP_NUM_THREADS", "999")
-    found = host.threads()["warnings"]
-    assert ["OMP_WAIT_POLICY" in found[0], "OMP_NUM_THREADS=999" in found[1]] == [True, True]
+    warnings = hardware.threads()["warnings"]
+    assert ["OMP_WAIT_POLICY" in warnings[0], "OMP_NUM_THREADS=999" in warnings[1]] == [True, True]
 
 
-def test_two_packages_of_cv2_are_a_warning(monkeypatch):
-    there = {"opencv-python": "5.0", "opencv-python-headless": "5.0"}
-    monkeypatch.setattr(media, "version_of", there.get)
-    [warning] = media.codecs()["warnings"]
+def test_two_installed_packages_of_cv2_are_warned_about(monkeypatch):
+    versions = {"opencv-python": "5.0", "opencv-python-headless": "5.0"}
+    monkeypatch.setattr(doctor, "version_of", versions.get)
+    [warning] = doctor.codecs()["warnings"]
     assert "overwrite each other" in warning
     assert "pip uninstall -y opencv-python " in warning
 
 
-def test_cv2_import_error_warns_with_the_cure(monkeypatch):
+def test_cv2_import_error_warns_with_the_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    [warning] = media.codecs()["warnings"]
+    [warning] = doctor.codecs()["warnings"]
     assert warning.startswith("cv2 ")
     assert warning.endswith(" opencv-python-headless")
 
 
-def test_rapl_zones_and_whether_they_can_be_read(tmp_path):
+def test_rapl_zones_are_listed_with_readability(tmp_path):
     for zone in ("intel-rapl:0", "intel-rapl:0:0"):
         (tmp_path / zone).mkdir()
     (tmp_path / "intel-rapl:0/energy_uj").write_text("1")
-    assert counters.readable_counters(tmp_path)["rapl"] == {
+    assert hardware.readable_counters(tmp_path)["rapl"] == {
         "intel-rapl:0": True,
         "intel-rapl:0:0": False,
     }
-    assert counters.readable_counters(tmp_path / "absent")["rapl"] == {}
+    assert hardware.readable_counters(tmp_path / "absent")["rapl"] == {}
 
 
-def test_a_gpu_is_listed_as_nvidia_smi_tells_it(tmp_path, monkeypatch):
+def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho '0, NVIDIA X, 580.1, 9.0, 80000 MiB, 79000 MiB'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    found = gpu.nvidia()
+    found = hardware.nvidia()
     assert found["reason"] is None
     assert (found["gpus"][0]["name"], found["gpus"][0]["compute_cap"]) == ("NVIDIA X", "9.0")
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
-    assert gpu.nvidia()["reason"].endswith(" 9: NVIDIA-SMI has failed")
+    assert hardware.nvidia()["reason"].endswith(" 9: NVIDIA-SMI has failed")
 
 
 def engine(name="ort", usable=True, reason=None):
@@ -121,9 +117,9 @@ def engine(name="ort", usable=True, reason=None):
     }
 
 
-def test_an_engine_that_computes_something_else_is_refused(monkeypatch):
+def test_engine_with_a_wrong_result_is_refused(monkeypatch):
     assert attempt._run_plus_one("ort")["fp32"] is None
-    assert attempt._run_plus_one("null")["fp32"] is None  # it computes nothing, and says so
+    assert attempt._run_plus_one("null")["fp32"] is None  # it declares that it computes nothing
     plus_one = attempt._plus_one()
     (bias,) = [one for one in plus_one.graph.graph.initializer if one.name == "bias"]
     bias.CopyFrom(numpy_helper.from_array(np.full(3, 2, np.float32), "bias"))
@@ -142,7 +138,7 @@ def replace_children(monkeypatch, engine, job=None, encoders=None):
 
 
 @pytest.mark.slow
-def test_the_default_job_is_really_run():
+def test_default_job_runs():
     assert attempt._run_default_job() == {"error": None, "exit_code": 0}
 
 
@@ -151,7 +147,7 @@ def test_the_default_job_is_really_run():
     ("job", "code"),
     [({"error": None, "exit_code": 0}, 0), ({"error": "the disk is full", "exit_code": 6}, 6)],
 )
-def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
+def test_exit_code_equals_that_of_the_default_job(monkeypatch, job, code):
     crash = "encoders: its process ended by signal 11 (SIGSEGV)"
     replace_children(monkeypatch, FINE, job, encoders={"error": crash, "exit_code": 5})
     findings = doctor.examine(Config())
@@ -177,20 +173,20 @@ def test_printed_findings_show_gpu_counters_and_forced_settings(monkeypatch):
     findings["in_force"] = [forced]
     out = io.StringIO()
     print_findings(Console(file=out, width=200), findings)
-    said = out.getvalue()
-    (row,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["ort"]]
-    assert (row, "\n  no int8 here " in said) == (["ort", "yes", "fp32", "bf16"], True)
-    assert "0: NVIDIA H100, compute capability 9.0, driver 570.1, 80000 MiB of 81559 MiB" in said
-    assert "1: NVIDIA H100" in said
-    assert "RAPL: intel-rapl:0; NVML energy readable" in said
-    assert "street 608x352: fastest; --no-x" in said
+    printed = out.getvalue()
+    (row,) = [line.split() for line in printed.splitlines() if line.split()[:1] == ["ort"]]
+    assert (row, "\n  no int8 here " in printed) == (["ort", "yes", "fp32", "bf16"], True)
+    assert "0: NVIDIA H100, compute capability 9.0, driver 570.1, 80000 MiB of 81559 MiB" in printed
+    assert "1: NVIDIA H100" in printed
+    assert "RAPL: intel-rapl:0; NVML energy readable" in printed
+    assert "street 608x352: fastest; --no-x" in printed
     findings["counters"]["rapl"] = {"intel-rapl:0": False}
     print_findings(Console(file=out, width=200), findings)
     assert "RAPL: present, but not readable" in out.getvalue()
 
 
 @pytest.mark.slow
-def test_a_narrow_terminal_gets_lines_of_whole_words(monkeypatch):
+def test_findings_wrap_between_words_on_a_narrow_terminal(monkeypatch):
     replace_children(monkeypatch, FINE)
     findings = doctor.examine(Config())
     findings["engines"] = [engine(), engine("trt", False, "tensorrt is not installed at all")]
@@ -208,7 +204,7 @@ def test_a_narrow_terminal_gets_lines_of_whole_words(monkeypatch):
     assert any(line.startswith("thread settings  ") for line in shown[100])
 
 
-def test_without_any_engine_it_is_5(monkeypatch):
+def test_no_usable_engine_exits_5(monkeypatch):
     monkeypatch.setattr(doctor.engines, "find_spec", lambda library: None)
     findings = doctor.examine(Config(), quick=True)
     assert findings["exit"]["code"] == 5
@@ -218,8 +214,8 @@ def test_without_any_engine_it_is_5(monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "code"), [(None, 0), ("engines-of-mine", 6)])
-def test_an_engines_folder_that_cannot_be_written(tmp_path, monkeypatch, given, code):
-    """A run takes a temporary folder instead of the default one, never instead of a given one."""
+def test_read_only_default_engines_folder_only_warns(tmp_path, monkeypatch, given, code):
+    """A run replaces the default folder by a temporary one, but exits 6 for a requested folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor.store, "is_writable", lambda place: place == tmp_path)
     monkeypatch.setattr(doctor.store, "default_folder", lambda: Path("/dev/null/engines"))
@@ -230,7 +226,7 @@ def test_an_engines_folder_that_cannot_be_written(tmp_path, monkeypatch, given, 
     assert any("--engines-dir DIR" in warning for warning in findings["warnings"])
 
 
-def test_a_current_folder_that_cannot_be_written(monkeypatch):
+def test_read_only_current_folder_exits_6(monkeypatch):
     monkeypatch.setattr(doctor.store, "is_writable", lambda place: False)
     assert doctor.examine(Config(), quick=True)["exit"]["code"] == 6
 

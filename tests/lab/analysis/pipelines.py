@@ -1,7 +1,7 @@
-"""Runs on paper: compute when each call of a loop starts and ends from given durations.
+"""Simulated runs: compute when each call of a loop starts and ends from given durations.
 
-The times depend on earlier batches alone, so one pass over the batches is enough.
-``test_a_real_run_keeps_to_the_graph`` checks the graph's rules against runs of the loop itself.
+The times depend only on earlier batches, so one pass over the batches is enough.
+``test_real_run_obeys_the_graph`` checks the same rules against real runs of the loop.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def shape(
 
 @dataclass(frozen=True)
 class Load:
-    """``seconds[stage][number]``: of each call; one more read call finds the end. ``by_writer``:
-    head and nms are its, as until 0.2."""
+    """``seconds[stage][number]``: duration of each call; a last read finds the end. ``by_writer``:
+    the writer runs head and nms, as it did until version 0.2."""
 
     frames: int
     shape: LoopShape
@@ -40,7 +40,7 @@ class Load:
 
 
 def load(frames: int, loop: LoopShape, by_writer=False, **each: float | list[float]) -> Load:
-    """Seconds of each call of a stage: one number for all, or a list."""
+    """Build a load. ``each``: seconds of a stage's calls, as one number for all or as a list."""
     batches = -(-frames // loop.batch)
     seconds = {}
     for stage in STAGES:
@@ -52,57 +52,52 @@ def load(frames: int, loop: LoopShape, by_writer=False, **each: float | list[flo
     return Load(frames, loop, seconds, by_writer)
 
 
-def wall(one: Load) -> float:
-    """Seconds until the last call ends."""
-    return max((call.end_ns for call in run_of(one)), default=0) / 1e9
+def run_of(run_load: Load) -> list[Activity]:
+    """Return all calls as the instruments would record them, sorted by start."""
+    simulation = _Simulation(run_load)
+    simulation.in_turn() if run_load.shape.sync else simulation.overlapped()
+    return sorted(simulation.calls, key=lambda call: (call.start_ns, call.end_ns))
 
 
-def run_of(one: Load) -> list[Activity]:
-    """All calls as the instruments see them, by their start."""
-    paper = _Paper(one)
-    paper.in_turn() if one.shape.sync else paper.overlapped()
-    return sorted(paper.calls, key=lambda call: (call.start_ns, call.end_ns))
-
-
-class _Paper:
-    def __init__(self, one: Load) -> None:
-        self.one, self.loop = one, one.shape
+class _Simulation:
+    def __init__(self, load: Load) -> None:
+        self.load, self.loop = load, load.shape
         self.calls: list[Activity] = []
         self.clock: dict[str, float] = {}  # thread -> when it is free
-        self.ended: dict[tuple[str, int], float] = {}
+        self.ends: dict[tuple[str, int], float] = {}
         self.taken: dict[int, float] = {}  # batch -> when the writer took it
         self.began: dict[int, float] = {}  # batch -> when its inference began
-        self.given_back: list[float] = []  # when the request of each batch was, as it happened
+        self.returned: list[float] = []  # when each request was returned, sorted
 
     def call(self, thread: str, stage: str, number: int) -> None:
         start = self.clock.get(thread, 0.0)
-        end = start + self.one.seconds[stage][number]
-        self.ended[stage, number] = end
+        end = start + self.load.seconds[stage][number]
+        self.ends[stage, number] = end
         self.clock[thread] = end
         self.calls.append(Activity(stage, number, thread, round(start * 1e9), round(end * 1e9)))
 
     def wait(self, thread: str, when: float | None) -> None:
-        """None: for what was there from the beginning."""
+        """Let a thread wait until ``when``; None: available from the beginning."""
         self.clock[thread] = max(self.clock.get(thread, 0.0), when or 0.0)
 
     def rows(self, batch: int) -> range:
         size = self.loop.batch
-        return range(batch * size, min((batch + 1) * size, self.one.frames))
+        return range(batch * size, min((batch + 1) * size, self.load.frames))
 
     def in_turn(self) -> None:
-        for batch in range(-(-self.one.frames // self.loop.batch)):
+        for batch in range(-(-self.load.frames // self.loop.batch)):
             for frame in self.rows(batch):
                 self.call("main", "read", frame)
                 self.call("main", "preprocess", frame)
             self.call("main", "infer", batch)
             self.detect("main", batch)
             self.write("main", batch)
-        self.call("main", "read", self.one.frames)
+        self.call("main", "read", self.load.frames)
 
     def detect(self, thread: str, batch: int) -> None:
         for frame in self.rows(batch):
             self.call(thread, "head", frame)
-        self.given_back = sorted([*self.given_back, self.clock[thread]])
+        self.returned = sorted([*self.returned, self.clock[thread]])
         for frame in self.rows(batch):
             self.call(thread, "nms", frame)
 
@@ -112,41 +107,41 @@ class _Paper:
                 self.call(thread, stage, frame)
 
     def overlapped(self) -> None:
-        for batch in range(self.one.frames // self.loop.batch + 1):
+        for batch in range(self.load.frames // self.loop.batch + 1):
             self.read(batch)
             if self.rows(batch):
                 self.wait("writer", self.infer(batch))
                 self.taken[batch] = self.clock["writer"]
-                if self.one.by_writer:
+                if self.load.by_writer:
                     self.detect("writer", batch)
                 self.write("writer", batch)
 
     def read(self, batch: int) -> None:
-        """Take a request, then read a picture for each row; the call that finds the end needs both
-        too. The batch goes once the queue has room, that is, when an earlier one was taken."""
+        """Take a request, then read a picture for each row. The read that finds the end also needs
+        both. The batch is queued when an earlier one was taken and the queue has room."""
         if batch >= self.loop.requests:
-            self.wait("reader", self.given_back[batch - self.loop.requests])
+            self.wait("reader", self.returned[batch - self.loop.requests])
         rows = self.rows(batch)
         for frame in rows:
-            self.wait("reader", self.ended.get(("write", frame - self.loop.images)))
+            self.wait("reader", self.ends.get(("write", frame - self.loop.images)))
             self.call("reader", "read", frame)
             self.call("reader", "preprocess", frame)
         if len(rows) < self.loop.batch:
-            end = self.one.frames
-            self.wait("reader", self.ended.get(("write", end - self.loop.images)))
+            end = self.load.frames
+            self.wait("reader", self.ends.get(("write", end - self.loop.images)))
             self.call("reader", "read", end)
         if rows:
             self.wait("reader", self.began.get(batch - self.loop.queue_batches))
 
     def infer(self, batch: int) -> float:
-        """Infer on the first free worker. It is free again when the queue has room for its result,
-        that is, when the writer takes an earlier one. Return the end of the call."""
+        """Infer on the first free worker and return the end of the call. The worker is free again
+        when the writer takes an earlier result, so that the queue has room."""
         workers = [f"worker-{at}" for at in range(self.loop.concurrency)]
         thread = min(workers, key=lambda name: self.clock.get(name, 0.0))
         self.wait(thread, self.clock["reader"])
         self.began[batch] = self.clock[thread]
         self.call(thread, "infer", batch)
-        if not self.one.by_writer:
+        if not self.load.by_writer:
             self.detect(thread, batch)
         done = self.clock[thread]
         self.wait(thread, self.taken.get(batch - self.loop.results))

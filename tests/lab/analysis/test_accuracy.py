@@ -1,4 +1,4 @@
-"""The figures of eval: the library's against our own evaluator, and cases counted by hand."""
+"""The figures of eval: the library compared with our own evaluator, and cases done by hand."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HERE, NEAR, FAR = [0, 0, 40, 40], [0, 4, 40, 44], [200, 200, 220, 220]  # HERE a
 
 
 def labels(*rows, number=0, labelled=None):
-    made = [
+    rows_of_picture = [
         (box, class_id, "ignored" in flags, "crowd" in flags, None)
         for box, class_id, *flags in rows
     ]
-    return make_picture(number, f"{number}.jpg", (640, 480), made, labelled=labelled)
+    return make_picture(number, f"{number}.jpg", (640, 480), rows_of_picture, labelled=labelled)
 
 
 def found(*rows):
@@ -35,32 +35,27 @@ def found(*rows):
     )
 
 
-def test_everything_right():
+def test_perfect_detections_have_full_precision():
     figures = accuracy([labels((HERE, 0), (FAR, 1))], [found((HERE, 0.9, 0), (FAR, 0.8, 1))], NAMES)
     assert (figures.ap, figures.ap50, figures.ap75) == (1, 1, 1)
     assert figures.ap50_interval == (1, 1)
-    assert (figures.ap_small, figures.ap_medium, figures.ap_large) == (
-        1,
-        1,
-        None,
-    )  # 20 x 20 and 40 x 40
+    # The boxes are 20 x 20 and 40 x 40 pixels.
+    assert (figures.ap_small, figures.ap_medium, figures.ap_large) == (1, 1, None)
     assert figures.curves["person"] == (1,) * 101
     assert figures.confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 0, 0))
 
 
-def test_a_loose_box_counts_up_to_its_overlap():
+def test_loose_box_counts_up_to_its_overlap():
     figures = accuracy([labels((HERE, 0))], [found((NEAR, 0.9, 0))], NAMES)
     assert figures.ap == pytest.approx(0.7)  # at .50 to .80, not at .85, .90, .95
     assert figures.per_class["vehicle"].ap is None  # no box, so not in the mean
 
 
-def test_ignored_once_crowd_often():
-    both = [found((FAR, 0.9, 0), (FAR, 0.8, 0), (HERE, 0.7, 0))]
-    assert accuracy([labels((HERE, 0), (FAR, 0, "crowd"))], both, NAMES).ap50 == 1
-    assert accuracy([labels((HERE, 0), (FAR, 0, "ignored"))], both, NAMES).ap50 == pytest.approx(
-        0.5
-    )
-    assert accuracy([labels((HERE, 0))], both, NAMES).ap50 == pytest.approx(1 / 3)
+def test_ignored_box_matches_once_and_crowd_any_number():
+    detections = [found((FAR, 0.9, 0), (FAR, 0.8, 0), (HERE, 0.7, 0))]
+    for far, ap50 in (((FAR, 0, "crowd"), 1), ((FAR, 0, "ignored"), 1 / 2), (None, 1 / 3)):
+        truth = labels((HERE, 0), *([far] if far else ()))
+        assert accuracy([truth], detections, NAMES).ap50 == pytest.approx(ap50)
 
 
 def test_detection_of_an_unlabelled_class_is_not_counted():
@@ -85,9 +80,9 @@ def random_set(seed, pictures=80):
             (box.tolist(), int(rng.integers(2)), *([kind] if kind else []))
             for box, kind in zip(boxes, kinds, strict=True)
         ]
-        looked_for = None if rng.random() < 0.8 else frozenset({int(rng.integers(2))})
-        rows = [row for row in rows if looked_for is None or row[1] in looked_for]
-        truths.append(labels(*rows, number=number, labelled=looked_for))
+        searched = None if rng.random() < 0.8 else frozenset({int(rng.integers(2))})
+        rows = [row for row in rows if searched is None or row[1] in searched]
+        truths.append(labels(*rows, number=number, labelled=searched))
         near = [
             (
                 (np.array(row[0]) + rng.normal(0, 6, 4)).tolist(),
@@ -104,19 +99,18 @@ def random_set(seed, pictures=80):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_the_library_and_our_evaluator_agree(seed):
-    """At IoU 0.5, with ignored boxes, crowds and pictures that do not count: one figure of two
-    programs."""
+def test_library_and_our_evaluator_agree(seed):
+    """At IoU 0.5, with ignored boxes, crowds and pictures that are not searched for a class."""
     truths, detections = random_set(seed)
     figures = accuracy(truths, detections, NAMES)
     for class_id, name in enumerate(NAMES):
         rows = []
-        for truth, one in zip(truths, detections, strict=True):
+        for truth, found_boxes in zip(truths, detections, strict=True):
             if truth.labelled is not None and class_id not in truth.labelled:
                 continue
-            mine, hits = truth.class_ids == class_id, one.class_ids == class_id
+            mine, hits = truth.class_ids == class_id, found_boxes.class_ids == class_id
             held = matching.Truth(truth.boxes[mine], truth.ignored[mine], truth.crowd[mine])
-            rows.append(matching.judge(one.boxes[hits], one.scores[hits], held))
+            rows.append(matching.judge(found_boxes.boxes[hits], found_boxes.scores[hits], held))
         of_class = figures.per_class[name]
         assert of_class.ap50 == pytest.approx(ap.average_precision(rows), abs=1e-9)
         assert of_class.boxes == sum(row.wanted for row in rows) > 20
@@ -128,18 +122,18 @@ def test_the_library_and_our_evaluator_agree(seed):
     assert low < figures.ap50 < high
 
 
-def test_no_detection_at_all():
+def test_no_detections_have_zero_precision():
     figures = accuracy([labels((HERE, 0))], [Detections.empty()], NAMES)
     assert (figures.ap, figures.ap50_interval) == (0, (0, 0))
     assert figures.per_class["person"].precision_conf25 is None
 
 
-def test_no_box_at_all():
+def test_figures_without_labelled_boxes_are_none():
     figures = accuracy([labels()], [found((HERE, 0.9, 0))], NAMES)
     assert (figures.ap, figures.ap50, figures.ap50_interval) == (None, None, (None, None))
 
 
-def test_difference_to_the_first():
+def test_difference_to_the_first_engine():
     right = accuracy([labels((HERE, 0))], [found((HERE, 0.9, 0))], NAMES)
     wrong = accuracy([labels((HERE, 0))], [found((FAR, 0.9, 0))], NAMES)
     assert difference(wrong, right).ap50 == -1
@@ -149,34 +143,22 @@ def test_difference_to_the_first():
 @pytest.mark.parametrize(
     ("truth", "detections", "expected"),
     [
-        (
-            labels((HERE, 0)),
-            found((HERE, 0.9, 1)),
-            [[0, 1, 0], [0, 0, 0], [0, 0, 0]],
-        ),  # a person taken for a vehicle
-        (
-            labels((HERE, 0)),
-            found((FAR, 0.9, 1)),
-            [[0, 0, 1], [0, 0, 0], [0, 1, 0]],
-        ),  # one missed, one invented
-        (
-            labels((HERE, 0)),
-            found((HERE, 0.2, 0)),
-            [[0, 0, 1], [0, 0, 0], [0, 0, 0]],
-        ),  # below the threshold
+        # a person detected as a vehicle
+        (labels((HERE, 0)), found((HERE, 0.9, 1)), [[0, 1, 0], [0, 0, 0], [0, 0, 0]]),
+        # a missed person and a false vehicle
+        (labels((HERE, 0)), found((FAR, 0.9, 1)), [[0, 0, 1], [0, 0, 0], [0, 1, 0]]),
+        # below the threshold
+        (labels((HERE, 0)), found((HERE, 0.2, 0)), [[0, 0, 1], [0, 0, 0], [0, 0, 0]]),
+        # the best score is matched first
         (
             labels((HERE, 0)),
             found((HERE, 0.5, 1), (HERE, 0.9, 0)),
             [[1, 0, 0], [0, 0, 0], [0, 1, 0]],
-        ),  # best first
-        (labels((HERE, 0, "ignored")), found((HERE, 0.9, 1)), [[0, 0, 0], [0, 0, 0], [0, 0, 0]]),
-        (
-            labels((HERE, 0, "crowd")),
-            found(([1, 1, 9, 9], 0.9, 0)),
-            [[0, 0, 0], [0, 0, 0], [0, 0, 0]],
         ),
-        (labels(), found(), [[0, 0, 0], [0, 0, 0], [0, 0, 0]]),
+        (labels((HERE, 0, "ignored")), found((HERE, 0.9, 1)), [[0, 0, 0]] * 3),
+        (labels((HERE, 0, "crowd")), found(([1, 1, 9, 9], 0.9, 0)), [[0, 0, 0]] * 3),
+        (labels(), found(), [[0, 0, 0]] * 3),
     ],
 )
-def test_confusion_by_hand(truth, detections, expected):
+def test_confusion_matrix_of_single_pictures(truth, detections, expected):
     assert confusion([truth], [detections], 2, 0.25).tolist() == expected

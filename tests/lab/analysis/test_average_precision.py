@@ -1,4 +1,4 @@
-"""Average precision and its companions, against cases counted by hand."""
+"""Average precision, recall, precision and intervals, on cases done by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import numpy as np
 import pytest
 
-from detector.core.analysis.assignment import overlaps
 from detector.core.analysis.matching import NEITHER, RIGHT, WRONG, Matches, Truth, judge
 from detector.core.config.schema import SelectionConfig
 from detector.lab.analysis.accuracy import average_precision as ap
@@ -35,45 +34,24 @@ def judged(outcomes, wanted, scores=None):
     return Matches(scores, np.array(outcomes, np.int8), wanted)
 
 
-def test_overlap_is_shared_area_over_joint_area():
-    got = overlaps(np.array([HERE, SHIFTED, FAR, [5, 5, 5, 5]], float), np.array([HERE], float))
-    assert got[:, 0] == pytest.approx([1, 80 / 120, 0, 0])
-
-
-def test_overlap_with_a_crowd_is_the_share_of_the_found_box():
-    got = overlaps(np.array([HERE], float), np.array([[0, 0, 5, 100]], float), of_first=True)
-    assert got[0, 0] == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize(
     ("boxes", "scores", "labels", "expected"),
     [
         ([HERE], [0.9], truth(HERE), [RIGHT]),
         ([FAR], [0.9], truth(HERE), [WRONG]),
-        ([HERE, HERE], [0.9, 0.8], truth(HERE), [RIGHT, WRONG]),  # a box is found once
-        (
-            [HERE, SHIFTED],
-            [0.8, 0.9],
-            truth(HERE),
-            [RIGHT, WRONG],
-        ),  # the better score takes it, here the worse fit
+        ([HERE, HERE], [0.9, 0.8], truth(HERE), [RIGHT, WRONG]),  # a box is matched once
+        # the better score matches, although it fits worse
+        ([HERE, SHIFTED], [0.8, 0.9], truth(HERE), [RIGHT, WRONG]),
         ([HERE], [0.9], truth(SHIFTED, HERE), [RIGHT]),
-        (
-            [HERE, SHIFTED],
-            [0.9, 0.8],
-            truth(SHIFTED, HERE),
-            [RIGHT, RIGHT],
-        ),  # the best fit, not the first
+        # the best fit is matched, not the first box
+        ([HERE, SHIFTED], [0.9, 0.8], truth(SHIFTED, HERE), [RIGHT, RIGHT]),
         ([HERE, HERE], [0.9, 0.8], truth(HERE, ignored=[0]), [NEITHER, WRONG]),  # once
         ([HERE, HERE], [0.9, 0.8], truth(HERE, crowd=[0]), [NEITHER, NEITHER]),  # any number
+        # overlap with a crowd is the share of the detection that it covers
         ([HERE], [0.9], truth([0, 0, 100, 100], crowd=[0]), [NEITHER]),
         ([HERE], [0.9], truth([0, 0, 100, 100], ignored=[0]), [WRONG]),
-        (
-            [HERE],
-            [0.9],
-            truth(SHIFTED, HERE, ignored=[1]),
-            [RIGHT],
-        ),  # a real box first, though the other fits better
+        # a counted box is preferred to an ignored one that fits better
+        ([HERE], [0.9], truth(SHIFTED, HERE, ignored=[1]), [RIGHT]),
         ([], [], truth(HERE), []),
         ([HERE], [0.9], truth(), [WRONG]),
     ],
@@ -104,11 +82,11 @@ def test_only_the_best_hundred_of_a_picture_count():
         ([], 2, 0.0),
         ([WRONG], 1, 0.0),
         ([WRONG, RIGHT], 1, 0.5),
-        ([RIGHT, WRONG], 1, 1.0),  # what comes after the last box costs nothing
+        ([RIGHT, WRONG], 1, 1.0),  # false detections after full recall cost nothing
         ([NEITHER, RIGHT], 1, 1.0),
         ([RIGHT], 2, 51 / 101),  # recalls 0 .. 0.50 are reached
         ([RIGHT, WRONG, RIGHT], 2, (51 * 1 + 50 * 2 / 3) / 101),
-        ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # precision is the best at that recall or beyond
+        ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # the best precision at that recall or a higher one
     ],
 )
 def test_average_precision_by_hand(rows, wanted, expected):
@@ -139,7 +117,7 @@ def test_recall_precision_and_unmatched_at_a_score():
     assert ap.unmatched(rows) == 2
 
 
-def test_interval_is_the_same_each_time_and_holds_the_figure():
+def test_interval_is_reproducible_and_contains_the_figure():
     rows = [judged([RIGHT if i % 3 else WRONG], 1, [1 - i / 50]) for i in range(40)]
     low, high = ap.interval(rows, ap.average_precision)
     assert (low, high) == ap.interval(rows, ap.average_precision)

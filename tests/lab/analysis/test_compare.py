@@ -1,4 +1,4 @@
-"""Rows from made-up rounds with exact numbers."""
+"""Comparisons of invented rounds with exact numbers."""
 
 from __future__ import annotations
 
@@ -15,58 +15,60 @@ from detector.lab.session.comparison import About, Comparison, Round, VariantFac
 CPU = {"read": 1.0, "annotate": 0.5, "write": 2.0}
 
 
-def turns(*fps: float, cpu=None, idle=0.0, frames=60, end_to_end=None):
+def make_rounds(*fps: float, cpu=None, idle=0.0, frames=60, end_to_end=None):
     end_to_end = end_to_end or [value / 2 for value in fps]
     return [
-        Round({"inference": one, "end_to_end": other}, {**CPU, **(cpu or {})}, frames, idle)
-        for one, other in zip(fps, end_to_end, strict=True)
+        Round({"inference": rate, "end_to_end": whole_rate}, {**CPU, **(cpu or {})}, frames, idle)
+        for rate, whole_rate in zip(fps, end_to_end, strict=True)
     ]
 
 
 def variant(name="a", *fps: float, digest="d", **more):
-    return Variant(name, "fp32", 1, name, rounds=turns(*fps, **more), frames_digest=digest)
+    return Variant(name, "fp32", 1, name, rounds=make_rounds(*fps, **more), frames_digest=digest)
 
 
 def document(*variants, rounds=3, **look):
     return compare_variants(variants, About(source="in.mp4", rounds=rounds, budget=0.95), **look)
 
 
-def test_median_interval_and_ratio_are_taken_round_by_round():
-    """The machine slowed down to a half in round 3: both rows did, so the ratio did not."""
-    made = document(variant("a", 10, 12, 5), variant("b", 20, 36, 10))
-    first, second = made.rows
+def test_median_interval_and_ratio_are_computed_per_round():
+    """The machine halved its speed in round 3, which affects both rows but not their ratio."""
+    comparison = document(variant("a", 10, 12, 5), variant("b", 20, 36, 10))
+    first, second = comparison.rows
     assert first.fps["inference"] == Interval(median=10, low=5, high=12)
     assert second.fps["end_to_end"] == Interval(median=10, low=5, high=18)
     assert (first.ratio["inference"], second.ratio["inference"]) == (1, 2)
     assert second.ratio_interval["inference"] == (2, 3)
-    assert made.baseline == "a"
-    assert from_json(to_json(made), Comparison, "x") == made
+    assert comparison.baseline == "a"
+    assert from_json(to_json(comparison), Comparison, "x") == comparison
 
 
-def test_the_promised_keys():
-    made = to_builtins(document(variant("a", 10, 12, 11)))
-    assert {"rows", "comparable", "baseline"} <= set(made)
-    promised = (
+def test_document_has_the_documented_keys():
+    comparison = to_builtins(document(variant("a", 10, 12, 11)))
+    assert {"rows", "comparable", "baseline"} <= set(comparison)
+    documented = (
         "engine precision precision_executed batch fps ratio agreement memory_mb load_s build_s "
         "error"
     )
-    assert set(promised.split()) <= set(made["rows"][0])
+    assert set(documented.split()) <= set(comparison["rows"][0])
     assert (
-        set(made["rows"][0]["fps"]) == set(made["rows"][0]["ratio"]) == {"inference", "end_to_end"}
+        set(comparison["rows"][0]["fps"])
+        == set(comparison["rows"][0]["ratio"])
+        == {"inference", "end_to_end"}
     )
 
 
-def test_a_row_that_failed_keeps_its_error_and_the_next_one_is_the_baseline():
+def test_failed_row_keeps_its_error_and_the_next_row_is_the_baseline():
     failed = Variant(
-        "a", "int8", 1, "a int8", error="its process ended by signal 11", rounds=turns(9.0)
+        "a", "int8", 1, "a int8", error="its process ended by signal 11", rounds=make_rounds(9.0)
     )
-    made = document(failed, variant("b", 10, 10, 10))
-    assert made.baseline == "b"
-    assert "signal 11" in str(made.rows[0].error)
-    assert made.rows[0].fps == {"inference": None, "end_to_end": None}, (
+    comparison = document(failed, variant("b", 10, 10, 10))
+    assert comparison.baseline == "b"
+    assert "signal 11" in str(comparison.rows[0].error)
+    assert comparison.rows[0].fps == {"inference": None, "end_to_end": None}, (
         "one round of three gives no figure"
     )
-    assert made.rows[1].ratio == {"inference": 1, "end_to_end": 1}
+    assert comparison.rows[1].ratio == {"inference": 1, "end_to_end": 1}
     assert document(failed).baseline is None
     assert document(failed).comparable is None
 
@@ -74,123 +76,121 @@ def test_a_row_that_failed_keeps_its_error_and_the_next_one_is_the_baseline():
 @pytest.mark.parametrize(
     ("ratios", "winner", "outcome"),
     [
-        ((1.1, 1.2, 1.3, 1.1, 1.2, 1.3), "b", "faster"),  # in every round: 1 of 32 by chance
-        ((1.1, 1.2, 1.3, 1.1, 1.2), None, "open"),  # as many by chance in 1 of 16
+        ((1.1, 1.2, 1.3, 1.1, 1.2, 1.3), "b", "faster"),  # six rounds: 1 in 32 by chance
+        ((1.1, 1.2, 1.3, 1.1, 1.2), None, "open"),  # five rounds: 1 in 16 by chance
         ((1.1, 1.2, 1.3, 1.1, 1.2, 0.98), None, "open"),
-        ((1.005, 1.006, 1.007, 1.008, 1.009, 1.01), None, "same"),  # as any two processes may be
+        # within the difference of two equal processes
+        ((1.005, 1.006, 1.007, 1.008, 1.009, 1.01), None, "same"),
         ((0.9, 0.8, 0.7, 0.9, 0.8, 0.7), "a", "slower"),
     ],
 )
-def test_no_winner_inside_the_noise(ratios, winner, outcome):
+def test_winner_must_be_faster_than_the_noise(ratios, winner, outcome):
     base = (10, 11, 30, 12, 9, 10)[: len(ratios)]
     rates = [one * ratio for one, ratio in zip(base, ratios, strict=True)]
-    made = document(variant("a", *base), variant("b", *rates))
-    assert made.fastest["inference"] == winner
-    verdict = made.rows[1].verdict["inference"]
+    comparison = document(variant("a", *base), variant("b", *rates))
+    assert comparison.fastest["inference"] == winner
+    verdict = comparison.rows[1].verdict["inference"]
     assert verdict.outcome == outcome
-    assert is_decided(made) is (outcome != "open")
+    assert is_decided(comparison) is (outcome != "open")
     if outcome != "open":
         assert verdict.low <= verdict.ratio <= verdict.high
 
 
 def test_contenders_within_noise_are_listed_without_a_winner():
     base = [10, 11, 12, 10, 11, 12]
-    made = document(
+    comparison = document(
         variant("a", *base),
         variant("b", *(1.1 * one for one in base[:5]), 11),
         variant("c", *(0.1 * one for one in base)),
     )
-    assert made.contenders["inference"] == ("b", "a")
-    assert made.fastest["inference"] is None
+    assert comparison.contenders["inference"] == ("b", "a")
+    assert comparison.fastest["inference"] is None
 
 
-def test_several_rows_are_corrected_for():
-    """Six rounds can decide one comparison at this level, but not each of two."""
+def test_p_values_are_corrected_for_several_rows():
+    """Six rounds are enough to decide one comparison, but not two at once."""
     base, faster = [10.0] * 6, [12.0, 12.1, 12.2, 12.3, 12.4, 12.5]
     one = document(variant("a", *base), variant("b", *faster))
     two = document(variant("a", *base), variant("b", *faster), variant("c", *base))
     assert [each.rows[1].verdict["inference"].p for each in (one, two)] == [2 / 64, 4 / 64]
 
 
-def test_difference_within_the_twins_noise_is_open():
-    """b is 3% faster than a in each round, and so is another process of a."""
+def test_difference_that_equal_processes_show_too_is_open():
+    """In each round, b is 3% faster than a, but so is a second process that runs a."""
     base = [10.0 + 0.1 * at for at in range(12)]
     fast = [1.03 * one for one in base]
-    alone = document(variant("a", *base), variant("b", *fast))
-    beside = document(
+    without_twin = document(variant("a", *base), variant("b", *fast))
+    with_twin = document(
         variant("a", *base), variant("b", *fast), look=RoundsLook(twin=variant("a again", *fast))
     )
-    outcomes = [one.rows[1].verdict["end_to_end"].outcome for one in (alone, beside)]
+    outcomes = [one.rows[1].verdict["end_to_end"].outcome for one in (without_twin, with_twin)]
     assert outcomes == ["faster", "open"]
-    assert beside.noise.floor["end_to_end"] == pytest.approx(0.03)
-    assert (alone.noise.measured, beside.noise.measured) == (False, True)
-    assert [row.name for row in beside.rows] == ["a", "b"]
+    assert with_twin.noise.floor["end_to_end"] == pytest.approx(0.03)
+    assert (without_twin.noise.measured, with_twin.noise.measured) == (False, True)
+    assert [row.name for row in with_twin.rows] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     ("changed", "comparable"),
     [
         ({}, True),
-        (
-            {"cpu": {"write": 2.1}},
-            True,
-        ),  # more, but 2% of a frame of 200 ms is 4 ms: no conclusion changes
+        # more, but below 2% of a frame's 200 ms, so no conclusion changes
+        ({"cpu": {"write": 2.1}}, True),
         ({"cpu": {"write": 9.0}}, False),
-        ({"cpu": {"infer": 90.0}}, True),  # that is what differs between engines
+        ({"cpu": {"infer": 90.0}}, True),  # inference is what differs between engines
         ({"digest": "other"}, False),
         ({"frames": 59}, False),
         ({"idle": 0.5}, False),
     ],
 )
-def test_rows_are_comparable_only_where_everything_else_is_equal(changed, comparable):
-    made = document(variant("a", 10, 10, 10), variant("b", 10, 10, 10, **changed))
-    assert made.comparable is comparable
-    assert bool(made.warnings) is not comparable
+def test_rows_are_comparable_only_if_everything_else_is_equal(changed, comparable):
+    comparison = document(variant("a", 10, 10, 10), variant("b", 10, 10, 10, **changed))
+    assert comparison.comparable is comparable
+    assert bool(comparison.warnings) is not comparable
     if not comparable:
-        assert made.fastest == {"inference": None, "end_to_end": None}
+        assert comparison.fastest == {"inference": None, "end_to_end": None}
 
 
-def test_the_rounds_own_spread_is_the_tolerance():
+def test_spread_of_the_rounds_is_the_tolerance():
+    """The CPU time of ``write`` is 2 to 9 ms in the rounds of a, so 7 ms more are tolerated."""
     noisy = variant("a", 100, 100, 100)
     for turn, write in zip(noisy.rounds, (2.0, 4.0, 9.0), strict=True):
         turn.cpu_ms["write"] = write
-    assert (
-        document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.0})).comparable is True
-    )  # 7 apart, as 9 - 2
+    assert document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.0})).comparable is True
     [warning] = document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.1})).warnings
     assert re.match("write .* 11.10 ms .* b .* 4.00 .* a", warning)
 
 
-def test_who_finds_other_boxes_pays_for_others():
+def test_different_numbers_of_boxes_give_a_warning():
     """Rows that find different numbers of boxes are comparable, but with a warning."""
-    found = [
+    rows = [
         variant("a", 100, 100, 100, cpu={"annotate": 1.5}),
         variant("null", 100, 100, 100, cpu={"annotate": 0.02}),
     ]
-    for one, boxes in zip(found, (222, 0), strict=True):
+    for one, boxes in zip(rows, (222, 0), strict=True):
         one.agreement = Agreement(12, 222, boxes, boxes, boxes / 222, 1.0, 0.0)
-    (warning,) = document(*found).warnings
+    (warning,) = document(*rows).warnings
     assert "0 and 222 boxes" in warning
 
 
-def test_one_round_says_nothing_of_the_noise():
+def test_single_round_is_neither_comparable_nor_not():
     assert document(variant("a", 10), variant("b", 20), rounds=1).comparable is None
 
 
 def test_agreement_without_boxes_is_none():
     nan = float("nan")
-    empty, found = variant("a", 1, 1, 1), variant("b", 1, 1, 1)
+    empty, full = variant("a", 1, 1, 1), variant("b", 1, 1, 1)
     empty.agreement = Agreement(60, 0, 0, 0, 1.0, nan, nan)
-    found.agreement = Agreement(60, 10, 10, 9, 0.9, 0.8, 0.01)
-    rows = document(empty, found).rows
+    full.agreement = Agreement(60, 10, 10, 9, 0.9, 0.8, 0.01)
+    rows = document(empty, full).rows
     assert rows[0].agreement.matched is None
     assert rows[0].agreement.mean_iou is None
     second = rows[1].agreement
     assert (second.matched, second.mean_iou, second.mean_score_diff) == (0.9, 0.8, 0.01)
 
 
-def test_a_request_that_changed_nothing_is_in_its_row():
-    ran = Variant("torch", "bf16", 1, "torch bf16", rounds=turns(1, 1, 1), frames_digest="d")
+def test_precision_without_effect_is_in_its_row():
+    ran = Variant("torch", "bf16", 1, "torch bf16", rounds=make_rounds(1, 1, 1), frames_digest="d")
     shares = {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}
     ran.facts = VariantFacts(precision_executed=shares)
     [row] = document(ran).rows

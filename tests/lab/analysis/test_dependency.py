@@ -1,4 +1,4 @@
-"""The dependency table of a run whose times are known."""
+"""The dependency table of a simulated run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from detector.lab.analysis.loop.critical_path import critical_path
 from detector.lab.analysis.loop.dependency import HAND_OVER, STARTUP, TEARDOWN, dependency_rows
 from tests.lab.analysis.pipelines import load, run_of, shape
 
-ONE = load(40, shape(), read=0.002, preprocess=0.001, infer=0.008, head=0.001, write=0.002)
+LOAD = load(40, shape(), read=0.002, preprocess=0.001, infer=0.008, head=0.001, write=0.002)
 
 
-def test_a_call_on_the_path_is_taken_from_its_stage_and_one_off_it_only_waits() -> None:
-    activities = run_of(ONE)
-    path = critical_path(activity_graph(activities, ONE.shape))
+def test_system_call_on_the_path_is_subtracted_from_its_stage() -> None:
+    activities = run_of(LOAD)
+    path = critical_path(activity_graph(activities, LOAD.shape))
     assert path is not None
-    # Half of every inference is spent in a system call; so is half of every read, which limits
-    # nothing here.
+    # A system call takes half of every inference, and half of every read, which is not critical.
     calls = [
         (one.thread, "futex", one.start_ns, (one.start_ns + one.end_ns) // 2)
         for one in activities
@@ -25,23 +24,23 @@ def test_a_call_on_the_path_is_taken_from_its_stage_and_one_off_it_only_waits() 
     ]
     blocked = {"infer": {"futex": 0.160}, "read": {"futex": 0.041}}
     rows = dependency_rows(path, activities, calls, blocked, {"writer": {"result": 0.5}})
-    found = {row.name: row for row in rows}
+    by_name = {row.name: row for row in rows}
     assert sum(row.share for row in rows) == pytest.approx(1)
-    infer, futex = found["infer"], found["futex (infer)"]
-    # Equal within one inference, which the edge of the steady state may cut.
+    infer, futex = by_name["infer"], by_name["futex (infer)"]
+    # Equal within one inference: the steady state may begin or end inside one.
     assert infer.critical_path_s == pytest.approx(futex.critical_path_s, abs=0.008)
     assert futex.waiting_s == pytest.approx(0.160 - futex.critical_path_s)
-    assert found["futex (read)"].waiting_s > 0.9 * 0.041
-    assert found["wait for result"].critical_path_s == 0
-    assert found["wait for result"].waiting_s == pytest.approx(0.5)
-    assert found[STARTUP].critical_path_s == pytest.approx(path.startup_ns / 1e9)
-    assert found[TEARDOWN].critical_path_s == pytest.approx(path.teardown_ns / 1e9)
-    assert HAND_OVER not in found  # calls of a run on paper have no gaps between them
+    assert by_name["futex (read)"].waiting_s > 0.9 * 0.041
+    assert by_name["wait for result"].critical_path_s == 0
+    assert by_name["wait for result"].waiting_s == pytest.approx(0.5)
+    assert by_name[STARTUP].critical_path_s == pytest.approx(path.startup_ns / 1e9)
+    assert by_name[TEARDOWN].critical_path_s == pytest.approx(path.teardown_ns / 1e9)
+    assert HAND_OVER not in by_name  # simulated calls have no gaps between them
 
 
-def test_calls_within_calls_count_once() -> None:
-    activities = run_of(ONE)
-    path = critical_path(activity_graph(activities, ONE.shape))
+def test_nested_calls_are_counted_once() -> None:
+    activities = run_of(LOAD)
+    path = critical_path(activity_graph(activities, LOAD.shape))
     assert path is not None
     calls = [
         call
@@ -53,4 +52,4 @@ def test_calls_within_calls_count_once() -> None:
     ]
     names = {row.name for row in dependency_rows(path, activities, calls, {}, {})}
     assert not any(name.startswith("inner") for name in names)
-    assert "infer" not in names  # all of it is the outer call
+    assert "infer" not in names  # the outer call takes all of its time

@@ -1,4 +1,4 @@
-"""Summaries of executed layers, for layers that the tests make up."""
+"""Summaries of the precisions in which layers were executed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_shares_of_layers_macs_and_bytes_add_up():
     }
 
 
-def test_an_engine_that_tells_nothing_is_not_guessed():
+def test_engine_without_layer_information_has_no_shares():
     assert executed([]) is None
     assert text(None) == ""
     assert effect("int8", None) is None
@@ -29,25 +29,19 @@ def test_an_engine_that_tells_nothing_is_not_guessed():
     [
         ([("fp32", 5)], "fp32 100% of MACs"),
         ([("int8", 96), ("fp32", 4)], "int8 96% of MACs, fp32 4%"),
-        (
-            [("int8", 9999), ("fp32", 1)],
-            "int8 99.9% of MACs",
-        ),  # not all of it, and too little to name the rest
-        (
-            [("bf16", 0), ("fp32", 0), ("fp32", 0)],
-            "fp32 67% of layers, bf16 33%",
-        ),  # nothing that multiplies
+        # less than 100%, but the rest is too small to be named
+        ([("int8", 9999), ("fp32", 1)], "int8 99.9% of MACs"),
+        # layers without MACs
+        ([("bf16", 0), ("fp32", 0), ("fp32", 0)], "fp32 67% of layers, bf16 33%"),
     ],
 )
-def test_the_sentence(layers, sentence):
-    assert (
-        text(executed([Layer(str(at), kind, macs, 1) for at, (kind, macs) in enumerate(layers)]))
-        == sentence
-    )
+def test_sentence_about_executed_precisions(layers, sentence):
+    ran = [Layer(str(at), kind, macs, 1) for at, (kind, macs) in enumerate(layers)]
+    assert text(executed(ran)) == sentence
 
 
 @pytest.mark.parametrize(
-    ("asked", "ran", "said"),
+    ("requested", "executed_as", "sentence"),
     [
         ("fp32", "fp32", None),
         ("bf16", "bf16", None),
@@ -55,5 +49,5 @@ def test_the_sentence(layers, sentence):
         ("int8", "fp32", "int8 was requested but had no effect: executed as fp32 100% of MACs"),
     ],
 )
-def test_requested_precision_without_effect_is_reported(asked, ran, said):
-    assert effect(asked, executed([Layer("a", ran, 1, 1)])) == said
+def test_requested_precision_without_effect_is_reported(requested, executed_as, sentence):
+    assert effect(requested, executed([Layer("a", executed_as, 1, 1)])) == sentence

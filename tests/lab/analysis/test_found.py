@@ -1,4 +1,4 @@
-"""Counts over time, and the rows that they are made of."""
+"""Counts of detections over time, and the rows that they are read from."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from detector.lab.session import rows as rows_module
 from detector.lab.session.rows import ClassCounts, SessionRows, read_rows
 
 
-def line(frame: int, *classes: str, source: str = "a.mp4") -> str:
-    found = [{"class": name, "class_id": 0, "score": 0.5, "box": [0, 0, 1, 1]} for name in classes]
-    row = {"source": source, "frame": frame, "time_s": frame / 25, "detections": found}
+def row_line(frame: int, *classes: str, source: str = "a.mp4") -> str:
+    detections = [
+        {"class": name, "class_id": 0, "score": 0.5, "box": [0, 0, 1, 1]} for name in classes
+    ]
+    row = {"source": source, "frame": frame, "time_s": frame / 25, "detections": detections}
     return json.dumps(row) + "\n"
 
 
 def test_rows_are_counted_by_class(tmp_path):
-    text = line(0, "car", "car", "dog") + line(1)
+    text = row_line(0, "car", "car", "dog") + row_line(1)
     (tmp_path / "detections.jsonl").write_text(text)
     assert read_rows(tmp_path) == SessionRows(
         [ClassCounts("a.mp4", 0.0, {"car": 2, "dog": 1}), ClassCounts("a.mp4", 0.04, {})]
@@ -43,15 +45,15 @@ def test_a_session_without_rows_says_so(tmp_path):
         b'{"source":"a","time_s":0,"detections":' + b"[" * 100_000 + b"\n",
     ],
 )
-def test_what_stands_before_the_damage_is_kept(tmp_path, damage):
-    (tmp_path / "detections.jsonl").write_bytes(line(0, "car").encode() + damage)
+def test_rows_before_the_damage_are_kept(tmp_path, damage):
+    (tmp_path / "detections.jsonl").write_bytes(row_line(0, "car").encode() + damage)
     rows = read_rows(tmp_path)
     assert [one.by_class for one in rows.frames] == [{"car": 1}]
     assert "line 2" in (rows.left_out or "")
 
 
-def test_a_long_file_is_read_in_part(tmp_path, monkeypatch):
-    (tmp_path / "detections.jsonl").write_text("".join(line(at, "car") for at in range(50)))
+def test_long_file_is_read_partly(tmp_path, monkeypatch):
+    (tmp_path / "detections.jsonl").write_text("".join(row_line(at, "car") for at in range(50)))
     monkeypatch.setattr(rows_module, "MAX_BYTES", 1000)
     part = read_rows(tmp_path)
     assert 0 < len(part.frames) < 50
@@ -73,12 +75,12 @@ def frames(count: int, **by_class: int) -> list[ClassCounts]:
 
 
 @pytest.mark.parametrize("count", [1, 7, BINS, BINS + 1, 1000])
-def test_a_curve_is_the_mean_of_its_bins(count):
-    over = count_over_time(SessionRows(frames(count, car=3, dog=1)))
-    assert over.unit == "s"
-    assert list(over.curves) == ["car", "dog"]
+def test_curve_has_the_mean_of_each_bin(count):
+    curves_of_run = count_over_time(SessionRows(frames(count, car=3, dog=1)))
+    assert curves_of_run.unit == "s"
+    assert list(curves_of_run.curves) == ["car", "dog"]
     for name, expected in (("car", 3), ("dog", 1)):
-        points = over.curves[name]
+        points = curves_of_run.curves[name]
         assert len(points) == min(BINS, count)
         assert {value for _, value in points} == {expected}
         assert [when for when, _ in points] == sorted(when for when, _ in points)
@@ -91,19 +93,19 @@ def test_means_of_bins_add_up_to_the_detections():
     assert sum(value for _, value in points) * 2 == pytest.approx(total)
 
 
-def test_many_classes_share_a_curve():
+def test_rare_classes_share_a_curve():
     many = {f"class {at}": 1 for at in range(80)}
-    over = count_over_time(SessionRows([ClassCounts("a.mp4", 0.0, many)]))
-    assert len(over.curves) == CURVES + 1
-    assert over.curves[OTHERS] == [(0.0, 80 - CURVES)]
+    curves_of_run = count_over_time(SessionRows([ClassCounts("a.mp4", 0.0, many)]))
+    assert len(curves_of_run.curves) == CURVES + 1
+    assert curves_of_run.curves[OTHERS] == [(0.0, 80 - CURVES)]
 
 
-def test_sources_in_turn_are_counted_in_frames():
+def test_curve_of_several_sources_counts_frames():
     rows = frames(5, car=1) + [ClassCounts("b.mp4", at / 25, {"car": 1}) for at in range(5)]
-    over = count_over_time(SessionRows(rows))
-    assert over.unit == "frame"
-    assert [when for when, _ in over.curves["car"]] == [*map(float, range(10))]
+    curves_of_run = count_over_time(SessionRows(rows))
+    assert curves_of_run.unit == "frame"
+    assert [when for when, _ in curves_of_run.curves["car"]] == [*map(float, range(10))]
 
 
-def test_nothing_has_no_curve():
+def test_session_without_rows_has_no_curves():
     assert count_over_time(SessionRows()).curves == {}

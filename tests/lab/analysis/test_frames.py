@@ -12,19 +12,19 @@ LOOPS = [shape(), shape(batch=4, images=16), shape(concurrency=2, requests=6), s
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_parts_of_a_frame_are_its_time(loop):
-    """Calls and the waits before them cover it; calls of a batch may overlap."""
+def test_parts_of_a_frame_cover_its_time(loop):
+    """Calls and the waits before them cover the frame's time; calls of a batch may overlap."""
     one = load(23, loop, read=1, infer=3, head=0.5, write=2)
     calls = run_of(one)
-    found = Explanation(calls, loop, RunEvidence())
-    assert found.frames == list(range(23))
-    for frame in found.frames:
-        told = found.explain(frame)
-        assert sum(part.ms for part in told.parts) >= told.ms - 1e-6
-        assert all(part.ms >= 0 for part in told.parts)
+    explanation = Explanation(calls, loop, RunEvidence())
+    assert explanation.frames == list(range(23))
+    for frame in explanation.frames:
+        frame_report = explanation.explain(frame)
+        assert sum(part.ms for part in frame_report.parts) >= frame_report.ms - 1e-6
+        assert all(part.ms >= 0 for part in frame_report.parts)
 
 
-def test_waits_say_what_they_wait_for():
+def test_wait_names_the_stage_that_it_waits_for():
     one = load(30, shape(queue=2, requests=8, images=20), read=1, infer=8)
     last = Explanation(run_of(one), one.shape, RunEvidence()).explain(20)
     waits = {part.stage: part.ms for part in last.parts if part.waits}
@@ -32,7 +32,7 @@ def test_waits_say_what_they_wait_for():
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_queues_curve_says_what_its_steps_say(loop):
+def test_queue_curve_agrees_with_the_depths(loop):
     one = load(200, loop, read=1, infer=3, head=0.5, write=2)
     calls = run_of(one)
     steps = depths(calls, loop)
@@ -50,5 +50,5 @@ def test_a_queues_curve_says_what_its_steps_say(loop):
         assert curve.times_s[0] >= 0
 
 
-def test_no_calls_have_no_curve():
+def test_run_without_calls_has_no_curves():
     assert queue_curves([], shape()) == []

@@ -1,4 +1,4 @@
-"""Rows of layers: sums, and the explanations given if a figure is not known."""
+"""Rows of layers: figures, sums, and the reasons for missing or deviating figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAYERS = [
 ]
 
 
-def test_a_row_by_hand():
+def test_figures_of_a_layer_row():
     rows = {row.name: row for row in layer_rows(LAYERS, PEAKS)}
     conv = rows["0.conv"]
     assert (conv.flops, conv.bytes, conv.share) == (100_000_000, 1_000_000, 0.5)
@@ -39,16 +39,16 @@ def test_a_row_by_hand():
     assert (conv.utilisation, conv.bound) == (pytest.approx(0.5), "compute")
     assert rows["1.pool"].utilisation == pytest.approx(0.8)  # 8 MB at 10 GB/s are 0.8 ms
     assert rows["2.conv"].bytes == 2000
-    assert rows["2.conv"].utilisation is None  # no peak of that type
+    assert rows["2.conv"].utilisation is None  # the peak of that type is unknown
     assert (rows["reorder"].bound, rows["reorder"].flag) == (None, "bytes unknown")
 
 
-def test_a_view_has_no_roof():
+def test_view_has_no_utilisation():
     row = layer_rows([TimedLayer("permute", "Permute", "fp32", 0.1, view=True)], PEAKS)[0]
     assert (row.bytes, row.utilisation, row.flag) == (0, None, "moves nothing")
 
 
-def test_sums():
+def test_sums_by_type():
     rows = layer_rows(LAYERS, PEAKS)
     assert sum(row.share for row in rows) == pytest.approx(1)
     types = sum_by_type(rows)
@@ -61,7 +61,7 @@ def test_sums():
     assert sum(one.macs for one in types) == 51_000_000
 
 
-def test_without_peaks_there_are_rates_and_no_bound():
+def test_rows_without_peaks_have_rates_but_no_bound():
     conv = layer_rows(LAYERS, None)[0]
     assert (conv.gflops_s, conv.utilisation, conv.bound, conv.flag) == (
         pytest.approx(50.0),
@@ -93,16 +93,16 @@ def test_without_peaks_there_are_rates_and_no_bound():
 def test_deviating_layer_sum_is_explained_by_its_cause(
     sum_ms, run_sum_ms, profiled_ms, outside_ms, why
 ):
-    off, said = explain_sum(sum_ms, run_sum_ms, 10.0, profiled_ms, outside_ms, on_gpu=False)
+    off, reason = explain_sum(sum_ms, run_sum_ms, 10.0, profiled_ms, outside_ms, on_gpu=False)
     assert off == pytest.approx(sum_ms / 10 - 1)
-    assert (said is None) if why is None else (why in said)
+    assert (reason is None) if why is None else (why in reason)
 
 
-def test_without_a_forward_pass_no_sum_is_off():
+def test_sum_without_a_forward_pass_does_not_deviate():
     assert explain_sum(7.0, 7.5, 0.0, 10.5, 3.0, on_gpu=False) == (0.0, None)
 
 
-def test_on_a_gpu_a_forward_pass_holds_the_copies_too():
+def test_gpu_forward_pass_includes_copies():
     assert "copies " in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0, on_gpu=True)[1]
     assert "launched and sync" in explain_sum(7.7, 7.7, 1.6, 8.7, 0.7, on_gpu=True)[1]
     assert "copies" not in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0, on_gpu=False)[1]
@@ -113,18 +113,18 @@ def test_on_a_gpu_a_forward_pass_holds_the_copies_too():
     [
         ("/model.6/cv1/conv/Conv", "model.6"),
         ("model.6.m.0.cv2.conv_nchwc", "model.6"),
-        ("model.6.m", "model.6"),  # a container is not a block of its own
+        ("model.6.m", "model.6"),  # containers belong to their block
         ("6.conv", "6"),
         ("input.cast", "input"),
         ("Conv_0", "Conv_0"),
         ("", ""),
     ],
 )
-def test_a_layer_is_in_one_block(name, block):
+def test_block_of_a_layer_name(name, block):
     assert find_block(name) == block
 
 
-def test_blocks_hold_each_layer_once():
+def test_blocks_contain_each_layer_once():
     rows = layer_rows(LAYERS, PEAKS)
     blocks = sum_by_block(rows)
     assert [(one.block, one.layers) for one in blocks] == [
@@ -155,7 +155,7 @@ def test_best_and_worst_utilisation_skip_tiny_layers():
 
 
 @pytest.mark.parametrize(
-    ("peak", "bandwidth", "found"),
+    ("peak", "bandwidth", "expected"),
     [
         ("8.1TFLOPS", "320GB/s", (8100.0, 320.0)),
         ("410 GFLOP/s", "0.05 TB/s", (410.0, 50.0)),
@@ -168,12 +168,12 @@ def test_best_and_worst_utilisation_skip_tiny_layers():
         (None, "320GB/s", None),
     ],
 )
-def test_a_data_sheet_is_read(peak, bandwidth, found):
-    if found is None:
+def test_data_sheet_values_are_parsed(peak, bandwidth, expected):
+    if expected is None:
         with pytest.raises(UsageError, match=r"--(peak|bandwidth)"):
             parse_sheet(peak, bandwidth)
     else:
-        assert parse_sheet(peak, bandwidth) == pytest.approx(found)
+        assert parse_sheet(peak, bandwidth) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,10 @@ def test_a_data_sheet_is_read(peak, bandwidth, found):
     [
         (100.0, 100.0, 2.0, "compute"),  # 51 % of the peak, 4.6 % of the bandwidth
         (100.0, 5.0, 2.0, "memory"),
-        (8100.0, 320.0, 2.0, "neither"),  # as table 4 of the first study: 3.9 % is far from a limit
+        (8100.0, 320.0, 2.0, "neither"),  # 3.9 % of a limit is far from it
     ],
 )
-def test_a_data_sheets_roof(peak, bandwidth, forward_ms, bound):
+def test_bound_by_the_data_sheet(peak, bandwidth, forward_ms, bound):
     sheet = Peaks(gflops_s={"fp32": peak}, bandwidth_gbytes_s=bandwidth)
     rows = layer_rows(LAYERS, PEAKS)
     roof = place_on_sheet(rows, "fp32", sheet, forward_ms)

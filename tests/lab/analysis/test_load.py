@@ -1,4 +1,4 @@
-"""Two runs under different loads from other programs."""
+"""Comparing two runs during which other programs used different amounts of CPU time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.lab.analysis.test_compare import variant
 from tests.session.documents import document
 
 
-def ran_beside(others, write_ms=4.0, process_s=None, cores=2):
+def run_with_load(others, write_ms=4.0, process_s=None, cores=2):
     base = document()
     frames = base.frames.written
     libraries = LibraryThreads(
@@ -60,12 +60,12 @@ def ran_beside(others, write_ms=4.0, process_s=None, cores=2):
         (0.0, 1.2, True),
         (1.2, 0.0, True),
         (0.5, 0.55, False),
-        (1.2, 1.25, True),  # as much in both, but so much that chance decides
+        (1.2, 1.25, True),  # nearly equal, but too high for a fair comparison
         (0.0, 0.0, False),
     ],
 )
-def test_load_differs_by_what_others_took(before, after, differs):
-    load = compare_load(ran_beside(before), ran_beside(after))
+def test_loads_of_other_programs_are_compared(before, after, differs):
+    load = compare_load(run_with_load(before), run_with_load(after))
     assert load is not None
     assert load.differs is differs
     assert load.as_json() == {
@@ -76,13 +76,13 @@ def test_load_differs_by_what_others_took(before, after, differs):
     }
 
 
-def test_what_a_system_does_not_tell_is_not_compared():
-    assert compare_load(ran_beside(None), ran_beside(1.0)) is None
-    assert compare_load(ran_beside(0.0, cores=4), ran_beside(1.0)) is None
+def test_unknown_load_is_not_compared():
+    assert compare_load(run_with_load(None), run_with_load(1.0)) is None
+    assert compare_load(run_with_load(0.0, cores=4), run_with_load(1.0)) is None
 
 
-def test_cpu_of_a_stage_has_its_libraries_threads():
-    rows = {row.what: row for row in compare_cpu(ran_beside(0), ran_beside(1, write_ms=6.0))}
+def test_cpu_time_of_a_stage_includes_library_threads():
+    rows = {row.what: row for row in compare_cpu(run_with_load(0), run_with_load(1, write_ms=6.0))}
     assert (rows["write"].before, rows["write"].after) == pytest.approx((4.0, 6.0))
     assert (rows["the whole process"].before, rows["the whole process"].after) == pytest.approx(
         (14.0, 16.0)
@@ -94,15 +94,15 @@ def test_cpu_of_a_stage_has_its_libraries_threads():
     [
         (10, 10 * (1.05 + SHARED_CACHES) - 0.01, False),
         (10, 10 * (1.05 + SHARED_CACHES) + 0.01, True),
-        (0.1, 0.3, False),  # three times as much of nearly nothing
+        (0.1, 0.3, False),  # three times as much, but still negligible
         (10, 5, False),
     ],
 )
-def test_cpu_grows_beyond_what_shared_caches_cost(before, after, fails):
+def test_cpu_growth_that_shared_caches_explain_is_allowed(before, after, fails):
     assert CpuChange("write", before, after, 14.0).regresses(0.05) is fails
 
 
-def test_the_stage_that_grew_is_named_before_the_whole():
+def test_stage_that_grew_is_named_before_the_process():
     whole, write, read = (
         CpuChange(what, 4.0, after, 14.0)
         for what, after in (("the whole process", 20.0), ("write", 9.0), ("read", 6.0))
@@ -123,17 +123,17 @@ def two_runs(tmp_path):
         path = folder / "session.json"
         saved = json.loads(path.read_text())
         frames = saved["frames"]["written"]
-        made = to_builtins(ran_beside(**about))
-        saved["cpu"] = made["cpu"]
-        saved["cpu"]["process_s"] *= frames / made["frames"]["written"]
+        loaded = to_builtins(run_with_load(**about))
+        saved["cpu"] = loaded["cpu"]
+        saved["cpu"]["process_s"] *= frames / loaded["frames"]["written"]
         path.write_text(json.dumps(saved))
         return folder
 
     return save
 
 
-def walk(folder, frame_ms):
-    """A frame ends every ``frame_ms``, give or take 1%, whatever the machine did meanwhile."""
+def set_frame_times(folder, frame_ms):
+    """Rewrite the spans so that a frame ends every ``frame_ms``, plus or minus 1%."""
     with np.load(folder / "spans.npz") as saved:
         columns = dict(saved)
     written = columns["stage"] == list(columns["stage_names"]).index("write")
@@ -149,25 +149,25 @@ def walk(folder, frame_ms):
     ("after", "code"),
     [
         ({"others": 1.2}, 0),  # other programs slowed it down
-        ({"others": 1.2, "process_s": 0.4}, 8),  # it works more, too
+        ({"others": 1.2, "process_s": 0.4}, 8),  # the run itself used more CPU time, too
         ({"others": 0.0}, 8),
     ],
 )
-def test_the_gate_alarms_for_what_a_run_does_itself(two_runs, tmp_path, after, code):
+def test_gate_fails_only_for_the_runs_own_slowdown(two_runs, tmp_path, after, code):
     """The second run took 2.5 times as long."""
     first = two_runs("first", others=0.0)
     second = two_runs("second", **after)
-    walk(first, 10.0)
-    walk(second, 25.0)
+    set_frame_times(first, 10.0)
+    set_frame_times(second, 25.0)
     argv = ("diff", str(first), str(second), "--max-regression", "50%")
     assert detect_video(*argv, cwd=tmp_path).returncode == code
-    told = json.loads(detect_video(*argv[:3], "--json", cwd=tmp_path).stdout)
-    assert told["others"]["differs"] == bool(after["others"])
-    assert {row["what"] for row in told["cpu"]} >= {"the whole process"}
+    result = json.loads(detect_video(*argv[:3], "--json", cwd=tmp_path).stdout)
+    assert result["others"]["differs"] == bool(after["others"])
+    assert {row["what"] for row in result["cpu"]} >= {"the whole process"}
     assert ("slower" in detect_video(*argv[:3], cwd=tmp_path).stdout) == (not after["others"])
 
 
-def test_rows_beside_different_loads_are_not_comparable():
+def test_rows_with_different_loads_are_not_comparable():
     def beside(name, *others):
         made = variant(name, 10, 12, 11)
         made.rounds = [
@@ -183,7 +183,7 @@ def test_rows_beside_different_loads_are_not_comparable():
     found = compared(calm, busy)
     assert (found.comparable, len(found.warnings)) == (False, 1)
     assert "1.2 during b" in found.warnings[0]
-    once = beside("b", 0.0, 1.2, 0.0)  # a slow minute in one round
+    once = beside("b", 0.0, 1.2, 0.0)  # other programs were busy in one round only
     assert compared(calm, once).comparable is True
     assert compared(busy, beside("c", 1.2, 1.2, 1.2)).comparable is True
     assert compared(calm, beside("c", None, None, None)).comparable is True

@@ -1,4 +1,4 @@
-"""What to type next: real commands, and no figure that nothing measured."""
+"""The suggested next steps: commands that exist, and only figures that were measured."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def session(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
-    document = json.loads((copy / "session.json").read_text())
-    document["outputs"]["video"] = "street-null-detected.mp4"
-    document["config"]["output"]["save"] = None
-    document["verdict"]["bottleneck"] = "write"
-    document["fps"]["end_to_end"] = 40.0  # as the passes have it
-    (copy / "session.json").write_text(json.dumps(document))
+    update_document(copy, "outputs", video="street-null-detected.mp4")
+    update_document(copy, "config", "output", save=None)
+    update_document(copy, "verdict", bottleneck="write")
+    update_document(copy, "fps", end_to_end=40.0)  # the rate of the passes
     return copy
 
 
@@ -48,38 +46,43 @@ def by_option(session):
     return {" ".join(step.option): step for step in next_steps(session)}
 
 
-def steps_after(session, *keys, **given):
+def update_document(session, *keys, **values):
+    """Change values in session.json. ``keys``: where they are nested."""
     document = json.loads((session / "session.json").read_text())
-    reduce(getitem, keys, document).update(given)
+    reduce(getitem, keys, document).update(values)
     (session / "session.json").write_text(json.dumps(document))
+
+
+def steps_after(session, *keys, **values):
+    update_document(session, *keys, **values)
     return by_option(read_session(session))
 
 
-@pytest.mark.parametrize(("name", "offered"), [("a.webm", True), ("a.gif", False)])
-def test_a_faster_encoding_is_offered_where_there_is_one(name, offered, session):
-    assert ("--quality fast" in steps_after(session, "outputs", video=name)) is offered
+@pytest.mark.parametrize(("name", "suggested"), [("a.webm", True), ("a.gif", False)])
+def test_faster_encoding_is_suggested_if_there_is_one(name, suggested, session):
+    assert ("--quality fast" in steps_after(session, "outputs", video=name)) is suggested
 
 
 @pytest.mark.parametrize("given", [{"preset": "medium"}, {"crf": 30}])
-def test_beside_a_preset_or_crf_a_preset_is_offered(given, session):
+def test_preset_is_suggested_if_preset_or_crf_was_given(given, session):
     assert "--preset ultrafast" in steps_after(session, "config", "output", **given)
 
 
-def test_the_smaller_input_of_the_verdict_is_the_one_that_is_offered(session):
+def test_smaller_input_of_the_verdict_is_suggested(session):
     steps = steps_after(session, "verdict", bottleneck="infer", smaller_input=[192, 320])
     assert [one for one in steps if one.startswith("--size ")] == ["--size 320x192"]
 
 
-def test_a_larger_batch_is_of_frames_and_not_of_their_tiles(session):
+def test_larger_batch_counts_frames_and_not_tiles(session):
     steps = steps_after(session, batch=5)  # rows of an inference: --batch 1 --tiles 2x2
     assert [one for one in steps if one.startswith("--batch ")] == ["--batch 4"]
 
 
-def test_a_pipe_does_not_come_again(session):
+def test_run_from_a_pipe_has_no_steps(session):
     assert steps_after(session, "video", path="-") == {}
 
 
-def test_steps_without_what_if_have_no_figure(session):
+def test_steps_without_what_if_have_no_figures(session):
     steps = next_steps(read_session(session))
     assert len(steps) == 4
     assert {step.figure for step in steps} == {None}
@@ -97,7 +100,7 @@ def test_every_figure_is_a_measurement(session):
     assert steps["--no-video"].figure.kind == MEASURED
     assert steps["--quality fast"].figure.kind == AT_MOST
     assert steps["--batch 4"].figure.basis == "batch 4"
-    # A run is compared with unchanged runs of the same round, so we print its gain, not its rate.
+    # Changes are compared with unchanged runs of the same round, so we print gains, not rates.
     assert list_faster(loaded) == ["Faster: --batch 4 (measured: +18% FPS)"]
 
 
@@ -106,52 +109,47 @@ TUNED = "tuned for 960x540 h264 (2026-11-22), 1.8 times the defaults: --precisio
 
 
 @pytest.mark.parametrize(
-    ("reason", "asked", "named"),
+    ("reason", "engine", "expected"),
     [
         (SELF_TIMED, "auto", True),
         (TUNED, "auto", True),
-        ("engine ort: onnxruntime is installed", "auto", False),  # by rank, for every batch
-        (None, "openvino", False),  # it is in the command already
+        ("engine ort: onnxruntime is installed", "auto", False),  # auto takes it for any batch
+        (None, "openvino", False),  # already in the command
     ],
 )
-def test_a_larger_batch_runs_what_its_figure_is_of(session, reason, asked, named):
-    """What was measured for batch 1 does not count for another: auto would take ort fp32 there."""
-    path = session / "session.json"
-    document = json.loads(path.read_text())
-    precision = "auto" if asked == "auto" else "int8"
-    document["config"]["runtime"] |= {"engine": asked, "precision": precision}
-    document |= {"engine": "openvino", "precision": "int8", "engine_reason": reason}
-    path.write_text(json.dumps(document))
+def test_larger_batch_names_the_engine_that_auto_chose(session, reason, engine, expected):
+    """Self-timing and tuning of batch 1 do not apply to batch 4, where auto would take ort fp32."""
+    precision = "auto" if engine == "auto" else "int8"
+    update_document(session, "config", "runtime", engine=engine, precision=precision)
+    update_document(session, engine="openvino", precision="int8", engine_reason=reason)
     steps = by_option(add_passes(session))
-    more = " --engine openvino --precision int8" if named else ""
+    more = " --engine openvino --precision int8" if expected else ""
     assert [option for option in steps if option.startswith("--batch")] == [f"--batch 4{more}"]
     words = f"--batch 4{more}".split()
     assert list(steps[f"--batch 4{more}"].command[-len(words) :]) == words
 
 
 @pytest.mark.parametrize(
-    ("ratio", "offered"), [((0.9, 0.97), False), ((0.99, 1.3), False), ((1.01, 1.3), True)]
+    ("ratio", "suggested"), [((0.9, 0.97), False), ((0.99, 1.3), False), ((1.01, 1.3), True)]
 )
-def test_what_was_not_faster_in_every_round_is_not_offered(ratio, offered, session):
+def test_change_must_be_faster_in_every_round_to_be_suggested(ratio, suggested, session):
     row = change("batch 4", 46.0, ratio)
     loaded = add_passes(session, what_if={"changes": [row]})
-    assert ("--batch 4" in by_option(loaded)) is offered
+    assert ("--batch 4" in by_option(loaded)) is suggested
 
 
-@pytest.mark.parametrize(("low", "offered"), [(0.99, False), (1.02, True)])
-def test_a_stage_that_gains_nothing_bounds_no_offer(low, offered, session):
+@pytest.mark.parametrize(("low", "suggested"), [(0.99, False), (1.02, True)])
+def test_encoding_is_suggested_only_if_writing_has_a_gain(low, suggested, session):
     changes = [change("write free", 42.0, (low, 1.1)), change("no video", 42.0, (1.01, 1.1))]
     steps = by_option(add_passes(session, what_if={"changes": changes}))
-    assert ("--quality fast" in steps) is offered
-    document = json.loads((session / "session.json").read_text())
-    document["fps"]["end_to_end"] = 43.0  # more than what-if's first frames reach without writing
-    (session / "session.json").write_text(json.dumps(document))
-    slower = by_option(read_session(session)).get("--quality fast")
+    assert ("--quality fast" in steps) is suggested
+    # The run was faster than what-if without writing.
+    slower = steps_after(session, "fps", end_to_end=43.0).get("--quality fast")
     assert slower is None or slower.figure is None
-    assert steps["--no-video"].figure.basis == "no video"  # which was measured itself
+    assert steps["--no-video"].figure.basis == "no video"  # this change itself was measured
 
 
-def test_the_best_figure_stands_first_and_bounds_behind(session):
+def test_measured_steps_come_before_bounds(session):
     kinds = [step.figure.kind if step.figure else "" for step in next_steps(add_passes(session))]
     exact = [kind == MEASURED for kind in kinds]
     assert exact == sorted(exact, reverse=True)
@@ -166,69 +164,56 @@ def test_the_best_figure_stands_first_and_bounds_behind(session):
         ["detect", "SOURCE", "-q"],
     ],
 )
-def test_the_commands_are_ones_that_exist(session, typed):
-    """Each is parsed as if it were typed."""
+def test_suggested_commands_parse(session, typed):
+    """Parse each command as if it were typed."""
     loaded = add_passes(session)
     path = loaded.document.each[0].video.path
     words = ["detect-video", *(path if word == "SOURCE" else word for word in typed)]
     loaded = replace(loaded, document=replace(loaded.document, command=words))
-    found = next_steps(loaded)
-    assert len(found) >= 3
-    for step in found:
+    steps = next_steps(loaded)
+    assert len(steps) >= 3
+    for step in steps:
         program, *rest = step.command
         assert program == "detect-video"
         assert list(step.command[len(step.command) - len(step.option) :]) == list(step.option)
         name = rest.pop(0) if rest[0] == "tune" else "detect"
         command = importlib.import_module(wings.commands()[name]).command
         command.make_context(name, list(rest))
-        for word in (
-            "--run-dir",
-            "runs/x",
-            "--what-if-seconds",
-            "--csv",
-            "--only",
-            "--json",
-            "-o",
-            "out/",
-        ):
-            assert word not in rest
+        dropped = "--run-dir runs/x --what-if-seconds --csv --only --json -o out/".split()
+        assert not {*dropped} & {*rest}
 
 
-def test_a_command_of_another_program_is_not_repeated(session):
+def test_command_of_another_program_is_not_repeated(session):
     loaded = read_session(session)
     assert "the clip.mp4" in loaded.document.command
     assert base_command(loaded.document) == ["detect-video", loaded.document.each[0].video.path]
 
 
-def test_what_is_already_so_is_not_offered(session):
-    document = json.loads((session / "session.json").read_text())
-    document["config"]["output"]["preset"] = "ultrafast"
-    document["sync"] = True
-    document["command"] = ["detect-video", document["video"]["path"], "--sync"]
-    (session / "session.json").write_text(json.dumps(document))
+def test_settings_already_in_use_are_not_suggested(session):
+    path = read_session(session).document.each[0].video.path
+    update_document(session, "config", "output", preset="ultrafast")
+    update_document(session, sync=True, command=["detect-video", path, "--sync"])
     steps = next_steps(read_session(session))
     assert not any({"--preset", "--quality"} & set(step.option) for step in steps)
     assert [step for step in steps if "--sync" not in step.command and not step.option]
-    del document["outputs"]["video"]
-    (session / "session.json").write_text(json.dumps(document))
-    assert not any("--no-video" in step.option for step in next_steps(read_session(session)))
+    assert "--no-video" not in steps_after(session, outputs={})
 
 
-def test_a_run_without_a_frame_has_nothing_to_type(session):
+def test_run_without_frames_has_no_steps(session):
     loaded = read_session(session)
     none = replace(loaded.document.frames, read=0, written=0)
     assert next_steps(replace(loaded, document=replace(loaded.document, frames=none))) == []
 
 
 @pytest.mark.parametrize(
-    ("noise", "shown"),
+    ("noise", "expected"),
     [(0.0, 2), (0.001, 2), (0.04, 2), (0.1, 1), (0.4, 1), (0.6, 0), (30.0, 0), (float("inf"), 0)],
 )
-def test_noise_takes_decimals(noise, shown):
-    assert decimals(noise) == shown
+def test_noise_limits_the_decimals(noise, expected):
+    assert decimals(noise) == expected
 
 
-def test_the_rounds_of_the_run_tell_its_noise(session):
+def test_noise_is_measured_from_the_rounds(session):
     loaded = add_passes(session, loop={"on_ms": [20.0, 21.0, 22.0]})
     assert spread_of_run(loaded) == pytest.approx(0.1)
     assert decimals_of_rate(loaded, 40.0) == 0
@@ -244,7 +229,7 @@ def test_the_rounds_of_the_run_tell_its_noise(session):
         (("profile", "SOURCE", "--log-to", "mlflow", "--sync"), ("SOURCE", "--sync")),
     ],
 )
-def test_who_follows_objects_stays_and_who_keeps_runs_goes(session, typed, kept):
+def test_base_command_keeps_tracking_and_drops_logging(session, typed, kept):
     loaded = read_session(session)
     path = loaded.document.each[0].video.path
     words = ["detect-video", *(path if word == "SOURCE" else word for word in typed)]

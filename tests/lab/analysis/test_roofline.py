@@ -1,4 +1,4 @@
-"""Layers under a roof of round numbers: 100 GFLOP/s and 10 GB/s, ridge at 10 FLOPs a byte."""
+"""Layers under a roofline of 100 GFLOP/s and 10 GB/s, whose ridge is at 10 FLOPs per byte."""
 
 from __future__ import annotations
 
@@ -25,50 +25,41 @@ def layer(ms, mflops, kbytes, precision="fp32"):
 
 CASES = [
     # ms, MFLOPs, KB, precision -> utilisation, bound
-    ("at the roof's flat part", layer(1.0, 100, 1000), 1.0, COMPUTE),
+    ("at the flat part of the roof", layer(1.0, 100, 1000), 1.0, COMPUTE),
     ("half of it", layer(2.0, 100, 1000), 0.5, COMPUTE),
     ("on the slope", layer(1.0, 10, 10_000), 1.0, MEMORY),
     ("no arithmetic", layer(4.0, 0, 10_000), 0.25, MEMORY),
     ("another type has another roof", layer(1.0, 200, 1000, "int8"), 0.5, COMPUTE),
-    ("too small to be anything else", layer(0.02, 0.1, 1), 0.05, LAUNCH),
-    ("as long as many starts, and far below the roof", layer(2.0, 10, 100), 0.05, NEITHER),
-    ("near the cost of a start", layer(0.018, 1.5, 1), 0.833, LAUNCH),
+    ("shorter than a few launches", layer(0.02, 0.1, 1), 0.05, LAUNCH),
+    ("longer than many launches, and far below the roof", layer(2.0, 10, 100), 0.05, NEITHER),
+    ("close to the cost of a launch", layer(0.018, 1.5, 1), 0.833, LAUNCH),
 ]
 
 
 @pytest.mark.parametrize(
     ("row", "share", "bound"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_a_layers_place(row, share, bound):
-    found = place_layer(row, PEAKS, launch_ms=0.01)
-    assert found.utilisation == pytest.approx(share, abs=1e-3)
-    assert found.bound == bound
-    assert found.flag is None
+def test_utilisation_and_bound_of_a_layer(row, share, bound):
+    placed = place_layer(row, PEAKS, launch_ms=0.01)
+    assert placed.utilisation == pytest.approx(share, abs=1e-3)
+    assert placed.bound == bound
+    assert placed.flag is None
 
 
 def test_more_than_the_peak_is_flagged_and_not_clamped():
-    found = place_layer(layer(0.5, 100, 1000), PEAKS, 0.01)
-    assert found.utilisation == pytest.approx(2.0)
-    assert found.flag == "peak under-measured"
+    placed = place_layer(layer(0.5, 100, 1000), PEAKS, 0.01)
+    assert placed.utilisation == pytest.approx(2.0)
+    assert placed.flag == "peak under-measured"
 
 
-def test_rates_and_intensity():
-    found = place_layer(layer(2.0, 100, 4000), PEAKS, 0.01)
-    assert (found.gflops_s, found.gbytes_s, found.intensity) == pytest.approx((50.0, 2.0, 25.0))
-
-
-def test_layer_of_an_unmeasured_type_has_no_utilisation():
-    assert place_layer(layer(1.0, 10, 10, "fp16"), PEAKS, 0.01).utilisation is None
-
-
-def test_the_whole_model():
+def test_roofline_of_the_whole_model():
     rows = [layer(1.0, 100, 1000), layer(3.0, 10, 10_000)]
     rows = [place_layer(row, PEAKS, 0.01) for row in rows]
-    found = place_model(rows, PEAKS, forward_ms=5.0, batch=1)
-    assert found.flops == 110e6 == 2 * found.macs
-    assert found.utilisation == pytest.approx((1.0 + 1.0) / 5.0)
-    assert found.bound == MEMORY  # 3 ms of 4
-    assert found.ridge == {"fp32": 10.0}
+    placed = place_model(rows, PEAKS, forward_ms=5.0, batch=1)
+    assert placed.flops == 110e6 == 2 * placed.macs
+    assert placed.utilisation == pytest.approx((1.0 + 1.0) / 5.0)
+    assert placed.bound == MEMORY  # 3 ms of 4
+    assert placed.ridge == {"fp32": 10.0}
     best = max(row.utilisation for row in rows)
     mean = sum(row.utilisation * row.ms for row in rows) / sum(row.ms for row in rows)
-    assert best >= mean >= found.utilisation
+    assert best >= mean >= placed.utilisation

@@ -1,4 +1,4 @@
-"""Verdicts on made-up noise, and figures from published tables."""
+"""Verdicts on simulated noise, and figures from published tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from detector.lab.analysis.statistics import (
 @pytest.mark.parametrize(
     ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (7, 2.365), (30, 2.042)]
 )
-def test_students_t(freedom, quantile):
+def test_student_distribution(freedom, quantile):
     assert student_quantile(0.975, freedom) == pytest.approx(quantile, abs=5e-4)
     assert student_tail(quantile, freedom) == pytest.approx(0.025, abs=5e-5)
 
@@ -42,12 +42,12 @@ def test_students_t(freedom, quantile):
         ((1, 2, 3, 4, 5, 6), 12, 0.176),  # W = 21 of 12: one-sided 0.0881
     ],
 )
-def test_signed_ranks(ranks_below, count, p):
+def test_signed_rank_test(ranks_below, count, p):
     values = [-rank if rank in ranks_below else rank for rank in range(1, count + 1)]
     assert sign_p(values) == pytest.approx(p, abs=5e-4)
 
 
-def test_many_pairs_take_the_normal_distribution(monkeypatch):
+def test_normal_approximation_is_close_to_exact(monkeypatch):
     values = [one * (-1 if one % 3 == 0 else 1) for one in range(1, 51)]
     exact, bounds = sign_p(values), rank_interval(values, 0.05)
     monkeypatch.setattr(statistics, "MOST_EXACT", 10)
@@ -55,7 +55,7 @@ def test_many_pairs_take_the_normal_distribution(monkeypatch):
     assert rank_interval(values, 0.05) == pytest.approx(bounds, rel=0.05)
 
 
-def test_an_interval_holds_what_its_test_does_not_reject():
+def test_interval_contains_what_the_test_does_not_reject():
     values = [0.3, -0.1, 0.4, 0.15, 0.9, 0.26, -0.5, 0.35, 0.8, 0.65]
     low, middle, high = rank_interval(values, 0.05)
     assert low < middle < high
@@ -65,13 +65,13 @@ def test_an_interval_holds_what_its_test_does_not_reject():
     assert rank_interval(values[:4], 0.05)[::2] == (-math.inf, math.inf)
 
 
-def test_holm():
+def test_holm_correction():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
 
 
-def test_the_fewest_rounds_are_enough_and_one_less_is_not():
+def test_fewest_rounds_decide_and_one_less_does_not():
     for rows in (1, 2, 3, 6, 7):
         least = fewest_rounds(rows)
         for rounds, decided in ((least, True), (least - 1, False)):
@@ -79,91 +79,91 @@ def test_the_fewest_rounds_are_enough_and_one_less_is_not():
             assert {one.outcome != "open" for one in judge(series, 0.01, 0.02)} == {decided}
 
 
-def test_the_looks_spend_no_more_than_there_is():
+def test_looks_spend_the_whole_error_rate():
     assert sum(share_of_look(rounds, False) for rounds in range(1, 31)) == pytest.approx(1)
     assert share_of_look(7, False) == 0
-    for at, look in enumerate(LOOKS):  # the earlier looks, and this one as the last
+    for at, look in enumerate(LOOKS):  # earlier looks, then this one as the last
         spent = sum(share_of_look(one, False) for one in LOOKS[:at])
         assert spent + share_of_look(look, True) == pytest.approx(1)
 
 
 def test_the_first_look_can_decide():
     """Eight rounds in the same direction are less likely than this look's share of errors."""
-    [found] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
-    assert found.outcome == "faster"
-    [found] = judge([[0.011] * 8], 0.02, 0.02, 1.0)
-    assert found.outcome == "same"
+    [result] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
+    assert result.outcome == "faster"
+    [result] = judge([[0.011] * 8], 0.02, 0.02, 1.0)
+    assert result.outcome == "same"
 
 
 @pytest.mark.slow
-def test_equal_rows_are_called_equal():
-    """Drift, bursts, noise that depends on itself: seeds are fixed, so counts are identities."""
+def test_equal_rows_get_the_verdict_equal():
+    """Simulate drift, bursts and autocorrelated noise. Seeds are fixed, so counts are exact."""
     assert sum(alarms(simulate(seed, {})) for seed in range(20)) == 0
-    found = [alarms(simulate(seed, {1: 0.05}), ("slower",)) for seed in range(200, 215)]
-    assert sum(found) == 15
+    result = [alarms(simulate(seed, {1: 0.05}), ("slower",)) for seed in range(200, 215)]
+    assert sum(result) == 15
 
 
 @pytest.mark.slow
-def test_the_draw_of_the_order_alone_keeps_the_rate(monkeypatch):
-    """The noise margin is off. If each look spent the whole error rate, it would be 7."""
+def test_false_alarms_stay_below_the_error_rate_without_a_margin(monkeypatch):
+    """Turn the noise margin off. If each look spent the whole error rate, the sum would be 7."""
     monkeypatch.setattr(compare, "noise_floor", lambda equal: 0.0)
     assert sum(alarms(simulate(seed, {})) for seed in range(50, 100)) == 2
 
 
-def test_equal_runs_are_called_equal():
+def test_equal_runs_get_the_verdict_equal():
     verdicts = [simulate_diff(seed, 0.0, 200) for seed in range(40)]
     assert sum(verdict in ("faster", "slower") for verdict in verdicts) == 0
 
 
-def test_two_processes_are_not_told_from_one():
+def test_noise_floor_is_at_least_one_percent():
     assert noise_floor(None) == noise_floor([]) == noise_floor([0.001] * 9) == 0.01
     assert noise_floor([-0.03] * 9) == pytest.approx(0.03)
 
 
-def test_a_slow_stretch_is_in_the_interval_of_a_mean():
+def test_interval_of_a_mean_includes_a_slow_stretch():
     calm, block = np.full(160, 10.0), np.full(160, 10.0)
     block[:20] = 20.0
-    found = compare_means(calm, block)
-    assert found.ratio == pytest.approx(1.125)
-    assert found.low < 1 < found.ratio < found.high
-    assert found.p > 0.05
+    result = compare_means(calm, block)
+    assert result.ratio == pytest.approx(1.125)
+    assert result.low < 1 < result.ratio < result.high
+    assert result.p > 0.05
     assert compare_means(calm, calm * 1.05).p < 0.05
 
 
-def test_means_by_hand():
-    """Blocks of 9 and 11: their deviation is sqrt(8 / 7), a tenth of that of the mean."""
+def test_comparison_of_means_by_hand():
+    """Blocks of 9 and 11 have the mean 10 and the standard deviation sqrt(8 / 7)."""
     run = np.repeat([9.0, 11.0] * 4, 2)
-    found = compare_means(run, run)
+    result = compare_means(run, run)
     error = math.sqrt(8 / 7) / 10 * math.sqrt(1 + 1 / 8) * math.sqrt(2)
     reach = 0.01 + 2.3646 * error  # Student's t, 7 degrees of freedom
-    assert (found.ratio, found.p) == (1, 1)
-    assert math.log(found.high) == pytest.approx(reach, rel=1e-4)
-    assert math.log(found.low) == pytest.approx(-reach, rel=1e-4)
-    assert math.log1p(found.smallest) == pytest.approx(reach + 1.4149 * error, rel=1e-4)
+    assert (result.ratio, result.p) == (1, 1)
+    assert math.log(result.high) == pytest.approx(reach, rel=1e-4)
+    assert math.log(result.low) == pytest.approx(-reach, rel=1e-4)
+    assert math.log1p(result.smallest) == pytest.approx(reach + 1.4149 * error, rel=1e-4)
     assert compare_means(run, run * math.exp(reach)).p == pytest.approx(0.05, rel=1e-3)
 
 
-def test_the_smallest_effect_follows_from_the_noise():
-    """For a normal distribution the textbook gives (z of alpha + z of the power) errors."""
+def test_smallest_detectable_effect_follows_from_the_noise():
+    """For a normal distribution, textbooks give (z of alpha + z of power) standard errors."""
     count = 40
     normal = [NormalDist(0.0, 0.1).inv_cdf((at + 0.5) / count) for at in range(count)]
-    [found] = judge([normal], 0.02, 0.02)
-    assert found.ratio == pytest.approx(1)
+    [result] = judge([normal], 0.02, 0.02)
+    assert result.ratio == pytest.approx(1)
     expected = math.expm1(0.02 + (1.96 + 1.2816) * 0.1 / math.sqrt(count))
-    assert found.smallest == pytest.approx(expected, rel=0.05)
-    assert found.p > 0.5
-    assert found.largest == max(1 - found.low, found.high - 1)
+    assert result.smallest == pytest.approx(expected, rel=0.05)
+    assert result.p > 0.5
+    assert result.largest == max(1 - result.low, result.high - 1)
     [few] = judge([[0.1] * 3], 0.01, 0.02)
     assert few.smallest == math.inf
 
 
 @pytest.mark.parametrize(("low", "high", "largest"), [(0.7, 1.1, 0.3), (0.9, 1.4, 0.4)])
-def test_the_largest_difference_that_fits(low, high, largest):
+def test_largest_difference_within_the_interval(low, high, largest):
     assert statistics.Judged(1.0, low, high, 1.0, "open", 0.1).largest == pytest.approx(largest)
 
 
-def test_many_pairs_by_hand(monkeypatch):
-    """20 pairs, ranks 1 to 5 below: W = 15, mean 105, variance 717.5, continuity 0.5."""
+def test_normal_approximation_by_hand(monkeypatch):
+    """Of 20 pairs, ranks 1 to 5 are negative: W = 15, mean 105, variance 717.5, continuity 0.5."""
     values = [-rank if rank <= 5 else rank for rank in range(1, 21)]
     monkeypatch.setattr(statistics, "MOST_EXACT", 19)
     assert sign_p(values) == pytest.approx(2 * NormalDist().cdf(-89.5 / math.sqrt(717.5)))

@@ -1,4 +1,4 @@
-"""HOTA, IDF1, MOTA, switches and fragmentations, against TrackEval's figures and by hand."""
+"""HOTA, IDF1, MOTA, switches and fragmentations, compared with TrackEval and by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.lab.datasets.base import Dataset
 from detector.lab.evaluate.scoring import refuse_untracked
 from tests.lab.analysis.tracked_scenes import SCENES, Boxes, Ids, scene
 
-# HOTA, DetA, AssA, IDF1, MOTA, IDSW and Frag of TrackEval 1.3.0 (MIT), of the same scenes.
+# HOTA, DetA, AssA, IDF1, MOTA, IDSW and Frag by TrackEval 1.3.0 (MIT) for the same scenes.
 TRACKEVAL = {
     "perfect": (0.933809, 0.933333, 0.934286, 0.965517, 0.928571, 0, 10),
     "good": (0.683843, 0.775876, 0.602906, 0.783557, 0.836489, 9, 79),
@@ -27,7 +27,9 @@ TRACKEVAL = {
 }
 
 
-def labelled(boxes: Boxes, ids: Ids, ignored: Sequence[int] = (), kind: int = 0) -> LabelledPicture:
+def labelled_picture(
+    boxes: Boxes, ids: Ids, ignored: Sequence[int] = (), kind: int = 0
+) -> LabelledPicture:
     n = len(ids)
     none = np.zeros(n, bool)
     return LabelledPicture(
@@ -44,7 +46,7 @@ def labelled(boxes: Boxes, ids: Ids, ignored: Sequence[int] = (), kind: int = 0)
     )
 
 
-def tracked(boxes: NDArray[np.float64], ids: Ids, kind: int = 0) -> Detections:
+def tracked_frame(boxes: NDArray[np.float64], ids: Ids, kind: int = 0) -> Detections:
     n = len(ids)
     return Detections(
         boxes.astype(np.float32).reshape(-1, 4),
@@ -56,14 +58,15 @@ def tracked(boxes: NDArray[np.float64], ids: Ids, kind: int = 0) -> Detections:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_tracking_figures_equal_trackeval(name: str) -> None:
-    made = scene(*SCENES[name])
-    got = track_accuracy(
-        [labelled(*one) for one in made.labels], [tracked(*one) for one in made.tracks]
+    generated = scene(*SCENES[name])
+    result = track_accuracy(
+        [labelled_picture(*one) for one in generated.labels],
+        [tracked_frame(*one) for one in generated.tracks],
     )
-    figures = (got.hota, got.detection, got.association, got.idf1, got.mota)
+    figures = (result.hota, result.detection, result.association, result.idf1, result.mota)
     assert figures == pytest.approx(TRACKEVAL[name][:5], abs=2e-6)
-    assert (got.switches, got.fragmentations) == TRACKEVAL[name][5:]
-    assert got.objects == len({one for _, ids in made.labels for one in ids.tolist()})
+    assert (result.switches, result.fragmentations) == TRACKEVAL[name][5:]
+    assert result.objects == len({one for _, ids in generated.labels for one in ids.tolist()})
 
 
 BOX = np.array([[100, 100, 140, 200]], float)
@@ -71,42 +74,44 @@ FAR = BOX + 300
 ONE, TWO = np.array([1]), np.array([2])
 
 
-def test_a_track_that_changes_its_name_once() -> None:
-    """Ten frames, five with each id: IDF1 is a half, HOTA the root of 1 x 0.5."""
-    tracks = [tracked(BOX, ONE if i < 5 else TWO) for i in range(10)]
-    got = track_accuracy([labelled(BOX, ONE)] * 10, tracks)
-    assert (got.hota, got.idf1) == pytest.approx((0.5**0.5, 0.5))
-    assert (got.mota, got.switches, got.fragmentations, got.tracks) == (0.9, 1, 0, 2)
+def test_identity_switch_halves_idf1() -> None:
+    """The id changes after five of ten frames: IDF1 is 0.5 and HOTA is sqrt(1 x 0.5)."""
+    tracks = [tracked_frame(BOX, ONE if i < 5 else TWO) for i in range(10)]
+    result = track_accuracy([labelled_picture(BOX, ONE)] * 10, tracks)
+    assert (result.hota, result.idf1) == pytest.approx((0.5**0.5, 0.5))
+    assert (result.mota, result.switches, result.fragmentations, result.tracks) == (0.9, 1, 0, 2)
 
 
-def test_what_is_ignored_counts_as_nothing() -> None:
+def test_ignored_object_is_not_counted() -> None:
     both = np.concatenate([BOX, FAR])
-    labels = labelled(both, np.array([1, 2]), ignored=[2])
-    got = track_accuracy([labels] * 4, [tracked(both, np.array([7, 8]))] * 4)
-    assert (got.hota, got.idf1, got.mota, got.objects, got.tracks) == (1, 1, 1, 1, 1)
+    labels = labelled_picture(both, np.array([1, 2]), ignored=[2])
+    result = track_accuracy([labels] * 4, [tracked_frame(both, np.array([7, 8]))] * 4)
+    assert (result.hota, result.idf1, result.mota, result.objects, result.tracks) == (1, 1, 1, 1, 1)
 
 
 def test_boxes_without_an_id_do_not_count() -> None:
     both = np.concatenate([BOX, FAR])
-    got = track_accuracy([labelled(BOX, ONE)] * 3, [tracked(both, np.array([1, -1]))] * 3)
-    assert (got.hota, got.mota) == (1, 1)
+    result = track_accuracy(
+        [labelled_picture(BOX, ONE)] * 3, [tracked_frame(both, np.array([1, -1]))] * 3
+    )
+    assert (result.hota, result.mota) == (1, 1)
 
 
 def test_track_of_another_class_does_not_match() -> None:
-    got = track_accuracy([labelled(BOX, ONE)] * 3, [tracked(BOX, ONE, kind=1)] * 3)
-    assert (got.hota, got.idf1, got.mota) == (0, 0, -1)
+    result = track_accuracy([labelled_picture(BOX, ONE)] * 3, [tracked_frame(BOX, ONE, kind=1)] * 3)
+    assert (result.hota, result.idf1, result.mota) == (0, 0, -1)
 
 
-def test_no_track_and_nothing_labelled() -> None:
+def test_figures_without_tracks_or_labels() -> None:
     none = np.zeros((0, 4)), np.zeros(0, np.int64)
-    missed = track_accuracy([labelled(BOX, ONE)] * 3, [tracked(*none)] * 3)
+    missed = track_accuracy([labelled_picture(BOX, ONE)] * 3, [tracked_frame(*none)] * 3)
     assert (missed.hota, missed.idf1, missed.mota, missed.tracks) == (0, 0, 0, 0)
-    empty = track_accuracy([labelled(*none)] * 3, [tracked(*none)] * 3)
+    empty = track_accuracy([labelled_picture(*none)] * 3, [tracked_frame(*none)] * 3)
     assert (empty.idf1, empty.mota, empty.objects) == (None, None, 0)
 
 
-def test_labels_that_have_no_tracks_or_several_sequences_are_refused() -> None:
-    one = labelled(BOX, ONE)
+def test_labels_without_tracks_or_with_several_sequences_are_refused() -> None:
+    one = labelled_picture(BOX, ONE)
     refuse_untracked(Dataset("x", "mot", ("person",), [one, one]))
     with pytest.raises(UsageError, match=r"coco .*tracks"):
         refuse_untracked(Dataset("x", "coco", ("person",), [replace(one, track_ids=None)]))

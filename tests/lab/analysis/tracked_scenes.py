@@ -1,4 +1,4 @@
-"""Scenes of labelled objects and of tracks that err: lost, swapped, doubled, invented."""
+"""Random scenes of labelled objects with tracks that contain errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SIZE = np.array([40.0, 90.0])
 
 
 class Scene(NamedTuple):
-    """Boxes xyxy [n, 4] and ids [n] of each frame, of the labels and of the tracks."""
+    """Boxes xyxy [n, 4] and ids [n] of each frame."""
 
     labels: list[tuple[Boxes, Ids]]
     tracks: list[tuple[Boxes, Ids]]
 
 
 def scene(seed: int, frames: int, objects: int, errors: float) -> Scene:
-    """``errors``: share of the boxes that are lost, swapped, badly placed or invented."""
+    """Return a scene. ``errors``: share of boxes that are lost, swapped, misplaced or invented."""
     random = np.random.default_rng(seed)
     start = random.uniform(0, 400, (objects, 2))
     speed = random.uniform(-4, 4, (objects, 2))
@@ -30,19 +30,19 @@ def scene(seed: int, frames: int, objects: int, errors: float) -> Scene:
     for t in range(frames):
         corner = start + speed * t
         boxes = np.concatenate([corner, corner + SIZE], axis=1)
-        there = random.uniform(size=objects) > 0.1
-        if random.uniform() < errors and objects > 1:  # two swap their names for good
+        visible = random.uniform(size=objects) > 0.1
+        if random.uniform() < errors and objects > 1:  # two objects swap their ids permanently
             i, j = random.choice(objects, 2, replace=False)
             name[[i, j]] = name[[j, i]]
-        if random.uniform() < errors:  # one gets a new name
+        if random.uniform() < errors:  # one object gets a new id
             name[random.integers(objects)] = name.max() + 1
-        seen = random.uniform(size=objects) > errors
-        found = boxes + random.normal(0, 40 * errors, (objects, 4))
-        labels.append((boxes[there], np.flatnonzero(there) + 1))
+        tracked = random.uniform(size=objects) > errors
+        measured = boxes + random.normal(0, 40 * errors, (objects, 4))
+        labels.append((boxes[visible], np.flatnonzero(visible) + 1))
         invented = random.uniform(0, 400, (int(random.uniform() < errors), 2))
         extra = np.concatenate([invented, invented + SIZE], axis=1)
-        ids = np.append(name[seen], np.full(len(extra), 9000 + t))
-        tracks.append((np.concatenate([found[seen], extra]), ids))
+        ids = np.append(name[tracked], np.full(len(extra), 9000 + t))
+        tracks.append((np.concatenate([measured[tracked], extra]), ids))
     return Scene(labels, tracks)
 
 

@@ -21,4 +21,4 @@ def of_files(paths: Sequence[Path], facts: Sequence[str] = ()) -> AuditDocument:
 
 
 def rules_of(document: AuditDocument) -> set[str]:
-    return {one.rule for one in document.findings}
+    return {finding.rule for finding in document.findings}

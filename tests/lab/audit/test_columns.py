@@ -1,4 +1,4 @@
-"""Columns by their titles, units and cells."""
+"""Recognising columns by title, unit and cells."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ from detector.lab.audit.tables import make_table
         ("Model", ["yolov5n", "yolov5s"], kinds.MODEL, 1),
     ],
 )
-def test_a_column_is_recognised(title, cells, quantity, scale) -> None:
-    found = recognise(title, cells)
-    assert (found.quantity, found.scale, found.why) == (quantity, pytest.approx(scale), "")
+def test_column_is_recognised(title, cells, quantity, scale) -> None:
+    column = recognise(title, cells)
+    assert (column.quantity, column.scale, column.why) == (quantity, pytest.approx(scale), "")
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_a_column_is_recognised(title, cells, quantity, scale) -> None:
     ],
 )
 def test_ambiguous_column_is_reported_and_not_read(title, cells) -> None:
-    found = recognise(title, cells)
-    assert found.why
+    column = recognise(title, cells)
+    assert column.why
     table = make_table("t", ["model", title], [[f"m{n}", cell] for n, cell in enumerate(cells)])
     assert len(table.unread) == 1
     assert table.columns[1].known == []
 
 
-def test_a_unit_in_the_cell_wins_over_the_titles() -> None:
+def test_unit_in_a_cell_overrides_the_title() -> None:
     table = make_table("t", ["model", "latency (ms)"], [["a", "2 s"], ["b", "5"]])
     assert [one.value for one in table.columns[1].known] == pytest.approx([2, 0.005])
 
@@ -89,5 +89,5 @@ def test_number_with_ambiguous_separator_is_not_read() -> None:
 @pytest.mark.parametrize(
     ("title", "unit"), [("Latency", "latency (ms)"), ("GPU memory", "memory (MB)"), ("a", "title")]
 )
-def test_the_usual_unit_is_proposed(title, unit):
+def test_usual_unit_is_suggested(title, unit):
     assert unit in recognise(title, ["10", "20"]).why

@@ -1,4 +1,4 @@
-"""Runs audit themselves as they end."""
+"""A run audits its own figures when it ends."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def clean() -> Summary:
     return from_builtins(content, Summary, "clean")
 
 
-def test_a_sound_run_says_nothing(clean: Summary) -> None:
+def test_run_without_findings_prints_no_line(clean: Summary) -> None:
     assert closing_line(clean, verbose=True) is None
     assert wings.closing_lines(clean, verbose=True) == []
 
 
-def test_the_short_end_tells_errors_alone(clean: Summary) -> None:
+def test_short_form_reports_errors_only(clean: Summary) -> None:
     warned = replace(clean, engine_threads=8)
     assert closing_line(warned, verbose=False) is None
     assert "more-threads-than-cores" in (closing_line(warned, verbose=True) or "")
@@ -50,14 +50,14 @@ def test_the_short_end_tells_errors_alone(clean: Summary) -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_the_terminal_prints_what_others_say(clean: Summary, verbose: bool) -> None:
+def test_terminal_prints_closing_lines_once(clean: Summary, verbose: bool) -> None:
     out = io.StringIO()
     print_run(SafeConsole(file=out, width=80), clean, verbose, ["audit: 1 error"])
     assert out.getvalue().splitlines().count("audit: 1 error") == 1
 
 
 @pytest.mark.slow
-def test_a_run_and_its_report_tell_the_same(tmp_path: Path) -> None:
+def test_report_lists_the_findings_of_the_run(tmp_path: Path) -> None:
     folder = with_passes(ran(tmp_path))
     document = audit(gather([str(folder)], {}, Machine()))
     assert document.counts["error"] == 0
@@ -66,7 +66,7 @@ def test_a_run_and_its_report_tell_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
+def test_several_runs_are_compared(tmp_path: Path) -> None:
     one, two = ran(tmp_path / "one"), ran(tmp_path / "two", batch=2)
     case = gather([str(one), str(two)], {}, Machine())
     third = case.runs[str(one)]
@@ -74,13 +74,13 @@ def test_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
     again = Case(list(tables_of_runs({"one": third, "again": faster})))
     (hit,) = [found for found in audit(again).findings if found.rule == "same-thing-differs"]
     assert "100%" in hit.evidence
-    (beside,) = [table for table in case.tables if table.name == "runs side by side"]
-    assert beside.rows == 2
-    assert beside.unread == []
-    assert list(beside.texts("batch")) == ["1", "2"]
+    (side_by_side,) = [table for table in case.tables if table.name == "runs side by side"]
+    assert side_by_side.rows == 2
+    assert side_by_side.unread == []
+    assert list(side_by_side.texts("batch")) == ["1", "2"]
 
 
-def test_documents_that_are_printed_are_audited(tmp_path: Path) -> None:
+def test_printed_documents_are_audited(tmp_path: Path) -> None:
     """The kind of each document is recognised by its keys."""
     layers = {"layers": {"rows": [layer(number) for number in range(9)]}}
     rates = {"median": 40.0, "low": 39.0, "high": 41.0}
@@ -106,7 +106,7 @@ def test_documents_that_are_printed_are_audited(tmp_path: Path) -> None:
         assert audit(case).counts["error"] == 0, name
 
 
-REAL = [
+SETTINGS = [
     {"engine": "ort", "precision": "fp32"},
     {"engine": "ort", "precision": "int8", "batch": 2},
     {"engine": "ort", "sync": True, "size": "320"},
@@ -115,8 +115,8 @@ REAL = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", REAL, ids=str)
-def test_a_real_run_has_no_error(flags, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", SETTINGS, ids=str)
+def test_real_run_has_no_errors(flags, tmp_path: Path) -> None:
     if flags["engine"] == "openvino":
         pytest.importorskip("openvino", reason="machine: openvino is not installed")
     folder = ran(tmp_path, **flags)

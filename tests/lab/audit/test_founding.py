@@ -1,4 +1,4 @@
-"""The five founding reports: every mistake that their numbers can show is flagged."""
+"""The audit flags every mistake that can be seen in the numbers of the five founding reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from detector.lab.session.audit import Finding
 from tests.lab.audit.cases import of_files
 
-# Facts about machines that the reports give in words; pictures: those in the data set claimed.
+# Facts about machines that the reports state in their text; pictures: claimed size of the data set.
 FACTS = {
     "s0": ("card=T4", "peak=8.1TFLOPS", "bandwidth=320GB/s"),
     "s1": ("cores=8", "flops_per_cycle=32", "pictures=128"),
@@ -19,7 +19,7 @@ FACTS = {
     "s4": ("card=Jetson Nano",),
     "s0,s1": (),
 }
-# number of the mistake -> the tables that are audited together, the rule, and a table that it names
+# number of the mistake -> (tables that are audited together, rule, a table that the finding names)
 FLAGGED: dict[int, tuple[str, str, str]] = {
     1: ("s0", "fps-against-latency", "s0_latency_fps"),
     2: ("s0", "first-row-cold", "s0_latency_fps"),
@@ -67,8 +67,8 @@ FLAGGED: dict[int, tuple[str, str, str]] = {
     44: ("s4", "start-up-inside", "s4_dependency_torch"),
     45: ("s4", "wait-in-asynchronous-call", "s4_dependency_torch"),
 }
-# What the evidence must tell: the figures that the list of mistakes gives for it.
-THREAD_TIMES = {
+# Figures of the list of mistakes that the evidence must contain.
+EVIDENCE = {
     1: "70.92 FPS",
     3: "3.937%",
     5: "300 GFLOP/s",
@@ -95,26 +95,24 @@ def tables(shared: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(tables: Path) -> dict[str, tuple[Finding, ...]]:
+def findings_by_group(tables: Path) -> dict[str, tuple[Finding, ...]]:
     findings = {}
     for group, facts in FACTS.items():
-        paths = [path for one in group.split(",") for path in sorted(tables.glob(f"{one}_*.csv"))]
+        paths = [path for name in group.split(",") for path in sorted(tables.glob(f"{name}_*.csv"))]
         findings[group] = of_files(paths, facts).findings
     return findings
 
 
 @pytest.mark.parametrize("number", FLAGGED)
-def test_a_mistake_is_flagged(number: int, found) -> None:
+def test_mistake_is_flagged(number: int, findings_by_group) -> None:
     group, rule, table = FLAGGED[number]
-    hits = [
-        one for one in found[group] if one.rule == rule and f"{table}.csv" in " ".join(one.where)
-    ]
+    of_rule = [finding for finding in findings_by_group[group] if finding.rule == rule]
+    hits = [finding for finding in of_rule if f"{table}.csv" in " ".join(finding.where)]
     assert hits, f"{rule} does not name {table}"
-    if number in THREAD_TIMES:
-        assert any(THREAD_TIMES[number] in one.evidence for one in hits)
+    assert any(EVIDENCE.get(number, "") in finding.evidence for finding in hits)
 
 
-def test_no_mistake_of_the_list_is_left_out(tables: Path) -> None:
+def test_every_listed_mistake_is_tested(tables: Path) -> None:
     listed = re.findall(r"^\| (\d+) \|", (tables / "README.md").read_text(), re.MULTILINE)
     assert {int(number) for number in listed} == set(FLAGGED)
 

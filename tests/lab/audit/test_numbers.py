@@ -1,4 +1,4 @@
-"""Numbers as people write them, and what their rounding leaves open."""
+"""Numbers as people write them, with the interval that rounding leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.properties import STEADY
 
 POINT = DecimalMark(comma=False, point=True)
 COMMA = DecimalMark(comma=True, point=False)
-UNPROVED = DecimalMark(comma=False, point=False)
+UNKNOWN = DecimalMark(comma=False, point=False)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ UNPROVED = DecimalMark(comma=False, point=False)
         ("97%", 97, 96.5, 97.5),
     ],
 )
-def test_a_number_has_the_interval_of_its_text(text, value, low, high) -> None:
+def test_number_is_read_with_its_interval(text, value, low, high) -> None:
     number = POINT.read(text)
     assert number is not None
     assert (number.value, number.low, number.high) == pytest.approx((value, low, high))
@@ -50,7 +50,7 @@ def test_text_without_a_number_reads_as_none(text) -> None:
     assert POINT.read(text) is None
 
 
-def test_two_commas_part_thousands_in_a_table_that_has_both() -> None:
+def test_number_with_two_commas_has_thousands_separators() -> None:
     assert DecimalMark(comma=True, point=True).read("1,234,567").value == 1_234_567
 
 
@@ -62,16 +62,16 @@ def test_numbers_are_shown_with_four_figures(value, text) -> None:
     assert show(value) == text
 
 
-def test_a_zero_with_a_huge_exponent_is_a_number() -> None:
+def test_zero_with_a_huge_exponent_is_a_number() -> None:
     assert POINT.read("0e999").value == 0
     assert POINT.read("0e-999").value == 0
 
 
 @STEADY
 @given(st.text("0123456789.,'e+-±[]()~<%x msE…–", max_size=24), st.booleans(), st.booleans())
-def test_any_text_is_read_or_is_none(text, comma, point) -> None:
-    found = DecimalMark(comma, point).read(text)
-    assert found is None or found.low <= found.high
+def test_any_text_is_read_as_a_number_or_none(text, comma, point) -> None:
+    number = DecimalMark(comma, point).read(text)
+    assert number is None or number.low <= number.high
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_any_text_is_read_or_is_none(text, comma, point) -> None:
         (["net v1.25", "sizes 1,32 and 64"], False, False),
     ],
 )
-def test_what_a_cell_proves(cells, comma, point) -> None:
+def test_decimal_mark_is_inferred_from_cells(cells, comma, point) -> None:
     assert DecimalMark.of(cells) == DecimalMark(comma, point)
 
 
-def test_a_number_of_two_readings_is_not_read() -> None:
-    assert UNPROVED.read("1,234") is None
-    assert UNPROVED.explain_unread("1,234")
+def test_ambiguous_number_is_not_read() -> None:
+    assert UNKNOWN.read("1,234") is None
+    assert UNKNOWN.explain_unread("1,234")
     assert POINT.read("1,234") == Number(1234, 1233.5, 1234.5)
     assert COMMA.read("1,234").value == pytest.approx(1.234)
     assert COMMA.read("1.234").value == 1234
@@ -106,7 +106,7 @@ def test_a_number_of_two_readings_is_not_read() -> None:
 @STEADY
 @given(st.floats(0.1, 1e6), st.floats(0.1, 1e6), st.integers(0, 4), st.integers(0, 4))
 def test_rounded_parts_never_contradict_their_whole(a, b, more, fewer) -> None:
-    """What is computed exactly and then rounded agrees, whatever the decimals."""
+    """Exact results that were rounded afterwards agree with their parts."""
     one, two = (POINT.read(f"{value:.{n}f}") for value, n in ((a, more), (b, fewer)))
     assert (one + two).meets(exact(a + b), 1e-12)
     assert (one * two).meets(exact(a * b), 1e-12)
@@ -116,7 +116,7 @@ def test_rounded_parts_never_contradict_their_whole(a, b, more, fewer) -> None:
     assert total([one, two]).meets(exact(a + b), 1e-12)
 
 
-def test_a_divisor_that_may_be_zero_proves_nothing() -> None:
+def test_division_by_a_possible_zero_gives_no_finding() -> None:
     assert (exact(1) / Number(0, -1, 1)).meets(exact(1e9))
     text = "engine,inference FPS,end-to-end FPS\na,1.09,0.92\nb,10.45,4.99\nc,9.0,2 ± 2\n"
-    assert "outside-time-differs" in rules_of(of_text(text))  # by the other two rows
+    assert "outside-time-differs" in rules_of(of_text(text))  # found in the other two rows

@@ -1,4 +1,4 @@
-"""Sound tables have no errors or warnings; public tables have findings that can be checked by
+"""Correct tables have no errors or warnings; public tables have findings that can be checked by
 hand."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from detector.lab.audit.read import parse_tables
 from tests.conftest import CHECKOUT
 from tests.lab.audit.cases import of_files, of_text, rules_of
 
-# Tables as a careful author prints them: consistent figures, spreads, one change a row.
+# Tables by a careful author: consistent figures, spreads, and one change per row.
 CLEAN = {
     "one engine, models of several sizes": """
 | model | size (pixels) | mAP 50-95 | latency (ms) | params (M) | FLOPs (G) |
@@ -95,7 +95,7 @@ street,b.mp4,35.8,15.0,400
 """,
 }
 
-# Figures of public tables, with what a reader can compute from them.
+# Public tables, and the findings that follow from their figures.
 PUBLIC = {
     "torch2trt on a Jetson AGX Xavier": (
         """
@@ -139,7 +139,7 @@ $p99$ Latency | Throughput (FPS) |
 | Tracking (DeepSORT) | 25 | - |
 | **Total Pipeline** | **~400** | **2.5** |
 """,
-        set(),  # 360 of "about 400": the table itself says that it is rounded
+        set(),  # the parts add up to 360, but the table gives its total as about 400
     ),
     "torch2trt on a data centre GPU, with units": (
         """
@@ -159,24 +159,24 @@ $p99$ Latency | Throughput (FPS) |
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_sound_table_has_no_error_and_no_warning(name: str) -> None:
+def test_correct_table_has_no_errors_or_warnings(name: str) -> None:
     document = of_text(CLEAN[name])
-    assert [one for one in document.findings if one.severity != "note"] == []
-    assert [one.unread for one in document.audited if one.unread] == []
+    assert [finding for finding in document.findings if finding.severity != "note"] == []
+    assert [finding.unread for finding in document.audited if finding.unread] == []
 
 
-def test_all_sound_tables_together_have_no_error() -> None:
+def test_all_correct_tables_together_have_no_errors() -> None:
     tables = [table for name, text in CLEAN.items() for table in parse_tables(text, name)]
     assert audit(Case(tables)).counts["error"] == 0
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_table_has_the_findings_that_its_figures_prove(name: str) -> None:
+def test_public_table_has_the_expected_findings(name: str) -> None:
     text, expected = PUBLIC[name]
     assert rules_of(of_text(text)) == expected
 
 
-def test_published_parameters_agree_with_the_catalogue() -> None:
+def test_published_parameter_counts_equal_the_catalogue() -> None:
     for name in MODELS.keys() & {*catalogue.known()}:
         figures = catalogue.known_model(name).figures
         params = figures.get("parameters_fused") or figures["parameters"]
@@ -184,24 +184,24 @@ def test_published_parameters_agree_with_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "are_flops"),
+    ("printed", "flagged"),
     [("0.0664", False), ("0.1327", True), ("0.2654", False), ("0.5308", True)],
 )
-def test_macs_of_a_first_layer_reveal_flops(printed: str, are_flops: bool) -> None:
-    """24 filters of 3x3 on three channels, of every second pixel or of all."""
+def test_first_layer_reveals_flops_labelled_as_macs(printed: str, flagged: bool) -> None:
+    """24 filters of 3x3 on three channels, with stride 2 or 1."""
     text = CLEAN["a first layer whose MACs are printed too coarsely to tell them from FLOPs"]
     text = text.replace("0.01", printed).replace("100x100", "640x640")
-    assert ("mac-or-flop" in rules_of(of_text(text))) == are_flops
+    assert ("mac-or-flop" in rules_of(of_text(text))) == flagged
 
 
-@pytest.mark.parametrize(("peak", "differs"), [(150e9, True), (200e9, False), (300e9, True)])
-def test_the_peak_that_the_rows_imply_is_the_one_given(peak: float, differs: bool) -> None:
+@pytest.mark.parametrize(("peak", "flagged"), [(150e9, True), (200e9, False), (300e9, True)])
+def test_given_peak_must_equal_the_one_that_rows_imply(peak: float, flagged: bool) -> None:
     text = "model,utilisation (%),GFLOP/s\na,50.00,100.0\nb,25.00,50.0\n"
-    assert ("peak-differs" in rules_of(of_text(text, {"peak": peak}))) == differs
+    assert ("peak-differs" in rules_of(of_text(text, {"peak": peak}))) == flagged
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/performance.md", "docs/live.md"])
-def test_our_own_pages_have_no_error(page: str) -> None:
+def test_our_own_pages_have_no_errors(page: str) -> None:
     document = of_files([CHECKOUT / page])
     assert [one for one in document.findings if one.severity == "error"] == []

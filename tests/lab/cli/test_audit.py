@@ -1,4 +1,4 @@
-"""``audit``: exit codes, JSON keys, and what it says of hostile input."""
+"""``audit``: exit codes, JSON keys and malformed input."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.lab.report.sessions import CLIP, ran
 
-BAD = "model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n"
-WARNED = "engine,precision,FPS,rounds\nort,fp32,40,5\nort,int8,90,5\n"
+ERROR = "model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n"
+WARNING = "engine,precision,FPS,rounds\nort,fp32,40,5\nort,int8,90,5\n"
 CLEAN = "model,FPS,rounds\na,40,5\nb,44,5\n"
 
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Path:
-    for name, text in (("bad", BAD), ("warned", WARNED), ("clean", CLEAN)):
+    for name, text in (("bad", ERROR), ("warned", WARNING), ("clean", CLEAN)):
         (tmp_path / f"{name}.csv").write_text(text)
     (tmp_path / "hostile.csv").write_text("model,FPS\na,\x1b[2J\n")
     (tmp_path / "empty.md").write_text("# Nothing\n")
@@ -47,7 +47,7 @@ def tables(tmp_path: Path) -> Path:
         (["absent.json"], 2),
     ],
 )
-def test_exit_codes(words: list[str], code: int, tables: Path) -> None:
+def test_exit_code(words: list[str], code: int, tables: Path) -> None:
     process = detect_video("audit", *words, cwd=tables)
     assert process.returncode == code, process.stderr
     assert len(process.stderr.splitlines()) == (code != 0)
@@ -57,7 +57,7 @@ def test_exit_codes(words: list[str], code: int, tables: Path) -> None:
 
 
 @pytest.mark.slow
-def test_json_of_a_run_and_a_table(tables: Path) -> None:
+def test_json_contains_findings_of_a_run_and_a_table(tables: Path) -> None:
     run = ran(tables / "run")
     process = detect_video("audit", run, "bad.csv", "--json", "--machine", "cores=2", cwd=tables)
     assert process.returncode == 8
@@ -65,20 +65,19 @@ def test_json_of_a_run_and_a_table(tables: Path) -> None:
     assert (document["schema"], document["runs"]) == (1, 1)
     assert document["machine"] == {"cores": 2.0}
     assert document["counts"]["error"] == 1
-    (error,) = [one for one in document["findings"] if one["severity"] == "error"]
+    (error,) = [finding for finding in document["findings"] if finding["severity"] == "error"]
     assert (error["rule"], error["where"]) == ("fps-against-latency", ["bad.csv"])
     assert error["rows"] == ["a", "b"]
-    names = [one["name"] for one in document["audited"]]
+    names = [finding["name"] for finding in document["audited"]]
     assert {str(run), "bad.csv"} < {*names}
 
 
 @pytest.mark.slow
-def test_a_run_tells_with_v_what_to_doubt(tmp_path: Path) -> None:
-    """More threads than cores give a warning, which is shown only with -v."""
+def test_run_prints_audit_warnings_only_with_v(tmp_path: Path) -> None:
+    """The run uses more threads than cores."""
     given = [CLIP, "--engine", "ort", "--frames", 3, "--threads", 64, "--concurrency", 2]
-    for words, told in ((["-v"], True), ([], False)):
-        process = detect_video(*given, *words, cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
+    for words, lines_expected in ((["-v"], True), ([], False)):
+        process = run_ok(*given, *words, cwd=tmp_path)
         lines = [line for line in process.stdout.splitlines() if line.startswith("audit: ")]
-        assert len(lines) == told
+        assert len(lines) == lines_expected
         assert all("more-threads-than-cores" in line for line in lines)

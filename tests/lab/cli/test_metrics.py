@@ -1,4 +1,4 @@
-"""The table of nvprof's metrics and their successors."""
+"""``metrics``: nvprof's metrics and their successors in Nsight Compute."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from detector.core.config.levels import read_level
 from detector.core.models.catalogue import folder
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import detect_video, run_ok, summary_of
 
-# Metrics that a lab of 2022 gave to ``nvprof --metrics`` and wrote about, on a GPU of 2014.
-LAB = {
+# Metrics that a lab course of 2022 collected with ``nvprof --metrics`` on a GPU of 2014.
+COURSE = {
     "shared_load_transactions_per_request": None,
     "warp_execution_efficiency": "smsp__thread_inst_executed_per_inst_executed.ratio",
     "double_precision_fu_utilization": (
@@ -34,10 +34,10 @@ LAB = {
 
 
 @pytest.mark.slow
-def test_all_of_them(tmp_path):
+def test_all_metrics_are_listed(tmp_path):
     document = summary_of(detect_video("metrics", "--json", cwd=tmp_path))
-    found, events = document["metrics"], document["events"]
-    assert found["achieved_occupancy"] == {
+    metrics, events = document["metrics"], document["events"]
+    assert metrics["achieved_occupancy"] == {
         "ncu": "sm__warps_active.avg.pct_of_peak_sustained_active",
         "nearest": None,
         "says": "Warps resident on a multiprocessor, of the most it can hold.",
@@ -46,39 +46,39 @@ def test_all_of_them(tmp_path):
     assert events["divergent_branch"]["ncu"] is None
 
 
-def test_every_row_is_whole():
-    """The table has all names of NVIDIA's guide, and the names of older cards."""
-    _, known = read_level(folder() / "nvprof_metrics.yaml")
-    names = {*known["metrics"], *known["events"]}
-    for rows in known.values():
+def test_every_row_of_the_table_is_complete():
+    """The table contains all names of NVIDIA's guide and those of older cards."""
+    _, table = read_level(folder() / "nvprof_metrics.yaml")
+    names = {*table["metrics"], *table["events"]}
+    for rows in table.values():
         assert list(rows) == sorted(rows)
         for name, row in rows.items():
             assert row["says"].endswith("."), name
             assert row["ncu"] is None or "__" in row["ncu"], name
             assert ("nearest" in row) <= (row["ncu"] is None), name
-            # A nearest that is a name of the table leads to a row that says how it is measured.
-            near = row.get("nearest") or ""
-            assert near not in names - {name} or known_way(near, known), name
+            # If ``nearest`` is a name in the table, that row says how to measure it.
+            nearest = row.get("nearest") or ""
+            assert nearest not in names - {name} or has_measurement(nearest, table), name
 
 
-def known_way(name, known):
-    row = known["metrics"].get(name) or known["events"][name]
+def has_measurement(name, table):
+    row = table["metrics"].get(name) or table["events"][name]
     return row["ncu"] is not None or row.get("nearest") is not None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [[",".join(LAB)], list(LAB)], ids=["with commas", "apart"])
-def test_the_names_of_a_lab(tmp_path, words):
-    found = summary_of(detect_video("metrics", *words, "--json", cwd=tmp_path))
-    assert {name: row["ncu"] for name, row in found["metrics"].items()} == LAB
-    assert found["events"] == {}
-    assert found["metrics"]["shared_load_transactions_per_request"]["nearest"] == (
+@pytest.mark.parametrize("names", [[",".join(COURSE)], list(COURSE)], ids=["with commas", "apart"])
+def test_metrics_of_a_course_have_successors(tmp_path, names):
+    metrics = summary_of(detect_video("metrics", *names, "--json", cwd=tmp_path))
+    assert {name: row["ncu"] for name, row in metrics["metrics"].items()} == COURSE
+    assert metrics["events"] == {}
+    assert metrics["metrics"]["shared_load_transactions_per_request"]["nearest"] == (
         "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum / "
         "smsp__inst_executed_op_shared_ld.sum"
     )
-    done = detect_video("metrics", *words, cwd=tmp_path)
-    assert all(name in done.stdout for name in LAB)
-    assert "no counterpart" in done.stdout
+    process = detect_video("metrics", *names, cwd=tmp_path)
+    assert all(name in process.stdout for name in COURSE)
+    assert "no counterpart" in process.stdout
 
 
 @pytest.mark.slow
@@ -89,23 +89,21 @@ def test_the_names_of_a_lab(tmp_path, words):
         ("bank conflict", "shared_load_transactions"),
         ("Warp Execution Efficiency", "warp_execution_efficiency"),
         ("branch-efficiency", "branch_efficiency"),
-        ("l1_cache_global_hit_rate", "l1_cache_global_hit_rate"),  # of cards before 2014
+        ("l1_cache_global_hit_rate", "l1_cache_global_hit_rate"),  # on cards before 2014
         ("divergent_branch", "divergent_branch"),  # an event
     ],
 )
-def test_a_word_picks(tmp_path, word, name):
-    done = detect_video("metrics", word, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert name in done.stdout
-    assert "achieved_occupancy" not in done.stdout
-    assert "--dependency-analysis" in done.stdout
+def test_word_selects_matching_metrics(tmp_path, word, name):
+    process = run_ok("metrics", word, cwd=tmp_path)
+    assert name in process.stdout
+    assert "achieved_occupancy" not in process.stdout
+    assert "--dependency-analysis" in process.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["achieved_ocupancy"], ["ipc", "achieved_ocupancy"]])
-def test_an_unknown_word_is_a_usage_error(tmp_path, words):
-    """An unknown name in a list is an error too."""
-    done = detect_video("metrics", *words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "achieved_occupancy" in done.stderr
-    assert "ipc or" not in done.stderr
+@pytest.mark.parametrize("names", [["achieved_ocupancy"], ["ipc", "achieved_ocupancy"]])
+def test_unknown_metric_is_a_usage_error(tmp_path, names):
+    process = detect_video("metrics", *names, cwd=tmp_path)
+    assert process.returncode == 2
+    assert "achieved_occupancy" in process.stderr
+    assert "ipc or" not in process.stderr

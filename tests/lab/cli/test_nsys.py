@@ -1,4 +1,4 @@
-"""The real Nsight Systems around the real command; Debian has packages of it that need no GPU."""
+"""The real Nsight Systems records the real command. Debian's packages of it need no GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-CANNOT = 3  # of scripts/nsys_check: Debian's packages cannot be had
+CANNOT = 3  # exit code of scripts/nsys_check if Debian's packages cannot be fetched
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +36,15 @@ def test_the_profiler_records_every_call_of_every_run(recorded: list[dict[str, A
         "two sources",
         "two sources",
         "Python API",
-        "Python API",  # its single picture, outside of the run
+        "Python API",  # a single picture outside of the run
         "Ctrl-C",
         "engine's error",
     ]
     for row in recorded:
-        # Only scripts/nsys_check judges durations; a test does not.
+        # Ignore durations, which only scripts/nsys_check judges.
         wrong = [one for one in row["wrong"] if " off" not in one]
         assert wrong == [], row
         assert row["open"] == 0
         assert row["calls"]["infer"] > 0
-        if row["mode"] != "Python API":  # which leaves no session
+        if row["mode"] != "Python API":  # the API writes no session to compare with
             assert row["calls"] == row["expected"]

@@ -1,4 +1,4 @@
-"""``why`` on real sessions: with moments, and with what every run leaves."""
+"""``why`` on real sessions, with the pass moments and without it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from detector.lab.session.read import read_session
 from detector.lab.why import explain, gather
-from tests.cli.command import assert_one_line_error, detect_video
+from tests.cli.command import assert_one_line_error, detect_video, run_ok
 from tests.conftest import CHECKOUT
 from tests.lab.report.sessions import FRAMES, ran
 
@@ -18,53 +18,50 @@ STREET = CHECKOUT / "videos/street.mp4"
 
 
 @pytest.mark.slow
-def test_the_slowest_frames_of_any_run(tmp_path):
+def test_slowest_frames_of_a_run_are_explained(tmp_path):
     session = ran(tmp_path)
-    done = detect_video("why", session, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["recorded"] == FRAMES
-    assert len(told["frames"]) == 10
-    assert [one["ms"] for one in told["frames"]] == sorted(
-        (one["ms"] for one in told["frames"]), reverse=True
+    done = run_ok("why", session, "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert document["recorded"] == FRAMES
+    assert len(document["frames"]) == 10
+    assert [frame["ms"] for frame in document["frames"]] == sorted(
+        (frame["ms"] for frame in document["frames"]), reverse=True
     )
-    for one in told["frames"]:
-        assert sum(part["ms"] for part in one["parts"]) == pytest.approx(one["ms"])
-        # The ledger's split of each call, where the kernel tells one.
-        told_cpu = [part["cpu_ms"] for part in one["parts"] if part["cpu_ms"] is not None]
-        assert all(ms >= 0 for ms in told_cpu)
-        assert bool(told_cpu) == ("time on a core" not in told["absent"])
-        assert one["boxes"] == 0
-    assert {"garbage collections", "page faults"} <= {*told["absent"]}
-    assert [one["frame"] for one in told["frames"] if one["key"]] in ([], [0])
-    # Refused in a line.
+    for frame in document["frames"]:
+        assert sum(part["ms"] for part in frame["parts"]) == pytest.approx(frame["ms"])
+        # The ledger splits the time of each call if the kernel reports CPU times.
+        cpu_times = [part["cpu_ms"] for part in frame["parts"] if part["cpu_ms"] is not None]
+        assert all(ms >= 0 for ms in cpu_times)
+        assert bool(cpu_times) == ("time on a core" not in document["absent"])
+        assert frame["boxes"] == 0
+    assert {"garbage collections", "page faults"} <= {*document["absent"]}
+    assert [frame["frame"] for frame in document["frames"] if frame["key"]] in ([], [0])
+    # Wrong options are refused in one line.
     for more in (["--frame", FRAMES], ["--frame", 1, "--slowest", 2]):
         refused = detect_video("why", session, *more, cwd=tmp_path)
         assert refused.returncode == 2
         assert len(refused.stderr.splitlines()) == 1
-    one = detect_video("why", session, "--frame", 3, cwd=tmp_path)
-    assert one.returncode == 0
-    assert "frame 3" in one.stdout
+    frame = run_ok("why", session, "--frame", 3, cwd=tmp_path)
+    assert "frame 3" in frame.stdout
 
 
 @pytest.mark.slow
-def test_without_a_run_it_is_the_last_one(tmp_path):
+def test_last_run_is_explained_by_default(tmp_path):
     for command in ("why", "diff"):
         assert_one_line_error(detect_video(command, cwd=tmp_path), 2, "saved runs found")
     (tmp_path / "runs").mkdir()
-    made = [ran(tmp_path / str(at)).rename(tmp_path / "runs" / f"r{at}") for at in range(3)]
-    for at, run in enumerate(made):
+    sessions = [ran(tmp_path / str(at)).rename(tmp_path / "runs" / f"r{at}") for at in range(3)]
+    for at, run in enumerate(sessions):
         os.utime(run / "session.json", (at, at))
     assert json.loads(detect_video("why", "--json", cwd=tmp_path).stdout)["run"] == "runs/r2"
-    said = detect_video("diff", cwd=tmp_path).stderr
-    assert said.index("runs/r1") < said.index("runs/r2")
+    stderr = detect_video("diff", cwd=tmp_path).stderr
+    assert stderr.index("runs/r1") < stderr.index("runs/r2")
 
 
 @pytest.mark.slow
-def test_moments_of_a_profile(tmp_path):
+def test_moments_of_a_profile_are_used(tmp_path):
     run = ("--engine", "null", "--frames", 30, "--no-video", "--run-dir", "run")
-    done = detect_video("profile", STREET, "--only", "moments", *run, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run_ok("profile", STREET, "--only", "moments", *run, cwd=tmp_path)
     facts = json.loads((tmp_path / "run/passes/moments.json").read_text())
     assert facts["available"], facts["reason"]
     assert facts["frames"] == list(range(30))
@@ -73,31 +70,31 @@ def test_moments_of_a_profile(tmp_path):
     assert sum(facts["threads"]["writer"]["cpu_ms"]) > 0
     assert facts["slowdown"] > 1
     assert facts["ran"]["differs_in"] == []
-    known, absent = gather(read_session(tmp_path / "run"))
-    assert known.moments is not None
+    evidence, absent = gather(read_session(tmp_path / "run"))
+    assert evidence.moments is not None
     assert {*absent} <= {"clock"}
-    told = json.loads(detect_video("why", "run", "--json", cwd=tmp_path).stdout)
-    assert all(part["waits"] or part["cpu_ms"] >= 0 for part in told["frames"][0]["parts"])
+    document = json.loads(detect_video("why", "run", "--json", cwd=tmp_path).stdout)
+    assert all(part["waits"] or part["cpu_ms"] >= 0 for part in document["frames"][0]["parts"])
     assert "why-part" in (tmp_path / "run/report.html").read_text()
 
 
 @pytest.mark.slow
-def test_another_file_of_that_name_is_not_asked_for_key_frames(tmp_path):
+def test_key_frames_are_not_read_from_a_changed_file(tmp_path):
     session = read_session(ran(tmp_path))
     [path] = session.document.clip_sha256
-    known, absent = gather(session)
-    assert known.keys == {0}
+    evidence, absent = gather(session)
+    assert evidence.keys == {0}
     changed = replace(session.document, clip_sha256={path: "0" * 64})
-    known, absent = gather(replace(session, document=changed))
-    assert known.keys is None
+    evidence, absent = gather(replace(session, document=changed))
+    assert evidence.keys is None
     assert "key frames" in absent
 
 
 @pytest.mark.slow
-def test_frames_that_nothing_inferred_have_no_inference(tmp_path):
-    """With --infer-every an inference belongs to the frames of its batch that have a head."""
-    told = explain(read_session(ran(tmp_path, infer_every="2")), None, 100)
-    assert told.frames
-    for one in told.frames:
+def test_frames_without_inference_have_no_infer_part(tmp_path):
+    """With --infer-every, an inference belongs to those frames of its batch that have a head."""
+    document = explain(read_session(ran(tmp_path, infer_every="2")), None, 100)
+    assert document.frames
+    for one in document.frames:
         stages = {part.stage for part in one.parts if not part.waits}
         assert ("infer" in stages) == ("head" in stages), one.frame

@@ -1,4 +1,4 @@
-"""compare --where names ten planted faults by stage and kind, and raises no false alarm."""
+"""``compare --where`` names planted faults by stage and kind, and raises no false alarms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from detector.lab.compare.where.picture import write_picture
 from detector.lab.compare.where.search import Differences, Side, search
 from detector.lab.compare.where.words import describe, open_side, parse_words
 from detector.lab.session.where import StageDifference
-from tests.cli.command import assert_one_line_error, detect_video
+from tests.cli.command import assert_one_line_error, detect_video, run_ok
 from tests.conftest import CHECKOUT
 
 SIDE = 64
@@ -39,30 +39,30 @@ CLIP = CHECKOUT / "videos/street.mp4"
 
 
 def model(loud: float = 1.0) -> onnx.ModelProto:
-    """Rows [1, 256, 7]: a box in pixels, and three scores. ``loud``: what the second layer's
-    numbers are multiplied by, and the third one divides by."""
-    dice = np.random.default_rng(3)
-    made = GraphBuilder("small")
-    x = made.input_u8(1, SIDE, SIDE)
+    """Return a network with rows [1, 256, 7]: a box in pixels and three scores. ``loud``: factor of
+    the second layer's output, which the third layer divides by."""
+    rng = np.random.default_rng(3)
+    model = GraphBuilder("small")
+    x = model.input_u8(1, SIDE, SIDE)
 
     def conv(name: str, x: str, ins: int, outs: int, stride: int, by: float = 1.0) -> str:
-        weight = np.float32(dice.normal(size=(outs, ins, 3, 3)) * by / np.sqrt(ins * 9))
-        bias = np.float32(dice.normal(size=outs) * 0.1)
-        return made.conv(name, x, weight, bias, strides=[stride] * 2, pads=[1] * 4)
+        weight = np.float32(rng.normal(size=(outs, ins, 3, 3)) * by / np.sqrt(ins * 9))
+        bias = np.float32(rng.normal(size=outs) * 0.1)
+        return model.conv(name, x, weight, bias, strides=[stride] * 2, pads=[1] * 4)
 
     x = conv("0.conv", x, 3, 8, 2, 1 / 100)
-    x = made.activation("0", "silu", x)
+    x = model.activation("0", "silu", x)
     x = conv("1.conv", x, 8, 16, 2, loud)
-    x = made.add("Relu", "1.act", [x])
+    x = model.add("Relu", "1.act", [x])
     x = conv("2.conv", x, 16, 16, 1, 3 / loud)
-    x = made.activation("2", "silu", x)
+    x = model.activation("2", "silu", x)
     x = conv("3.conv", x, 16, 7, 1, 3)
-    shape = made.constant("4.shape", np.array([1, 7, 256], np.int64))
-    x = made.add("Reshape", "4.rows", [x, shape])
-    x = made.add("Transpose", "4.turn", [x], perm=[0, 2, 1])
-    x = made.add("Sigmoid", "4.sigmoid", [x])
-    scale = made.constant("4.scale", np.array([SIDE] * 4 + [1] * 3, np.float32))
-    return made.model([made.add("Mul", "4.out", [x, scale])])
+    shape = model.constant("4.shape", np.array([1, 7, 256], np.int64))
+    x = model.add("Reshape", "4.rows", [x, shape])
+    x = model.add("Transpose", "4.turn", [x], perm=[0, 2, 1])
+    x = model.add("Sigmoid", "4.sigmoid", [x])
+    scale = model.constant("4.scale", np.array([SIDE] * 4 + [1] * 3, np.float32))
+    return model.model([model.add("Mul", "4.out", [x, scale])])
 
 
 def network(graph: onnx.ModelProto | None = None, precision: str = "fp32") -> Network:
@@ -90,13 +90,13 @@ def head(outputs) -> Candidates:
 
 
 def frames(count: int) -> list[Frame]:
-    dice = np.random.default_rng(1)
-    small = [dice.integers(0, 255, (9, 16, 3), np.uint8) for _ in range(3)]
+    rng = np.random.default_rng(1)
+    small = [rng.integers(0, 255, (9, 16, 3), np.uint8) for _ in range(3)]
     pictures = [cv2.resize(one, (320, 180), interpolation=cv2.INTER_CUBIC) for one in small]
     return [Frame(at, at, at / 25, picture) for at, picture in enumerate(pictures[:count])]
 
 
-def opened(network: Network, name: str = "ort", precision: str = "fp32"):
+def open_engine(network: Network, name: str = "ort", precision: str = "fp32"):
     options = EngineOptions(requests=1, concurrency=1, threads=1, precision=precision)
     return engines.open(name, network, options)
 
@@ -110,10 +110,10 @@ A = Side(
     preprocess=PREPROCESS,
     input_shape=(SIDE, SIDE),
     network=network(),
-    open=opened,
+    open=open_engine,
     head=head,
     nms=NMS,
-    draw=lambda frame, found: annotate(frame.picture, found, Style()),
+    draw=lambda frame, result: annotate(frame.picture, result, Style()),
 )
 
 
@@ -131,7 +131,7 @@ def half_a_pixel(slot):
     return cv2.warpAffine(slot, moved, (SIDE, SIDE), borderMode=cv2.BORDER_REPLICATE)
 
 
-def other_resize():
+def resized_by_area():
     def preprocess(picture, slot):
         fit = PREPROCESS(picture, slot)
         top, height = round(fit.pad_y), round(fit.height * fit.scale_y)
@@ -148,7 +148,7 @@ def with_engine(change):
 
     @contextmanager
     def open_changed(network):
-        with opened(network) as engine:
+        with open_engine(network) as engine:
             request, last = engine.requests[0], []
 
             def infer(n):
@@ -164,7 +164,7 @@ def with_engine(change):
     return replace(A, open=open_changed)
 
 
-def crossed(rows, before):
+def transposed_boxes(rows, before):
     return rows[..., [1, 0, 3, 2, 4, 5, 6]]
 
 
@@ -184,22 +184,22 @@ def with_node(after: str, operator: str, graph: onnx.ModelProto | None = None, *
 
 
 def transposed_head(outputs):
-    found = head(outputs)
-    return found._replace(boxes=found.boxes[:, [1, 0, 3, 2]])
+    result = head(outputs)
+    return result._replace(boxes=result.boxes[:, [1, 0, 3, 2]])
 
 
 def int8(factor: float = 1.0) -> Side:
-    """An int8 graph; ``factor``: on the weights' scale of the third convolution."""
+    """Return a side with an int8 graph. ``factor``: of the third convolution's weight scale."""
     graph = model()
     ranges = {}
     for tensor in tensors_to_measure(graph):
         if tensor == "images":
             ranges[tensor] = (0.0, 255.0)
             continue
-        with opened(with_outputs(network(graph), [tensor], cut=True)) as engine:
+        with open_engine(with_outputs(network(graph), [tensor], cut=True)) as engine:
             PREPROCESS(frames(1)[0].picture, engine.requests[0].slot[0])
-            (found,) = engine.requests[0].infer(1)
-            ranges[tensor] = (float(found.min()), float(found.max()))
+            (result,) = engine.requests[0].infer(1)
+            ranges[tensor] = (float(result.min()), float(result.max()))
     made = quantised_graph(graph, ranges, (), "int8-u8")
     node = next(one for one in made.graph.node if one.name == "2.conv")
     pair = next(one for one in made.graph.node if node.input[1] in one.output)
@@ -208,8 +208,8 @@ def int8(factor: float = 1.0) -> Side:
     return replace(A, precision="int8", network=network(made, "int8-u8"))
 
 
-def loud() -> tuple[Side, Side]:
-    """The second layer's output exceeds the range of float16, and B stores it as float16."""
+def overflowing() -> tuple[Side, Side]:
+    """Return two sides whose second layer exceeds the range of float16, which B stores it as."""
     graph = model(loud=1e6)
     half = onnx.ModelProto()
     half.CopyFrom(graph)
@@ -228,58 +228,55 @@ def loud() -> tuple[Side, Side]:
     return one, replace(one, precision="fp16", network=network(half))
 
 
-def drawn_otherwise(frame, found):
-    annotate(frame.picture, found, Style(labels=False))
+def draw_without_labels(frame, result):
+    annotate(frame.picture, result, Style(labels=False))
 
 
 FAULTS = {
     "bgr for rgb": (lambda: after_letterbox(lambda s: s[..., ::-1]), "letterbox", kinds.SWAPPED),
-    "pad of another colour": (
+    "padding of another colour": (
         lambda: replace(A, preprocess=partial(PREPROCESS, pad_value=0)),
-        "letterbox",
-        kinds.PADDING,
+        *("letterbox", kinds.PADDING),
     ),
-    "pad on one side": (
+    "padding on one side": (
         lambda: replace(A, preprocess=partial(letterbox, geometry="top-left")),
-        "letterbox",
-        kinds.PADDING,
+        *("letterbox", kinds.PADDING),
     ),
     "half a pixel off": (lambda: after_letterbox(half_a_pixel), "letterbox", kinds.SHIFTED),
-    "sigmoid twice, at the end": (
+    "second sigmoid at the end": (
         lambda: with_node("4.sigmoid", "Sigmoid"),
         "graph",
         kinds.SIGMOID,
     ),
-    "sigmoid twice, of the engine's scores": (
+    "second sigmoid of the engine": (
         lambda: with_engine(sigmoid_of_scores),
-        "outputs",
-        kinds.SIGMOID,
+        *("outputs", kinds.SIGMOID),
     ),
-    "boxes transposed by the engine": (lambda: with_engine(crossed), "outputs", kinds.TRANSPOSED),
+    "boxes transposed by the engine": (
+        lambda: with_engine(transposed_boxes),
+        *("outputs", kinds.TRANSPOSED),
+    ),
     "boxes transposed by the head": (
         lambda: replace(A, head=transposed_head),
-        "candidates",
-        kinds.TRANSPOSED,
+        *("candidates", kinds.TRANSPOSED),
     ),
     "nms over all classes": (
         lambda: replace(A, nms=partial(NMS, agnostic=True)),
-        "nms",
-        kinds.AGNOSTIC,
+        *("nms", kinds.AGNOSTIC),
     ),
     "nms at another threshold": (lambda: replace(A, nms=partial(NMS, iou=0.8)), "nms", None),
     "scale of one int8 layer": (lambda: int8(2.0), "graph", kinds.SCALED),
-    "another resize": (other_resize, "letterbox", kinds.RESIZED),
+    "another resize": (resized_by_area, "letterbox", kinds.RESIZED),
     "stale outputs": (lambda: with_engine(lambda now, before: before), "outputs", kinds.STALE),
-    "float16 overflow": (loud, "graph", kinds.OVERFLOW),
-    "another drawing": (lambda: replace(A, draw=drawn_otherwise), "annotate", None),
+    "float16 overflow": (overflowing, "graph", kinds.OVERFLOW),
+    "another drawing": (lambda: replace(A, draw=draw_without_labels), "annotate", None),
     "another decoder": (
         lambda: replace(A, frames=lambda n: [dimmed(one) for one in frames(n)]),
-        "decode",
-        None,
+        *("decode", None),
     ),
 }
 LAYER = {
-    "sigmoid twice, at the end": "4.sigmoid",
+    "second sigmoid at the end": "4.sigmoid",
     "scale of one int8 layer": "2.conv",
     "float16 overflow": "1.conv",
 }
@@ -294,43 +291,45 @@ def sigmoid_of_scores(rows, before):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_named(fault, tmp_path):
-    made, stage, kind = FAULTS[fault]
-    sides = made()
-    one, other = sides if isinstance(sides, tuple) else (A, sides)
-    found = search(one, other, 3)
-    assert found.first is not None
-    assert (found.first.stage, kind or found.first.kind) == (stage, found.first.kind)
+def test_planted_fault_is_named(fault, tmp_path):
+    build, stage, kind = FAULTS[fault]
+    sides = build()
+    side_a, side_b = sides if isinstance(sides, tuple) else (A, sides)
+    result = search(side_a, side_b, 3)
+    assert result.first is not None
+    assert (result.first.stage, kind or result.first.kind) == (stage, result.first.kind)
     if fault in LAYER:
-        assert LAYER[fault] in found.first.what
-    path = write_picture(found, str(tmp_path / "where.png"))
+        assert LAYER[fault] in result.first.what
+    path = write_picture(result, str(tmp_path / "where.png"))
     assert path is not None
     drawn = cv2.imread(str(path))
-    assert drawn[:-22].max() > 0  # the words stand below
+    assert drawn[:-22].max() > 0  # the caption is below
 
 
 def test_fault_on_a_side_branch_is_found():
-    """The search sees the other branch agree, and then the sum differ: it goes back from there."""
-    dice = np.random.default_rng(5)
-    made = GraphBuilder("branches")
-    x = made.input_u8(1, SIDE, SIDE)
+    """The main branch agrees and its sum with the side branch differs, so the search goes back."""
+    rng = np.random.default_rng(5)
+    graph_builder = GraphBuilder("branches")
+    x = graph_builder.input_u8(1, SIDE, SIDE)
 
     def conv(name: str, x: str) -> str:
-        weight = np.float32(dice.normal(size=(3, 3, 1, 1)) / 3)
-        bias = np.float32(dice.normal(size=3))
-        return made.conv(name, x, weight, bias, strides=[1, 1], pads=[0] * 4)
+        weight = np.float32(rng.normal(size=(3, 3, 1, 1)) / 3)
+        bias = np.float32(rng.normal(size=3))
+        return graph_builder.conv(name, x, weight, bias, strides=[1, 1], pads=[0] * 4)
 
     fault = conv("0.conv", x)
     for at in range(1, 7):
         x = conv(f"{at}.conv", x)
-    graph = made.model([made.add("Relu", "8.act", [made.add("Add", "7.add", [fault, x])])])
-    silent = {"head": lambda outputs: Candidates(*nothing()), "network": network(graph)}
+    graph = graph_builder.model(
+        [graph_builder.add("Relu", "8.act", [graph_builder.add("Add", "7.add", [fault, x])])]
+    )
+    without_detections = {"head": lambda outputs: Candidates(*nothing()), "network": network(graph)}
     other = with_node("0.conv", "Sigmoid", graph).network
-    one = replace(A, **silent)
-    found = search(one, replace(one, network=other), 1)
-    assert found.first is not None
-    assert (found.first.stage, found.first.what) == ("graph", "Conv 0.conv")
-    assert [probe.tensor for probe in found.probes if not probe.differs]
+    side_a = replace(A, **without_detections)
+    result = search(side_a, replace(side_a, network=other), 1)
+    assert result.first is not None
+    assert (result.first.stage, result.first.what) == ("graph", "Conv 0.conv")
+    assert [probe.tensor for probe in result.probes if not probe.differs]
 
 
 def nothing():
@@ -344,7 +343,9 @@ def nothing():
 def test_rounding_of_another_engine_is_not_a_fault(name, precision):
     if engines.usable()[name] is not None or engines.find(name).refusal(precision, "cpu"):
         pytest.skip("machine: the engine is not here")
-    other = replace(A, precision=precision, open=partial(opened, name=name, precision=precision))
+    other = replace(
+        A, precision=precision, open=partial(open_engine, name=name, precision=precision)
+    )
     assert search(A, other, 2).first is None
 
 
@@ -352,7 +353,7 @@ def test_rounding_to_int8_is_not_a_fault():
     assert search(A, int8(), 2).first is None
 
 
-def test_a_decoded_score_counts_beside_boxes_in_pixels():
+def test_wrong_score_is_found_next_to_boxes_in_pixels():
     rows = np.concatenate([np.full((1, 50, 4), 300.0), np.full((1, 50, 3), 0.01)], -1)
     rows[0, :, 0] += np.arange(50)
     changed = rows.copy()
@@ -363,7 +364,7 @@ def test_a_decoded_score_counts_beside_boxes_in_pixels():
 
 
 @pytest.mark.slow
-def test_the_command(tmp_path):
+def test_command_finds_the_first_difference(tmp_path):
     short = ("--frames", 2, "--engines-dir", tmp_path / "e", "--size", "128x64", "--quiet")
     done = detect_video(
         "compare", CLIP, *short, "--where", "ort", "ort agnostic size=64x64", "--json", cwd=tmp_path
@@ -371,52 +372,46 @@ def test_the_command(tmp_path):
     assert done.returncode == 8, done.stderr
     document = json.loads(done.stdout)
     assert document["first"]["stage"] == "letterbox"
-    same = detect_video("compare", CLIP, *short, "--where", "ort", "ort", "--json", cwd=tmp_path)
-    assert same.returncode == 0, same.stderr
+    same = run_ok("compare", CLIP, *short, "--where", "ort", "ort", "--json", cwd=tmp_path)
     assert json.loads(same.stdout)["first"] is None
     assert not (tmp_path / "where.png").exists()
 
 
-@pytest.mark.slow
-def test_a_model_that_is_not_there(tmp_path):
-    done = detect_video("compare", CLIP, "--where", "ort", "x.onnx", cwd=tmp_path)
-    assert_one_line_error(done, 4)
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("ort", "orrt"), 2),
+        (("ort", "conf"), 2),
+        (("ort", ""), 2),
+        (("ort", "'"), 2),
+        (("ort openvino", "ort"), 2),
+        (("ort", "agnostic=perhaps"), 2),
+        (("ort", "ort", "--picture", "x.jpg"), 2),
+        (("ort", "ort", "--engine", "ort"), 2),
+        (("ort", "ort", "--use"), 2),
+        (("ort", "x.onnx"), 4),
+    ],
+)
+def test_wrong_options_of_a_side_are_refused(words, code, tmp_path):
+    assert_one_line_error(detect_video("compare", CLIP, "--where", *words, cwd=tmp_path), code)
     assert not (tmp_path / "where.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "more"),
-    [
-        (("ort", "orrt"), ()),
-        (("ort", "conf"), ()),
-        (("ort", ""), ()),
-        (("ort", "'"), ()),
-        (("ort openvino", "ort"), ()),
-        (("ort", "agnostic=perhaps"), ()),
-        (("ort", "ort"), ("--picture", "x.jpg")),
-        (("ort", "ort"), ("--engine", "ort")),
-        (("ort", "ort"), ("--use",)),
-    ],
-)
-def test_wrong_words(words, more, tmp_path):
-    assert_one_line_error(detect_video("compare", CLIP, "--where", *words, *more, cwd=tmp_path), 2)
-
-
-def test_a_file_of_options_for_one_side_and_one_for_both():
+def test_config_for_one_side_and_for_both_is_refused():
     with pytest.raises(UsageError, match="--config"):
         parse_words("ort a.yaml", "b.yaml", {})
 
 
 def test_description_names_what_could_not_be_compared():
-    alike = StageDifference("nms", "boxes")
-    absent = replace(alike, untold="no such tensor")
-    assert "no such tensor" in describe(Differences([alike, absent]))
-    assert "could" not in describe(Differences([alike]))
+    equal = StageDifference("nms", "boxes")
+    absent = replace(equal, untold="no such tensor")
+    assert "no such tensor" in describe(Differences([equal, absent]))
+    assert "could" not in describe(Differences([equal]))
 
 
 @pytest.mark.slow
-def test_a_wrong_scale_inside_the_default_model(tmp_path):
-    """Plain int8 is not a fault; doubling the scale of one layer's weights is, in that layer."""
+def test_wrong_scale_inside_the_default_model(tmp_path):
+    """Plain int8 is not a fault, but another scale of one layer's weights is."""
     flags = {"engines_dir": str(tmp_path), "size": "224x128"}
     one, other = (
         open_side(words, parse_words(words, None, flags), str(CLIP))
@@ -430,8 +425,8 @@ def test_a_wrong_scale_inside_the_default_model(tmp_path):
     pair = next(made for made in graph.graph.node if node.input[1] in made.output)
     scale = next(tensor for tensor in graph.graph.initializer if tensor.name == pair.input[1])
     scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * 3, scale.name))
-    found = search(one, replace(other, network=replace(other.network, graph=graph, path=None)), 1)
-    assert found.first is not None
-    assert (found.first.stage, found.first.kind) == ("graph", kinds.SCALED)
-    assert found.first.what.split()[-1] in (node.name, node.name.replace("conv", "act"))
-    assert len(found.probes) < 20  # of some hundred tensors
+    result = search(one, replace(other, network=replace(other.network, graph=graph, path=None)), 1)
+    assert result.first is not None
+    assert (result.first.stage, result.first.kind) == ("graph", kinds.SCALED)
+    assert result.first.what.split()[-1] in (node.name, node.name.replace("conv", "act"))
+    assert len(result.probes) < 20  # among some hundred tensors

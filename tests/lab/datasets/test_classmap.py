@@ -1,4 +1,4 @@
-"""Which classes are scored, and what goes into them."""
+"""Matching the classes of a model to those of labels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from detector.core.errors import UsageError
 from detector.core.models.catalogue import folder
 from detector.lab.datasets.classmap import bind, read_mapping
+from tests.one_line import one_line_error
 
 MODEL = ("person", "bicycle", "car", "motorbike", "bus", "truck", "train")
 LABELS = ("person", "car", "motorcycle", "bike", "cow")
@@ -27,7 +28,7 @@ def mapping(tmp_path, text=GOOD):
     return read_mapping(str(path), tmp_path)
 
 
-def test_a_mapping_between_a_model_and_labels(tmp_path):
+def test_mapping_binds_model_classes_to_labels(tmp_path):
     bound = bind(mapping(tmp_path), MODEL, LABELS)
     assert bound.targets == ("person", "vehicle")
     assert bound.groups == ((0,), (2, 3, 4, 5))
@@ -37,13 +38,13 @@ def test_a_mapping_between_a_model_and_labels(tmp_path):
     assert bound.notes == ()
 
 
-def test_a_class_of_the_mapped_name_belongs_to_it(tmp_path):
+def test_class_with_the_name_of_a_target_belongs_to_it(tmp_path):
     """A model that knows person and vehicle is mapped like one that knows cars and lorries."""
     bound = bind(mapping(tmp_path, "classes: {vehicle: car}"), ("vehicle", "person"), LABELS)
     assert (bound.targets, bound.groups, bound.label_ids) == (("vehicle",), ((0,),), {1: 0})
 
 
-def test_without_a_mapping_names_are_compared():
+def test_classes_are_matched_by_name_without_a_mapping():
     bound = bind(None, MODEL, LABELS)
     assert (bound.targets, bound.groups) == (("person", "car"), ((0,), (2,)))
     assert bound.label_ids == {0: 0, 1: 1}
@@ -51,7 +52,7 @@ def test_without_a_mapping_names_are_compared():
     assert note.endswith(": motorcycle, bike, cow")
 
 
-def test_a_class_that_one_side_lacks_is_not_scored(tmp_path):
+def test_class_that_one_side_lacks_is_not_scored(tmp_path):
     text = "classes: {person: [person], cow: [cow], train: [train]}"
     bound = bind(mapping(tmp_path, text), MODEL, LABELS)
     assert bound.targets == ("person",)
@@ -62,7 +63,8 @@ def test_a_class_that_one_side_lacks_is_not_scored(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("classes: {vehicle: [cra]}", "classes.vehicle names 'cra', "),
+        ("classes: {vehicle: [cra]}", "classes.vehicle names 'cra', which neither the model"),
+        ("classes: {vehicle: [cra]}", "did you mean 'car'?"),
         ("classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}", "write (zebra)"),
         ("classes: {zebra: [(zebra)]}", "nothing to score: zebra is not scored"),
         ("classes: {a: [car], b: [car]}", "'car' is in classes.a and in classes.b; keep one"),
@@ -76,14 +78,12 @@ def test_a_class_that_one_side_lacks_is_not_scored(tmp_path):
         ("", "a mapping needs classes"),
     ],
 )
-def test_a_wrong_mapping(tmp_path, text, message):
-    with pytest.raises(UsageError) as caught:
+def test_wrong_mapping_is_a_one_line_error(tmp_path, text, message):
+    with one_line_error(UsageError, message):
         bind(mapping(tmp_path, text), MODEL, LABELS)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
-def test_no_name_in_common():
+def test_error_without_a_common_name_suggests_a_mapping():
     with pytest.raises(UsageError, match=r"\(cat\).*\(dog\).*--mapping FILE"):
         bind(None, ("cat",), ("dog",))
     with pytest.raises(UsageError, match=r"--mapping person-vehicle$"):

@@ -1,4 +1,4 @@
-"""What the sinks write is read back as it was; whatever does not fit is one line."""
+"""Detections that the sinks wrote are read back; wrong files are one-line errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from detector.core import sinks
 from detector.core.errors import SourceError
 from detector.core.types import Detections
 from detector.lab import datasets
-from tests.lab.datasets import made
+from tests.lab.datasets import samples
+from tests.one_line import one_line_error
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "sinks"))
 from probing import make_frame, make_info
@@ -35,15 +36,15 @@ def write(name: str, folder: Path, paths: list[str | None], **info) -> Path:
     sink = sinks.open(name, folder / f"out{sinks.find(name).suffixes[0]}", **scored)
     sink.open(make_info(**info))
     for at, path in enumerate(paths):
-        found = detections(at) if at < len(paths) - 1 else Detections.empty(NAMES)
-        sink.write(make_frame(at, path=path), found)
+        result = detections(at) if at < len(paths) - 1 else Detections.empty(NAMES)
+        sink.write(make_frame(at, path=path), result)
     return sink.close()
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("kind", ["pictures", "video"])
-def test_round_trip(tmp_path, name, kind):
-    made.mot(tmp_path / "set", frames=3)
+def test_written_detections_are_read_back(tmp_path, name, kind):
+    samples.mot(tmp_path / "set", frames=3)
     if kind == "pictures":
         paths = [str(path) for path in sorted((tmp_path / "set/img1").iterdir())]
         dataset = datasets.open(str(tmp_path / "set"))
@@ -51,18 +52,15 @@ def test_round_trip(tmp_path, name, kind):
         paths = [None] * 3
         (tmp_path / "in.mp4").touch()
         dataset = datasets.open(str(tmp_path / "set/gt/gt.txt"), images=str(tmp_path / "in.mp4"))
-        for one in dataset.pictures:
-            one.width, one.height = made.WIDTH, made.HEIGHT  # the video itself is empty
+        for picture in dataset.pictures:  # the video is empty
+            picture.width, picture.height = samples.WIDTH, samples.HEIGHT
     path = write(name, tmp_path, paths, kind=kind)
-    found = datasets.open_detections(str(path), dataset, names=NAMES if name == "mot" else None)
-    assert len(found.detections) == 3
-    for at, one in enumerate(found.detections):
-        wanted = detections(at) if at < 2 else Detections.empty(NAMES)
-        assert one.boxes == pytest.approx(wanted.boxes, abs=1e-4 if name == "yolo" else 1e-6)
-        assert one.scores.tolist() == pytest.approx(wanted.scores.tolist(), abs=5e-5)
-        assert [one.name(i) for i in range(len(one))] == [
-            wanted.name(i) for i in range(len(wanted))
-        ]
+    result = datasets.open_detections(str(path), dataset, names=NAMES if name == "mot" else None)
+    expected = [detections(0), detections(1), Detections.empty(NAMES)]
+    for read, written in zip(result.detections, expected, strict=True):
+        assert read.boxes == pytest.approx(written.boxes, abs=1e-4 if name == "yolo" else 1e-6)
+        assert read.scores.tolist() == pytest.approx(written.scores.tolist(), abs=5e-5)
+        assert [*map(read.name, range(len(read)))] == [*map(written.name, range(len(written)))]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,7 @@ def test_round_trip(tmp_path, name, kind):
     ],
 )
 def test_labels_and_poses_are_not_detections(tmp_path, row, message):
-    made.mot(tmp_path / "set", frames=3)
+    samples.mot(tmp_path / "set", frames=3)
     picture = min((tmp_path / "set/img1").iterdir())
     folder = tmp_path / "out-labels"
     folder.mkdir()
@@ -85,22 +83,22 @@ def test_labels_and_poses_are_not_detections(tmp_path, row, message):
 
 @pytest.mark.parametrize("name", ["csv", "jsonl"])
 @pytest.mark.parametrize(
-    "odd", ["=1+1", "'=1", "@a", "-x", "\tx", "a\rb\nc\u2028d\x85e", '"', "+1"]
+    "name_to_write", ["=1+1", "'=1", "@a", "-x", "\tx", "a\rb\nc\u2028d\x85e", '"', "+1"]
 )
-def test_names_that_mean_something_elsewhere_come_back(tmp_path, name, odd):
-    """A spreadsheet may take such names for formulas, or a reader for the end of a line."""
-    dataset = datasets.open(str(made.coco(tmp_path)))
+def test_class_names_with_special_characters_round_trip(tmp_path, name, name_to_write):
+    """Spreadsheets may treat such names as formulas, and readers as line ends."""
+    dataset = datasets.open(str(samples.coco(tmp_path)))
     sink = sinks.open(name, tmp_path / f"out.{name}")
     sink.open(make_info(kind="pictures"))
     box, score = np.array([[1, 2, 3, 4]], np.float32), np.array([0.5], np.float32)
-    sink.write(make_frame(0, path="a.jpg"), Detections(box, score, np.array([0]), (odd,)))
-    found = datasets.open_detections(str(sink.close()), dataset)
-    assert found.detections[0].name(0) == odd
+    sink.write(make_frame(0, path="a.jpg"), Detections(box, score, np.array([0]), (name_to_write,)))
+    result = datasets.open_detections(str(sink.close()), dataset)
+    assert result.detections[0].name(0) == name_to_write
     cells = (tmp_path / f"out.{name}").read_bytes().decode().split(",")
     assert name == "jsonl" or not any(cell.startswith(("=", "+", "@", "\t")) for cell in cells)
 
 
-def test_the_coco_file_loads_in_the_library(tmp_path):
+def test_coco_file_loads_in_faster_coco_eval(tmp_path):
     coco = pytest.importorskip(
         "faster_coco_eval", reason="machine: faster-coco-eval is not installed"
     ).COCO(str(write("coco", tmp_path, ["x/a.jpg", "x/b.jpg"])))
@@ -111,27 +109,27 @@ def test_the_coco_file_loads_in_the_library(tmp_path):
     assert second["area"] == 72
 
 
-def test_a_list_of_results_uses_the_labels_own_numbers(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path)))
+def test_list_of_results_uses_the_ids_of_the_labels(tmp_path):
+    dataset = datasets.open(str(samples.coco(tmp_path)))
     path = tmp_path / "results.json"
     path.write_text(
         json.dumps([{"image_id": 20, "category_id": 3, "bbox": [1, 2, 3, 4], "score": 0.5}])
     )
-    found = datasets.open_detections(str(path), dataset)
-    assert [len(one) for one in found.detections] == [0, 1]
-    assert found.detections[1].boxes.tolist() == [[1, 2, 4, 6]]
-    assert found.detections[1].name(0) == "car"
+    result = datasets.open_detections(str(path), dataset)
+    assert [len(one) for one in result.detections] == [0, 1]
+    assert result.detections[1].boxes.tolist() == [[1, 2, 4, 6]]
+    assert result.detections[1].name(0) == "car"
 
 
 def test_pictures_on_one_side_only_are_noted(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path)))
-    found = datasets.open_detections(
+    dataset = datasets.open(str(samples.coco(tmp_path)))
+    result = datasets.open_detections(
         str(write("coco", tmp_path, ["elsewhere/a.jpg", "elsewhere/z.jpg"])), dataset
     )
-    assert [len(one) for one in found.detections] == [2, 0]
-    assert len(found.notes) == 2
-    assert "1 picture" in found.notes[0]
-    assert "lacks 1 picture " in found.notes[1]
+    assert [len(one) for one in result.detections] == [2, 0]
+    assert len(result.notes) == 2
+    assert "1 picture" in result.notes[0]
+    assert "lacks 1 picture " in result.notes[1]
 
 
 @pytest.mark.parametrize(
@@ -157,33 +155,31 @@ def test_pictures_on_one_side_only_are_noted(tmp_path):
         ("x.avi", "", "unknown format; eval reads files written by --save coco, mot, yolo, jsonl"),
     ],
 )
-def test_a_wrong_file(tmp_path, file, content, message):
-    dataset = datasets.open(str(made.coco(tmp_path)))
+def test_wrong_file_is_a_one_line_error(tmp_path, file, content, message):
+    dataset = datasets.open(str(samples.coco(tmp_path)))
     (tmp_path / file).write_text(content)
-    with pytest.raises(SourceError) as caught:
+    with one_line_error(SourceError, message):
         datasets.open_detections(str(tmp_path / file), dataset)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("labels", "row", "message"),
     [
-        (made.coco, "1,-1,0,0,5,5,0.5,1,1", r"frame numbers, but .* pictures"),
-        (made.mot, "1,-1,0,0,-5,5,0.5,1,1", r"x.txt:1"),
-        (made.mot, "1,7,1,1,5,5,0.5,-1,-1,-1", r"class -1, .*--classes"),
+        (samples.coco, "1,-1,0,0,5,5,0.5,1,1", r"frame numbers, but .* pictures"),
+        (samples.mot, "1,-1,0,0,-5,5,0.5,1,1", r"x.txt:1"),
+        (samples.mot, "1,7,1,1,5,5,0.5,-1,-1,-1", r"class -1, .*--classes"),
     ],
 )
-def test_a_wrong_row_of_mot(tmp_path, labels, row, message):
+def test_wrong_row_of_mot_is_an_error(tmp_path, labels, row, message):
     dataset = datasets.open(str(labels(tmp_path / "set")))
     (tmp_path / "x.txt").write_text(f"{row}\n")
     with pytest.raises(SourceError, match=message):
         datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)
 
 
-def test_mot_rows_without_a_class_are_of_the_only_one(tmp_path):
-    dataset = datasets.open(str(made.mot(tmp_path / "set")))
+def test_mot_rows_without_a_class_have_the_only_class(tmp_path):
+    dataset = datasets.open(str(samples.mot(tmp_path / "set")))
     (tmp_path / "x.txt").write_text("1,7,1,1,5,5,0.5,-1,-1,-1\n")
-    found = datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=("car",))
-    assert found.detections[0].name(0) == "car"
-    assert found.detections[0].boxes.tolist() == [[0, 0, 5, 5]]
+    result = datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=("car",))
+    assert result.detections[0].name(0) == "car"
+    assert result.detections[0].boxes.tolist() == [[0, 0, 5, 5]]

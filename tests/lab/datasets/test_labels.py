@@ -1,4 +1,4 @@
-"""Labels of three formats become the same Dataset. A damaged file gives one line with the fix."""
+"""Labels in three formats become the same Dataset. Errors in files are one line with the fix."""
 
 from __future__ import annotations
 
@@ -11,50 +11,53 @@ import pytest
 from detector.core.errors import SourceError, UsageError
 from detector.lab import datasets
 from detector.lab.datasets.base import read_picture_size
-from tests.lab.datasets import made
+from tests.lab.datasets import samples
+from tests.one_line import one_line_error
 from tests.sources.clips import write_video
 
 
-def test_formats_are_the_folders_files():
+def test_formats_are_listed():
     assert list(datasets.label_formats()) == ["coco", "mot", "yolo"]
     assert list(datasets.detection_formats()) == ["coco", "csv", "jsonl", "mot", "yolo"]
 
 
-def test_coco(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path)))
+def test_coco_labels(tmp_path):
+    dataset = datasets.open(str(samples.coco(tmp_path)))
     assert (dataset.format, dataset.classes, dataset.video) == ("coco", ("person", "car"), None)
     a, b = dataset.pictures
     assert a.boxes.tolist() == [[1, 2, 11, 22], [30, 0, 60, 40], [5, 5, 13, 9]]
     assert (a.class_ids.tolist(), a.ignored.tolist()) == ([0, 0, 1], [False, False, True])
     assert a.crowd.tolist() == [False, True, False]
-    assert a.areas.tolist() == [150, 1200, 32]  # no area: the box's
+    assert a.areas.tolist() == [150, 1200, 32]  # the third has the area of its box
     assert (a.id, a.labelled, a.subset, a.path) == (10, None, "day", str(tmp_path / "a.jpg"))
     assert (b.labelled, len(b.boxes)) == (frozenset({1}), 0)
     dataset.check_readable()
 
 
-def test_coco_finds_the_pictures_where_its_archives_put_them(tmp_path):
-    made.coco(tmp_path / "annotations", pictures=())
+def test_coco_pictures_are_found_in_the_layout_of_its_archives(tmp_path):
+    samples.coco(tmp_path / "annotations", pictures=())
     (tmp_path / "annotations/labels.json").rename(tmp_path / "annotations/instances_val2017.json")
     for name in ("a.jpg", "b.jpg"):
-        made.picture(tmp_path / "images/val2017" / name)
+        samples.picture(tmp_path / "images/val2017" / name)
     datasets.open(str(tmp_path / "annotations/instances_val2017.json")).check_readable()
 
 
-def test_coco_without_sizes_reads_the_pictures(tmp_path):
-    document = made.coco_document()
+def test_missing_sizes_are_read_from_the_pictures(tmp_path):
+    document = samples.coco_document()
     for image in document["images"]:
         del image["width"]
-    dataset = datasets.open(str(made.coco(tmp_path, document)))
-    assert {(one.width, one.height) for one in dataset.pictures} == {(made.WIDTH, made.HEIGHT)}
+    dataset = datasets.open(str(samples.coco(tmp_path, document)))
+    assert {(one.width, one.height) for one in dataset.pictures} == {
+        (samples.WIDTH, samples.HEIGHT)
+    }
 
 
 @pytest.mark.parametrize("where", ["beside", "given", "by its name"])
-def test_coco_of_a_video(tmp_path, where):
-    document = made.coco_document()
+def test_coco_labels_of_a_video(tmp_path, where):
+    document = samples.coco_document()
     for image, frame in zip(document["images"], (0, 7), strict=True):
         image["file_name"] = f"in.mp4#{frame}"
-    path = made.coco(tmp_path, document, ())
+    path = samples.coco(tmp_path, document, ())
     video = tmp_path / ("in.mp4" if where != "given" else "other.mkv")
     video.touch()
     if where == "by its name":
@@ -68,51 +71,51 @@ def test_coco_of_a_video(tmp_path, where):
 
 
 @pytest.mark.parametrize("yaml", [True, False])
-def test_yolo(tmp_path, yaml):
-    dataset = datasets.open(str(made.yolo(tmp_path, yaml=yaml)))
+def test_yolo_labels(tmp_path, yaml):
+    dataset = datasets.open(str(samples.yolo(tmp_path, yaml=yaml)))
     assert (dataset.format, dataset.classes) == ("yolo", ("person", "car"))
     a, b = dataset.pictures
     assert a.boxes.tolist() == [[0, 0, 32, 24], [32, 24, 64, 48]]  # the second is a polygon
     assert (a.class_ids.tolist(), len(b.boxes)) == ([1, 0], 0)
-    assert (a.width, a.height) == (made.WIDTH, made.HEIGHT)
+    assert (a.width, a.height) == (samples.WIDTH, samples.HEIGHT)
     assert a.path == str(tmp_path / "images/val/a.jpg")
 
 
-def test_yolo_split_and_lists_of_pictures(tmp_path):
-    made.yolo(tmp_path)
+def test_yolo_splits(tmp_path):
+    samples.yolo(tmp_path)
     (tmp_path / "some.txt").write_text("images/val/a.jpg\n")
     (tmp_path / "data.yaml").write_text("valid: images/val\ntest: some.txt\nnames: [person, car]\n")
-    assert len(datasets.open(str(tmp_path)).pictures) == 2  # val may be called valid
+    assert len(datasets.open(str(tmp_path)).pictures) == 2  # "valid" is read as "val"
     assert len(datasets.open(str(tmp_path / "data.yaml"), split="test").pictures) == 1
     with pytest.raises(SourceError, match=r"'train'; .* test; .*--split"):
         datasets.open(str(tmp_path), split="train")
 
 
 @pytest.mark.parametrize("info", [True, False])
-def test_mot(tmp_path, info):
-    dataset = datasets.open(str(made.mot(tmp_path, info=info)))
+def test_mot_labels(tmp_path, info):
+    dataset = datasets.open(str(samples.mot(tmp_path, info=info)))
     assert dataset.format == "mot"
     assert dataset.classes[:3] == ("pedestrian", "person on vehicle", "car")
     first, second = dataset.pictures
     assert first.boxes.tolist() == [[4, 5, 14, 25], [29, 5, 39, 25]]  # pixels count from 1
     assert (first.class_ids.tolist(), first.ignored.tolist()) == ([0, 0], [False, True])
     assert (second.class_ids.tolist(), second.ignored.tolist()) == ([0, 2], [False, True])
-    assert first.labelled == frozenset({0})  # no car is considered, so cars were not looked for
-    assert (first.frame, second.frame, first.width) == (0, 1, made.WIDTH)
+    assert first.labelled == {0}, "cars are not labelled, since all are ignored"
+    assert (first.frame, second.frame, first.width) == (0, 1, samples.WIDTH)
     dataset.check_readable()
 
 
-def test_mot_of_several_sequences(tmp_path):
-    made.mot(tmp_path / "one")
-    made.mot(tmp_path / "two", frames=3)
+def test_mot_labels_of_several_sequences(tmp_path):
+    samples.mot(tmp_path / "one")
+    samples.mot(tmp_path / "two", frames=3)
     dataset = datasets.open(str(tmp_path))
     assert [one.subset for one in dataset.pictures] == ["one", "one", "two", "two", "two"]
     assert [one.id for one in dataset.pictures] == [0, 1, 2, 3, 4]
-    assert {one.frame for one in dataset.pictures} == {None}  # it would be of two sequences
+    assert {one.frame for one in dataset.pictures} == {None}  # a frame number would be ambiguous
 
 
-def test_mot_of_a_video_and_names_of_its_own(tmp_path):
-    made.mot(tmp_path)
+def test_mot_labels_of_a_video_with_named_classes(tmp_path):
+    samples.mot(tmp_path)
     (tmp_path / "gt/labels.txt").write_text("walker\nrider\ncart\n")
     (tmp_path / "in.mp4").touch()
     dataset = datasets.open(str(tmp_path / "gt/gt.txt"), images=str(tmp_path / "in.mp4"))
@@ -122,7 +125,7 @@ def test_mot_of_a_video_and_names_of_its_own(tmp_path):
     assert [one.path for one in dataset.pictures] == [None, None]
 
 
-def test_the_real_sequence(shared):
+def test_real_mot_sequence(shared):
     dataset = datasets.open(str(shared / "data/labelled/sequence"))
     dataset.check_readable()
     assert len(dataset.pictures) == 12
@@ -130,23 +133,23 @@ def test_the_real_sequence(shared):
     truth = json.loads((shared / "data/labelled/sequence/MOT17-02-FRCNN/gt.json").read_text())
     boxes = sorted(annotation["bbox"] for annotation in truth["annotations"])
     ours = [box for one in dataset.pictures[:4] for box in one.boxes.tolist()]
-    # MOTChallenge counts pixels from 1, and that JSON was made without subtracting it.
+    # MOTChallenge counts pixels from 1, and that JSON does not subtract it.
     assert sorted([x1 + 1, y1 + 1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in ours) == [
         pytest.approx(box) for box in boxes
     ]
 
 
-def test_size_of_a_picture(tmp_path):
+def test_picture_size_is_read(tmp_path):
     for name in ("a.jpg", "b.png", "c.bmp"):
-        assert read_picture_size(str(made.picture(tmp_path / name, 31, 17))) == (31, 17)
+        assert read_picture_size(str(samples.picture(tmp_path / name, 31, 17))) == (31, 17)
 
 
 def without(key):
-    return {name: value for name, value in made.coco_document().items() if name != key}
+    return {name: value for name, value in samples.coco_document().items() if name != key}
 
 
 def changed(kind, at, **values):
-    document = made.coco_document()
+    document = samples.coco_document()
     document[kind][at] |= values
     return document
 
@@ -156,8 +159,8 @@ def changed(kind, at, **values):
     [
         (without("images"), "has no list 'images': a COCO json has images"),
         ([{"image_id": 1}], "is a list"),
-        ({**made.coco_document(), "categories": [1]}, "has no list 'categories': a COCO json has"),
-        ({**made.coco_document(), "images": [], "annotations": []}, "contains no pictures"),
+        ({**samples.coco_document(), "categories": [1]}, "has no list 'categories': a COCO json"),
+        ({**samples.coco_document(), "images": [], "annotations": []}, "contains no pictures"),
         (changed("annotations", 1, image_id=99), "1 annotations belong to pictures"),
         (changed("annotations", 1, category_id=7), "annotation 2 is of category 7"),
         (changed("annotations", 0, bbox=[1, 2, 3]), "annotation 1: bbox [1, 2, 3] is not [x, y,"),
@@ -168,11 +171,9 @@ def changed(kind, at, **values):
         (changed("images", 1, id=10), "two images have one id"),
     ],
 )
-def test_a_wrong_json(tmp_path, document, message):
-    with pytest.raises(SourceError) as caught:
-        datasets.open(str(made.coco(tmp_path, document)))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_wrong_coco_json_is_a_one_line_error(tmp_path, document, message):
+    with one_line_error(SourceError, message):
+        datasets.open(str(samples.coco(tmp_path, document)))
 
 
 @pytest.mark.parametrize(
@@ -184,22 +185,21 @@ def test_a_wrong_json(tmp_path, document, message):
         (b"[" * 100_000, "nested more than"),
     ],
 )
-def test_a_corrupt_json(tmp_path, content, message):
+def test_corrupt_json_is_an_error(tmp_path, content, message):
     path = tmp_path / "labels.json"
     path.write_bytes(content)
-    with pytest.raises(SourceError) as caught:
+    with one_line_error(SourceError, message):
         datasets.open(str(path))
-    assert message in str(caught.value)
 
 
 def test_missing_pictures_are_counted(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path, pictures=("a.jpg",))))
+    dataset = datasets.open(str(samples.coco(tmp_path, pictures=("a.jpg",))))
     with pytest.raises(SourceError, match=r"1 of .* 2 pictures.*/b.jpg"):
         dataset.check_readable()
 
 
 POLYGON = " .5 .5 .2 .3 .5 .5 .6 .6"
-OF_SEQUENCES = ("gt.txt", "seqinfo.ini")
+MOT_FILES = ("gt.txt", "seqinfo.ini")
 POSES = "names: [person, car]\nval: images/val\nkpt_shape: %s\n"
 
 
@@ -213,14 +213,14 @@ POSES = "names: [person, car]\nval: images/val\nkpt_shape: %s\n"
     ],
 )
 @pytest.mark.parametrize("video", [False, True])
-def test_kpt_shape_tells_keypoints_from_polygons(tmp_path, shape, keypoints, video):
-    made.yolo(tmp_path)
+def test_kpt_shape_distinguishes_keypoints_from_polygons(tmp_path, shape, keypoints, video):
+    samples.yolo(tmp_path)
     (tmp_path / "data.yaml").write_text(POSES % shape)
     (tmp_path / "labels/val/a.txt").write_text(f"1 0.25 0.25 0.5 0.5 {keypoints}\n")
     if video:
         (tmp_path / "labels/val/a.txt").rename(tmp_path / "labels/in_000007.txt")
-        film = write_video(tmp_path / "in.mp4", 8)
-    dataset = datasets.open(str(tmp_path), images=str(film) if video else None)
+        video_file = write_video(tmp_path / "in.mp4", 8)
+    dataset = datasets.open(str(tmp_path), images=str(video_file) if video else None)
     (box,), size = dataset.pictures[0].boxes.tolist(), dataset.pictures[0]
     assert box == [0, 0, size.width / 2, size.height / 2]
     assert dataset.notes == []
@@ -228,7 +228,7 @@ def test_kpt_shape_tells_keypoints_from_polygons(tmp_path, shape, keypoints, vid
 
 @pytest.mark.parametrize(("other", "notes"), [("", 1), (" .3 .3", 0)])
 def test_rows_that_may_be_poses_are_noted(tmp_path, other, notes):
-    made.yolo(tmp_path)
+    samples.yolo(tmp_path)
     (tmp_path / "labels/val/a.txt").write_text(f"0{POLYGON}\n1{POLYGON}{other}\n1{POLYGON[:12]}\n")
     assert len(datasets.open(str(tmp_path)).notes) == notes
 
@@ -262,17 +262,15 @@ def test_rows_that_may_be_poses_are_noted(tmp_path, other, notes):
         ("seqinfo.ini", "[Sequence]\nimDir=nowhere\n", "nowhere: the folder of the pictures"),
     ],
 )
-def test_a_wrong_folder(tmp_path, file, content, message):
-    made.mot(tmp_path) if (tmp_path / file).name in OF_SEQUENCES else made.yolo(tmp_path)
+def test_wrong_folder_is_a_one_line_error(tmp_path, file, content, message):
+    samples.mot(tmp_path) if (tmp_path / file).name in MOT_FILES else samples.yolo(tmp_path)
     (tmp_path / file).write_text(content)
-    with pytest.raises(SourceError) as caught:
+    with one_line_error(SourceError, message):
         datasets.open(str(tmp_path))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
-def test_a_yolo_folder_without_names_or_labels(tmp_path):
-    made.yolo(tmp_path, yaml=False)
+def test_yolo_folder_without_names_or_labels_is_an_error(tmp_path):
+    samples.yolo(tmp_path, yaml=False)
     (tmp_path / "labels/val/a.txt").unlink()
     with pytest.raises(SourceError, match="2 pictures"):
         datasets.open(str(tmp_path))
@@ -293,7 +291,7 @@ def test_path_that_is_not_a_dataset_raises(tmp_path):
     with pytest.raises(UsageError, match=r"'voc' .* coco, mot, yolo"):
         datasets.open(str(tmp_path), format="voc")
     with pytest.raises(SourceError, match="no such folder"):
-        datasets.open(str(made.coco(tmp_path)), images=str(Path("/nowhere")))
+        datasets.open(str(samples.coco(tmp_path)), images=str(Path("/nowhere")))
 
 
 def test_root_of_the_file_system_is_refused_as_pictures(tmp_path):
@@ -302,18 +300,18 @@ def test_root_of_the_file_system_is_refused_as_pictures(tmp_path):
         datasets.open(str(tmp_path / "data.yaml"))
 
 
-def test_a_folder_that_vanishes_during_the_walk_is_not_there(tmp_path, monkeypatch):
+def test_folder_removed_during_the_walk_is_ignored(tmp_path, monkeypatch):
     """This happens in /proc, or if another program removes pictures."""
-    path = made.yolo(tmp_path)
-    gone = tmp_path / "images/val/gone"
-    gone.mkdir(parents=True, exist_ok=True)
+    path = samples.yolo(tmp_path)
+    removed = tmp_path / "images/val/gone"
+    removed.mkdir(parents=True, exist_ok=True)
     scandir = os.scandir
 
     def vanish(place):
         if str(place).endswith("gone"):
-            gone.rmdir()
+            removed.rmdir()
         return scandir(place)
 
     monkeypatch.setattr(os, "scandir", vanish)
     assert datasets.open(str(path)).pictures
-    assert not gone.exists()
+    assert not removed.exists()

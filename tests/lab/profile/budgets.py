@@ -1,4 +1,4 @@
-"""Fewer repetitions for the passes that repeat a measurement."""
+"""Shorter measurements for the passes that repeat them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ caches.EACH_S, caches.LARGEST = 0.002, 16 << 20
 
 
 def with_short_budgets(folder: Path) -> dict[str, str]:
-    """Return the environment variables to add. Figures get noisier, but still add up."""
-    place = folder / "short"
-    place.mkdir(exist_ok=True)
-    (place / "sitecustomize.py").write_text(
+    """Return environment variables that shorten measurements. Figures only get noisier."""
+    package = folder / "short"
+    package.mkdir(exist_ok=True)
+    (package / "sitecustomize.py").write_text(
         f"import sys; sys.path.insert(1, {str(CHECKOUT)!r})\n{SHORT}"
     )
-    return {"PYTHONPATH": f"{place}:{CHECKOUT}"}
+    return {"PYTHONPATH": f"{package}:{CHECKOUT}"}

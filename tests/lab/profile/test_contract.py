@@ -1,4 +1,4 @@
-"""A pass is one file: what it takes to add one, what it imports, and what a damaged record says."""
+"""A pass of ``profile`` is one file: how it is found and imported, and how its record is read."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from detector.lab.session.passes import FACTS, Interval, LoopFacts, read_pass
 from detector.lab.session.read import SavedSession
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
+from tests.one_line import one_line_error
 
 STREET = CHECKOUT / "videos/street.mp4"
-DROPPED_IN = """
+NEW_PASS = """
 from dataclasses import dataclass
 
 from detector.lab.profile.base import Pass
@@ -42,7 +43,7 @@ PASS = Pass(
     undisturbed="it only counts",
 )
 """
-# Runs the command with one more folder of passes, as if its file were in the package.
+# Run the command with another folder of passes, as if its files were in the package.
 WITH_FOLDER = """
 import sys
 import detector.lab.profile as profile
@@ -52,20 +53,20 @@ main()
 """
 
 
-def command_with(folder, place, *arguments):
+def command_with(folder, folder_of_run, *arguments):
     command = [sys.executable, "-c", WITH_FOLDER, str(folder), "profile", *map(str, arguments)]
     done = subprocess.run(
-        command, cwd=place, capture_output=True, text=True, check=False, timeout=120
+        command, cwd=folder_of_run, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
-def test_one_file_is_all_that_a_pass_takes(tmp_path):
+def test_pass_is_added_as_a_single_file(tmp_path):
     folder = tmp_path / "more"
     folder.mkdir()
-    (folder / "by_hand.py").write_text(DROPPED_IN)
+    (folder / "by_hand.py").write_text(NEW_PASS)
     run = ("--frames", 3, "--engine", "null", "--no-video", "--run-dir", "run", "--json")
     shown = json.loads(command_with(folder, tmp_path, STREET, "--only", "by_hand", *run))
     record = json.loads((tmp_path / "run/passes/by_hand.json").read_text())
@@ -83,23 +84,17 @@ def test_one_file_is_all_that_a_pass_takes(tmp_path):
     assert "no overhead: it only counts" in table
 
 
-@pytest.mark.slow
-def test_the_help_names_every_pass(tmp_path):
-    shown = detect_video("profile", "--help", cwd=tmp_path).stdout
-    assert all(name in shown for name in profile.list_passes())
-
-
-def test_a_pass_is_complete():
-    """Its facts can be read back, and it says how much it disturbs, or why it does not."""
+def test_every_pass_declares_facts_and_disturbance():
+    """Facts can be read back, and a pass declares how much it disturbs the run, or why not."""
     for name in profile.list_passes():
-        one = profile.open_pass(name)
-        assert FACTS[name] is one.facts
-        disturbs = "slowdown" in {field.name for field in fields(one.facts)}
-        assert disturbs == (one.undisturbed is None), name
+        profile_pass = profile.open_pass(name)
+        assert FACTS[name] is profile_pass.facts
+        disturbs = "slowdown" in {field.name for field in fields(profile_pass.facts)}
+        assert disturbs == (profile_pass.undisturbed is None), name
 
 
 @pytest.mark.slow
-def test_only_the_chosen_passes_are_imported_and_what_they_need():
+def test_only_chosen_passes_are_imported():
     code = """
 import sys
 from detector.lab.profile import choose_passes
@@ -126,7 +121,7 @@ LOOP = {
 }
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path):
+def test_pass_record_round_trips(tmp_path):
     (tmp_path / "loop.json").write_text(json.dumps(LOOP))
     record = read_pass(tmp_path / "loop.json")
     assert record.as_builtins() == LOOP
@@ -134,12 +129,10 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     assert record.facts.instruments.median == 0.5
 
 
-def test_a_figure_that_cannot_be_read_back_costs_its_pass_and_not_the_session(
-    tmp_path, monkeypatch
-):
+def test_unreadable_figure_makes_only_its_pass_unavailable(tmp_path, monkeypatch):
     facts = LoopFacts([1.0], [1.0], Interval(math.inf, 0.0, 0.0), None, 1.0)
-    one = Pass(order=0, what="", facts=LoopFacts, run=lambda occasion: facts)
-    monkeypatch.setattr(profile, "open_pass", lambda name: one)
+    profile_pass = Pass(order=0, what="", facts=LoopFacts, run=lambda occasion: facts)
+    monkeypatch.setattr(profile, "open_pass", lambda name: profile_pass)
     occasion = Occasion("", Config(), Session(tmp_path), cast("SavedSession", None))
     profile.run_passes(occasion, ["loop"], lambda text, whole: None)
     record = read_pass(tmp_path / "passes/loop.json")
@@ -157,10 +150,8 @@ def test_a_figure_that_cannot_be_read_back_costs_its_pass_and_not_the_session(
         ({"slowdown": None}, "slowdown"),
     ],
 )
-def test_a_damaged_record_is_one_line_with_the_file_and_the_key(tmp_path, change, key):
+def test_damaged_record_error_names_file_and_key(tmp_path, change, key):
     path = tmp_path / "loop.json"
     path.write_text(json.dumps(LOOP | change))
-    with pytest.raises(UsageError, match=key) as caught:
+    with one_line_error(UsageError, key, str(path)):
         read_pass(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)

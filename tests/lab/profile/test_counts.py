@@ -1,4 +1,4 @@
-"""Counts of the network's layers against torch's own counter, at batch 1 and 4."""
+"""Counts of the network's layers compared with torch's counter, for batches of 1 and 4."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.lab.report.sessions import CLIP, ran
 from tests.networks import need_engine
 
 SIDE = {"street": "128x128", "yolov5n.yaml": "64x64"}
-# What its authors publish, less the batch norms that are folded into the convolutions.
+# The published number, minus the batch norms that are folded into convolutions.
 PARAMETERS = {"yolov5n.yaml": 1_867_405}
 
 
@@ -34,18 +34,18 @@ def short(monkeypatch):
     monkeypatch.setattr(caches, "LARGEST", 1 << 20)
 
 
-def occasion_of(place, model, batch, engine="torch", sheet=None):
+def occasion_of(folder, model, batch, engine="torch", sheet=None):
     need_engine(engine)
     flags = {"engine": engine, "model": model, "size": SIDE[model], "frames": 4, "threads": 1}
     if model.endswith(".yaml"):
         flags["random_weights"] = 0
-    session = ran(place, **flags, batch=batch)
+    session = ran(folder, **flags, batch=batch)
     config = resolve_config(None, {**flags, "batch": batch})
     return Occasion(str(CLIP), config, Session(session), read_session(session), sheet=sheet)
 
 
 def counted_by_torch(occasion):
-    """FLOPs of one pass of a batch, by torch.utils.flop_counter: 2 for a multiply-accumulate."""
+    """Return the FLOPs of a batch by torch.utils.flop_counter: 2 per multiply-accumulate."""
     from torch.utils.flop_counter import FlopCounterMode
 
     machine, batches = open_with_batches(occasion)
@@ -61,11 +61,11 @@ def counted_by_torch(occasion):
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("model", SIDE)
-def test_counted_flops_equal_torchs_counter(tmp_path, model, batch):
+def test_flops_equal_torchs_counter(tmp_path, model, batch):
     occasion = occasion_of(tmp_path, model, batch)
     facts, theirs = pass_layers.measure_layers(occasion), counted_by_torch(occasion)
     assert sum(row.flops for row in facts.rows) == theirs
-    assert 2 * facts.macs * batch == theirs  # a picture's
+    assert 2 * facts.macs * batch == theirs  # ``macs`` is per picture
     for rows in (facts.by_block, facts.rows):
         assert sum(row.parameters for row in rows) == facts.parameters
         assert sum(row.ms for row in rows) == pytest.approx(facts.sum_ms)
@@ -79,7 +79,7 @@ def test_counted_flops_equal_torchs_counter(tmp_path, model, batch):
 
 
 @pytest.mark.slow
-def test_the_csv_names_units_and_has_the_counts(tmp_path):
+def test_layer_csv_has_units_and_counts(tmp_path):
     occasion = occasion_of(tmp_path, "street", 1, "ort", (8100.0, 320.0))
     facts = pass_layers.measure_layers(occasion)
     record = PassRecord(available=True, facts=facts)

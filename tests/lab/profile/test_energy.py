@@ -41,25 +41,25 @@ SECOND = 1_000_000_000
 
 
 def domain(root, folder, name, energy, wrap=1_000_000):
-    place = root / folder
-    place.mkdir(parents=True)
-    (place / "name").write_text(f"{name}\n")
-    (place / "energy_uj").write_text(f"{energy}\n")
-    (place / "max_energy_range_uj").write_text(f"{wrap}\n")
-    return place / "energy_uj"
+    folder = root / folder
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{name}\n")
+    (folder / "energy_uj").write_text(f"{energy}\n")
+    (folder / "max_energy_range_uj").write_text(f"{wrap}\n")
+    return folder / "energy_uj"
 
 
 def write(file, value):
     """Replace the file in one step, as the kernel does: a reader never sees half of it."""
-    beside = file.with_name("next")
-    beside.write_text(f"{value}\n")
-    os.replace(beside, file)
+    new = file.with_name("next")
+    new.write_text(f"{value}\n")
+    os.replace(new, file)
 
 
-def test_domains_are_found_by_name(tmp_path):
+def test_rapl_domains_are_found_by_name(tmp_path):
     domain(tmp_path, "intel-rapl:0", "package-0", 5)
     domain(tmp_path, "intel-rapl:0:0", "core", 6)
-    domain(tmp_path, "intel-rapl:0:1", "uncore", 7)  # not asked for
+    domain(tmp_path, "intel-rapl:0:1", "uncore", 7)  # not measured
     domain(tmp_path, "intel-rapl:0:2", "dram", 8)
     assert {(counter.tag, counter.read()) for counter in rapl_counters(tmp_path)} == {
         ("package", 5),
@@ -68,8 +68,8 @@ def test_domains_are_found_by_name(tmp_path):
     }
 
 
-def test_a_package_that_is_there_twice_counts_once(tmp_path):
-    """Laptops have it through registers and through memory."""
+def test_package_listed_twice_is_counted_once(tmp_path):
+    """Laptops list a package twice: through registers and through memory."""
     for way in ("intel-rapl-mmio", "intel-rapl"):
         domain(tmp_path, f"{way}:0", "package-0", 5)
         domain(tmp_path, f"{way}:0:{len(way)}", "dram", 6)
@@ -78,12 +78,12 @@ def test_a_package_that_is_there_twice_counts_once(tmp_path):
     assert all("mmio" not in str(counter.path) for counter in found)
 
 
-def test_sockets_add_up_and_a_counter_may_wrap(tmp_path):
+def test_sockets_are_added_and_wrapped_counters_corrected(tmp_path):
     first = domain(tmp_path, "intel-rapl:0", "package-0", 900_000)
     second = domain(tmp_path, "intel-rapl:1", "package-1", 100_000)
     with EnergyMeter(rapl_counters(tmp_path), None) as meter:
-        write(first, 100_000)  # over its end: 0.2 J
-        write(second, 600_000)  # 0.5 J
+        write(first, 100_000)  # it wrapped: 0.2 J more
+        write(second, 600_000)  # 0.5 J more
     assert meter.metered().total() == {"package": pytest.approx(0.7)}
 
 
@@ -99,57 +99,50 @@ def metered(seconds, **watts):
     return Metered(1000.0, times, {tag: times / SECOND * value for tag, value in watts.items()})
 
 
-def test_idle_power_is_taken_off():
+def test_idle_power_is_subtracted():
     used = {"package": 50.0, "gpu": 8.0}
     assert subtract_idle(used, 4.0, metered(2, package=5.0)) == pytest.approx(
         {"package": 30.0, "gpu": 8.0}
     )
-    assert (
-        subtract_idle(used, 4.0, metered(2, package=50.0))["package"] == 0
-    )  # less than idle: nothing, not less
+    # Less than the idle power gives 0 and not a negative value.
+    assert subtract_idle(used, 4.0, metered(2, package=50.0))["package"] == 0
 
 
-def test_samples_add_up_to_the_whole():
+def test_samples_add_up_to_the_total():
     written = np.arange(1, 201) * SECOND // 20 - 1
-    told = metered(10, package=7.0, dram=1.0, core=2.0)
-    rows = energy_samples(told, "run sample", written)
+    measured = metered(10, package=7.0, dram=1.0, core=2.0)
+    rows = energy_samples(measured, "run sample", written)
     assert len(rows) == 100
-    assert {tag: sum(row.joules(tag) for row in rows) for tag in told.joules} == pytest.approx(
-        told.total()
+    assert {tag: sum(row.joules(tag) for row in rows) for tag in measured.joules} == pytest.approx(
+        measured.total()
     )
     assert sum(row.duration for row in rows) == pytest.approx(10)
     assert [row.timestamp for row in rows[:2]] == pytest.approx([1000.0, 1000.1])
-    assert rows[5].joules_per_frame == pytest.approx(0.4)  # a core is part of its package
-    assert all(row.joules_per_frame is None for row in energy_samples(told, "idle sample"))
+    assert rows[5].joules_per_frame == pytest.approx(0.4)  # cores are part of their package
+    assert all(row.joules_per_frame is None for row in energy_samples(measured, "idle sample"))
 
 
-def test_a_long_series_is_put_together():
-    told = metered(10 * MOST_SAMPLES // 10 + 7, package=7.0)
-    rows = energy_samples(told, "run sample")
+def test_long_series_is_merged_into_fewer_samples():
+    measured = metered(10 * MOST_SAMPLES // 10 + 7, package=7.0)
+    rows = energy_samples(measured, "run sample")
     assert len(rows) <= MOST_SAMPLES
-    assert sum(row.package for row in rows) == pytest.approx(told.total()["package"])
+    assert sum(row.package for row in rows) == pytest.approx(measured.total()["package"])
 
 
-STEPS = {
-    "package": 2.0,
-    "core": 1.5,
-    "dram": 0.2,
-}  # joules between two readings, whatever the clock says
+# Joules between two readings, independent of the time between them.
+STEPS = {"package": 2.0, "core": 1.5, "dram": 0.2}
 GPU_STEP = 3.0
 
 
 @pytest.fixture
 def powered(tmp_path, monkeypatch):
-    """A machine whose counters step each time that they are read.
-
-    The package's starts again at 0 after 5 J.
-    """
+    """Fake counters that advance with each reading. The package's counter wraps after 5 J."""
     root = tmp_path / "powercap"
     wraps = {"package": 5_000_000, "core": 10**12, "dram": 10**12}
     places = {"package": "intel-rapl:0", "core": "intel-rapl:0:0", "dram": "intel-rapl:0:1"}
     files = {
-        tag: domain(root, place, tag + "-0" * (tag == "package"), 0, wraps[tag])
-        for tag, place in places.items()
+        tag: domain(root, folder, tag + "-0" * (tag == "package"), 0, wraps[tag])
+        for tag, folder in places.items()
     }
     read = energy.RaplCounter.read
 
@@ -177,8 +170,8 @@ def powered(tmp_path, monkeypatch):
     return root
 
 
-def occasion(place):
-    session = ran(place)
+def occasion(folder):
+    session = ran(folder)
     config = resolve_config(
         None, {"engine": "null", "frames": FRAMES, "save": "jsonl", "no_video": True}
     )
@@ -186,9 +179,9 @@ def occasion(place):
 
 
 @pytest.mark.slow
-def test_a_run_on_a_machine_with_counters(tmp_path, powered):
-    one = occasion(tmp_path)
-    facts = to_builtins(energy.meter_energy(one))
+def test_energy_of_a_run_with_fake_counters(tmp_path, powered):
+    occasion_with_counters = occasion(tmp_path)
+    facts = to_builtins(energy.meter_energy(occasion_with_counters))
     assert facts["counters"] == ["core", "dram", "gpu", "package"]
     idle, run = facts["rows"]
     assert (idle["tag"], run["tag"]) == ("idle", "run")
@@ -197,14 +190,13 @@ def test_a_run_on_a_machine_with_counters(tmp_path, powered):
     rows = facts["samples"]
     busy = [row for row in rows if row["tag"] == "run sample"]
     assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
-    assert all(
-        row["package"] >= 0 and row["duration"] > 0 for row in rows
-    )  # also where the counter wrapped
+    # This includes samples in which the counter wrapped.
+    assert all(row["package"] >= 0 and row["duration"] > 0 for row in rows)
     steps = {**STEPS, "gpu": GPU_STEP}
-    for told in (idle, {tag: sum(row[tag] for row in busy) for tag in steps}):  # wraps and all
-        assert told["gpu"] >= GPU_STEP
-        assert {tag: told[tag] / steps[tag] for tag in steps} == pytest.approx(
-            dict.fromkeys(steps, told["gpu"] / 3)
+    for measured in (idle, {tag: sum(row[tag] for row in busy) for tag in steps}):
+        assert measured["gpu"] >= GPU_STEP
+        assert {tag: measured[tag] / steps[tag] for tag in steps} == pytest.approx(
+            dict.fromkeys(steps, measured["gpu"] / 3)
         )
     assert facts["idle_watts"]["core"] == pytest.approx(idle["core"] / idle["duration"])
     seconds = run["duration"]
@@ -217,8 +209,10 @@ def test_a_run_on_a_machine_with_counters(tmp_path, powered):
         sum(round(sum(row[t] for t in SUMMED) / row["joules_per_frame"]) for row in per_frame)
         == FRAMES
     )
-    one.session.write_pass("energy", {"available": True, "reason": None, **facts})
-    table = csv_files(read_session(one.session.folder))["energy.csv"]
+    occasion_with_counters.session.write_pass(
+        "energy", {"available": True, "reason": None, **facts}
+    )
+    table = csv_files(read_session(occasion_with_counters.session.folder))["energy.csv"]
     assert table.splitlines()[0] == (
         "timestamp,tag,duration,package,core,dram,gpu,joules_per_frame"
     )
@@ -226,7 +220,7 @@ def test_a_run_on_a_machine_with_counters(tmp_path, powered):
 
 
 @pytest.mark.slow
-def test_a_gpu_alone_will_do(tmp_path, powered, monkeypatch):
+def test_gpu_counter_alone_is_enough(tmp_path, powered, monkeypatch):
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
     facts = energy.meter_energy(occasion(tmp_path))
     assert facts.counters == ["gpu"]

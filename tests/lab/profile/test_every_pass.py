@@ -1,6 +1,6 @@
-"""One profile of everything on each engine: what can run here runs, and its figures agree.
+"""Profiles with all passes on each engine: passes that can run here do, and figures agree.
 
-By day test_pinned.py runs every pass, and each pass has tests of its own.
+These are nightly tests. In others, test_pinned.py runs every pass, and each has its own tests.
 """
 
 from __future__ import annotations
@@ -11,40 +11,32 @@ import json
 import pytest
 
 from detector.lab.profile import choose_passes
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import detect_video, run_ok, summary_of
 from tests.conftest import CHECKOUT
 from tests.lab.profile.budgets import with_short_budgets
-from tests.lab.profile.test_layers_pass import check
+from tests.lab.profile.test_layers_pass import check_layers
 from tests.networks import need_engine, open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 ENGINES = ["ort", "torch", "openvino"]
-PATIENCE_S = 560  # a dozen runs; a machine that is shared takes several times longer
+PATIENCE_S = 560  # for a dozen runs; a busy machine takes several times longer
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(PATIENCE_S + 40)]
-# What a machine may lack: a GPU, counters of energy, counters of the processor.
+# Passes that may be unavailable: they need a GPU, or counters of energy or of the processor.
 MACHINES = {"device", "energy", "counters"}
 
 
-def profiled(place, engine, frames, *more):
-    """On one thread: two that wait for each other take many times longer where others are at work
-    too.
-    """
+def profiled(folder, engine, frames, *more):
+    """Profile on one thread: on a busy machine, two that wait for each other take far longer."""
     need_engine(engine)
-    done = detect_video(
-        "profile",
-        STREET,
-        "--frames",
-        frames,
-        "--engine",
-        engine,
+    done = run_ok(
+        *("profile", STREET, "--frames", frames, "--engine", engine),
         *"--device cpu --threads 1 --run-dir run --what-if-seconds 1 --json".split(),
         *more,
-        cwd=place,
-        env=with_short_budgets(place),
+        cwd=folder,
+        env=with_short_budgets(folder),
         timeout=PATIENCE_S,
-        imports_torch=True,  # the peaks are measured with it too
+        imports_torch=True,  # peaks are also measured with torch
     )
-    assert done.returncode == 0, done.stderr
     return summary_of(done)
 
 
@@ -55,20 +47,22 @@ def check_run(session):
 
 
 def check_passes(document, engine):
-    lacking = set(document["not_available"])
-    assert lacking <= MACHINES | ({"torch"} if engine != "torch" else set()), document[
+    missing = set(document["not_available"])
+    assert missing <= MACHINES | ({"torch"} if engine != "torch" else set()), document[
         "not_available"
     ]
     assert all(document["not_available"].values())
-    ran = set(choose_passes(None)) - lacking
-    told = {name: document["overhead"].get(name, document["undisturbed"].get(name)) for name in ran}
-    assert all(told.values()), told
+    ran = set(choose_passes(None)) - missing
+    disturbances = {
+        name: document["overhead"].get(name, document["undisturbed"].get(name)) for name in ran
+    }
+    assert all(disturbances.values()), disturbances
     assert not set(document["overhead"]) & set(document["undisturbed"])
     assert all(ratio > 0 for ratio in document["overhead"].values())
     return ran
 
 
-def check_facts(document, ran, place):
+def check_facts(document, ran, folder):
     path = document["critical_path"]
     assert sum(stage["share"] for stage in path["stages"]) == pytest.approx(1)
     assert sum(stage["self_s"] + stage["wait_s"] for stage in path["stages"]) == pytest.approx(
@@ -79,7 +73,7 @@ def check_facts(document, ran, place):
             assert 0 < ratio["low"] <= ratio["median"] <= ratio["high"]
     for row in document["slowest_frames"]["rows"]:
         assert 0 < row["stage_ms"] <= row["ms"] * (1 + 1e-9)
-        assert (place / "run" / row["file"]).is_file()
+        assert (folder / "run" / row["file"]).is_file()
     memory = document["memory"]
     highest = max(sample["rss_mb"] for sample in memory["samples"])
     assert memory["peak_mb"] >= highest >= memory["start_mb"] > 0
@@ -93,16 +87,17 @@ def check_facts(document, ran, place):
         assert sum(row["self_ms"] for row in rows) <= document["torch"]["self_ms"] * (1 + 1e-9)
 
 
-def check_everything(place, document, engine):
-    check_run(json.loads((place / "run/session.json").read_text()))
-    check_facts(document, check_passes(document, engine), place)
-    check(document)
+def check_everything(folder, document, engine):
+    check_run(json.loads((folder / "run/session.json").read_text()))
+    check_facts(document, check_passes(document, engine), folder)
+    check_layers(document)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_default_model(tmp_path, engine):
-    own = () if engine == "ort" else ("--size", "416x256")  # half of the work for the other two
-    document = profiled(tmp_path, engine, 12, *own)
+def test_profile_of_the_default_model(tmp_path, engine):
+    # The other two engines get half of the work.
+    size_options = () if engine == "ort" else ("--size", "416x256")
+    document = profiled(tmp_path, engine, 12, *size_options)
     check_everything(tmp_path, document, engine)
     assert document["layers"]["engine"] == engine
     assert document["frames"]["written"] == 12
@@ -120,21 +115,3 @@ def test_the_default_model(tmp_path, engine):
         assert calls["aten::conv2d"] == sum(
             n.op_type == "Conv" for n in open_network("street").graph.graph.node
         )
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_published_figures(shared, tmp_path, engine):
-    model = shared / "data/weights/yolov5n.pt"
-    side = 640 if engine == "ort" else 320
-    size = ("--size", f"{side}x{side}")
-    document = profiled(tmp_path, engine, 5, "--model", model, *size)
-    check_everything(tmp_path, document, engine)
-    published = 4.5 * (side / 640) ** 2  # GFLOPs
-    assert document["roofline"]["flops"] / 1e9 == pytest.approx(published, rel=0.01)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_darknet(shared, tmp_path, engine):
-    model = shared / "data/weights/yolo-fastest-1.1-xl.cfg"
-    document = profiled(tmp_path, engine, 8, "--model", model)
-    check_everything(tmp_path, document, engine)

@@ -1,4 +1,4 @@
-"""The passes layers and roofline from outside: what they find must add up."""
+"""The passes layers and roofline: figures add up, and missing ones have a reason."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from detector.lab.analysis.layers import ABOVE
 from detector.lab.profile.base import Occasion
 from detector.lab.profile.batches import open_with_batches
 from detector.lab.session.read import read_session
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import run_ok, summary_of
 from tests.conftest import CHECKOUT
 from tests.lab.report.sessions import ran
 
 STREET = CHECKOUT / "videos/street.mp4"
 
 
-def check(document):
+def check_layers(document):
     layers, roofline = document["layers"], document["roofline"]
     rows = layers["rows"]
     assert sum(row["share"] for row in rows) == pytest.approx(1)
@@ -35,27 +35,25 @@ def check(document):
 
 
 @pytest.mark.slow
-def test_an_engine_without_layers_says_so(tmp_path):
-    done = detect_video(
+def test_engine_without_layers_gives_the_reason(tmp_path):
+    done = run_ok(
         "profile",
         STREET,
         *"--frames 4 --engine null --run-dir run --only layers,roofline --json".split(),
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
     reasons = summary_of(done)["not_available"]
     assert reasons["layers"].startswith("engine null: ")
     assert reasons["layers"] in reasons["roofline"]
 
 
 @pytest.mark.slow
-def test_a_layer_has_the_threads_that_its_request_had(tmp_path):
-    """Opened alone, one request of two would get both cores: its layers would exceed a peak that
-    was measured with one thread.
-    """
-    place = ran(tmp_path, engine="ort", frames=2, concurrency=2)
-    plain = read_session(place)
+def test_layers_are_timed_with_the_threads_of_the_run(tmp_path):
+    """A single request opened alone would get both cores, so that its layers would exceed the peak
+    measured with one thread."""
+    folder = ran(tmp_path, engine="ort", frames=2, concurrency=2)
+    plain = read_session(folder)
     config = resolve_config(None, {"engine": "ort", "concurrency": 2})
-    machine, _ = open_with_batches(Occasion(str(STREET), config, Session(place), plain))
+    machine, _ = open_with_batches(Occasion(str(STREET), config, Session(folder), plain))
     assert machine.options is not None
     assert machine.options.threads == machine.engine.threads == plain.document.engine_threads

@@ -1,4 +1,4 @@
-"""Growth, peaks and thinning of made-up series."""
+"""Growth, peaks and thinning of memory samples."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.fakes.install import install
 MS = 1_000_000
 
 
-def test_a_leak_is_its_slope_and_what_fills_up_at_first_is_none():
-    """10 ms a frame; half a megabyte a frame from the start, on top of 100."""
+def test_slope_shows_a_leak_but_not_an_initial_rise():
+    """A frame takes 10 ms. The leak is half a megabyte per frame, starting from 100 MB."""
     written = np.arange(1, 1001) * 10 * MS
     times = np.arange(0, 10_000, 20) * MS
     leak = (100 * MB + 0.5 * MB * times / (10 * MS)).astype(np.int64)
@@ -30,7 +30,7 @@ def test_a_leak_is_its_slope_and_what_fills_up_at_first_is_none():
 @pytest.mark.parametrize(
     ("frames", "samples", "word"), [(99, 100, "too few"), (200, 3, "too short")]
 )
-def test_too_little_to_tell_says_so(frames, samples, word):
+def test_missing_slope_has_a_reason(frames, samples, word):
     written = np.arange(1, frames + 1) * 10 * MS
     times = np.linspace(0, written[-1], samples).astype(np.int64)
     slope, reason = fit_growth(times, np.full(samples, MB), written)
@@ -38,27 +38,27 @@ def test_too_little_to_tell_says_so(frames, samples, word):
     assert word in reason
 
 
-def test_the_parts_sum_to_the_peak():
+def test_parts_add_up_to_the_peak():
     parts = add_encoder({"model": 30.0, "rest": 15.0}, {"model": 31.0, "rest": 39.0})
     assert parts == {"model": 30.0, "rest": 15.0, "drawing and encoder": 25.0}
 
 
-def test_a_long_series_is_thin():
+def test_long_series_is_thinned():
     times = np.arange(10 * MAX_SAMPLES + 3)
     assert len(thin(times, times)) <= MAX_SAMPLES
     assert thin(times[:5], times[:5]) == [(n, n) for n in range(5)]
 
 
-def nvml(monkeypatch, used, mine=None):
+def install_nvml(monkeypatch, used, own_bytes=None):
     """Fake two cards, both visible to CUDA. ``used``: bytes in use at each reading."""
     readings = iter(used)
 
     def running(handle):
-        if mine is None:
+        if own_bytes is None:
             raise RuntimeError("Not Supported")
         return [
             SimpleNamespace(pid=os.getpid() + 1, usedGpuMemory=999),
-            SimpleNamespace(pid=os.getpid(), usedGpuMemory=mine),
+            SimpleNamespace(pid=os.getpid(), usedGpuMemory=own_bytes),
         ]
 
     module = SimpleNamespace(
@@ -75,21 +75,21 @@ def nvml(monkeypatch, used, mine=None):
     ("device", "handle"),
     [("cuda", "0000:3B:00.0"), ("cuda:1", "0000:3C:00.0"), ("cpu", "number 0")],
 )
-def test_the_card_is_the_one_that_runs(monkeypatch, device, handle):
-    """Cards are matched by bus address: NVML's number 1 is not CUDA's."""
+def test_gpu_of_the_run_is_measured(monkeypatch, device, handle):
+    """GPUs are matched by bus address, since NVML and CUDA number them differently."""
     install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
-    nvml(monkeypatch, [])
+    install_nvml(monkeypatch, [])
     assert NvmlGpu(device)._handle == handle
 
 
-@pytest.mark.parametrize("mine", [None, 7 * MB])
-def test_gpu_memory_is_the_highest_of_the_run(monkeypatch, mine):
+@pytest.mark.parametrize("own_bytes", [None, 7 * MB])
+def test_gpu_memory_is_the_maximum_of_the_run(monkeypatch, own_bytes):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    nvml(monkeypatch, [10 * MB, 30 * MB, 20 * MB], mine)
-    watch = PassSampler(NvmlGpu().memory, 1000, "GPU memory")
+    install_nvml(monkeypatch, [10 * MB, 30 * MB, 20 * MB], own_bytes)
+    sampler = PassSampler(NvmlGpu().memory, 1000, "GPU memory")
     for _ in range(3):
-        watch._sample()
-    facts = gpu_memory(watch, None)
+        sampler._sample()
+    facts = gpu_memory(sampler, None)
     assert (facts.used_mb, facts.total_mb) == (30, 80)
-    assert facts.process_mb == (None if mine is None else 7)
-    assert gpu_memory(watch, "NVML: no library").reason == "NVML: no library"
+    assert facts.process_mb == (None if own_bytes is None else 7)
+    assert gpu_memory(sampler, "NVML: no library").reason == "NVML: no library"

@@ -1,8 +1,8 @@
-"""Every pass measures the run's own settings, whatever ``auto`` chose there, and says so.
+"""Every pass measures the settings that ``auto`` chose for the run, and reports differences.
 
-No test names an engine. What ``tune --use`` kept decides engine, precision, threads, requests,
-batch, queue and encoding. A hook in ``engines.open`` records what each process then opens, so a
-new pass in the folder is checked without a change here.
+Settings stored by ``tune --use`` decide engine, precision, threads, requests, batch, queue and
+encoding. A hook in ``engines.open`` records what each process opens, so that new passes are checked
+without changes here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from detector.lab import profile
 from detector.lab.profile.base import Occasion, Varies, output_within, pin_choices
 from detector.lab.session.passes import Execution
 from detector.lab.session.read import SavedSession
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video, run_ok
 from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.networks import need_engine, open_network
@@ -34,7 +34,7 @@ from tests.session.documents import document
 
 STREET = CHECKOUT / "videos/street.mp4"
 FRAMES = 9  # enough for what-if's larger batch
-SIZE = (96, 160)  # height and width: what is measured costs little, and starts do not cost more
+SIZE = (96, 160)  # height and width, small to keep the runs short
 
 # Runs in every process: the command itself, the one under perf, the workers of compare.
 SPY = """
@@ -47,7 +47,7 @@ from pathlib import Path
 
 def noting(function):
     def noted(name, network, options, *more, **named):
-        if network.name == "peaks":  # what the engine's kernels reach, and no part of the run
+        if network.name == "peaks":  # it measures the engine's kernels, not the run
             return function(name, network, options, *more, **named)
         line = dict(
             on=os.environ.get("DETECT_VIDEO_TEST_PASS", ""), engine=name,
@@ -65,7 +65,7 @@ def noting(function):
 def marking(function):
     def marked(name, one, occasion):
         os.environ["DETECT_VIDEO_TEST_PASS"] = name
-        Path({kept!r}).unlink(missing_ok=True)  # the next auto gives another answer
+        Path({kept!r}).unlink(missing_ok=True)  # from now on, auto would choose differently
         try:
             return function(name, one, occasion)
         finally:
@@ -87,26 +87,26 @@ sys.exit(code)
 """
 
 
-def spied(place):
-    """Environment of a command whose engines are written down, on a computer with counters."""
-    env = with_short_budgets(place)
-    domain = place / "powercap/intel-rapl:0"
+def spying_environment(folder):
+    """Return the environment of a command that records the engines it opens, with fake counters."""
+    env = with_short_budgets(folder)
+    domain = folder / "powercap/intel-rapl:0"
     domain.mkdir(parents=True)
     for name, text in (("name", "package-0"), ("energy_uj", "7"), ("max_energy_range_uj", "99")):
         (domain / name).write_text(text)
-    with open(place / "short/sitecustomize.py", "a") as file:
-        log, kept = str(place / "opened.jsonl"), str(place / "engines" / measurements.FILE)
-        file.write(SPY.format(log=log, kept=kept, powercap=str(place / "powercap")))
-    perf = place / "bin/perf"
+    with open(folder / "short/sitecustomize.py", "a") as file:
+        log, kept = str(folder / "opened.jsonl"), str(folder / "engines" / measurements.FILE)
+        file.write(SPY.format(log=log, kept=kept, powercap=str(folder / "powercap")))
+    perf = folder / "bin/perf"
     perf.parent.mkdir()
     perf.write_text(PERF)
     perf.chmod(0o755)
     return {**env, "PATH": f"{perf.parent}:/usr/bin:/bin"}
 
 
-def keep_tuned(place, engine, precision):
-    """Keep settings as ``tune --use`` does: all that it can find, none at its default."""
-    config = resolve_config(None, {"engines_dir": str(place / "engines")})
+def keep_tuned(folder, engine, precision):
+    """Store settings as ``tune --use`` does, with a value other than the default for each."""
+    config = resolve_config(None, {"engines_dir": str(folder / "engines")})
     options = {
         "engine": engine,
         "precision": precision,
@@ -117,7 +117,7 @@ def keep_tuned(place, engine, precision):
         "quality": "fast",
     }
     row = measurements.row(engine, precision, options, 1.0, end_to_end=Interval(2.0, 2.0, 2.0))
-    made = measurements.make(
+    tuned = measurements.make(
         config,
         "tune",
         [row, row],
@@ -128,25 +128,24 @@ def keep_tuned(place, engine, precision):
         calibration=MeasuredCalibration(PACKAGED, "minmax", 128, 0.95),
         input_kind=SourceReading.of(config).kind_of(str(STREET)),
     )
-    measurements.keep(made, config)
+    measurements.keep(tuned, config)
 
 
-def run_profile(place, engine, precision, *passes):
+def run_profile(folder, engine, precision, *passes):
     need_engine(engine)
-    keep_tuned(place, engine, precision)
-    done = detect_video(
+    keep_tuned(folder, engine, precision)
+    done = run_ok(
         *("profile", STREET, "--frames", FRAMES, "--run-dir", "run", "--engines-dir", "engines"),
         *("--what-if-seconds", 1, "--size", "160x96", *passes),
-        cwd=place,
-        env=spied(place),
+        cwd=folder,
+        env=spying_environment(folder),
         timeout=500,
     )
-    assert done.returncode == 0, done.stderr
     opened = defaultdict(list)
-    for line in (place / "opened.jsonl").read_text().splitlines():
+    for line in (folder / "opened.jsonl").read_text().splitlines():
         one = json.loads(line)
         opened[one["on"]].append(one)
-    return place / "run", opened, done.stdout
+    return folder / "run", opened, done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +160,7 @@ def profiled(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def profiled_torch(tmp_path_factory):
-    """A profile with the passes that need torch as the engine."""
+    """Run the passes that need torch as the engine."""
     return run_profile(tmp_path_factory.mktemp("torch"), "torch", "fp32", "--only", "torch,device")
 
 
@@ -170,9 +169,9 @@ def check_pass(name, session, opened):
     [plain] = opened[""]
     varies = profile.open_pass(name).varies.fields
     assert not {"engine", "precision", "model_input"} & {*varies}
-    for one in opened[name]:
-        alone = one["requests"] == 1
-        wanted = {
+    for opened_engine in opened[name]:
+        alone = opened_engine["requests"] == 1
+        expected = {
             "engine": run["engine"],
             "precision": run["precision"],
             "threads": run["engine_threads"],
@@ -180,20 +179,23 @@ def check_pass(name, session, opened):
             "batch": run["batch"],
             "model_input": run["model_input"],
         }
-        assert {key: one[key] for key in wanted if key not in varies} == {
-            key: value for key, value in wanted.items() if key not in varies
+        assert {key: opened_engine[key] for key in expected if key not in varies} == {
+            key: value for key, value in expected.items() if key not in varies
         }
-        assert one["own"] == plain["own"]
-        assert one["device"] in ("cpu", plain["device"])
+        assert opened_engine["own"] == plain["own"]
+        assert opened_engine["device"] in ("cpu", plain["device"])
         if "batch" not in varies:
-            assert (one["graph"], one["file"]) == (plain["graph"], plain["file"])  # calibration
+            for key in ("graph", "file"):  # they depend on the calibration
+                assert opened_engine[key] == plain[key]
     record = json.loads((session / f"passes/{name}.json").read_text())
     if record["available"]:
         ran = record["ran"]
         assert ran["execution"]["engine"] == run["engine"]
-        again = opened[name] or name == "roofline"  # which is made of the layers
-        how = "like the run" if again else "in the run itself"
-        assert ran["text"].startswith(f"{run['engine']} {run['precision']}, {how}"), ran["text"]
+        reopened = opened[name] or name == "roofline"  # it is computed from the layers
+        description = "like the run" if reopened else "in the run itself"
+        assert ran["text"].startswith(f"{run['engine']} {run['precision']}, {description}"), ran[
+            "text"
+        ]
         assert {*ran["differs_in"]} <= {*varies}
     return record
 
@@ -201,24 +203,27 @@ def check_pass(name, session, opened):
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 @pytest.mark.parametrize("name", profile.list_passes())
-def test_a_pass_measures_what_the_run_was(profiled, name):
+def test_pass_measures_the_settings_of_the_run(profiled, name):
     session, opened, shown = profiled
     record = check_pass(name, session, opened)
-    lacking = {"torch": "torch's profiler needs --engine torch", "device": "not on an NVIDIA GPU"}
-    if name in lacking:
-        assert lacking[name] in record["reason"]
+    unavailable = {
+        "torch": "torch's profiler needs --engine torch",
+        "device": "not on an NVIDIA GPU",
+    }
+    if name in unavailable:
+        assert unavailable[name] in record["reason"]
         return
     assert record["available"], record["reason"]
-    # The report has it, the terminal what differs from the run.
+    # The report shows the whole text, and the terminal the differences from the run.
     text = record["ran"]["text"]
-    own = text.partition("like the run, ")[2]
-    assert not own or f"({own})" in " ".join(shown.split())
+    differences = text.partition("like the run, ")[2]
+    assert not differences or f"({differences})" in " ".join(shown.split())
     assert text in (session / "report.html").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(560)
-def test_the_run_was_what_was_kept_and_not_the_default(profiled):
+def test_run_uses_the_tuned_settings(profiled):
     session, opened, _ = profiled
     run = json.loads((session / "session.json").read_text())
     assert (run["precision"], run["batch"], run["engine_threads"], run["concurrency"]) == (
@@ -228,7 +233,7 @@ def test_the_run_was_what_was_kept_and_not_the_default(profiled):
         2,
     )
     assert run["model_input"] == [*SIZE]
-    # The passes that run the whole job did open an engine, in this process and in others.
+    # Passes that repeat the run opened an engine, in this process or in another.
     assert {"loop", "python", "memory", "energy", "counters", "layers", "what_if"} <= {*opened}
     assert len(opened["loop"]) == 2
     assert len(opened["counters"]) == 1
@@ -241,31 +246,31 @@ def test_the_run_was_what_was_kept_and_not_the_default(profiled):
     [("--infer-every", "3"), ("--tiles", "2x1"), night(("--track", "sort"))],
     ids=lambda more: more[0],
 )
-def test_passes_measure_what_the_run_was_with(tmp_path, more):
+def test_passes_use_other_options_of_the_run(tmp_path, more):
     """Pictures, input size, batch and all other options are the run's, and the audit finds no
     error in the session. (--rect has an input size for each picture: profile refuses it.)"""
-    asked = ("layers", "python", "memory")
-    session, opened, _ = run_profile(tmp_path, "ort", "fp32", "--only", ",".join(asked), *more)
-    for name in asked:
+    passes = ("layers", "python", "memory")
+    session, opened, _ = run_profile(tmp_path, "ort", "fp32", "--only", ",".join(passes), *more)
+    for name in passes:
         record = check_pass(name, session, opened)
         assert record["available"], record["reason"]
         assert opened[name]
     done = detect_video("audit", session, "--json", cwd=tmp_path)
-    told = json.loads(done.stdout)
-    assert told["counts"]["error"] == 0, told["findings"]
+    report = json.loads(done.stdout)
+    assert report["counts"]["error"] == 0, report["findings"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 @pytest.mark.parametrize("name", ["torch", "device"])
-def test_torchs_own_passes_too(profiled_torch, name):
+def test_torch_passes_measure_the_settings_of_the_run(profiled_torch, name):
     session, opened, _ = profiled_torch
     record = check_pass(name, session, opened)
     assert opened[name]
     assert record["available"] == (name == "torch")
 
 
-# ---- the parts of it, without a run
+# ---- single functions, without a run
 
 PLAIN = document(
     engine="openvino",
@@ -277,32 +282,32 @@ PLAIN = document(
 )
 
 
-NOTHING = Varies((), "")
+NO_DIFFERENCE = Varies((), "")
 RUN = Execution.of(PLAIN)
 
 
-def described(folder, varies, *seen):
+def described(folder, varies, *executions):
     session = SavedSession(folder, PLAIN, {})
-    occasion = Occasion("", Config(), Session(folder), session, executions=list(seen))
+    occasion = Occasion("", Config(), Session(folder), session, executions=list(executions))
     return occasion.describe_ran(varies)
 
 
 def test_description_names_what_ran_and_its_differences(tmp_path):
-    assert described(tmp_path, NOTHING).text.startswith("openvino int8, ")
-    assert described(tmp_path, NOTHING, RUN, RUN).text.endswith(", like the run")
+    assert described(tmp_path, NO_DIFFERENCE).text.startswith("openvino int8, ")
+    assert described(tmp_path, NO_DIFFERENCE, RUN, RUN).text.endswith(", like the run")
     nothing = SavedSession(tmp_path, replace(PLAIN, engine="null", precision="none"), {})
-    shown = Occasion("", Config(), Session(tmp_path), nothing).describe_ran(NOTHING).text
+    shown = Occasion("", Config(), Session(tmp_path), nothing).describe_ran(NO_DIFFERENCE).text
     assert shown == "null, in the run itself"
     sync = Varies(("sync",), "in one plain loop")
     ran = described(tmp_path, sync, replace(RUN, sync=True))
     assert ran.text.endswith(", in one plain loop")
     assert ran.differs_in == ("sync",)
     # A network that ran without a loop has no value for ``sync``.
-    assert described(tmp_path, NOTHING, replace(RUN, sync=None)).differs_in == ()
+    assert described(tmp_path, NO_DIFFERENCE, replace(RUN, sync=None)).differs_in == ()
     damaged = replace(RUN, decoder="av")
     session = SavedSession(tmp_path, PLAIN, {})
     occasion = Occasion("", Config(), Session(tmp_path), session, executions=[damaged])
-    assert occasion.describe_ran(NOTHING).differs_in == ()  # the run does not tell
+    assert occasion.describe_ran(NO_DIFFERENCE).differs_in == ()  # the run does not tell
 
 
 @pytest.mark.parametrize(
@@ -316,12 +321,12 @@ def test_description_names_what_ran_and_its_differences(tmp_path):
         ("model_input", (384, 640)),
     ],
 )
-def test_what_measured_another_thing_gives_no_figures(tmp_path, field, value):
+def test_pass_with_other_settings_gives_no_figures(tmp_path, field, value):
     with pytest.raises(NotHereError, match=field):
         described(tmp_path, Varies(("sync",), ""), RUN, replace(RUN, **{field: value}))
 
 
-def test_everything_is_pinned():
+def test_all_settings_are_pinned():
     decided = resolve_config(None, {"engine": "openvino", "precision": "int8", "batch": 2})
     decided = replace(decided, calibration=replace(decided.calibration, calibrate=PACKAGED))
     pinned = pin_choices(decided, PLAIN, "cpu")
@@ -330,8 +335,13 @@ def test_everything_is_pinned():
     assert (runtime.engine, runtime.precision) == ("openvino", "int8")
     assert (runtime.threads, runtime.concurrency, runtime.batch) == (1, 2, 2)
     assert (runtime.size, runtime.device) == ("608x352", "cpu")
+    assert (
+        pin_choices(decided.with_options({"precision": "bf16"}), PLAIN).runtime.precision == "bf16"
+    )
+    runtime = pin_choices(Config(), PLAIN).runtime
+    assert (runtime.engine, runtime.precision) == ("openvino", "int8")
     assert pin_choices(decided.with_options({"size": "608"}), PLAIN).runtime.size == "608x352"
-    # The own input of a model that does not follow the video is the file's.
+    # A model whose input does not follow the video keeps the input size of its file.
     own = decided.with_options({"model": "x.onnx", "device": "cuda:1"})
     runtime = pin_choices(own, PLAIN, "cuda:1").runtime
     assert (runtime.size, runtime.device) == (None, "cuda:1")
@@ -342,12 +352,12 @@ def test_everything_is_pinned():
     [
         (None, "outputs/"),
         ("out/", "outputs/"),
-        ("clip.webm", "outputs/clip.webm"),  # VP9, which costs several times what H.264 does
+        ("clip.webm", "outputs/clip.webm"),  # VP9 takes several times as long as H.264
         ("there/rows.jsonl", "outputs/rows.jsonl"),
         ("/dev/null", None),
     ],
 )
-def test_a_pass_writes_what_the_run_wrote(tmp_path, given, name):
+def test_pass_writes_the_same_kinds_of_output(tmp_path, given, name):
     output = output_within(tmp_path, replace(Config().output, output=given, save=("video",)))
     assert output.output == ("/dev/null" if name is None else f"{tmp_path}/{name}")
     assert (output.run_dir, output.save) == (str(tmp_path / "run"), ("video",))

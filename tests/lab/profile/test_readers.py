@@ -1,4 +1,4 @@
-"""perf's lines and cProfile's rows, read; and what is run under perf."""
+"""Reading the output of perf and cProfile, and the runs under perf."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PERF = """# started on Sat
 """
 
 
-def test_perf_lines():
+def test_perf_output_is_parsed():
     assert read_perf(PERF) == {"task-clock": 1234.56, "cycles": 2e6, "instructions": 5e6}
 
 
@@ -41,8 +41,8 @@ echo "5000000;;instructions;1;100.00;;" >> "$report"
 """
 
 
-def on_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycles: str) -> Occasion:
-    """A run of two frames, on a machine whose perf counts so many cycles of every command."""
+def occasion_with_perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycles: str) -> Occasion:
+    """Prepare a run of two frames with a fake perf. ``cycles``: its count for every command."""
     perf = tmp_path / "bin/perf"
     perf.parent.mkdir()
     perf.write_text(COUNTING.format(folder=tmp_path, cycles=cycles))
@@ -55,7 +55,7 @@ def on_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycles: str) -
 
 @pytest.mark.slow
 def test_hardware_counters_are_read_from_the_run(tmp_path, monkeypatch):
-    facts = count_events(on_a_machine(tmp_path, monkeypatch, "2000000"))
+    facts = count_events(occasion_with_perf(tmp_path, monkeypatch, "2000000"))
     assert facts.counts == {"cycles": 2e6, "instructions": 5e6}
     assert (facts.ipc, facts.instructions_per_frame) == (2.5, 2.5e6)
     assert facts.slowdown > 0
@@ -65,21 +65,21 @@ def test_hardware_counters_are_read_from_the_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_without_cycles_no_run_is_begun(tmp_path, monkeypatch):
-    occasion = on_a_machine(tmp_path, monkeypatch, "<not supported>")
+def test_missing_cycle_counter_starts_no_run(tmp_path, monkeypatch):
+    occasion = occasion_with_perf(tmp_path, monkeypatch, "<not supported>")
     with pytest.raises(NotHereError, match="no cycle counter"):
         count_events(occasion)
     assert len((tmp_path / "calls").read_text().splitlines()) == 1
 
 
-ROOM = Path(detector.__file__).parent
+PACKAGE = Path(detector.__file__).parent
 
 
 @pytest.mark.parametrize(
     ("file", "name", "expected"),
     [
-        (str(ROOM / "core/stages/nms.py"), "nms", "detector.core.stages"),
-        (str(ROOM / "core/run/detect.py"), "detect", "detector.core.run"),
+        (str(PACKAGE / "core/stages/nms.py"), "nms", "detector.core.stages"),
+        (str(PACKAGE / "core/run/detect.py"), "detect", "detector.core.run"),
         ("/x/lib/python3.11/site-packages/numpy/core/a.py", "f", "numpy"),
         ("/x/lib/python3.11/site-packages/click.py", "f", "click"),
         ("/usr/lib/python3.11/json/encoder.py", "f", "python"),
@@ -87,25 +87,25 @@ ROOM = Path(detector.__file__).parent
         ("~", "<method 'encode' of 'av.Codec' objects>", "built-in: 'encode'"),
     ],
 )
-def test_owners(file, name, expected):
+def test_owner_of_a_function(file, name, expected):
     assert owner(file, name) == expected
 
 
-def test_self_times_fold_without_loss():
+def test_self_times_are_summed_by_owner():
     stats = {
-        (str(ROOM / "core/stages/nms.py"), 1, "a"): (1, 1, 0.25, 1.0, {}),
-        (str(ROOM / "core/stages/heads/darknet.py"), 2, "b"): (1, 1, 0.5, 0.5, {}),
+        (str(PACKAGE / "core/stages/nms.py"), 1, "a"): (1, 1, 0.25, 1.0, {}),
+        (str(PACKAGE / "core/stages/heads/darknet.py"), 2, "b"): (1, 1, 0.5, 0.5, {}),
         ("~", 0, "<built-in method time.sleep>"): (1, 1, 4.0, 4.0, {}),
     }
     assert fold_by_owner(stats) == {"built-in: time.sleep": 4.0, "detector.core.stages": 0.75}
 
 
-def test_places_are_short():
-    assert shorten_path(str(ROOM / "core/run/detect.py")) == "detector/core/run/detect.py"
+def test_paths_are_shortened():
+    assert shorten_path(str(PACKAGE / "core/run/detect.py")) == "detector/core/run/detect.py"
     assert shorten_path("/x/site-packages/av/video.py") == "av/video.py"
     assert shorten_path("/usr/lib/python3.11/json/encoder.py") == "encoder.py"
     assert (
-        label(str(ROOM / "core/run/detect.py"), 12, "detect")
+        label(str(PACKAGE / "core/run/detect.py"), 12, "detect")
         == "detector/core/run/detect.py:12(detect)"
     )
     assert label("~", 0, "<built-in method time.sleep>") == "built-in method time.sleep"

@@ -1,4 +1,4 @@
-"""torch's table against runs of torch.profiler that the test makes itself, at batch 1 and 4."""
+"""The table of torch operators compared with torch.profiler, for batches of 1 and 4."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PASSES = 3
 FLAGS = {"engine": "torch", "size": "128x128", "frames": 4, "threads": 1, "device": "cpu"}
 
 
-def facts_of(place, batch):
+def facts_of(folder, batch):
     need_engine("torch")
-    session = ran(place, **FLAGS, batch=batch)
+    session = ran(folder, **FLAGS, batch=batch)
     config = resolve_config(None, {**FLAGS, "batch": batch})
     occasion = Occasion(str(CLIP), config, Session(session), read_session(session))
     facts = operators.profile_operators(occasion)
@@ -36,13 +36,13 @@ def facts_of(place, batch):
 
 @pytest.mark.slow  # it imports torch
 @pytest.mark.parametrize(("device", "own"), [("cpu", {}), ("cuda:0", {"graphs": "0"})])
-def test_on_a_gpu_the_operators_run_one_by_one(monkeypatch, device, own):
-    """A CUDA graph would hide them."""
+def test_operators_are_profiled_without_cuda_graphs(monkeypatch, device, own):
+    """A CUDA graph would hide the operators from the profiler."""
     pytest.importorskip("torch", reason="machine: torch is not installed")
-    asked = []
+    options = []
 
     def record(machine, batches, count, **what):
-        asked.append(what["own"])
+        options.append(what["own"])
         raise StopIteration
 
     machine = SimpleNamespace(engine=SimpleNamespace(device=device))
@@ -51,11 +51,11 @@ def test_on_a_gpu_the_operators_run_one_by_one(monkeypatch, device, own):
     plain = SimpleNamespace(document=SimpleNamespace(engine="torch"))
     with pytest.raises(StopIteration):
         operators.profile_operators(SimpleNamespace(plain=plain))
-    assert asked == [own]
+    assert options == [own]
 
 
 def profiled_by_hand(machine, batches):
-    """torch.profiler as its tutorial uses it, around the same network."""
+    """Profile the same network with torch.profiler as its tutorial does."""
     from torch.profiler import ProfilerActivity, profile
 
     alone = replace(machine.options, requests=1, concurrency=1)
@@ -75,32 +75,32 @@ def profiled_by_hand(machine, batches):
 def test_operator_totals_equal_torch_profiler_per_frame(tmp_path, batch):
     facts, machine, batches = facts_of(tmp_path, batch)
     profiler = profiled_by_hand(machine, batches)
-    theirs = {str(one.key): one for one in profiler.key_averages()}
+    torch_rows = {str(one.key): one for one in profiler.key_averages()}
     frames = PASSES * batch
     assert (facts.frames, facts.batch) == (operators.BATCHES * batch, batch)
     assert len(facts.rows) > 10
-    for row in facts.rows:  # what does not depend on the clock is the same to the byte
-        event = theirs[row.name]
+    for row in facts.rows:  # figures that do not depend on time must be equal
+        event = torch_rows[row.name]
         assert row.calls == pytest.approx(event.count / frames), row.name
-        # A pass may find a buffer of the last one: what is taken and given back varies by that.
+        # Allocations vary, since a pass may reuse a buffer of the previous one.
         if row.name != "[memory]":
             assert row.cpu_mb == pytest.approx(event.cpu_memory_usage / MB / frames, abs=1e-3)
             own = event.self_cpu_memory_usage / MB / frames
             assert row.self_cpu_mb == pytest.approx(own, abs=1e-3)
-        # Per frame, as the calls are: its share is of the times of all operators.
+        # Times are per frame, like the calls.
         assert row.share * facts.self_ms == pytest.approx(row.self_ms), row.name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
-def test_each_figure_is_the_profilers_own(tmp_path, batch):
-    """Our rows and torch's printed averages are of one and the same recording."""
+def test_figures_equal_the_profilers(tmp_path, batch):
+    """Compare our rows with torch's averages of the same recording."""
     _, machine, batches = facts_of(tmp_path, batch)
     events = profiled_by_hand(machine, batches).key_averages()
-    theirs, frames = {str(one.key): one for one in events}, PASSES * batch
+    torch_rows, frames = {str(one.key): one for one in events}, PASSES * batch
     rows = operator_rows(events, frames)
     for row in rows:
-        event = theirs[row.name]
+        event = torch_rows[row.name]
         assert row.self_ms * frames == pytest.approx(event.self_cpu_time_total / 1e3)
         assert row.total_ms * frames == pytest.approx(event.cpu_time_total / 1e3)
         assert row.cpu_avg_ms == pytest.approx(event.cpu_time / 1e3)  # "CPU time avg"
@@ -122,9 +122,8 @@ def event(on="CPU", marked=False, **times):
     )
 
 
-def test_the_time_of_a_kernel_counts_once():
-    """torch lists it at the operator that launched it, and as a row of its own. In a first run on
-    an H100 1.1 ms of kernels counted as 2.2."""
+def test_kernel_time_is_counted_once():
+    """torch reports a kernel's time both for the operator that launched it and in its own row."""
     times = {"self_device_time_total": 6000, "device_time_total": 6000, "count": 10}
     rows = operator_rows(
         [
@@ -140,8 +139,8 @@ def test_the_time_of_a_kernel_counts_once():
     assert [row.device_ms for row in rows] == [0.6] * 3
 
 
-def test_a_gpus_columns_stand_in_the_table():
-    made = event(
+def test_operator_table_has_gpu_columns():
+    gpu_event = event(
         key="aten::conv2d",
         count=20,
         self_cpu_time_total=10_000,
@@ -151,7 +150,7 @@ def test_a_gpus_columns_stand_in_the_table():
         self_device_memory_usage=-30 * MB,
         device_memory_usage=90 * MB,
     )
-    (row,) = operator_rows([made], 10)
+    (row,) = operator_rows([gpu_event], 10)
     assert (row.calls, row.self_ms, row.total_ms, row.device_total_ms) == (2, 1, 4, 6)
     assert (row.cpu_avg_ms, row.device_avg_ms) == (2, 3)
     assert (row.self_device_mb, row.device_mb) == (-3, 9)
@@ -170,11 +169,11 @@ def test_a_gpus_columns_stand_in_the_table():
     )
     heads = [column.head("ms") for column in operators_table(facts).columns]
     assert {"GPU self MB", "GPU total MB", "GPU per call", "self MB", "total MB"} <= {*heads}
-    said = [line for line in describe_torch(facts) if isinstance(line, str)]
+    lines = [line for line in describe_torch(facts) if isinstance(line, str)]
     assert "10 steady" in operators_table(facts).title
-    assert any("1.000 ms" in line for line in said)
-    assert any("6.000 ms" in line for line in said)
-    assert any(line.startswith("note: the operators") for line in said)
+    assert any("1.000 ms" in line for line in lines)
+    assert any("6.000 ms" in line for line in lines)
+    assert any(line.startswith("note: the operators") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -182,5 +181,5 @@ def test_a_gpus_columns_stand_in_the_table():
     [(9.5, 10, None), (10.9, 10, None), (5, 10, "Python code"), (20, 10, "parallel")],
 )
 def test_times_that_do_not_add_up_are_flagged(self_ms, pass_ms, word):
-    said = explain_operators(self_ms, pass_ms)
-    assert (said is None) if word is None else (word in said)
+    reason = explain_operators(self_ms, pass_ms)
+    assert (reason is None) if word is None else (word in reason)

@@ -1,6 +1,4 @@
-"""What-if as a pass: it keeps the run's own threads, its stand-ins give what their stages gave, and
-a gain is what every round had.
-"""
+"""The pass what_if: pinned threads, alternating runs, and stand-ins with recorded results."""
 
 from __future__ import annotations
 
@@ -24,32 +22,15 @@ from detector.core.session.store import Session
 from detector.core.timeline import STAGES, OffTimeline
 from detector.lab.analysis.loop.what_if import Turns, compare_turns, list_doubts, stage_share
 from detector.lab.profile import stand_ins, what_if
-from detector.lab.profile.base import Occasion, pin_choices
+from detector.lab.profile.base import Occasion
 from detector.lab.session.read import read_session
-from tests.cli.command import detect_video, summary_of
+from tests.cli.command import detect_video, run_ok, summary_of
 from tests.conftest import CHECKOUT
 from tests.lab.report.sessions import ran
 from tests.session.documents import document
 
 STREET = CHECKOUT / "videos/street.mp4"
-UNKNOWN = 0.05  # of the CPU seconds: threads of no known stage
-
-
-def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
-    """On its own a plain loop would give one request all threads, and so change two things."""
-    run = document(engine="ort", precision="fp32", engine_threads=1, concurrency=2)
-    pinned = pin_choices(Config(), run).runtime
-    assert (pinned.engine, pinned.precision, pinned.threads, pinned.concurrency) == (
-        "ort",
-        "fp32",
-        1,
-        2,
-    )
-    asked = replace(
-        Config(), runtime=replace(Config().runtime, engine="openvino", precision="bf16")
-    )
-    pinned = pin_choices(asked, replace(run, engine="openvino")).runtime
-    assert (pinned.engine, pinned.precision) == ("openvino", "bf16")
+UNKNOWN = 0.05  # largest share of CPU time in threads that belong to no known stage
 
 
 # ----------------------------------------------------------------------
@@ -57,19 +38,19 @@ def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
 
 
 def test_each_change_runs_between_two_unchanged_runs():
-    """A computer that gets slower by the same step each run: the gains within a round do not."""
-    tried: list[str] = []
+    """The machine gets slower with each run, but the gains within a round stay constant."""
+    runs: list[str] = []
 
     def run(name: str, seconds: float):
         def once() -> float:
-            tried.append(name)
-            return seconds * (1 + 0.1 * len(tried))
+            runs.append(name)
+            return seconds * (1 + 0.1 * len(runs))
 
         return once
 
     changes = {"infer free": run("infer", 0.5), "read free": run("read", 1.0)}
     turns = what_if.take_turns(run("", 1.0), changes, budget_s=0.0)
-    assert tried == ["", "", *["infer", "", "read", ""] * what_if.ROUNDS]
+    assert runs == ["", "", *["infer", "", "read", ""] * what_if.ROUNDS]
     rows = compare_turns(turns, {"infer free": ("infer", "a"), "read free": ("read", "b")})
     infer, read = rows
     assert (infer.change, infer.stage, infer.how) == ("infer free", "infer", "a")
@@ -77,15 +58,15 @@ def test_each_change_runs_between_two_unchanged_runs():
     assert (infer.frame_ratio.low, infer.frame_ratio.high) == pytest.approx((0.5, 0.5))
     assert (read.fps_ratio.low, read.fps_ratio.high) == pytest.approx((1, 1))
     assert infer.helps
-    # With a gain of 2 we show twice the FPS of the unchanged runs, whose median is the 8th run.
+    # The FPS shown are the gain of 2 times the median of the unchanged runs, which is the 8th run.
     assert infer.fps.median == pytest.approx(2 / 1.8)
     assert infer.frame_ms.median == pytest.approx(0.5e3 * 1.8)
 
 
 @pytest.mark.parametrize(("budget_s", "rounds"), [(0.0, 3), (8.1, 3), (10.1, 4), (99.0, 10)])
-def test_rounds_go_on_until_the_budget_is_used(budget_s, rounds):
-    """A run takes a second: two before the first round, two a round. No round begins that would
-    not fit, and none after the tenth."""
+def test_rounds_continue_until_the_budget_is_used(budget_s, rounds):
+    """A run takes a second. Two runs precede the rounds of two runs each. A round that would exceed
+    the budget is not started, nor an eleventh one."""
     now = 0.0
 
     def once() -> float:
@@ -98,15 +79,17 @@ def test_rounds_go_on_until_the_budget_is_used(budget_s, rounds):
     assert now == 2 + 2 * rounds
 
 
-def test_a_change_that_fails_costs_no_other_its_figures():
+def test_failed_change_does_not_affect_the_others():
     calls = iter([1.0])  # runs once, then fails
 
-    def larger() -> float:
+    def fails_on_the_second_call() -> float:
         if (found := next(calls, None)) is None:
             raise EngineError("no memory\nfor it")
         return found
 
-    turns = what_if.take_turns(lambda: 1.0, {"batch 4": larger, "a": lambda: 0.5}, 0.0)
+    turns = what_if.take_turns(
+        lambda: 1.0, {"batch 4": fails_on_the_second_call, "a": lambda: 0.5}, 0.0
+    )
     assert turns.failed == {"batch 4": "no memory for it"}
     assert list(turns.changed) == list(turns.beside) == ["a"]
     assert len(turns.changed["a"]) == what_if.ROUNDS
@@ -115,7 +98,7 @@ def test_a_change_that_fails_costs_no_other_its_figures():
 @pytest.mark.parametrize(
     ("ratios", "helps"), [((1.1, 1.2, 1.3), True), ((0.99, 1.4, 1.5), False), ((1.0, 2, 2), False)]
 )
-def test_what_was_not_faster_in_every_round_helps_nothing(ratios, helps):
+def test_change_must_be_faster_in_every_round_to_help(ratios, helps):
     turns = Turns(plain=[1.0])
     for ratio in ratios:
         turns.add("a", 1.0, 1 / ratio, 1.0)
@@ -123,7 +106,7 @@ def test_what_was_not_faster_in_every_round_helps_nothing(ratios, helps):
     assert row.helps is helps
 
 
-def test_few_frames_and_runs_that_differ_are_reasons_to_doubt():
+def test_few_frames_and_varying_runs_give_warnings():
     assert list_doubts(60, [1.0, 1.1]) == []
     few, differing = list_doubts(24, [1.0, 1.5])
     assert few.startswith("24 frames")
@@ -133,13 +116,13 @@ def test_few_frames_and_runs_that_differ_are_reasons_to_doubt():
 @pytest.mark.parametrize(
     ("seconds", "frames", "period_s", "chosen"),
     [
-        (60, 500, 0.01, 115),  # 5 rounds of 5 changes are 52 runs with the first two
-        (60, 80, 0.01, 80),  # no more than there are
+        (60, 500, 0.01, 115),  # 5 rounds of 5 changes, plus the first two runs, are 52 runs
+        (60, 80, 0.01, 80),  # no more frames than the run had
         (60, 500, 0.05, 37),  # 3 rounds
-        (60, 500, 5.0, 24),  # in any case
+        (60, 500, 5.0, 24),  # the minimum
     ],
 )
-def test_a_run_has_as_many_frames_as_fit_the_budget(seconds, frames, period_s, chosen):
+def test_number_of_frames_fits_the_budget(seconds, frames, period_s, chosen):
     run = document()
     written, rates = replace(run.frames, written=frames), replace(run.fps, end_to_end=1 / period_s)
     plain = SimpleNamespace(document=replace(run, frames=written, fps=rates))
@@ -147,7 +130,7 @@ def test_a_run_has_as_many_frames_as_fit_the_budget(seconds, frames, period_s, c
     assert what_if._choose_frames(occasion, 5) == chosen
 
 
-def test_a_stage_counts_with_its_librarys_threads():
+def test_share_of_a_stage_includes_library_threads():
     run = document()  # 10 frames at 12.5 FPS
     assert stage_share(run, "read") == pytest.approx(0.2 / 0.8)
     threads = LibraryStage(threads=2, calls=10, cpu_s=0.3, busiest_s=0.2, ready_s=0.0)
@@ -165,19 +148,19 @@ STAGES_OF_A_PICTURE = ("read", "preprocess", "infer", "head", "nms")
 
 
 @contextmanager
-def wired(frames: int = 12, batch: int = 1, sinks=()):
+def parts_of_run(frames: int = 12, batch: int = 1, sinks=()):
     given = {"engine": "ort", "frames": frames, "batch": batch, "threads": 1, "size": "320x192"}
     config = resolve_config(None, given)
     spec = str(STREET)
     plan = resolve(config, specs=[spec])
     with plan.loaded.engine:
         with plan.reading.open(spec) as source:
-            kept = stand_ins.record_stages(plan.parts(source, sinks), source)
+            recorded = stand_ins.record_stages(plan.parts(source, sinks), source)
         with plan.reading.open(spec) as source:
-            yield plan.loop, plan.parts(source, sinks), kept
+            yield plan.loop, plan.parts(source, sinks), recorded
 
 
-def found_by(loop, parts):
+def detections_of(loop, parts):
     return [
         (detections.boxes.tolist(), detections.class_ids.tolist())
         for _, detections in loop.frames(parts, OffTimeline(), Progress())
@@ -187,28 +170,30 @@ def found_by(loop, parts):
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES_OF_A_PICTURE)
 @pytest.mark.parametrize("batch", [1, 5])
-def test_a_stand_in_gives_what_its_stage_gave(stage, batch):
-    """It gives as many frames with the same detections, so later stages have the same work."""
-    with wired(batch=batch) as (loop, parts, kept):
-        replaced = stand_ins.replace_stage(parts, stage, kept, 12)
-        found = found_by(replace(loop, sync=True), replaced)  # batches in order
-        assert len(found) == 12
+def test_stand_in_repeats_the_results_of_its_stage(stage, batch):
+    """The number of frames and their detections stay the same, so later stages do the same work."""
+    with parts_of_run(batch=batch) as (loop, parts, recorded):
+        replaced = stand_ins.replace_stage(parts, stage, recorded, 12)
+        in_turn = replace(loop, sync=True)  # it keeps batches in order
+        detections = detections_of(in_turn, replaced)
+        assert len(detections) == 12
         recorded = [
-            fit.to_source(one) for one, (_, fit) in zip(kept.detections, kept.rows, strict=True)
+            fit.to_source(one)
+            for one, (_, fit) in zip(recorded.detections, recorded.rows, strict=True)
         ]
-        wanted = [(one.boxes.tolist(), one.class_ids.tolist()) for one in recorded]
+        expected = [(one.boxes.tolist(), one.class_ids.tolist()) for one in recorded]
         last = 12 - 12 % batch if stage == "infer" else 12  # a batch of two has no recording
-        assert found[:last] == wanted[:last]
-        assert any(boxes for boxes, _ in found)
+        assert detections[:last] == expected[:last]
+        assert any(boxes for boxes, _ in detections)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES_OF_A_PICTURE)
-def test_a_stand_in_does_not_call_its_stage(stage):
+def test_stand_in_does_not_call_its_stage(stage):
     def refuse(*_):
         raise AssertionError(f"{stage} was called")
 
-    with wired(frames=4) as (loop, parts, kept):
+    with parts_of_run(frames=4) as (loop, parts, recorded):
         info = parts.source.info
         requests = [
             SimpleNamespace(slot=one.slot, device_ms=None, infer=refuse) for one in parts.requests
@@ -217,14 +202,18 @@ def test_a_stand_in_does_not_call_its_stage(stage):
             "read": {"source": SimpleNamespace(info=info, read=refuse)},
             "infer": {"requests": requests},
         }.get(stage, {stage: refuse})
-        anew = lambda: {"source": stand_ins.CachedSource(info, kept.frames, 4)} | refused  # noqa: E731
+
+        def with_failing_stage():
+            source = stand_ins.CachedSource(info, recorded.frames, 4)
+            return replace(parts, **{"source": source, **refused})
+
         with pytest.raises(AssertionError, match="was called"):
-            found_by(loop, replace(parts, **anew()))
-        replaced = stand_ins.replace_stage(replace(parts, **anew()), stage, kept, 4)
-        assert len(found_by(loop, replaced)) == 4
+            detections_of(loop, with_failing_stage())
+        replaced = stand_ins.replace_stage(with_failing_stage(), stage, recorded, 4)
+        assert len(detections_of(loop, replaced)) == 4
 
 
-def test_nothing_is_drawn_or_written_by_the_last_two():
+def test_stand_ins_of_annotate_and_write_do_nothing():
     parts = Parts(None, [], 1, None, None, None, annotate=print, sinks=(print,))
     empty = stand_ins.RecordedRows()
     assert stand_ins.replace_stage(parts, "write", empty, 1).sinks == ()
@@ -244,21 +233,21 @@ def test_pictures_have_no_stand_in_for_read_and_preprocess():
 
 
 @pytest.mark.slow
-def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
+def test_cached_source_repeats_copies_of_its_frames():
     with sources.open(str(STREET), frames=5) as source:
-        kept = [frame for _ in range(5) if (frame := source.read()) is not None]
-        cached = stand_ins.CachedSource(source.info, kept, 12)
+        recorded = [frame for _ in range(5) if (frame := source.read()) is not None]
+        cached = stand_ins.CachedSource(source.info, recorded, 12)
     frames, times = [], []
-    place = np.zeros((540, 960, 3), np.uint8)
-    while (frame := cached.read(place)) is not None:
+    buffer = np.zeros((540, 960, 3), np.uint8)
+    while (frame := cached.read(buffer)) is not None:
         frames.append(frame.index)
         times.append((frame.pts, frame.time_s))
-        assert frame.image is place
-        place[:] = 0  # drawing on a frame must not spoil later ones
+        assert frame.image is buffer
+        buffer[:] = 0  # drawing on a frame must not spoil later ones
     assert frames == list(range(12))
-    assert times[:5] == [(one.pts, pytest.approx(one.time_s)) for one in kept]
-    assert len({after[0] - before[0] for before, after in pairwise(times)}) == 1  # at its pace
-    assert all(one.image.any() for one in kept)
+    assert times[:5] == [(one.pts, pytest.approx(one.time_s)) for one in recorded]
+    assert len({after[0] - before[0] for before, after in pairwise(times)}) == 1, "constant rate"
+    assert all(one.image.any() for one in recorded)
 
 
 # ----------------------------------------------------------------------
@@ -289,8 +278,8 @@ def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_threads_of_a_real_run_are_known(tmp_path):
-    """These are ONNX Runtime's second thread, FFmpeg's decoders and x264's slices."""
+def test_library_threads_of_a_real_run_are_attributed(tmp_path):
+    """The threads are ONNX Runtime's second one, FFmpeg's decoders and x264's encoders."""
     if usable_cores() < 2:
         pytest.skip("machine: one core; libraries start no threads of their own")
     flags = {
@@ -310,13 +299,12 @@ def test_the_threads_of_a_real_run_are_known(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_too_short_for_batches_says_so(tmp_path):
-    done = detect_video(
+def test_short_run_gives_reasons_for_unmeasured_changes(tmp_path):
+    done = run_ok(
         *("profile", STREET, "--engine", "null", "--frames", 12, "--no-video", "--run-dir", "run"),
         *("--only", "what_if", "--what-if-seconds", 1, "--json"),
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
     facts = summary_of(done)["what_if"]
     assert facts["not_measured"]["batch 4"] == "too few frames"
     assert facts["not_measured"]["annotate free"] == "this stage did not run"
@@ -326,9 +314,3 @@ def test_a_run_too_short_for_batches_says_so(tmp_path):
     shown = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
     assert "not measured: batch 4: " in shown
     assert "12 frames" in shown
-
-
-def test_prove_is_refused_in_a_line(tmp_path):
-    done = detect_video("profile", STREET, "--prove", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--prove was removed" in done.stderr.splitlines()[-1]

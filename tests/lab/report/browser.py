@@ -26,7 +26,7 @@ def chromium() -> str | None:
 
 
 # The centre of an element if a click there would hit it, a child or a parent; else null.
-PLACE = """(() => {
+FIND_CENTRE = """(() => {
   const e = document.querySelector(%s);
   if (!e) return null;
   e.scrollIntoView({block: 'center', inline: 'center'});
@@ -81,18 +81,18 @@ class Browser:
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         self._last += 1
-        wanted = self._last
-        message = {"id": wanted, "method": method, "params": params}
+        request = self._last
+        message = {"id": request, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._read()
-            if answer.get("id") == wanted:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return answer["result"]
-            self._note(answer)
+            reply = self._read()
+            if reply.get("id") == request:
+                if "error" in reply:
+                    raise RuntimeError(f"{method}: {reply['error']}")
+                return reply["result"]
+            self._note(reply)
 
     def open(self, file: Path, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
         self.visit(file.resolve().as_uri(), width, height, scheme)
@@ -109,8 +109,8 @@ class Browser:
         self.requests, self.complaints, self._events = [], [], []
         loader = self.call("Page.navigate", url=url)["loaderId"]
         # Match the loader, since the previous page may still be loading and send the same event.
-        wanted = {"name": "load", "loaderId": loader}
-        while not any(wanted.items() <= one.get("params", {}).items() for one in self._events):
+        event = {"name": "load", "loaderId": loader}
+        while not any(event.items() <= one.get("params", {}).items() for one in self._events):
             self._note(self._read())
 
     def scheme(self, name: str) -> None:
@@ -123,26 +123,26 @@ class Browser:
         end = time.monotonic() + PATIENCE_S
         while True:
             try:
-                answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+                reply = self.call("Runtime.evaluate", expression=script, returnByValue=True)
                 break
             except RuntimeError as error:
                 if not gone(error) or time.monotonic() > end:
                     raise
                 time.sleep(0.02)
-        if "exceptionDetails" in answer:
-            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
-        return answer["result"].get("value")
+        if "exceptionDetails" in reply:
+            raise RuntimeError(f"{script}: {reply['exceptionDetails']}")
+        return reply["result"].get("value")
 
     def click(self, selector: str) -> None:
         """Click an element with the mouse once it stops moving. Raises RuntimeError if it is
         missing or covered."""
         end, before = time.monotonic() + PATIENCE_S, None
-        while (place := self.run(PLACE % json.dumps(selector))) is None or place != before:
-            before = place
+        while (centre := self.run(FIND_CENTRE % json.dumps(selector))) is None or centre != before:
+            before = centre
             if time.monotonic() > end:
                 raise RuntimeError(f"{selector} cannot be clicked: it is not there, or covered")
             time.sleep(0.02)
-        mouse = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
+        mouse = {"x": centre[0], "y": centre[1], "button": "left", "clickCount": 1}
         self.call("Input.dispatchMouseEvent", type="mousePressed", **mouse)
         try:
             self.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
@@ -195,6 +195,6 @@ class Browser:
 def started(folder: Path) -> Iterator[Browser]:
     if chromium() is None:
         pytest.skip("machine: no chromium (scripts/test installs it on Debian)")
-    one = Browser(folder)
-    yield one
-    one.close()
+    browser = Browser(folder)
+    yield browser
+    browser.close()

@@ -1,6 +1,4 @@
-"""Real sessions of short runs, and facts of passes made by hand: every section of the report has
-something to show.
-"""
+"""Sessions of short real runs, and invented facts of passes for every section of the report."""
 
 from __future__ import annotations
 
@@ -37,11 +35,8 @@ def with_passes(session: Path) -> Path:
 
 
 def layer(number: int) -> dict[str, Any]:
-    ms, macs, size = (
-        0.1 + 0.037 * (number * 7 % 24),
-        1_000_000 * (1 + number * 5 % 24),
-        40_000 * (1 + number * 11 % 24),
-    )
+    ms, macs = 0.1 + 0.037 * (number * 7 % 24), 1_000_000 * (1 + number * 5 % 24)
+    size = 40_000 * (1 + number * 11 % 24)
     return {
         "name": f"/backbone/stage.{number}/Conv<{number}>",
         "type": "MaxPool" if number % 6 == 5 else "Conv",
@@ -70,6 +65,12 @@ def operator(number: int, shapes: str) -> dict[str, Any]:
         "device_ms": 0.5 * number,
         "share": 0.4 / (number + 1),
     }
+
+
+def path_stage(name: str, self_s: float, wait_s: float, calls: int) -> dict[str, Any]:
+    times = {"share": round(self_s + wait_s, 3), "self_s": self_s, "wait_s": wait_s}
+    causes = {"data": wait_s} if wait_s else {}
+    return {"name": name, **times, "calls": calls, "wait_causes": causes}
 
 
 def change(
@@ -112,24 +113,7 @@ PASSES: dict[str, dict[str, Any]] = {
         "startup_s": 0.1,
         "teardown_s": 0.05,
         "frames": 20,
-        "stages": [
-            {
-                "name": "infer",
-                "share": 0.7,
-                "self_s": 0.6,
-                "wait_s": 0.1,
-                "calls": 18,
-                "wait_causes": {"data": 0.1},
-            },
-            {
-                "name": "write",
-                "share": 0.3,
-                "self_s": 0.3,
-                "wait_s": 0.0,
-                "calls": 4,
-                "wait_causes": {},
-            },
-        ],
+        "stages": [path_stage("infer", 0.6, 0.1, 18), path_stage("write", 0.3, 0.0, 4)],
     },
     "what_if": {
         "frames": 24,
@@ -190,22 +174,10 @@ PASSES: dict[str, dict[str, Any]] = {
         "counters": ["core", "package"],
         "samples": SAMPLES,
         "rows": [
-            {
-                "timestamp": 1.0,
-                "tag": "idle",
-                "duration": 2.0,
-                "package": 10.0,
-                "core": 4.0,
-                "joules_per_frame": None,
-            },
-            {
-                "timestamp": 3.0,
-                "tag": "run",
-                "duration": 4.2,
-                "package": 31.0,
-                "core": 25.5,
-                "joules_per_frame": 0.31,
-            },
+            {"timestamp": 1.0, "tag": "idle", "duration": 2.0, "package": 10.0, "core": 4.0}
+            | {"joules_per_frame": None},
+            {"timestamp": 3.0, "tag": "run", "duration": 4.2, "package": 31.0, "core": 25.5}
+            | {"joules_per_frame": 0.31},
         ],
     },
     "torch": {

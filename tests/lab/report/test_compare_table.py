@@ -1,4 +1,4 @@
-"""The tables of a comparison: all figures, 100 columns, and no winner without a verdict."""
+"""The tables of a comparison in the terminal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VIDEO = ComparedVideo("in.mp4", 1280, 720, 25.0)
 def variant(engine, precision, *fps, share=0.99, **facts):
     cpu = {"read": 1.0, "annotate": 1.0, "write": 1.0}
     rounds = [Round({"inference": rate, "end_to_end": rate / 2}, cpu, 60) for rate in fps]
-    made = Variant(
+    row = Variant(
         engine,
         precision,
         1,
@@ -55,9 +55,9 @@ def variant(engine, precision, *fps, share=0.99, **facts):
         frames_digest="d",
         memory_mb=251.4,
     )
-    made.facts = replace(FACTS, **facts)
-    made.agreement = Agreement(60, 100, 100, 99, share, 0.875, 0.0125)
-    return made
+    row.facts = replace(FACTS, **facts)
+    row.agreement = Agreement(60, 100, 100, 99, share, 0.875, 0.0125)
+    return row
 
 
 def printed(*variants, **about):
@@ -71,30 +71,17 @@ def printed_document(document, width=100):
     return out.getvalue()
 
 
-def test_every_figure_is_there_within_100_columns():
+def test_all_figures_fit_100_columns():
     text = printed(
         variant("torch", "fp32", *(110.5, 120.5, 130.5) * 2),
         variant("openvino", "int8", *(1110.5, 1120.5, 1130.5) * 2, precision_executed=SHARES),
         Variant("trt", "int8", 1, "trt int8", error="no GPU here"),
     )
     for fact in (
-        "120.5 [110.5..130.5]",
-        "60.2 [55.2..65.2]",
-        "9.30x",
-        "0.990",
-        "0.875",
-        "0.0125",
-        "251",
-        "1.25",
-        "12.50",
-        "416x416",
-        "1280x720",
-        "6 rounds of 60 frames",
-        "trt int8: no GPU here",
-        "with torch fp32",
-        "int8 96% of",
+        *("120.5 [110.5..130.5]", "60.2 [55.2..65.2]", "9.30x", "0.990", "0.875", "0.0125", "251"),
+        *("1.25", "12.50", "416x416", "1280x720", "6 rounds of 60 frames", "int8 96% of"),
+        *("trt int8: no GPU here", "with torch fp32", "median of the rounds [lowest"),
         "openvino int8 is fastest, 9.30x [8.66 .. 10.05] of torch fp32",
-        "median of the rounds [lowest",
     ):
         assert fact in text, fact
     assert max(map(len, text.splitlines())) <= 100
@@ -105,8 +92,8 @@ def test_table_notes_noise_and_low_agreement():
     assert "beyond the noise" in text
     assert "a fp32, b fp32" in text
     busy = replace(variant("b", "fp32", 11, 12, 10), frames_digest="other")
-    told = [line for line in printed(variant("a", "fp32", 10, 11, 12), busy).splitlines() if line]
-    assert [line.split(":")[0] for line in told[-2:]] == ["3 rounds", "no winner"]
+    lines = [line for line in printed(variant("a", "fp32", 10, 11, 12), busy).splitlines() if line]
+    assert [line.split(":")[0] for line in lines[-2:]] == ["3 rounds", "no winner"]
     alike = [variant(name, "fp32", 10, 10, 10) for name in "ab"]
     assert "\nnoise 1.0% (assumed, not measured); 3 rounds" in printed(*alike)
     six = (10, 11, 12, 10, 11, 12)
@@ -115,7 +102,7 @@ def test_table_notes_noise_and_low_agreement():
     assert "agreement 0.800 is below the --budget of 0.95" in " ".join(text.split())
 
 
-def test_the_budget_is_the_users_and_the_usual_row_says_why(monkeypatch):
+def test_users_budget_is_kept_and_the_usual_row_has_a_reason(monkeypatch):
     def choose(config, picture):
         packaged = replace(config.calibration, budget=0.99)
         return EngineChoice(replace(config, calibration=packaged), "measured 1.6x as fast")
@@ -133,7 +120,7 @@ def test_the_budget_is_the_users_and_the_usual_row_says_why(monkeypatch):
     assert "a plain run uses: a fp32 (measured 1.6x as fast)" in printed_document(document)
 
 
-def test_eighty_columns_break_no_word():
+def test_table_of_80_columns_breaks_no_word():
     rows = [variant("openvino", "int8", 1000, 1100, 1200), variant("torch", "fp32", 10, 11, 12)]
     document = replace(compare_variants(rows, ABOUT), video=VIDEO)
     lines = printed_document(document, width=80).splitlines()
@@ -142,7 +129,7 @@ def test_eighty_columns_break_no_word():
         assert any(word in line.split() for line in lines)
 
 
-def test_random_weights_make_the_agreement_meaningless():
+def test_agreement_with_random_weights_is_in_parentheses():
     text = printed(variant("a", "fp32", 10, 11, 12), random_weights=0)
     assert "(0.990)" in text
     assert "random weights: " in text
@@ -177,42 +164,35 @@ def of_class(ap50):
     return ClassAccuracy(ap50=ap50, ap50_interval=(None, None), **counts, **rates, **MEANS)
 
 
-def judged(*fps, interval=(0.955, 0.977)):
-    made = variant("openvino", "int8", *fps)
+def variant_with_ap(*fps, interval=(0.955, 0.977)):
+    row = variant("openvino", "int8", *fps)
     per_class = {"person": of_class(0.934), "vehicle": of_class(None)}
     per_class |= {name: of_class(0.5) for name in "abcde"}
-    made.ap = MeanAccuracy(
+    row.ap = MeanAccuracy(
         ap=0.534, ap50=0.967, ap50_interval=interval, per_class=per_class, **MEANS
     )
-    return made
+    return row
 
 
 def test_average_precision_is_printed_within_100_columns():
     text = printed(
-        judged(10, 11, 12),
+        variant_with_ap(10, 11, 12),
         Variant("trt", "int8", 1, "trt int8", error="no GPU here"),
         labels=LABELS,
     )
     plain = " ".join(text.split())
     for fact in (
-        "AP50 person",
-        "0.967",
-        "0.955..0.977",
-        "0.534",
-        "0.934",
-        "in.json: 60 frames, 538 boxes",
-        "scores from 0.001",
-        "NMS IoU 0.65",
-        "note: not scored, since the model",
+        *("AP50 person", "0.967", "0.955..0.977", "0.534", "0.934", "scores from 0.001"),
+        *("in.json: 60 frames, 538 boxes", "NMS IoU 0.65", "note: not scored, since the model"),
     ):
         assert fact in plain, fact
     assert max(map(len, text.splitlines())) <= 100
     assert "AP50 person" not in printed(
-        judged(10, 11, 12), labels=replace(LABELS, classes=tuple("abcde"))
+        variant_with_ap(10, 11, 12), labels=replace(LABELS, classes=tuple("abcde"))
     )
 
 
-def test_no_table_of_what_was_not_judged():
+def test_no_accuracy_table_without_scores():
     assert "AP50" not in printed(variant("a", "fp32", 10, 11, 12), labels=None)
     assert "AP50" not in printed(variant("a", "fp32", 10, 11, 12), labels=LABELS)
-    assert "-" in printed(judged(10, 11, 12, interval=(None, None)), labels=LABELS)
+    assert "-" in printed(variant_with_ap(10, 11, 12, interval=(None, None)), labels=LABELS)

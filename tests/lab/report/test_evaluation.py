@@ -1,4 +1,4 @@
-"""eval's tables and drawings, from figures alone."""
+"""The tables and drawings of ``eval``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def printed(*results):
     return text.getvalue()
 
 
-def test_one_engine():
+def test_table_of_one_engine():
     text = printed(figures({"person": 0.5, "vehicle": None}))
     assert "5 pictures, 9 boxes" in text
     assert "model: x<y, input 416x256, batch 2" in text
@@ -91,7 +91,7 @@ def test_one_engine():
         assert setting in plain, setting
 
 
-def test_the_second_engine_has_its_difference():
+def test_second_engine_shows_its_difference():
     change = evaluation.AveragePrecision(None, -0.0123, None, None, None, None)
     slower = Rates(inference=5.0, end_to_end=5.0)
     second = figures({"person": 0.5}, engine="torch", difference=change, fps=slower)
@@ -101,7 +101,7 @@ def test_the_second_engine_has_its_difference():
     assert "by class, torch" in text
 
 
-def test_of_many_classes_the_best_and_the_worst():
+def test_best_and_worst_of_many_classes_are_listed():
     text = printed(figures({f"class{n}": n / 100 for n in range(80)}))
     assert "worst of 80" in text
     assert "class79" in text
@@ -109,7 +109,7 @@ def test_of_many_classes_the_best_and_the_worst():
     assert "class40" not in text
 
 
-def test_drawings_are_xml_whatever_the_names():
+def test_drawings_are_valid_xml_with_any_names():
     drawn = plots(figures({'a<b & "c"': 0.5, "nothing labelled": None}))
     curves = ElementTree.fromstring(drawn["precision-recall.svg"])
     assert len(curves.findall(f"{SVG}polyline")) == 1  # no curve without a box
@@ -118,18 +118,18 @@ def test_drawings_are_xml_whatever_the_names():
     assert len(matrix.findall(f"{SVG}rect")) == 1 + 3 * 3
 
 
-def test_of_many_classes_a_dozen_have_names_and_the_cells_no_numbers():
+def test_drawings_of_many_classes_omit_names_and_numbers():
     drawn = plots(figures({f"class{n}": n / 100 for n in range(80)}))
     curves = ElementTree.fromstring(drawn["precision-recall.svg"])
     texts = [str(text.text) for text in curves.findall(f"{SVG}text")]
     assert sum(text.startswith("class") for text in texts) == 12
     assert texts[-1] == "and 68 more"
     matrix = ElementTree.fromstring(drawn["confusion.svg"])
-    shades = 3  # lines that say what a shade is a share of
+    shades = 3  # lines of text that explain the shades
     assert len(matrix.findall(f"{SVG}text")) == 2 + 2 * 81 + shades
 
 
-def test_a_file_of_detections_has_no_speed():
+def test_file_of_detections_has_no_speed():
     row = evaluation.FileResult(detections="out.json", **scores({"person": 0.5}))
     assert "(a file)" in printed(row)
     assert "out.json: precision" in plots(row)["precision-recall.svg"]

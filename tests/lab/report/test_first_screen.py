@@ -1,4 +1,4 @@
-"""What the report shows first, and that it can be read: nothing cut, nothing invented."""
+"""The first screen of the report in a browser: main results, nothing cut off, escaped names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.lab.session.read import read_session
 from tests.lab.report.browser import started
 from tests.lab.report.sessions import LAYERS, PASSES, ran, with_passes
 
-DESK, HEIGHT, PHONE = 1400, 1000, 400
+DESKTOP, HEIGHT, PHONE = 1400, 1000, 400
 SHOWN = (
     "[...document.querySelectorAll('#{} tbody tr')]"
     ".filter((row) => row.getClientRects().length).length"
@@ -64,74 +64,56 @@ def report(session):
     return file
 
 
-def changed(saved, place, **keys):
-    folder = shutil.copytree(saved, place / "copy")
-    document = json.loads((folder / "session.json").read_text()) | keys
-    (folder / "session.json").write_text(json.dumps(document))
-    return page(read_session(folder)).decode()
+def changed_page(session_folder, copy, **keys):
+    copy = shutil.copytree(session_folder, copy / "copy")
+    document = json.loads((copy / "session.json").read_text()) | keys
+    (copy / "session.json").write_text(json.dumps(document))
+    return page(read_session(copy)).decode()
 
 
 @pytest.mark.slow
-def test_the_first_screen_holds_all_that_is_asked_first(browser, report):
-    browser.open(report, DESK, HEIGHT)
-    for selector in (
-        ".cards",
-        ".verdict",
-        "#found",
-        "#found-part svg",
-        "#next tbody tr:last-child",
-    ):
-        bottom = browser.run(
-            f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().bottom"
-        )
-        assert 0 < bottom <= HEIGHT, selector
+def test_first_screen_contains_the_main_results(browser, report):
+    browser.open(report, DESKTOP, HEIGHT)
+    last_step = "#next tbody tr:last-child"
+    for selector in (".cards", ".verdict", "#found", "#found-part svg", last_step):
+        element = f"document.querySelector({json.dumps(selector)})"
+        assert 0 < browser.run(f"{element}.getBoundingClientRect().bottom") <= HEIGHT, selector
 
 
-def test_its_figures_are_the_sessions(browser, report, session):
+def test_figures_on_the_first_screen_equal_the_sessions(browser, report, session):
     document = json.loads((session / "session.json").read_text())
-    browser.open(report, DESK, HEIGHT)
+    browser.open(report, DESKTOP, HEIGHT)
     cards = browser.run("[...document.querySelectorAll('.card b')].map((e) => e.dataset.value)")
-    rates = document["fps"]
-    assert [*map(float, cards)] == [
-        rates["end_to_end"],
-        rates["inference"],
-        document["detections"]["total"],
-    ]
-    counts = "[...document.querySelectorAll('#found tbody tr')].map((r) => r.cells[{}].{})"
-    assert (
-        dict(
-            zip(
-                browser.run(counts.format(0, "textContent")),
-                map(int, browser.run(counts.format(1, "dataset.value"))),
-                strict=True,
-            )
-        )
-        == document["detections"]["by_class"]
-    )
+    rates, detections = document["fps"], document["detections"]
+    expected = [rates["end_to_end"], rates["inference"], detections["total"]]
+    assert [*map(float, cards)] == expected
+    cells = "[...document.querySelectorAll('#found tbody tr')].map((r) => r.cells[{}].{})"
+    names = browser.run(cells.format(0, "textContent"))
+    counts = map(int, browser.run(cells.format(1, "dataset.value")))
+    assert dict(zip(names, counts, strict=True)) == detections["by_class"]
     figures = browser.run(
         "[...document.querySelectorAll('#next td.said b')].map((e) => Number(e.dataset.value))"
     )
-    known = {row["fps"]["median"] for row in PASSES["what_if"]["changes"]}
     assert figures
-    assert set(figures) <= known
+    assert set(figures) <= {row["fps"]["median"] for row in PASSES["what_if"]["changes"]}
 
 
 @pytest.mark.slow
-def test_the_video_is_linked_from_where_the_page_lies(report, session, tmp_path):
+def test_video_link_is_relative_to_the_page(report, session, tmp_path):
     assert 'href="street%20%231-detected.mp4"' in report.read_text()
     beside = {"session": "runs/street", "outputs": {"video": "../out/street.mp4"}}
-    assert 'href="../../../out/street.mp4"' in changed(session, tmp_path / "a", **beside)
+    assert 'href="../../../out/street.mp4"' in changed_page(session, tmp_path / "a", **beside)
     apart = {"session": "runs/street", "outputs": {"video": "/out/street.mp4"}}
-    assert "<a href" not in changed(session, tmp_path / "b", **apart)
+    assert "<a href" not in changed_page(session, tmp_path / "b", **apart)
 
 
-def test_a_long_command_stands_once_and_many_classes_are_folded(browser, session, tmp_path):
+def test_long_command_is_shown_once_and_many_classes_are_folded(browser, session, tmp_path):
     path = "videos/" + "a-long-name" * 9 + ".mp4"
     source = json.loads((session / "session.json").read_text())["video"]
     classes = {f"traffic light {at}": 1 for at in range(80)}
     file = tmp_path / "page.html"
     file.write_text(
-        changed(
+        changed_page(
             session,
             tmp_path,
             command=["detect-video", "profile", path],
@@ -139,7 +121,7 @@ def test_a_long_command_stands_once_and_many_classes_are_folded(browser, session
             detections={"total": 80, "by_class": classes, "cut_by_max_det": 0},
         )
     )
-    browser.open(file, DESK, HEIGHT)
+    browser.open(file, DESKTOP, HEIGHT)
     shown = browser.run("document.querySelector('#next-part').textContent")
     assert shown.count(path) == 1
     last = "document.querySelector('#next tbody tr:last-child').getBoundingClientRect().bottom"
@@ -152,9 +134,9 @@ def test_a_long_command_stands_once_and_many_classes_are_folded(browser, session
 @pytest.mark.parametrize(
     "name", ["javascript:alert(1)", '"><script>alert(1)</script>', "\ud800.mp4", "a\0b", "%2e"]
 )
-def test_names_from_outside_do_no_harm(session, tmp_path, name):
+def test_names_from_outside_are_escaped(session, tmp_path, name):
     frames = json.loads((session / "session.json").read_text())["frames"]["written"]
-    shown = changed(
+    shown = changed_page(
         session,
         tmp_path,
         session="runs/street",
@@ -186,8 +168,8 @@ def test_page_without_rows_explains_the_missing_curve(session, tmp_path, rows):
     assert ("detections.jsonl" in shown.split('id="next-part"')[0]) == (rows != "")
 
 
-def test_no_table_is_cut_on_a_desk(browser, report):
-    browser.open(report, DESK, HEIGHT)
+def test_no_table_is_cut_off_on_a_desktop(browser, report):
+    browser.open(report, DESKTOP, HEIGHT)
     cut = browser.run(
         "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth + 1"
         " && !e.querySelector('pre.tree')).map((e) => e.firstElementChild.id)"
@@ -195,7 +177,7 @@ def test_no_table_is_cut_on_a_desk(browser, report):
     assert cut == []
 
 
-def test_the_first_screen_needs_no_scrolling_aside_on_a_phone(browser, report):
+def test_first_screen_fits_the_width_of_a_phone(browser, report):
     browser.open(report, PHONE, 900)
     wide = browser.run(
         "[...document.querySelectorAll('#first .scroll, #next-part .scroll')]"
@@ -204,8 +186,8 @@ def test_the_first_screen_needs_no_scrolling_aside_on_a_phone(browser, report):
     assert wide == 0
 
 
-def test_layers_beyond_fifteen_are_folded_and_can_be_found(browser, report):
-    browser.open(report, DESK, HEIGHT)
+def test_layers_beyond_fifteen_are_folded_and_searchable(browser, report):
+    browser.open(report, DESKTOP, HEIGHT)
     shown = SHOWN.format("layers")
     assert browser.run(shown) == MAX_LAYERS < len(LAYERS)
     times = browser.run(
@@ -221,9 +203,9 @@ def test_layers_beyond_fifteen_are_folded_and_can_be_found(browser, report):
     browser.click("input.filter[data-table=layers]")
     browser.type(shortest)
     assert browser.run(shown) == 1
-    browser.open(report, DESK, HEIGHT)
+    browser.open(report, DESKTOP, HEIGHT)
     browser.call("Emulation.setEmulatedMedia", media="print")
-    assert browser.run(shown) == len(LAYERS)  # paper cannot be clicked
+    assert browser.run(shown) == len(LAYERS)  # all rows are printed on paper
     browser.call("Emulation.setEmulatedMedia", media="")
 
 
@@ -233,7 +215,7 @@ def test_no_cell_has_more_than_two_decimals(report):
     assert [one for one in cells if re.search(r"\.\d{3}", one)] == []
 
 
-def test_a_noisy_rate_has_no_decimals(session, tmp_path):
+def test_noisy_rate_has_no_decimals(session, tmp_path):
     folder = shutil.copytree(session, tmp_path / "copy")
     for rounds in ([20.0, 20.0001], [20.0, 40.0]):
         facts = {"available": True, **PASSES["loop"], "on_ms": rounds}
@@ -244,8 +226,8 @@ def test_a_noisy_rate_has_no_decimals(session, tmp_path):
         assert ("." in rate[1]) == (rounds[1] < 30)
 
 
-def test_slow_frames_say_where_their_time_went(browser, report):
-    browser.open(report, DESK, HEIGHT)
+def test_slow_frames_show_where_their_time_went(browser, report):
+    browser.open(report, DESKTOP, HEIGHT)
     frames = browser.run(
         "[...document.querySelectorAll('#why-part details')].map((e) => "
         "[...e.querySelectorAll('.bar span')].map((part) => part.title.split(' (')[0]))"
@@ -258,8 +240,8 @@ def test_slow_frames_say_where_their_time_went(browser, report):
 
 
 @pytest.mark.slow
-def test_a_queue_is_a_line_with_a_band_and_its_room(browser, report):
-    browser.open(report, DESK, HEIGHT)
+def test_queue_is_drawn_as_a_line_with_band_and_limit(browser, report):
+    browser.open(report, DESKTOP, HEIGHT)
     for shape in ("polyline", "polygon.band", "line.mark"):
         drawn = browser.run(
             "[...document.querySelectorAll('#queues-part svg')]"

@@ -35,7 +35,7 @@ KINDS = {
 }
 
 
-def at(key: str) -> int:
+def column_of(key: str) -> int:
     return COLUMNS.index(key)
 
 
@@ -67,14 +67,14 @@ def values(browser, table: str, column: int) -> list[float]:
     return browser.run(f"{rows}.map((row) => Number(row.cells[{column}].dataset.value ?? NaN))")
 
 
-def silent(browser) -> bool:
+def assert_no_errors_or_requests(browser) -> None:
     assert browser.complaints == []
     assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []
-    # Only the page itself.
-    return len([url for url in browser.requests if url.startswith("file:")]) == 1
+    pages = [url for url in browser.requests if url.startswith("file:")]
+    assert len(pages) == 1, "only the page itself is read"
 
 
-def test_the_browser_notices_what_the_tests_look_for(browser, tmp_path):
+def test_browser_records_errors_requests_and_overflow(browser, tmp_path):
     bad = tmp_path / "bad.html"
     bad.write_text(
         '<img src="beside.png"><script>console.log("x"); nothing();</script><div '
@@ -89,9 +89,9 @@ def test_the_browser_notices_what_the_tests_look_for(browser, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, PHONE])
-def test_it_loads_in_silence_and_fits(browser, report, width, scheme):
+def test_page_loads_without_errors_and_fits(browser, report, width, scheme):
     browser.open(report, width, scheme=scheme)
-    assert silent(browser)
+    assert_no_errors_or_requests(browser)
     assert browser.run("document.scrollingElement.scrollWidth") <= width
     outside = (
         "[...document.querySelectorAll('body *')]"
@@ -103,7 +103,7 @@ def test_it_loads_in_silence_and_fits(browser, report, width, scheme):
     )
 
 
-def test_every_section_is_there_in_the_order_of_the_page(browser, report, session):
+def test_all_sections_are_in_the_documented_order(browser, report, session):
     browser.open(report)
     found = [text.replace("(how measured?)", "").strip() for text in texts(browser, "h2")]
     saved = read_session(session)
@@ -118,27 +118,27 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report, sessio
     assert texts(browser, "#machine-part pre") == ["detect-video 'the clip.mp4'"]
 
 
-def test_a_run_too_short_for_a_steady_part_is_shown_whole(tmp_path):
+def test_timeline_of_a_short_run_is_complete(tmp_path):
     shown = page(read_session(ran(tmp_path, frames=1))).decode()
     assert "1 frame" in shown
-    assert ">read 0, " in shown  # not only what ran while the one frame was in NMS
+    assert ">read 0, " in shown  # the timeline includes all stages
 
 
 @pytest.mark.slow
-def test_figures_that_may_not_hold_carry_a_warning(session, tmp_path):
+def test_doubtful_figures_have_a_warning(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
     reasons = ["the same run varied by 88% between turns", "<7> frames are few"]
     facts = {**PASSES["what_if"], "available": True}
     for facts["doubts"] in (reasons, reasons[:1]):
         (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
         shown = page(read_session(tmp_path / "copy")).decode()
-        assert shown.count(escape(reasons[0])) == 2  # with the commands and with the table
+        assert shown.count(escape(reasons[0])) == 2  # next to the commands and to the table
         assert (
             shown.count(escape(reasons[1])) == shown.count("and 1 more") == len(facts["doubts"]) - 1
         )
 
 
-def test_what_is_not_told_from_no_gain_has_no_figure_but_its_interval(browser, report):
+def test_gain_within_the_noise_shows_only_its_interval(browser, report):
     browser.open(report)
     gain = [row["fps_ratio"]["median"] - 1 for row in PASSES["what_if"]["changes"]]
     shown = texts(browser, "#whatif td:nth-child(2)")
@@ -148,7 +148,7 @@ def test_what_is_not_told_from_no_gain_has_no_figure_but_its_interval(browser, r
     assert values(browser, "whatif", 2) == pytest.approx(lowest)
 
 
-def test_the_numbers_are_the_sessions(browser, report, session):
+def test_figures_equal_the_sessions(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     frames = document["frames"]["written"]
     browser.open(report)
@@ -163,7 +163,7 @@ def test_the_numbers_are_the_sessions(browser, report, session):
         [1e3 * one["busy_s"] / frames for one in stages]
     )
     assert values(browser, "ledger", 3) == pytest.approx([one["p50_ms"] for one in stages])
-    marks = texts(browser, "#latency-part svg .halo")  # of a frame, and of one inference
+    marks = texts(browser, "#latency-part svg .halo")  # of frames, and of inferences
     assert [mark.split()[0] for mark in marks] == ["p50", "p90"] * 2
     infer = document["stages"]["infer"]
     assert marks[2:] == [f"{name} {plain(infer[f'{name}_ms'])} ms" for name in ("p50", "p90")]
@@ -177,17 +177,17 @@ def test_the_numbers_are_the_sessions(browser, report, session):
         row["fps"]["median"] for row in PASSES["what_if"]["changes"]
     ]
     for column, name in (
-        (at("ms"), "ms"),
-        (at("share"), "share"),
-        (at("gflops_s"), "gflops_s"),
-        (at("gbytes_s"), "gbytes_s"),
-        (at("intensity"), "intensity"),
+        (column_of("ms"), "ms"),
+        (column_of("share"), "share"),
+        (column_of("gflops_s"), "gflops_s"),
+        (column_of("gbytes_s"), "gbytes_s"),
+        (column_of("intensity"), "intensity"),
     ):
         assert values(browser, "layers", column) == [row[name] for row in BY_TIME]
-    assert values(browser, "layers", at("mmacs")) == [row["macs"] / 1e6 for row in BY_TIME]
+    assert values(browser, "layers", column_of("mmacs")) == [row["macs"] / 1e6 for row in BY_TIME]
 
 
-def test_the_passes_own_tables_are_the_sessions(browser, report):
+def test_tables_of_passes_equal_their_facts(browser, report):
     browser.open(report)
     for table, rows in (("operators", "rows"), ("shapes", "by_shape")):
         for column, name in ((1, "calls"), (2, "self_ms"), (3, "share"), (4, "total_ms")):
@@ -219,41 +219,22 @@ def test_curves_have_a_point_for_each_figure(browser, report):
     assert energy == [len(PASSES["energy"]["samples"])] * 2  # package and core
 
 
-def test_gpu_timeline_zooms_independently(browser, report):
-    browser.open(report)
-    views = "[...document.querySelectorAll('svg.zoom svg')].map((e) => e.getAttribute('viewBox'))"
-    run, device = browser.run(views)
-    browser.click("#device-part button[data-zoom='0.5']")
-    assert browser.run(views)[0] == run
-    assert browser.run(views)[1] != device
-
-
-@pytest.mark.parametrize("table", ["operators", "host-device", "others", "owners", "energy"])
-def test_every_table_sorts(browser, report, table):
-    browser.open(report)
-    for column in (1, 2):
-        browser.click(f"#{table} th:nth-child({column}) button")
-        assert browser.run(f"document.querySelectorAll('#{table} th[aria-sort]').length") == 1
-    shown = [value for value in values(browser, table, 1) if value == value and value is not None]
-    assert shown == sorted(shown)
-
-
-def test_every_pass_says_by_how_much_it_disturbed_or_why_it_did_not(session, tmp_path):
+def test_undisturbed_pass_shows_its_reason(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
     facts = {**PASSES["critical_path"], "available": True, "undisturbed": "nothing is run again"}
     (tmp_path / "copy/passes/critical_path.json").write_text(json.dumps(facts))
     assert "nothing is run again" in page(read_session(tmp_path / "copy")).decode()
 
 
-def test_a_share_above_its_roof_is_shown_and_flagged(browser, report):
+def test_utilisation_above_100_percent_is_flagged(browser, report):
     browser.open(report)
     above = [row["utilisation"] for row in BY_TIME if (row["utilisation"] or 0) > 1]
-    shown = values(browser, "layers", at("utilisation"))
+    shown = values(browser, "layers", column_of("utilisation"))
     assert [value for value in shown if value and value > 1] == above != []
     assert texts(browser, "#layers td:last-child").count("peak under-measured") == len(above)
 
 
-def test_bars_add_up_to_the_threads_wall_time(browser, report, session):
+def test_bars_add_up_to_the_wall_time_of_threads(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     browser.open(report)
     bars = browser.run(
@@ -264,9 +245,9 @@ def test_bars_add_up_to_the_threads_wall_time(browser, report, session):
     walls = [
         1e3 * one["wall_s"] / document["frames"]["written"] for one in document["threads"].values()
     ]
-    # Where the system tells waits for a core, each thread has a second bar: where it was.
-    told = any(one["busy_split"] for one in document["threads"].values())
-    walls = [wall for wall in walls for _ in range(1 + told)]
+    # If the kernel reports waits for a core, a second bar of each thread shows them.
+    has_split = any(one["busy_split"] for one in document["threads"].values())
+    walls = [wall for wall in walls for _ in range(1 + has_split)]
     assert [sum(value for value, _ in bar) for bar in bars] == pytest.approx(walls)
     for bar, wall in zip(bars, walls, strict=True):
         assert [width for _, width in bar] == pytest.approx(
@@ -274,14 +255,14 @@ def test_bars_add_up_to_the_threads_wall_time(browser, report, session):
         )
 
 
-def test_a_click_on_a_head_sorts_and_another_turns_the_order(browser, report):
+def test_click_on_a_heading_sorts_and_a_second_one_reverses(browser, report):
     browser.open(report)
-    head = f"#layers th:nth-child({at('ms') + 1}) button"
+    head = f"#layers th:nth-child({column_of('ms') + 1}) button"
     expected = sorted(row["ms"] for row in LAYERS)
     browser.click(head)
-    assert values(browser, "layers", at("ms")) == expected
+    assert values(browser, "layers", column_of("ms")) == expected
     browser.click(head)
-    assert values(browser, "layers", at("ms")) == expected[::-1]
+    assert values(browser, "layers", column_of("ms")) == expected[::-1]
     browser.click("#layers th:nth-child(1) button")
     names = texts(browser, "#layers tbody td:first-child")
     assert names == browser.run(
@@ -290,26 +271,26 @@ def test_a_click_on_a_head_sorts_and_another_turns_the_order(browser, report):
     assert browser.run("document.querySelectorAll('#layers th[aria-sort]').length") == 1
 
 
-def test_what_is_absent_sorts_last_both_ways(browser, report):
+def test_missing_values_are_sorted_last(browser, report):
     browser.open(report)
     for _ in range(2):
-        number = at("utilisation") + 1
+        number = column_of("utilisation") + 1
         browser.click(f"#layers th:nth-child({number}) button")
         assert texts(browser, f"#layers tbody tr:last-child td:nth-child({number})") == ["–"]
 
 
-def test_the_filter_hides_what_does_not_match(browser, report):
+def test_filter_hides_other_rows(browser, report):
     browser.open(report)
     browser.click("input.filter")
     browser.type("maxpool")
-    assert values(browser, "layers", at("ms")) == [
+    assert values(browser, "layers", column_of("ms")) == [
         row["ms"] for row in BY_TIME if row["type"] == "MaxPool"
     ]
     browser.type("x")
-    assert values(browser, "layers", at("ms")) == []
+    assert values(browser, "layers", column_of("ms")) == []
 
 
-def test_both_colour_schemes_differ_and_paper_is_white(browser, report):
+def test_colour_schemes_differ_and_paper_is_white(browser, report):
     look = (
         "['background-color', 'color']"
         ".map((name) => getComputedStyle(document.body).getPropertyValue(name))"
@@ -337,7 +318,7 @@ def test_both_colour_schemes_differ_and_paper_is_white(browser, report):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_letters_on_bars_can_be_read(browser, report, scheme):
+def test_text_on_bars_has_enough_contrast(browser, report, scheme):
     browser.open(report, scheme=scheme)
     pairs = browser.run(
         "[...document.querySelectorAll('.bar span')].filter((part) => part.firstChild)"
@@ -361,15 +342,20 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_the_timeline_zooms_and_shows_all_again(browser, report):
+def test_timeline_zooms_and_resets(browser, report):
     browser.open(report)
-    view = "document.querySelector('svg.zoom svg').getAttribute('viewBox')"
-    whole, ticks = browser.run(view), texts(browser, "svg.zoom .ticks text")
+    views = "[...document.querySelectorAll('svg.zoom svg')].map((e) => e.getAttribute('viewBox'))"
+    (whole, device), ticks = browser.run(views), texts(browser, "svg.zoom .ticks text")
     browser.click("button[data-zoom='0.5']")
-    assert float(browser.run(view).split()[2]) == pytest.approx(float(whole.split()[2]) / 2)
+    zoomed, _ = browser.run(views)
+    assert float(zoomed.split()[2]) == pytest.approx(float(whole.split()[2]) / 2)
     assert texts(browser, "svg.zoom .ticks text") != ticks
     browser.click("button[data-zoom='0']")
-    assert browser.run(view) == whole
+    assert browser.run(views) == [whole, device]
+    browser.click("#device-part button[data-zoom='0.5']")
+    run, zoomed_device = browser.run(views)
+    assert run == whole, "the timelines zoom independently"
+    assert zoomed_device != device
 
 
 @pytest.mark.slow
@@ -381,9 +367,9 @@ def test_every_kind_of_run_has_a_report(browser, tmp_path, kind):
     file = tmp_path / "elsewhere/report.html"
     file.parent.mkdir()
     file.write_text(content)
-    shutil.rmtree(folder)  # the page needs nothing of the session
+    shutil.rmtree(folder)  # the page needs no file of the session
     browser.open(file, PHONE)
-    assert silent(browser)
+    assert_no_errors_or_requests(browser)
     assert browser.run("document.scrollingElement.scrollWidth") <= PHONE
     shown = texts(browser, "h2")
     assert any(text.startswith("Time per stage") for text in shown)
@@ -393,31 +379,19 @@ def test_every_kind_of_run_has_a_report(browser, tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_pictures_of_the_slowest_frames_lie_in_the_page(browser, tmp_path):
+def test_pictures_of_the_slowest_frames_are_embedded(browser, tmp_path):
     import cv2
     import numpy as np
 
     folder = with_passes(ran(tmp_path))
-    noise = np.random.default_rng(0).integers(
-        0, 255, (270, 480, 3), dtype=np.uint8
-    )  # compresses worst
+    # Noise compresses worst.
+    noise = np.random.default_rng(0).integers(0, 255, (270, 480, 3), np.uint8)
     (folder / "frames").mkdir()
-    rows = []
-    *slowest, gone = [one.frame for one in explain(read_session(folder), None, 7).frames]
-    for frame in slowest:
-        cv2.imwrite(str(folder / f"frames/{frame:06}.jpg"), noise)
-        rows.append(
-            {
-                "frame": frame,
-                "ms": 9.5,
-                "stage": "infer",
-                "stage_ms": 7.25,
-                "file": f"frames/{frame:06}.jpg",
-            }
-        )
-    rows.append(
-        {"frame": gone, "ms": 9.0, "stage": "infer", "stage_ms": 7.0, "file": "frames/gone.jpg"}
-    )
+    frames = [one.frame for one in explain(read_session(folder), None, 7).frames]
+    times = {"ms": 9.5, "stage": "infer", "stage_ms": 7.25}
+    rows = [{"frame": frame, "file": f"frames/{frame:06}.jpg", **times} for frame in frames]
+    for row in rows[:6]:  # the picture of the last one is missing
+        cv2.imwrite(str(folder / row["file"]), noise)
     (folder / "passes/frames.json").write_text(json.dumps({"available": True, "rows": rows}))
     content = page(read_session(folder))
     assert len(content) < 3e6
@@ -425,15 +399,15 @@ def test_pictures_of_the_slowest_frames_lie_in_the_page(browser, tmp_path):
     file = tmp_path / "report.html"
     file.write_bytes(content)
     browser.open(file)
-    assert silent(browser)
+    assert_no_errors_or_requests(browser)
     assert browser.run("[...document.images].map((one) => one.naturalWidth)") == [480] * 6
     heads = texts(browser, "#why-part summary")
-    assert all(any(f"frame {frame}:" in head for head in heads) for frame in slowest)
+    assert all(any(f"frame {frame}:" in head for head in heads) for frame in frames[:6])
 
 
 @pytest.mark.parametrize("file", ["../secret.jpg", "{secret}", "link.jpg", "text.jpg", "a\0b", "."])
-def test_a_page_holds_no_file_but_the_sessions_own_pictures(session, tmp_path, file):
-    """A session from elsewhere names the pictures; who draws it may read more than may be shown."""
+def test_page_embeds_only_pictures_of_the_session(session, tmp_path, file):
+    """An untrusted session names the pictures, and its reader may have access to other files."""
     folder = shutil.copytree(session, tmp_path / "run")
     secret = tmp_path / "secret.jpg"
     secret.write_bytes(b"\xff\xd8 a secret")
@@ -448,7 +422,7 @@ def test_a_page_holds_no_file_but_the_sessions_own_pictures(session, tmp_path, f
     assert "Its picture is omitted" in shown
 
 
-def test_names_of_stages_cannot_become_markup(session, tmp_path):
+def test_stage_names_are_escaped(session, tmp_path):
     folder = shutil.copytree(session, tmp_path / "run")
     facts = json.loads((folder / "passes/critical_path.json").read_text())
     facts["stages"][0]["name"] = '"><script>alert(1)</script>\x1b\u202e\udc80'
@@ -458,7 +432,7 @@ def test_names_of_stages_cannot_become_markup(session, tmp_path):
     assert "\\x1b\\u202e\\udc80" in shown
 
 
-def test_names_of_layers_cannot_become_markup(report):
+def test_layer_names_are_escaped(report):
     found = []
 
     class Reader(HTMLParser):
@@ -471,13 +445,13 @@ def test_names_of_layers_cannot_become_markup(report):
     assert "&lt;lambda&gt;" in report.read_text()
 
 
-def test_a_pass_that_could_not_run_says_why(browser, report):
+def test_unavailable_pass_shows_its_reason(browser, report):
     browser.open(report)
     assert f"not available: {PASSES['counters']['reason']}" in texts(browser, "#others td")
 
 
 @pytest.mark.slow
-def test_every_how_has_its_heading_in_the_documentation(report):
+def test_every_explanation_links_to_a_documented_heading(report):
     content = report.read_text()
     for one in list_hows():
         assert f"\n## {one.heading}\n" in (CHECKOUT / one.file).read_text(), one.heading

@@ -1,4 +1,4 @@
-"""What ``profile`` prints: what to act on first; every table with -v."""
+"""The output of ``profile``: a short form, and every table with -v."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from detector.lab.report import part
 from detector.lab.report.part import Part
 from detector.lab.terminal.profile import print_profile
 
-OF_PASSES = [one for one in part.list_parts() if one.says]
+PASS_PARTS = [pass_part for pass_part in part.list_parts() if pass_part.says]
 
 
 @pytest.fixture
 def printed(monkeypatch):
-    """Each pass says a line of its own name here; one of them could not run."""
+    """Print stub passes that give a line with their name; one of them is unavailable."""
 
-    def says(one, text):
-        return lambda facts: [f"<{one.name}: {text}>"]
+    def text_of_pass(pass_part, text):
+        return lambda facts: [f"<{pass_part.name}: {text}>"]
 
     parts = [
         Part(
-            name=one.name,
+            name=pass_part.name,
             title="",
-            place=one.place,
-            facts=type(one.name, (), {}),
-            says=says(one, "whole"),
-            brief=says(one, "short") if one.brief else None,
-            detail=one.detail,
+            place=pass_part.place,
+            facts=type(pass_part.name, (), {}),
+            says=text_of_pass(pass_part, "whole"),
+            brief=text_of_pass(pass_part, "short") if pass_part.brief else None,
+            detail=pass_part.detail,
         )
-        for one in OF_PASSES
+        for pass_part in PASS_PARTS
     ]
     monkeypatch.setattr(part, "list_parts", lambda: parts)
     same = {"slowdown": None, "undisturbed": "x", "ran": None}
-    passes = {one.name: SimpleNamespace(available=True, facts=one.facts(), **same) for one in parts}
+    passes = {
+        pass_part.name: SimpleNamespace(available=True, facts=pass_part.facts(), **same)
+        for pass_part in parts
+    }
     passes["energy"] = SimpleNamespace(available=False, reason="no RAPL", facts=None, **same)
     session = SimpleNamespace(passes=passes, folder="runs/x")
 
@@ -48,23 +51,23 @@ def printed(monkeypatch):
     return run
 
 
-def test_all_of_it(printed):
+def test_full_form_prints_every_pass(printed):
     text = printed()
-    for one in OF_PASSES:
-        assert (f"<{one.name}: whole>" in text) == (one.name != "energy")
+    for pass_part in PASS_PARTS:
+        assert (f"<{pass_part.name}: whole>" in text) == (pass_part.name != "energy")
     assert "not available: no RAPL" in text
     assert "not shown" not in text
     assert "saved run: runs/x" in text
 
 
-def test_the_short_form_names_what_it_leaves_out(printed):
+def test_short_form_names_the_omitted_passes(printed):
     text = printed(short=True)
-    [left] = [line for line in text.splitlines() if line.startswith("not shown: ")]
-    for one in OF_PASSES:
-        if one.detail:
-            assert f"<{one.name}: " not in text
-            assert one.name in left
-        elif one.name != "energy":
-            assert f"<{one.name}: {'short' if one.brief else 'whole'}>" in text
-    assert "the other layers" in left
+    [omitted] = [line for line in text.splitlines() if line.startswith("not shown: ")]
+    for pass_part in PASS_PARTS:
+        if pass_part.detail:
+            assert f"<{pass_part.name}: " not in text
+            assert pass_part.name in omitted
+        elif pass_part.name != "energy":
+            assert f"<{pass_part.name}: {'short' if pass_part.brief else 'whole'}>" in text
+    assert "the other layers" in omitted
     assert "saved run: runs/x" in text

@@ -1,6 +1,4 @@
-"""What a person sees: the tables hold the summary's own figures, and the live line says where the
-run is.
-"""
+"""The output of a run in the terminal: tables, notes and the live line."""
 
 import io
 import re
@@ -33,116 +31,90 @@ def printed(width=140, **more):
     return out.getvalue()
 
 
-def test_every_fact_is_printed():
+def test_all_facts_are_printed_with_v():
     text = printed()
     for fact in (
-        "416x256",
-        "640x360",
-        "25.00",
-        "12.50",
-        "20.00",
-        "80.00",
-        "= wall",
-        "libraries",
-        "10.00",
-        "Inference limits this run",
-        "11 read, 10 written, 1 dropped, 2 bad",
-        "2 person, 1 car",
-        "4 more cut by --max-det",
-        "exit 7",
-        "boxes are meaningless",
-        "in-ort-detected.jsonl",
-        "x.partial.mp4",
-        "runs/in-ort",
-        "import 0.10",
-        "as requested",
+        *("416x256", "640x360", "25.00", "12.50", "20.00", "80.00", "10.00", "import 0.10"),
+        *("= wall", "libraries", "Inference limits this run", "as requested", "exit 7"),
+        *("11 read, 10 written, 1 dropped, 2 bad", "2 person, 1 car", "4 more cut by --max-det"),
+        *("boxes are meaningless", "in-ort-detected.jsonl", "x.partial.mp4", "runs/in-ort"),
     ):
         assert fact in text, fact
-    assert "corrupt" not in text, "what did not happen is not mentioned"
+    assert "corrupt" not in text, "a count of zero is not mentioned"
     assert "annotate" not in text
 
 
-def test_a_report_in_the_terminal_has_all_tables(tmp_path, capsys):
+def test_report_prints_tables_in_the_terminal(tmp_path, capsys):
     _print_tables(read_session(ran(tmp_path)))
     assert "seconds: " in capsys.readouterr().out
 
 
-def brief(width=80, **more):
+def printed_briefly(width=80, **more):
     out = io.StringIO()
     print_run(Console(file=out, width=width), document(**more))
     return out.getvalue()
 
 
-def test_the_most_wanted_comes_first():
-    """What was found, the two rates, the ledger, what limits the run, where it is; the rest with
-    -v."""
-    text = brief()
-    places = [
-        text.index(what)
-        for what in (
-            "10 of 11 frames",
-            "2 person",
-            "FPS end to end",
-            "FPS inference",
-            "ms per frame",
-            "busy",
-            "infer limits this run",
-            "in-ort-detected.jsonl",
-            "detect-video report",
-        )
-    ]
-    assert places == sorted(places)
+def test_short_form_prints_the_main_facts_in_order():
+    """Detections, the two rates, the ledger, the bottleneck, and the files; the rest needs -v."""
+    text = printed_briefly()
+    facts = (
+        *("10 of 11 frames", "2 person", "FPS end to end", "FPS inference", "ms per frame"),
+        *("busy", "infer limits this run", "in-ort-detected.jsonl", "detect-video report"),
+    )
+    positions = [text.index(fact) for fact in facts]
+    assert positions == sorted(positions)
     for hidden in ("= wall", "p99", "libraries", "import 0.10"):
         assert hidden not in text
 
 
-def test_a_limit_that_is_not_the_busiest_says_why():
-    assert "(most to gain)" not in brief()
+def test_limit_that_is_not_the_busiest_stage_is_explained():
+    assert "(most to gain)" not in printed_briefly()
     reader = {**DOCUMENT["threads"]["reader"], "busy_s": 0.7}
-    lines = brief(threads={**DOCUMENT["threads"], "reader": reader}).splitlines()
+    lines = printed_briefly(threads={**DOCUMENT["threads"], "reader": reader}).splitlines()
     assert any(line.endswith("<- infer limits this run (most to gain)") for line in lines)
 
 
-def test_nothing_found_is_told_and_a_refused_run_prints_no_frames():
+def test_zero_frames_and_empty_images_are_mentioned():
     frames = {**DOCUMENT["frames"], "read": 0, "written": 0}
-    assert "0 frames" in brief(frames=frames)
-    assert "0 frames" not in brief(frames=frames, exit={"code": 2, "reason": "refused"})
+    assert "0 frames" in printed_briefly(frames=frames)
+    assert "0 frames" not in printed_briefly(frames=frames, exit={"code": 2, "reason": "refused"})
     found = {**DOCUMENT["detections"], "empty": 8}
-    assert "; 8 images without any" in brief(detections=found)
+    assert "; 8 images without any" in printed_briefly(detections=found)
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_it_is_short_and_no_word_is_broken(width):
+def test_short_form_fits_20_lines_without_broken_words(width):
     notes = [
         f"note number {at} with a few more words, so that it is long enough" for at in range(9)
     ]
-    lines = brief(width, notes=notes, background=[0, 1]).splitlines()
+    lines = printed_briefly(width, notes=notes, background=[0, 1]).splitlines()
     assert len(lines) <= 20
     assert all(cell_len(line) <= width for line in lines)
     text = " ".join("\n".join(lines).split())
     assert "number 2 with" in text
-    assert "number 0" not in text, "how a run was set up is for -v"
+    assert "number 0" not in text, "notes on the setup need -v"
     assert "3 more notes" in text
 
 
 @pytest.mark.parametrize(("width", "longest"), [(80, 24), (82, 26), (200, 26)])
-def test_bars_are_as_long_as_there_is_room_within_bounds(width, longest):
+def test_length_of_bars_follows_the_width(width, longest):
     bars = [
         len(found)
-        for line in brief(width).splitlines()
+        for line in printed_briefly(width).splitlines()
         for found in re.findall(r"[█░#.]{9,}", line)
     ]
     assert set(bars) == {longest}
 
 
-def test_what_to_type_can_be_typed(tmp_path, monkeypatch):
-    """The path is quoted for the shell; a pipe, which cannot be read twice, gets no command."""
+def test_suggested_command_quotes_the_path(tmp_path, monkeypatch):
+    """A pipe cannot be read twice, so no command is suggested for it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b/in.mp4").write_bytes(b"")
-    text = brief(video={**DOCUMENT["video"], "path": "a b/in.mp4"})
+    text = printed_briefly(video={**DOCUMENT["video"], "path": "a b/in.mp4"})
     assert "tune 'a b/in.mp4'" in text
-    assert "tune" not in brief(video={**DOCUMENT["video"], "path": "-"})
+    assert "tune" not in printed_briefly(video={**DOCUMENT["video"], "path": "-"})
 
 
 def source(name, **more):
@@ -151,40 +123,50 @@ def source(name, **more):
     return {**one, "video": {**one["video"], "path": name}, **more}
 
 
-def test_of_many_sources_six_have_a_line():
-    lines = brief(sources=[source(f"{at}.mp4") for at in range(9)]).splitlines()
+def test_at_most_six_sources_have_a_line():
+    lines = printed_briefly(sources=[source(f"{at}.mp4") for at in range(9)]).splitlines()
     assert sum(".mp4: 10 frames" in line for line in lines) == 6
     assert any("3 more sources" in line for line in lines)
 
 
-def test_of_many_zones_eight_have_a_line():
+def test_at_most_eight_zones_have_a_line():
     def zone(at):
         counts = {"person": {"entered": at, "left": 0}, "car": {"entered": 0, "left": 0}}
         more = {"name": f"z{at}", "kind": "zone", "camera": "", "dwell_s": None}
         return {**more, "counts": counts, "most": {"person": 4}}
 
     zones = [zone(at) for at in range(11)]
-    lines = brief(sources=[source("a.mp4", zones=zones), source("b.mp4", zones=[])]).splitlines()
+    lines = printed_briefly(
+        sources=[source("a.mp4", zones=zones), source("b.mp4", zones=[])]
+    ).splitlines()
     assert "a.mp4: z0: nothing; at most 4 at once" in lines
     assert "a.mp4: z7: person entered 7; at most 4 at once" in lines
     line = {**zone(0), "kind": "line", "most": {}}
-    assert "z0: nothing crossed it" in brief(sources=[source("a.mp4", zones=[line])])
+    assert "z0: nothing crossed it" in printed_briefly(sources=[source("a.mp4", zones=[line])])
     assert not any("z8" in line for line in lines)
     assert any("3 more lines and zones" in line for line in lines)
 
 
 def test_device_fps_is_printed_if_known():
-    assert "33.1 FPS device" in brief(fps={**DOCUMENT["fps"], "device": 33.125})
-    assert "FPS device" not in brief()
+    fps = {**DOCUMENT["fps"], "device": 33.125}
+    for text, figure in (
+        (printed_briefly(fps=fps), "33.1 FPS device"),
+        (printed(fps=fps), "33.12"),
+    ):
+        assert figure in text
+    assert "FPS device" not in printed_briefly()
+    assert "device FPS" not in printed()
 
 
-def test_a_precision_that_changed_nothing_is_the_first_note():
-    told = {"precision": "bf16", "precision_executed": {}, "precision_text": "-"}
-    assert "precision: it changed nothing" in brief(**told, precision_effect="it changed nothing")
+def test_precision_without_effect_is_noted():
+    facts = {"precision": "bf16", "precision_executed": {}, "precision_text": "-"}
+    assert "precision: it changed nothing" in printed_briefly(
+        **facts, precision_effect="it changed nothing"
+    )
 
 
-def test_without_a_session_no_report_is_offered():
-    assert "detect-video report" in brief()
+def test_report_is_suggested_only_with_a_session():
+    assert "detect-video report" in printed_briefly()
     out = io.StringIO()
     print_run(Console(file=out, width=80), replace(document(), session=None))
     assert "detect-video report" not in out.getvalue()
@@ -193,7 +175,7 @@ def test_without_a_session_no_report_is_offered():
 @pytest.mark.parametrize(
     ("one_line", "lines"), [(False, {"fetching", "building"}), (True, {"building"})]
 )
-def test_a_line_for_each_thing_that_is_done_or_one_for_all(one_line, lines):
+def test_progress_has_one_line_per_step_or_one_for_all(one_line, lines):
     out = io.StringIO()
     console = SafeConsole(file=out, width=80, force_terminal=True)
     with progress_bar(console, True, one_line=one_line) as step:
@@ -207,20 +189,20 @@ def test_a_line_for_each_thing_that_is_done_or_one_for_all(one_line, lines):
         assert step("fetching", 1, 4)
 
 
-def test_a_thread_that_never_ran_has_no_bar():
+def test_thread_that_never_ran_has_no_bar():
     threads = DOCUMENT["threads"]
     idle = dict.fromkeys(("busy_s", "wait_input_s", "other_s", "cpu_s", "wall_s"), 0.0)
-    late = {**threads["reader"], **idle, "waits": {}}
-    text = brief(sync=True, threads={**threads, "late": late})
+    idle_thread = {**threads["reader"], **idle, "waits": {}}
+    text = printed_briefly(sync=True, threads={**threads, "late": idle_thread})
     assert "reader" in text
     assert "late" not in text
 
 
 def test_uncalled_stage_adds_no_thread():
-    """``annotate``, when nothing was drawn, once added "2 workers" next to the writer."""
+    """If nothing was drawn, ``annotate`` must not add "2 workers" next to the writer."""
     stages, threads = DOCUMENT["stages"], DOCUMENT["threads"]
     assert stages["annotate"]["thread"] == ""
-    text = brief(
+    text = printed_briefly(
         stages={**stages, "write": {**stages["read"], "thread": "writer"}},
         threads={**threads, "writer": threads["reader"]},
     )
@@ -228,21 +210,21 @@ def test_uncalled_stage_adds_no_thread():
     assert bars == ["reader", "2 workers", "writer"]
 
 
-def test_an_input_for_each_picture_is_counted():
+def test_input_shapes_are_counted():
     shapes = {"shapes": 3, "made": 2, "made_s": 0.4, "mean_pixels": 9e4, "square_pixels": 102400}
-    assert "3 shapes" in brief(input_shapes=shapes)
+    assert "3 shapes" in printed_briefly(input_shapes=shapes)
     assert "3 shapes" in printed(input_shapes=shapes)
-    assert "shapes" not in brief(input_shapes={**shapes, "shapes": 1})
+    assert "shapes" not in printed_briefly(input_shapes={**shapes, "shapes": 1})
 
 
-def test_a_terminal_without_letters_of_its_own_gets_ascii():
+def test_ascii_terminal_gets_ascii_bars():
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
     print_run(Console(file=out, width=80), document())
     out.flush()
     assert "#" in out.buffer.getvalue().decode("ascii")
 
 
-def test_pictures_get_no_bottleneck():
+def test_pictures_have_no_bottleneck():
     out = io.StringIO()
     summary = document(video={**DOCUMENT["video"], "kind": "pictures"})
     print_run(Console(file=out, width=140), summary)
@@ -251,7 +233,7 @@ def test_pictures_get_no_bottleneck():
     assert "end to end" in out.getvalue()
 
 
-def test_frames_without_a_picture_of_them_were_detected_and_not_written():
+def test_frames_are_written_only_with_picture_outputs():
     for outputs, word in (
         ({}, "detected"),
         ({"jsonl": "x.jsonl", "crops": "x/"}, "detected"),
@@ -262,22 +244,15 @@ def test_frames_without_a_picture_of_them_were_detected_and_not_written():
         assert f"11 read, 10 {word}, 1 dropped" in text, outputs
 
 
-def test_classes_that_are_cut_are_counted():
+def test_omitted_classes_are_counted():
     by_class = {f"class{at}": 20 - at for at in range(11)}
     text = printed(detections={"total": 165, "by_class": by_class, "cut_by_max_det": 0})
     assert "33 in 3 other classes" in " ".join(text.split())
 
 
-def test_device_fps_only_where_the_device_tells():
-    assert "device FPS" not in printed()
-    text = printed(fps={"end_to_end": 12.5, "inference": 25.0, "device": 33.125})
-    assert "device FPS" in text
-    assert "33.12" in text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [20, 40, 72, 80, 200])
-def test_narrow_terminals_lose_nothing(width):
+def test_narrow_terminal_shows_all_figures(width):
     text = printed(width)
     assert "12.50" in text, "no number is torn"
     assert "worker-1" in "".join(text.split())
@@ -291,19 +266,19 @@ def test_run_without_frames_prints_no_tables():
     assert "exit 7" in text
 
 
-def test_shares_are_of_the_threads_wall():
+def test_shares_are_relative_to_the_threads_wall_time():
     rows = {row.stage: row for row in stage_rows(document(), 10)}
     assert rows["read"].share == pytest.approx(0.2 / 0.8)
     assert rows["infer"].share == pytest.approx(0.8 / 1.6)
 
 
-def test_a_ledger_that_does_not_add_up_is_refused():
+def test_ledger_that_does_not_add_up_is_refused():
     threads = {"reader": {**DOCUMENT["threads"]["reader"], "other_s": 0.5}}
     with pytest.raises(AssertionError, match="not add up"):
         thread_rows(document(threads=threads), 10)
 
 
-def test_live_line():
+def test_live_line_shows_progress_and_rate():
     timeline = Timeline(nvtx=False)
     first = progress_line("/a/b/in.mp4", 0, 100, 0.0, timeline)
     assert (first.name, first.figures) == ("in.mp4", "0/100 frames  0.0 FPS")
@@ -312,12 +287,12 @@ def test_live_line():
         pass
     later = progress_line("in.mp4", 50, 100, 2.0, timeline)
     assert re.findall(r"\d\S+|\w+$", later.figures) == ["50/100", "25.0", "0:02", "write"]
-    lied = progress_line("in.mp4", 120, 100, 2.0, timeline)
-    assert lied.figures.startswith("120 frames"), "a declared count that lied"
-    assert lied.bar == 0
+    too_many = progress_line("in.mp4", 120, 100, 2.0, timeline)
+    assert too_many.figures.startswith("120 frames"), "a declared count that lied"
+    assert too_many.bar == 0
 
 
-def test_the_bar_takes_what_the_words_leave():
+def test_bar_fills_the_remaining_width():
     timeline = Timeline(nvtx=False)
     for width in (60, 61):
         shown = progress_line("in.mp4", 5, 10, 3.0, timeline, width)
@@ -328,7 +303,7 @@ def test_the_bar_takes_what_the_words_leave():
 @pytest.mark.parametrize(
     "path", ["in.mp4", "/a/" + "b" * 90 + "/" + "c" * 120 + ".mp4", "视频" * 40, "x/", "\t\n"]
 )
-def test_the_live_line_fits_whatever_the_path(path, width):
+def test_live_line_fits_any_path(path, width):
     timeline = Timeline(nvtx=False)
     with timeline.track("writer") as track, track.span("preprocess", 0):
         pass
@@ -342,7 +317,7 @@ def test_the_live_line_fits_whatever_the_path(path, width):
         assert "\n" not in out.getvalue().strip("\n") or width < 8
 
 
-def test_a_long_name_loses_its_middle():
+def test_long_name_is_shortened_in_the_middle():
     assert shorten("in.mp4", 6) == "in.mp4"
     assert shorten("abcdefghijklmnopqrstuvwxyz.mp4", 13) == "abcde...z.mp4"
     assert cell_len(shorten("视频" * 40, 13)) <= 13
@@ -366,21 +341,21 @@ def test_live_line_on_a_terminal():
 
 def test_executed_precision_is_printed_unless_plain_fp32():
     fp32 = {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}
-    told = {
+    precision_facts = {
         "precision_executed": fp32,
         "precision_text": "fp32 100% of MACs",
         "precision_effect": None,
     }
     out = io.StringIO()
-    print_run(Console(file=out, width=140), document(**told))
-    assert "of MACs" not in out.getvalue(), "what everybody expects"
-    assert "executed precision: fp32 100%" in printed(**told, precision="bf16")
+    print_run(Console(file=out, width=140), document(**precision_facts))
+    assert "of MACs" not in out.getvalue(), "plain fp32 is not mentioned"
+    assert "executed precision: fp32 100%" in printed(**precision_facts, precision="bf16")
     assert "precision: changed nothing" in printed(
-        **{**told, "precision_effect": "changed nothing"}, precision="bf16"
+        **{**precision_facts, "precision_effect": "changed nothing"}, precision="bf16"
     )
 
 
-def test_what_if_shows_gains_with_their_rounds_and_why_not_to_believe_them():
+def test_what_if_shows_gains_with_intervals_and_doubts():
     out = io.StringIO()
     doubts = ["24 frames are few"]
     facts = from_builtins(PASSES["what_if"] | {"doubts": doubts}, WhatIfFacts, "the test")
@@ -391,7 +366,7 @@ def test_what_if_shows_gains_with_their_rounds_and_why_not_to_believe_them():
         for name in ("infer free", "read free", "overlap off")
     }
     assert rows["infer free"] == "infer free +53.8% +48.0% +56.0% 62 16"
-    # If one round was slower, the range of the rounds is shown, not a gain.
+    # If a round was slower, the range is shown instead of a gain.
     assert rows["read free"].endswith("gain -2.0% +4.0% 40 25")
     assert rows["overlap off"].startswith("overlap off -45.0% -47.0% -43.0%")
     assert "unreliable: 24 frames are few" in lines

@@ -1,5 +1,5 @@
-"""The trace of a session, checked by a validator: slices nest, flows bind to slices, times never
-run backwards.
+"""The trace of a session, checked by a validator: slices nest, flows start and end in slices, and
+times increase.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.lab.analysis.pipelines import load, run_of, shape
 from tests.session.documents import document
 
 
-def session_of(one, tmp_path, waits=()) -> SavedSession:
-    """A saved session as a run with these durations would leave it.
+def session_of(run_load, tmp_path, waits=()) -> SavedSession:
+    """Return the session that a run of these durations would save.
 
     ``waits``: (thread, what, kind, start, end).
     """
-    activities = run_of(one)
+    activities = run_of(run_load)
     threads = sorted({a.thread for a in activities})
     names = [*STAGES, *{what for _, what, *_ in waits}]
     rows = [
@@ -52,7 +52,7 @@ def session_of(one, tmp_path, waits=()) -> SavedSession:
         "stage_names": np.array(names),
         "kind_names": np.array(KINDS),
     }
-    loop = {name: getattr(one.shape, name) for name in one.shape.__slots__}
+    loop = {name: getattr(run_load.shape, name) for name in run_load.shape.__slots__}
     clocks = {"perf_counter_ns": 1000, "unix_ns": 5000}
     return SavedSession(tmp_path, document(pid=7, loop=[loop], clocks=clocks), columns)
 
@@ -61,7 +61,7 @@ def events_of(session: SavedSession) -> list[dict]:
     return json.loads(gzip.decompress(trace(session)))["traceEvents"]
 
 
-def problems(events: list[dict]) -> list[str]:
+def trace_errors(events: list[dict]) -> list[str]:
     slices: dict[int, list[tuple[float, float]]] = {}
     for event in events:
         if event["ph"] == "X":
@@ -103,55 +103,32 @@ def wrong_counters(events):
             last[event["name"]] = event["ts"]
 
 
+SECONDS = dict(
+    read=0.002, preprocess=0.001, infer=0.004, head=0.001, nms=0.001, annotate=0.001, write=0.002
+)
 LOOPS = [shape(), shape(sync=True), shape(batch=3, images=12), shape(concurrency=2, requests=5)]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_trace_is_valid_and_has_a_flow_of_every_frame(tmp_path, loop):
-    one = load(
-        10,
-        loop,
-        read=0.002,
-        preprocess=0.001,
-        infer=0.004,
-        head=0.001,
-        nms=0.001,
-        annotate=0.001,
-        write=0.002,
-    )
-    events = events_of(session_of(one, tmp_path))
-    assert problems(events) == []
-    assert {event["id"] for event in events if event["ph"] == "s"} == {
-        f"0.{frame}" for frame in range(10)
-    }
+def test_trace_is_valid_with_a_flow_per_frame(tmp_path, loop):
+    events = events_of(session_of(load(10, loop, **SECONDS), tmp_path))
+    assert trace_errors(events) == []
+    flows = {event["id"] for event in events if event["ph"] == "s"}
+    assert flows == {f"0.{frame}" for frame in range(10)}
     tracks = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert ("main" in tracks) == loop.sync
     assert "frames in flight" in {event["name"] for event in events if event["ph"] == "C"}
 
 
 def test_read_at_the_end_adds_no_frame(tmp_path):
-    """The last batch has room for it, and older sessions have the call twice."""
-    one = load(
-        10,
-        shape(batch=4, images=12),
-        read=0.002,
-        preprocess=0.001,
-        infer=0.004,
-        nms=0.001,
-        write=0.002,
-    )
-    session = session_of(one, tmp_path)
+    """The last batch has room for another frame, and older sessions record two reads at the end."""
+    session = session_of(load(10, shape(batch=4, images=12), **SECONDS), tmp_path)
     read, columns = STAGES.index("read"), session.spans
+    thread = columns["thread"][columns["stage"] == read][0]
     for after_ns in (1000, 3000):
-        end = {
-            "stage": read,
-            "kind": 0,
-            "thread": columns["thread"][columns["stage"] == read][0],
-            "source": 0,
-            "index": 10,
-            "start_ns": columns["end_ns"].max() + after_ns,
-        }
-        end["end_ns"] = end["start_ns"] + 1000
+        start_ns = columns["end_ns"].max() + after_ns
+        end = {"stage": read, "kind": 0, "thread": thread, "source": 0, "index": 10}
+        end |= {"start_ns": start_ns, "end_ns": start_ns + 1000}
         end |= dict.fromkeys(THREAD_TIMES, NOT_KNOWN)
         for name, value in end.items():
             columns[name] = np.append(columns[name], value)
@@ -159,27 +136,25 @@ def test_read_at_the_end_adds_no_frame(tmp_path):
     assert flows == {f"0.{frame}" for frame in range(10)}
 
 
-def test_times_are_of_the_wall_clock_in_microseconds(tmp_path):
-    one = load(1, shape(), read=0.002)
-    read = next(event for event in events_of(session_of(one, tmp_path)) if event["name"] == "read")
-    assert (read["ts"], read["dur"]) == (
-        4.0,
-        2000.0,
-    )  # 0 ns of the run + 4000 ns between the clocks
+def test_times_are_wall_clock_microseconds(tmp_path):
+    """The call starts at 0 ns of the run, which is 4000 ns of the wall clock."""
+    events = events_of(session_of(load(1, shape(), read=0.002), tmp_path))
+    read = next(event for event in events if event["name"] == "read")
+    assert (read["ts"], read["dur"]) == (4.0, 2000.0)
 
 
 def test_text_ends_with_a_line_end(tmp_path):
-    """``report -o FILE`` and ``-o -`` write what editors and ``cat`` expect of text."""
+    """Editors and ``cat`` expect this of text files."""
     session = session_of(load(3, shape(), read=0.5, infer=1.0), tmp_path)
     assert trace(session, compressed=False).endswith(b"}\n")
     assert page(session).endswith(b"</html>\n")
 
 
-def test_waits_are_slices_that_name_what_they_wait_for(tmp_path):
-    one = load(2, shape(), read=0.002, infer=0.004)
+def test_waits_are_named_slices(tmp_path):
+    run_load = load(2, shape(), read=0.002, infer=0.004)
     waits = [("worker-0", "batch", "wait_input", 0, 2_000_000)]
     waiting = [
-        e for e in events_of(session_of(one, tmp_path, waits)) if e["name"] == "wait for batch"
+        e for e in events_of(session_of(run_load, tmp_path, waits)) if e["name"] == "wait for batch"
     ]
     assert [(event["cat"], event["dur"]) for event in waiting] == [("wait_input", 2000.0)]
 
@@ -196,8 +171,8 @@ def test_waits_are_slices_that_name_what_they_wait_for(tmp_path):
         ),
     ],
 )
-def test_the_validator_notices(tmp_path, broken):
-    one = load(6, shape(), read=0.002, preprocess=0.001, infer=0.004, write=0.002)
-    events = events_of(session_of(one, tmp_path))
+def test_validator_detects_errors(tmp_path, broken):
+    run_load = load(6, shape(), read=0.002, preprocess=0.001, infer=0.004, write=0.002)
+    events = events_of(session_of(run_load, tmp_path))
     broken(events)
-    assert problems(events)
+    assert trace_errors(events)

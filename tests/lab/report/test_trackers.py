@@ -35,10 +35,12 @@ def session(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_odd_names_can_be_logged(session):
-    """Protobuf refuses invalid UTF-8, and a tracker shows names to people."""
-    odd = "\udc80\x1b[31m\u202e"
-    document = replace(session.document, model=odd, verdict=Verdict(bottleneck=None, sentence=odd))
+def test_odd_names_are_escaped_for_trackers(session):
+    """Protobuf refuses invalid UTF-8, and trackers display names."""
+    odd_name = "\udc80\x1b[31m\u202e"
+    document = replace(
+        session.document, model=odd_name, verdict=Verdict(bottleneck=None, sentence=odd_name)
+    )
     entries = collect_entries(replace(session, document=document))
     assert entries.settings["model"] == entries.verdict == "\\udc80\\x1b[31m\\u202e"
 
@@ -80,7 +82,7 @@ class FakeMlflow(ModuleType):
 
 
 @pytest.mark.slow
-def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch):
+def test_mlflow_receives_settings_figures_tables_and_report(session, monkeypatch):
     fake = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     monkeypatch.setattr(os, "environ", dict(os.environ))
@@ -99,14 +101,14 @@ def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what MLflow asks of SQLAlchemy
-def test_mlflow_itself_takes_it(session, monkeypatch, tmp_path):
-    """The real one: mlflow-skinny with its SQLite store here, the whole in scripts/bounds_check."""
+def test_real_mlflow_accepts_the_session(session, monkeypatch, tmp_path):
+    """Use mlflow-skinny with its SQLite store; scripts/bounds_check uses the full package."""
     mlflow = pytest.importorskip("mlflow", reason="machine: mlflow is not installed")
     monkeypatch.chdir(tmp_path)
-    # Its own default: files in 2.17, SQLite in 3.17, which refuses files.
+    # Use the default store: files in 2.17, and SQLite in 3.17, which refuses files.
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    said = log_session("mlflow", session)
-    number = re.fullmatch(r"mlflow: run (\w+) at \S+", said)[1]
+    reply = log_session("mlflow", session)
+    number = re.fullmatch(r"mlflow: run (\w+) at \S+", reply)[1]
     client = mlflow.MlflowClient()
     logged, entries = client.get_run(number).data, collect_entries(session)
     assert logged.params == entries.settings
@@ -115,7 +117,7 @@ def test_mlflow_itself_takes_it(session, monkeypatch, tmp_path):
     assert {one.path for one in client.list_artifacts(number)} == {*entries.tables, "report.html"}
 
 
-def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
+def test_error_of_a_tracker_is_one_line(session, monkeypatch):
     fake = FakeMlflow()
     fake.start_run = lambda run_name: (_ for _ in ()).throw(
         ConnectionError("no server\nat http://mlflow")
@@ -126,7 +128,7 @@ def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_an_absent_library_is_named_with_the_cure(monkeypatch, name):
+def test_missing_tracker_library_names_the_install_command(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
         UsageError, match=rf"--log-to {name}: .*pip install 'detect-video\[{name}\]'"
@@ -135,7 +137,7 @@ def test_an_absent_library_is_named_with_the_cure(monkeypatch, name):
 
 
 @pytest.mark.slow
-def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
+def test_missing_tracker_is_refused_before_the_profile(tmp_path):
     hidden = tmp_path / "hidden/mlflow"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('no mlflow here')")
@@ -153,30 +155,16 @@ def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hidden"]
 
 
-@pytest.mark.parametrize(
-    ("words", "cure"),
-    [
-        (("profile", "x", "--track", "mlflow"), "--log-to mlflow"),
-        (("report", "x", "--track=tensorboard"), "--log-to tensorboard"),
-    ],
-)
-def test_the_old_spelling_names_the_new_one(words, cure, tmp_path):
-    done = detect_video(*words, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert cure in done.stderr
-
-
 @pytest.mark.slow
-def test_tensorboard_reads_back_what_was_written(session):
+def test_tensorboard_log_is_read_back(session):
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
         reason="machine: tensorboard is not installed",
     )
-    for _ in range(2):  # logged twice: still one run's figures
-        said = log_session("tensorboard", session)
+    for _ in range(2):  # the second log replaces the first
+        reply = log_session("tensorboard", session)
     folder = session.folder / "tensorboard"
-    assert str(folder) in said
+    assert str(folder) in reply
     events = accumulator.EventAccumulator(str(folder))
     events.Reload()
     figures = collect_entries(session).figures
@@ -184,13 +172,8 @@ def test_tensorboard_reads_back_what_was_written(session):
     for name, value in figures.items():
         (scalar,) = events.Scalars(name)
         assert scalar.value == pytest.approx(value, rel=1e-6)
-    assert set(events.Tags()["tensors"]) == {
-        "verdict",
-        "settings",
-        "steps_timer",
-        "layer_timer",
-        "energy",
-    }
+    tensors = "verdict settings steps_timer layer_timer energy"
+    assert set(events.Tags()["tensors"]) == set(tensors.split())
     (steps,) = events.Tensors("steps_timer")
     lines = steps.tensor_proto.string_val[0].decode().splitlines()
     assert lines[0].startswith("| step | total_ms | count |")
@@ -199,7 +182,7 @@ def test_tensorboard_reads_back_what_was_written(session):
 
 
 @pytest.mark.slow
-def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, monkeypatch):
+def test_report_logs_and_keeps_stdout_for_the_document(session, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="machine: tensorboard is not installed")
     done = detect_video(
         "report", session.folder, *"--format json -o - --log-to tensorboard".split(), cwd=tmp_path
@@ -208,7 +191,7 @@ def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, mo
     assert done.stderr.startswith("tensorboard: ")
 
 
-def test_every_tracker_has_its_module_and_its_extra():
+def test_every_tracker_has_a_module_and_an_extra():
     modules = {path.stem for path in (CHECKOUT / "detector/lab/report/trackers").glob("*.py")} - {
         "__init__"
     }
@@ -216,15 +199,15 @@ def test_every_tracker_has_its_module_and_its_extra():
     assert all(f'"{name}": ["{name}>=' in (CHECKOUT / "setup.py").read_text() for name in TRACKERS)
 
 
-def test_report_without_a_name_takes_the_run_that_ended_last(tmp_path, monkeypatch):
-    """Sessions of one source lie in runs/in, runs/in-2 and, with --engine, runs/in-ENGINE."""
+def test_report_without_a_name_uses_the_last_run(tmp_path, monkeypatch):
+    """Sessions of one source are in runs/in, runs/in-2 and, with --engine, runs/in-ENGINE."""
     from detector.lab.commands import report
 
     monkeypatch.chdir(tmp_path)
-    asked = []
+    folders = []
 
     def read(folder):
-        asked.append(folder)
+        folders.append(folder)
         raise UsageError("seen")
 
     monkeypatch.setattr("detector.lab.session.read.read_session", read)
@@ -233,5 +216,5 @@ def test_report_without_a_name_takes_the_run_that_ended_last(tmp_path, monkeypat
         (tmp_path / "runs" / name / "session.json").write_text("{}")
         os.utime(tmp_path / "runs" / name / "session.json", (1000 + at, 1000 + at))
         assert CliRunner().invoke(report.command, []).exit_code == 2
-        assert asked.pop() == str(Path("runs", name))
-    assert not asked
+        assert folders.pop() == str(Path("runs", name))
+    assert not folders

@@ -1,4 +1,4 @@
-"""The contact sheet of --save tracks: where a click goes, and what is shown of a damaged file."""
+"""The contact sheet of --save tracks: links of its pictures, and damaged rows."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def sheet(plain: SavedSession, folder: Path, *texts: str, **outputs: str) -> str
 
 
 def row(track: int, **more: object) -> str:
-    plainly = {
+    fields = {
         "track": track, "name": "a & b", "first_s": 1.0, "last_s": 2.0, "frames": 9,
         "best_frame": 3, "best_s": 1.5, "score": 0.9, "file": f"{track:06d}-a.jpg", "at_s": 0.5,
         "jpeg": base64.b64encode(PICTURE).decode(),
     }  # fmt: skip
-    return json.dumps({**plainly, **more})
+    return json.dumps({**fields, **more})
 
 
-def test_a_click_goes_to_the_moment_in_the_video_else_to_the_picture(plain, tmp_path):
+def test_picture_links_to_its_moment_in_the_video(plain, tmp_path):
     outputs = {"tracks": str(tmp_path / "out #1"), "video": str(tmp_path / "a b.mp4")}
     for number, own in enumerate((outputs, {"tracks": outputs["tracks"]})):
-        place = tmp_path / str(number)
-        place.mkdir()
-        drawn = sheet(plain, place, row(1), row(2, at_s=12.346), **own)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        drawn = sheet(plain, folder, row(1), row(2, at_s=12.346), **own)
         links = re.findall('href="([^"]+)"', drawn)
         assert drawn.count("<img") == 2
         assert "a &amp; b" in drawn
@@ -65,7 +65,7 @@ def test_a_click_goes_to_the_moment_in_the_video_else_to_the_picture(plain, tmp_
         (row(1, first_s="x"), 0),
     ],
 )
-def test_what_is_damaged_is_left_out(text, pictures, plain, tmp_path):
+def test_damaged_rows_are_skipped(text, pictures, plain, tmp_path):
     drawn = sheet(plain, tmp_path, row(2), text, tracks="t")
     assert drawn.count("<img") == pictures
     assert drawn

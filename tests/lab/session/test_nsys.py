@@ -1,5 +1,5 @@
-"""nsys exports made by hand after the published schema: with all tables, with the fewest, and
-exports of other programs."""
+"""nsys exports written after the published schema: with all tables, with the fewest, damaged, and
+by other programs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PID, PROCESS = 77, 77 << 24
 STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"}
 
 
-def export(path, one, *, registered=True, mark=True, extras=True, domain="detect-video"):
-    """A recording of a run with known durations. ``registered``: texts by StringIds, as python's
-    nvtx makes them."""
-    activities = run_of(one)
+def export(path, run_load, *, registered=True, mark=True, extras=True, domain="detect-video"):
+    """Write an export of a simulated run and return its calls. ``registered``: refer to texts in
+    StringIds, as Python's nvtx does. ``mark``: of the loop's sizes. ``extras``: more tables."""
+    activities = run_of(run_load)
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
     database.execute(
@@ -44,7 +44,8 @@ def export(path, one, *, registered=True, mark=True, extras=True, domain="detect
     texts |= {at: name for name, at in number.items()}
     texts |= {
         40: "batch",
-        41: "loop " + " ".join(f"{n}={int(getattr(one.shape, n))}" for n in one.shape.__slots__),
+        41: "loop "
+        + " ".join(f"{n}={int(getattr(run_load.shape, n))}" for n in run_load.shape.__slots__),
     }
     tids = {
         name: PROCESS + 1000 + at for at, name in enumerate(sorted({a.thread for a in activities}))
@@ -103,22 +104,15 @@ def recording(path):
     return facts
 
 
-ONE = load(
-    40,
-    shape(),
-    read=0.002,
-    preprocess=0.001,
-    infer=0.004,
-    head=0.001,
-    nms=0.001,
-    annotate=0.001,
-    write=0.002,
-)
+SECONDS = dict(read=0.002, preprocess=0.001, infer=0.004, head=0.001, nms=0.001, annotate=0.001)
+LOAD = load(40, shape(), **SECONDS, write=0.002)
+END = max(activity.end_ns for activity in run_of(LOAD))
+MS = 1_000_000
 
 
 @pytest.mark.parametrize("registered", [True, False])
-def test_the_recording_says_what_the_run_was(tmp_path, registered):
-    activities = export(tmp_path / "a.sqlite", ONE, registered=registered)
+def test_recording_is_read_with_all_tables(tmp_path, registered):
+    activities = export(tmp_path / "a.sqlite", LOAD, registered=registered)
     facts = recording(tmp_path / "a.sqlite")
     rows = {row["step"]: row for row in facts["stages"]}
     assert {name: row["count"] for name, row in rows.items()} == {
@@ -132,9 +126,9 @@ def test_the_recording_says_what_the_run_was(tmp_path, registered):
     }
     assert rows["infer"]["avg"] == pytest.approx(4.0)
     assert facts["loop_is_known"]
-    assert facts["loop"]["requests"] == ONE.shape.requests
+    assert facts["loop"]["requests"] == LOAD.shape.requests
     assert facts["waits"] == {"worker-0": {"batch": pytest.approx(activities[1].end_ns / 1e9)}}
-    # Each stage has the part within it. Calls on threads that are not ours are left out.
+    # Each stage has the part of a call within it. Calls on other programs' threads are ignored.
     assert facts["blocked"] == {
         "annotate": {"futex": pytest.approx(1e-6)},
         "write": {"futex": pytest.approx(0.001)},
@@ -145,8 +139,8 @@ def test_the_recording_says_what_the_run_was(tmp_path, registered):
     json.dumps(facts)
 
 
-def test_without_the_optional_tables(tmp_path):
-    export(tmp_path / "a.sqlite", ONE, registered=False, mark=False, extras=False)
+def test_recording_without_optional_tables_is_read(tmp_path):
+    export(tmp_path / "a.sqlite", LOAD, registered=False, mark=False, extras=False)
     facts = recording(tmp_path / "a.sqlite")
     assert facts["blocked"] == {}
     assert not facts["gpu"]["available"]
@@ -158,34 +152,26 @@ def test_without_the_optional_tables(tmp_path):
 @pytest.mark.parametrize(
     ("loop", "batch", "threads"), [(shape(batch=4, images=16), 4, 3), (shape(sync=True), 1, 1)]
 )
-def test_batches_and_the_plain_loop_are_recognised(tmp_path, loop, batch, threads):
+def test_loop_is_inferred_without_its_mark(tmp_path, loop, batch, threads):
     one = load(40, loop, read=0.002, preprocess=0.001, infer=0.004, head=0.001, write=0.002)
     export(tmp_path / "a.sqlite", one, mark=False)
-    (found,) = read_nsys(tmp_path / "a.sqlite")
-    assert found.loop["batch"] == batch
-    assert found.loop["sync"] == loop.sync
-    assert len(found.columns["thread_names"]) == threads
+    (run,) = read_nsys(tmp_path / "a.sqlite")
+    assert run.loop["batch"] == batch
+    assert run.loop["sync"] == loop.sync
+    assert len(run.columns["thread_names"]) == threads
 
 
-def no_nvtx(path):
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("create table OSRT_API (start int)")
+def new_database(statement):
+    def make(path):
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(statement)
 
-
-def other_columns(path):
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("create table NVTX_EVENTS (start int)")
-
-
-def other_values(path):
-    export(path, ONE)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("update NVTX_EVENTS set int64Value = 'many' where eventType = 59")
+    return make
 
 
 def changed(statement):
     def make(path):
-        export(path, ONE)
+        export(path, LOAD)
         with closing(sqlite3.connect(path)) as database, database:
             for one in statement.split(";"):
                 database.execute(one)
@@ -194,8 +180,8 @@ def changed(statement):
 
 
 def other_bytes(path):
-    """A schema that SQLite refuses with a message that is not UTF-8."""
-    export(path, ONE)
+    """Write a schema that SQLite refuses with a message that is not UTF-8."""
+    export(path, LOAD)
     statement = b"StringIds (id int"
     content = path.read_bytes()
     assert statement in content
@@ -222,23 +208,26 @@ FOREIGN = [
     (lambda path: None, "no such file"),
     (lambda path: path.write_bytes(b"SQLite format 3\0 but no more"), "not an SQLite export"),
     (lambda path: path.write_text("hello"), "not an SQLite export"),
-    (no_nvtx, "no NVTX ranges"),
-    (other_columns, "no such column"),
-    (other_values, "damaged: int64Value"),
+    (new_database("create table OSRT_API (start int)"), "no NVTX ranges"),
+    (new_database("create table NVTX_EVENTS (start int)"), "no such column"),
+    (
+        changed("update NVTX_EVENTS set int64Value = 'many' where eventType = 59"),
+        "damaged: int64Value",
+    ),
     (changed("update NVTX_EVENTS set int64Value = -5 where eventType = 59"), "damaged: int64Value"),
     (other_bytes, "not an SQLite export"),
-    (lambda path: export(path, ONE, domain="somebody-else"), "no ranges of the domain"),
+    (lambda path: export(path, LOAD, domain="somebody-else"), "no ranges of the domain"),
 ]
 
 
 @pytest.mark.parametrize("statement", [SLOW, f"create view OSRT_API as {ENDLESS}"])
-def test_what_a_database_would_compute_is_left_out(tmp_path, statement):
+def test_computed_columns_and_views_are_ignored(tmp_path, statement):
     changed(f"drop table OSRT_API; {statement}")(tmp_path / "a.sqlite")
     assert recording(tmp_path / "a.sqlite")["blocked"] == {}
 
 
-def test_a_recording_that_takes_too_long_is_one_line(tmp_path, monkeypatch):
-    export(tmp_path / "a.sqlite", ONE)
+def test_slow_or_large_recording_is_refused(tmp_path, monkeypatch):
+    export(tmp_path / "a.sqlite", LOAD)
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
         many = "with recursive r(x) as (select 1 union all select x + 1 from r limit 30000)"
         database.execute(f"insert into NVTX_EVENTS (eventType) {many} select 1 from r")
@@ -254,23 +243,23 @@ def test_a_recording_that_takes_too_long_is_one_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "change", ["start = 5, end = 9", "int64Value = 0", "start = -end, end = -start"]
 )
-def test_calls_that_wait_for_each_other_in_a_circle_have_an_end(tmp_path, change):
+def test_cyclic_dependencies_terminate(tmp_path, change):
     changed(f"update NVTX_EVENTS set {change} where end")(tmp_path / "a.sqlite")
     assert recording(tmp_path / "a.sqlite")["stages"]
 
 
-@pytest.mark.parametrize(("making", "message"), FOREIGN)
-def test_foreign_recording_raises_one_line_usage_error(tmp_path, making, message):
-    making(tmp_path / "a.sqlite")
+@pytest.mark.parametrize(("make_file", "message"), FOREIGN)
+def test_foreign_recording_raises_one_line_usage_error(tmp_path, make_file, message):
+    make_file(tmp_path / "a.sqlite")
     with pytest.raises(UsageError, match=message) as caught:
         read_nsys(tmp_path / "a.sqlite")
     assert "\n" not in str(caught.value)
 
 
-def test_a_database_that_another_program_writes(tmp_path):
-    """For a database with a write-ahead log SQLite would leave extra files."""
+def test_locked_database_is_refused(tmp_path):
+    """Reading a database with a write-ahead log must leave no extra files."""
     path = tmp_path / "a.sqlite"
-    export(path, ONE)
+    export(path, LOAD)
     for mode in ("delete", "wal"):
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute(f"pragma journal_mode={mode}")
@@ -281,8 +270,8 @@ def test_a_database_that_another_program_writes(tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_ranges_that_the_recording_cut_off_are_counted_and_left_out(tmp_path):
-    activities = export(tmp_path / "a.sqlite", ONE)
+def test_open_ranges_are_counted_and_ignored(tmp_path):
+    activities = export(tmp_path / "a.sqlite", LOAD)
     facts = recording(tmp_path / "a.sqlite")
     assert facts["runs"] == [
         {
@@ -298,11 +287,11 @@ def test_ranges_that_the_recording_cut_off_are_counted_and_left_out(tmp_path):
 
 
 def test_two_runs_of_one_process_are_read_separately(tmp_path):
-    """Each has a range "run" and a mark with its own queue sizes before it."""
-    activities = export(tmp_path / "a.sqlite", ONE)
+    """Each run has a range "run", preceded by a mark with its own queue sizes."""
+    activities = export(tmp_path / "a.sqlite", LOAD)
     end = max(one.end_ns for one in activities)
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
-        sizes = " ".join(f"{n}={int(getattr(ONE.shape, n))}" for n in ONE.shape.__slots__)
+        sizes = " ".join(f"{n}={int(getattr(LOAD.shape, n))}" for n in LOAD.shape.__slots__)
         other = sizes.replace("queue_batches=2", "queue_batches=7")
         database.execute("insert into StringIds values (50, 'run'), (51, ?)", (f"loop {other}",))
         rest = "eventType, category, text, globalTid, textId, domainId, int64Value"
@@ -318,7 +307,7 @@ def test_two_runs_of_one_process_are_read_separately(tmp_path):
             [
                 (0, end, 60, tid, 50),
                 (2 * end - 1, None, 34, tid, 51),
-                (2 * end, None, 60, tid, 50),  # had not ended when the recording did
+                (2 * end, None, 60, tid, 50),  # still open at the end of the recording
             ],
         )
     one, two = read_nsys(tmp_path / "a.sqlite")
@@ -329,15 +318,13 @@ def test_two_runs_of_one_process_are_read_separately(tmp_path):
     assert one.kernels
 
 
-MS = 1_000_000
 SINGLE = ("preprocess", "infer", "head", "nms")
 
 
-def with_singles(path, at, *, run=True, kernels=True, ranges=SINGLE):
-    """A recording with a run in a range "run", and single pictures at these moments (ns) on its
-    main thread, a millisecond a call and a kernel in each. Returns the end of the run."""
-    activities = export(path, ONE, extras=False)
-    end = max(one.end_ns for one in activities)
+def export_with_single_pictures(path, at, *, run=True, kernels=True, ranges=SINGLE):
+    """Export a run in a range "run", and single pictures that begin at these moments (ns). Their
+    calls take a millisecond each on the main thread, and every picture has a kernel."""
+    export(path, LOAD, extras=False)
     columns = "(start, end, eventType, globalTid, domainId, category, int64Value, textId)"
     insert = f"insert into NVTX_EVENTS {columns} values (?,?,?,?,5,?,?,?)"
     with closing(sqlite3.connect(path)) as database, database:
@@ -345,7 +332,7 @@ def with_singles(path, at, *, run=True, kernels=True, ranges=SINGLE):
         database.execute("insert into StringIds values (50, 'run')")
         numbers = dict(database.execute("select value, id from StringIds"))
         if run:
-            database.execute(insert, (0, end, 60, PROCESS + 1, None, None, 50))
+            database.execute(insert, (0, END, 60, PROCESS + 1, None, None, 50))
         for frame, start in enumerate(at):
             for step, stage in enumerate(ranges):
                 first = start + step * MS
@@ -355,18 +342,14 @@ def with_singles(path, at, *, run=True, kernels=True, ranges=SINGLE):
             database.execute(
                 "create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int, globalPid int)"
             )
-            rows = [(start + MS, start + 2 * MS, PROCESS) for start in [*at, end // 2]]
+            rows = [(start + MS, start + 2 * MS, PROCESS) for start in [*at, END // 2]]
             database.executemany("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?,?,?)", rows)
-    return end
 
 
 @pytest.fixture
 def after_the_run(tmp_path):
     path = tmp_path / "a.sqlite"
-    end = with_singles(path, [])
-    path.unlink()
-    at = [end + 10 * MS, end + 20 * MS, end + 30 * MS]
-    with_singles(path, at)
+    export_with_single_pictures(path, [END + 10 * MS, END + 20 * MS, END + 30 * MS])
     return path
 
 
@@ -378,18 +361,17 @@ def test_ranges_outside_of_runs_are_listed_last(after_the_run):
     assert outside.process == run.process == PID
     assert outside.end_ns - outside.start_ns == 24 * MS
     assert set(outside.columns["thread_names"].tolist()) == {"main"}
-    # It has no queues: the mark before the run says nothing of it.
+    # The mark before the run does not apply, since single pictures have no queues.
     assert run.loop_is_known
     assert not outside.loop_is_known
     assert outside.loop["sync"]
     assert [len(one.kernels) for one in (run, outside)] == [1, 3]
 
 
-def test_a_run_between_them_is_not_counted_with_them(tmp_path):
-    """Calls and kernels of the pictures before and after the run are not the run's."""
-    end = with_singles(tmp_path / "probe.sqlite", [])
+def test_run_between_single_pictures_is_separate(tmp_path):
+    """Calls and kernels of pictures before and after the run do not belong to it."""
     path = tmp_path / "a.sqlite"
-    with_singles(path, [-20 * MS, end + 10 * MS])
+    export_with_single_pictures(path, [-20 * MS, END + 10 * MS])
     run, outside = read_nsys(path)
     assert (run.frames, outside.frames) == (40, 2)
     assert [len(one.kernels) for one in (run, outside)] == [1, 2]
@@ -399,22 +381,21 @@ def test_a_run_between_them_is_not_counted_with_them(tmp_path):
     assert [len(one.kernels) for one in read_nsys(path)] == [1, 2]
 
 
-def test_the_tables_are_of_a_run_where_there_is_one(tmp_path):
-    """That holds even if there were more single pictures than frames; their number shows them."""
-    end = with_singles(tmp_path / "probe.sqlite", [])
+def test_tables_show_a_run_rather_than_single_pictures(tmp_path):
+    """A run is shown even if there are more single pictures than frames; a number selects them."""
     path = tmp_path / "a.sqlite"
-    with_singles(path, [end + 10 * MS * number for number in range(1, 51)])
+    export_with_single_pictures(path, [END + 10 * MS * number for number in range(1, 51)])
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))
     assert facts["run"] == 1
     assert [one["outside"] for one in facts["runs"]] == [False, True]
     assert [one["frames"] for one in facts["runs"]] == [40, 50]
-    shown = recorded_facts(read_nsys(path), 2)
-    assert {row.step: row.count for row in shown.stages} == dict.fromkeys(SINGLE, 50)
-    assert shown.critical_path is not None
+    facts_of_pictures = recorded_facts(read_nsys(path), 2)
+    assert {row.step: row.count for row in facts_of_pictures.stages} == dict.fromkeys(SINGLE, 50)
+    assert facts_of_pictures.critical_path is not None
 
 
 @pytest.mark.parametrize("number", [None, 2])
-def test_one_line_says_how_many_lie_outside_and_how_to_see_them(after_the_run, capsys, number):
+def test_ranges_outside_of_runs_are_mentioned_once(after_the_run, capsys, number):
     document = recorded_facts(read_nsys(after_the_run), number)
     print_recorded(terminal(piped_width=140), document)
     shown = " ".join(capsys.readouterr().out.split())
@@ -423,9 +404,9 @@ def test_one_line_says_how_many_lie_outside_and_how_to_see_them(after_the_run, c
     assert "queues" not in shown
 
 
-def test_of_thousands_of_stages_the_longest_are_printed_and_the_rest_counted(tmp_path, capsys):
-    """Another program numbered its ranges; printing all 15,000 rows took half a minute."""
-    with_singles(tmp_path / "a.sqlite", [])
+def test_only_the_longest_stages_and_threads_are_printed(tmp_path, capsys):
+    """Another program's numbered ranges gave 15,000 rows, which took half a minute to print."""
+    export_with_single_pictures(tmp_path / "a.sqlite", [])
     document = recorded_facts(read_nsys(tmp_path / "a.sqlite"))
     stages = [replace(document.stages[0], step=f"step_{at}", total=at) for at in range(60)]
     waits = {f"thread_{at}": {"input": float(at)} for at in range(51)}
@@ -438,43 +419,42 @@ def test_of_thousands_of_stages_the_longest_are_printed_and_the_rest_counted(tmp
 
 
 def test_recording_without_outside_ranges_does_not_mention_them(tmp_path, capsys):
-    with_singles(tmp_path / "a.sqlite", [])
+    export_with_single_pictures(tmp_path / "a.sqlite", [])
     print_recorded(terminal(piped_width=140), recorded_facts(read_nsys(tmp_path / "a.sqlite")))
     assert "outside" not in capsys.readouterr().out
 
 
-def test_a_process_without_any_run_has_nothing_outside(tmp_path):
-    end = with_singles(tmp_path / "probe.sqlite", [])
-    with_singles(tmp_path / "a.sqlite", [end + 10 * MS], run=False)
-    (only,) = read_nsys(tmp_path / "a.sqlite")
-    assert (only.outside, only.frames) == (False, 41)
+def test_process_without_a_run_has_no_outside_ranges(tmp_path):
+    export_with_single_pictures(tmp_path / "a.sqlite", [END + 10 * MS], run=False)
+    (run,) = read_nsys(tmp_path / "a.sqlite")
+    assert (run.outside, run.frames) == (False, 41)
 
 
-@pytest.mark.parametrize("after", [-20 * MS, 10 * MS])
+@pytest.mark.parametrize("start", [-20 * MS, END + 10 * MS])
 @pytest.mark.parametrize(("ranges", "outside"), [(["read"], 0), (["read", "infer"], 1)])
-def test_what_a_camera_reads_beside_the_loop_is_the_runs(tmp_path, after, ranges, outside):
+def test_camera_reads_outside_the_loop_belong_to_the_run(tmp_path, start, ranges, outside):
     """The camera is opened before the loop begins, and its thread only reads."""
-    end = with_singles(tmp_path / "probe.sqlite", [])
-    alone = read_nsys(tmp_path / "probe.sqlite")[0].ranges
     path = tmp_path / "a.sqlite"
-    with_singles(path, [after if after < 0 else end + after], ranges=ranges, kernels=False)
+    export_with_single_pictures(path, [])
+    ranges_of_run = read_nsys(path)[0].ranges
+    path.unlink()
+    export_with_single_pictures(path, [start], ranges=ranges, kernels=False)
     runs = read_nsys(path)
-    assert [one.outside for one in runs] == [False] + [True] * outside
-    assert runs[0].ranges == alone + (not outside)
+    assert [run.outside for run in runs] == [False] + [True] * outside
+    assert runs[0].ranges == ranges_of_run + (not outside)
 
 
-def test_a_range_outside_that_the_recording_cut_off_is_counted(tmp_path):
-    end = with_singles(tmp_path / "probe.sqlite", [])
+def test_open_range_outside_of_runs_is_counted(tmp_path):
     path = tmp_path / "a.sqlite"
-    with_singles(path, [end + 10 * MS])
+    export_with_single_pictures(path, [END + 10 * MS])
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("update NVTX_EVENTS set end = null where start > ?", (end + 12 * MS,))
+        database.execute("update NVTX_EVENTS set end = null where start > ?", (END + 12 * MS,))
     _, outside = read_nsys(path)
     assert (outside.ranges, outside.open) == (4, 1)
 
 
-def test_a_report_is_exported_by_the_nsys_at_hand(tmp_path, monkeypatch):
-    export(tmp_path / "made.sqlite", ONE)
+def test_report_is_exported_by_the_installed_nsys(tmp_path, monkeypatch):
+    export(tmp_path / "made.sqlite", LOAD)
     report = tmp_path / "run.nsys-rep"
     report.touch()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

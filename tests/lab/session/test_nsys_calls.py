@@ -1,6 +1,4 @@
-"""The dependency table by call of CUDA, of exports written in the schema's tables: with a GPU's,
-and without; and the walk along the path by hand.
-"""
+"""The dependency table by CUDA call, from calls with a known path and from written exports."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ from detector.lab.analysis.loop.calls import HAND_OVER, OTHER, PHASES, call_rows
 from detector.lab.session.nsys import CudaCall, DeviceWork, read_nsys
 from detector.lab.session.profile import NsysDocument
 from detector.lab.terminal.profile import print_recorded
-from tests.lab.session.test_nsys import ONE, PROCESS, export, recording
+from tests.lab.session.test_nsys import LOAD, PROCESS, export, recording
 
 MS = 1_000_000
 THREAD = PROCESS + 1
 
-# One inference: two launches, a copy back, and the wait for it. Start, end in ms.
+# One inference: two launches, a copy back, and the wait for it.
 CALLS = [
     CudaCall(THREAD, "cudaMalloc", 0, 40 * MS, 0),
     CudaCall(THREAD, "cudaLaunchKernel", 50 * MS, 51 * MS, 1),
@@ -39,14 +37,14 @@ EDGES = [0, 50 * MS, 72 * MS, 90 * MS]
 
 
 def by_phase(rows):
-    found = {}
+    by_name = {}
     for row in rows:
         path, waits = round(row.critical_path_s * 1e3, 6), round(row.waiting_s * 1e3, 6)
-        found.setdefault(row.phase, {})[row.name] = (path, waits)
-    return found
+        by_name.setdefault(row.phase, {})[row.name] = (path, waits)
+    return by_name
 
 
-def test_the_path_by_hand():
+def test_path_of_known_calls():
     assert by_phase(call_rows(CALLS, WORKS, EDGES)) == {
         "start-up": {"cudaMalloc": (40, 0), OTHER: (10, 0)},
         "steady state": {
@@ -56,14 +54,14 @@ def test_the_path_by_hand():
             HAND_OVER: (2, 0),  # launch to kernel
             OTHER: (2, 0),  # relu to copy, and the last ms
             "cudaLaunchKernel": (1, 0),
-            "cudaEventSynchronize": (1, 16),  # the rest of it, after the copy
+            "cudaEventSynchronize": (1, 16),  # the part after the copy
         },
         "tear-down": {"cudaFree": (10, 0), OTHER: (8, 0)},
     }
 
 
 @pytest.mark.parametrize("works", [WORKS, []])
-def test_each_phase_adds_up(works):
+def test_rows_of_each_phase_add_up(works):
     rows = call_rows(CALLS, works, EDGES)
     for phase, lasted in {"start-up": 50, "steady state": 22, "tear-down": 18}.items():
         own = [row for row in rows if row.phase == phase]
@@ -77,23 +75,23 @@ def test_calls_without_gpu_work_have_no_waiting_time():
     assert by_phase(rows)["steady state"]["cudaEventSynchronize"] == (17, 0)
 
 
-def test_a_copy_that_waits_says_so():
-    """cudaMemcpyAsync to pageable memory returns when the copy is done (note 45 of the audit)."""
+def test_synchronous_copy_has_waiting_time():
+    """cudaMemcpyAsync to pageable memory returns only when the copy is done."""
     calls = [CudaCall(THREAD, "cudaMemcpyAsync", 0, 10 * MS, 1)]
     works = [DeviceWork(7, "[memcpy DtoH]", 2 * MS, 9 * MS, 1)]
     for at, phase in enumerate(PHASES):
         edges = [0] * (at + 1) + [10 * MS] * (3 - at)
         assert by_phase(call_rows(calls, works, edges)) == {
-            # The call before and after the copy.
+            # The call counts before and after the copy.
             phase: {"cudaMemcpyAsync": (3, 9), "[memcpy DtoH]": (7, 0)}
         }
     calls = [CudaCall(THREAD, "cudaMalloc", 0, 10 * MS, 0)]
-    works = [DeviceWork(7, "conv", 1 * MS, 5 * MS, 9)]  # beside the call, which does not wait
+    works = [DeviceWork(7, "conv", 1 * MS, 5 * MS, 9)]  # the call does not wait for it
     rows = by_phase(call_rows(calls, works, [0, 0, 10 * MS, 10 * MS]))["steady state"]
     assert rows == {"cudaMalloc": (10, 0)}
 
 
-def test_a_call_within_a_call_is_the_outer_ones():
+def test_nested_call_is_counted_as_the_outer_call():
     calls = [
         CudaCall(THREAD, "cudaMalloc", 0, 10 * MS, 0),
         CudaCall(THREAD, "cuMemAlloc", 2 * MS, 9 * MS, 0),
@@ -103,19 +101,19 @@ def test_a_call_within_a_call_is_the_outer_ones():
     }
 
 
-def test_moments_without_length_end_the_walk():
+def test_calls_without_duration_terminate():
     calls = [CudaCall(THREAD, "cudaStreamSynchronize", 5, 5, 1), CudaCall(THREAD, "a", 5, 5, 2)]
     works = [DeviceWork(0, "k", 5, 5, 1), DeviceWork(0, "l", 5, 5, 2)]
     rows = call_rows(calls, works, [0, 0, 10, 10])
     assert sum(row.critical_path_s for row in rows) == pytest.approx(10e-9)
 
 
-# ---- exports, in the schema's tables
+# ---- exports in nsys's schema
 
 
 def add_cuda(path, last, gpu=True):
-    """A process that allocates before its run, launches for each frame of it, and frees at the
-    end. Names carry the version of the API, as nsys writes them."""
+    """Add a process that allocates before its run, launches kernels during it, and frees memory at
+    the end. Names have the version of the API as a suffix, as nsys writes them."""
     names = {
         60: "cudaMalloc_v3020",
         61: "cudaLaunchKernel_v7000",
@@ -159,10 +157,10 @@ def add_cuda(path, last, gpu=True):
 
 
 @pytest.fixture
-def made(tmp_path):
+def export_with_cuda(tmp_path):
     def make(gpu):
         path = tmp_path / "a.sqlite"
-        activities = export(path, ONE)
+        activities = export(path, LOAD)
         add_cuda(path, max(one.end_ns for one in activities), gpu)
         return path
 
@@ -170,12 +168,12 @@ def made(tmp_path):
 
 
 @pytest.mark.parametrize("gpu", [True, False])
-def test_an_export_with_cuda_calls(made, gpu, capsys):
-    facts = recording(made(gpu))
+def test_export_with_cuda_calls_has_a_table_per_phase(export_with_cuda, gpu, capsys):
+    facts = recording(export_with_cuda(gpu))
     rows = {(row["phase"], row["name"]): row for row in facts["calls"]}
     start = rows["start-up", "cudaMalloc"]
     assert start["critical_path_s"] == pytest.approx(0.04)
-    assert ("steady state", "cudaMalloc") not in rows  # start-up stands apart
+    assert ("steady state", "cudaMalloc") not in rows  # it belongs to start-up only
     assert rows["tear-down", "cudaFree"]["critical_path_s"] == pytest.approx(0.03)
     steady = [row for row in facts["calls"] if row["phase"] == "steady state"]
     wall = facts["critical_path"]["wall_s"]
@@ -188,8 +186,8 @@ def test_an_export_with_cuda_calls(made, gpu, capsys):
     assert all(f"by CUDA call: {one}" in printed for one in ("start-up", "steady state"))
 
 
-def test_an_export_without_cuda_has_no_such_table(tmp_path, capsys):
-    export(tmp_path / "a.sqlite", ONE)
+def test_export_without_cuda_has_no_table_of_calls(tmp_path, capsys):
+    export(tmp_path / "a.sqlite", LOAD)
     facts = recording(tmp_path / "a.sqlite")
     assert facts["calls"] == []
     print_recorded(terminal(piped_width=100), from_builtins(facts, NsysDocument, "it"))
@@ -197,17 +195,17 @@ def test_an_export_without_cuda_has_no_such_table(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
+    ("column", "value", "message"),
     [
         ("end", -90 * MS, "before"),
         ("correlationId", "'x'", "correlationId"),
         ("globalTid", "'x'", "globalTid"),
     ],
 )
-def test_a_damaged_call_is_refused(made, column, value, said):
-    path = made(True)
+def test_damaged_call_is_refused(export_with_cuda, column, value, message):
+    path = export_with_cuda(True)
     with closing(sqlite3.connect(path)) as database:
         database.execute(f"update CUPTI_ACTIVITY_KIND_RUNTIME set {column} = {value}")
         database.commit()
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read_nsys(path)

@@ -1,5 +1,5 @@
-"""Real recordings: exports of Nsight Systems 2022.4.2, 2023.4.4 and 2024.2.3, made and packed by
-scripts/nsys_check, each with the calls that the session of the same run counted."""
+"""Real exports of Nsight Systems 2022.4.2, 2023.4.4 and 2024.2.3, written by scripts/nsys_check.
+A JSON file next to each has the numbers of calls that the session of the same run counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.lab.session.nsys import CAMERA, NsysRun, read_nsys
 FOLDER = Path(__file__).with_name("nsys")
 NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.xz"))
 
-WITHOUT_CALLS = ("2023-batch", "2024-no-osrt")  # recorded with -t nvtx alone
+WITHOUT_CALLS = ("2023-batch", "2024-no-osrt")  # recorded with -t nvtx only
 
 
 def recording(name: str, tmp_path: Path) -> list[NsysRun]:
@@ -32,14 +32,14 @@ def calls(run: NsysRun) -> dict[str, int]:
     return {name: work.count(at) for at, name in enumerate(names) if at in work}
 
 
-def test_each_version_and_kind_of_recording_is_here() -> None:
+def test_recordings_cover_each_version_and_kind() -> None:
     assert {name[:4] for name in NAMES} == {"2022", "2023", "2024"}
     assert {name[5:] for name in NAMES} >= {"loop", "batch", "no-osrt", "cut-off"}
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 1_000_000
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ranges_are_the_calls_of_the_session(name: str, tmp_path: Path) -> None:
+def test_ranges_equal_the_calls_of_the_session(name: str, tmp_path: Path) -> None:
     expected = json.loads((FOLDER / f"{name}.json").read_text())
     runs = recording(name, tmp_path)
     assert [calls(run) for run in runs] == [one["calls"] for one in expected]
@@ -47,7 +47,7 @@ def test_ranges_are_the_calls_of_the_session(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_threads_queues_and_programs_are_known(name: str, tmp_path: Path) -> None:
+def test_threads_queues_and_programs_are_recognised(name: str, tmp_path: Path) -> None:
     for run in recording(name, tmp_path):
         threads = [one for one in run.columns["thread_names"].tolist() if CAMERA not in one]
         assert {"reader", "writer", "worker-0"} <= set(threads)
@@ -57,7 +57,7 @@ def test_threads_queues_and_programs_are_known(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "cut-off" not in name])
-def test_the_dependency_table_adds_up(name: str, tmp_path: Path) -> None:
+def test_dependency_table_adds_up(name: str, tmp_path: Path) -> None:
     for number, _ in enumerate(recording(name, tmp_path), 1):
         facts = recorded_facts(recording(name, tmp_path), number)
         assert facts.critical_path is not None
@@ -71,7 +71,7 @@ def test_the_dependency_table_adds_up(name: str, tmp_path: Path) -> None:
         assert "infer" in names
 
 
-def test_worker_processes_are_runs_of_their_own(tmp_path: Path) -> None:
+def test_worker_processes_are_separate_runs(tmp_path: Path) -> None:
     runs = recording("2023-batch", tmp_path)
     assert len({run.process for run in runs}) == 2
     facts = recorded_facts(runs, 2)
@@ -80,7 +80,7 @@ def test_worker_processes_are_runs_of_their_own(tmp_path: Path) -> None:
         recorded_facts(runs, 3)
 
 
-def test_the_run_with_most_frames_is_taken(tmp_path: Path) -> None:
+def test_run_with_most_frames_is_shown(tmp_path: Path) -> None:
     few, many = recording("2022-loop", tmp_path)[0], recording("2023-cut-off", tmp_path)[0]
     assert many.frames > few.frames
     assert [recorded_facts(both).run for both in ([few, many], [many, few])] == [2, 1]

@@ -1,4 +1,4 @@
-"""A session read back, and what is wrong with one that cannot be."""
+"""Reading saved sessions, and the errors of damaged ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.session.documents import DOCUMENT, STAGE, document
 TRILLION = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }\n"
 
 
-def saved(folder):
+def save_session(folder):
     timeline = Timeline(nvtx=False)
     with timeline.track("main") as track, track.span("read", 0):
         pass
@@ -31,11 +31,11 @@ def saved(folder):
     return folder
 
 
-def test_what_was_written_is_read(tmp_path):
-    found = read_session(saved(tmp_path / "run"))
-    assert found.document == document()
-    assert found.spans["stage_names"].tolist() == ["read"]
-    assert len(found.spans["start_ns"]) == len(found.spans["kind"])
+def test_session_round_trips(tmp_path):
+    session = read_session(save_session(tmp_path / "run"))
+    assert session.document == document()
+    assert session.spans["stage_names"].tolist() == ["read"]
+    assert len(session.spans["start_ns"]) == len(session.spans["kind"])
 
 
 def test_written_document_keeps_key_order_and_omits_absent_keys():
@@ -46,27 +46,31 @@ def test_written_document_keeps_key_order_and_omits_absent_keys():
     assert "kind" not in written["video"]
 
 
-def test_a_session_of_an_older_version_lacks_what_was_added_since(tmp_path):
-    folder = saved(tmp_path / "run")
+def test_session_of_an_older_version_is_read(tmp_path):
+    folder = save_session(tmp_path / "run")
     for names in (("fps", "device"), ("environment",), ("model_sha256",), ("pid",)):
-        lacking(*names)(folder / "session.json")
-    old = read_session(folder).document
-    assert (old.fps.device, old.model_sha256, old.environment.cpu.model) == (None, None, None)
+        without(*names)(folder / "session.json")
+    document_read = read_session(folder).document
+    assert (
+        document_read.fps.device,
+        document_read.model_sha256,
+        document_read.environment.cpu.model,
+    ) == (None, None, None)
 
 
-def test_a_source_that_could_not_be_opened_has_an_empty_loop():
+def test_source_that_failed_to_open_has_an_empty_loop():
     assert document(loop=[*DOCUMENT["loop"], {}]).loop[1] == {}
 
 
-def cut(path):
+def truncate(path):
     path.write_bytes(path.read_bytes()[:20])
 
 
-def other_columns(path):
+def write_other_columns(path):
     np.savez(path, a=np.zeros(3))
 
 
-def uneven(path):
+def shorten_column(path):
     with np.load(path) as file:
         columns = dict(file)
     columns["thread"] = columns["thread"][:-1]
@@ -91,12 +95,12 @@ def with_header(name, header):
     return change
 
 
-def with_letters(code):
-    """A name of one letter, which numpy keeps as any number of 32 bits."""
+def with_invalid_letter(code):
+    """Write a name of one letter, which numpy stores as any 32-bit number."""
     return with_column("thread_names", np.array([code], np.uint32).view("U1"))
 
 
-def done_before_it_is_read(path):
+def write_frame_that_ends_before_it_is_read(path):
     numbers = {"thread": 0, "kind": 0, "source": 0, "index": 3}
     columns = {name: np.full(2, number) for name, number in numbers.items()}
     columns |= {"stage": np.array([1, 0]), "start_ns": np.array([10, 40])}
@@ -106,7 +110,7 @@ def done_before_it_is_read(path):
     np.savez(path, **columns)
 
 
-def bomb(path):
+def write_zip_bomb(path):
     zeros = np.zeros(800_000, np.int64)
     np.savez_compressed(path, **{name: zeros for name in COLUMNS})
 
@@ -120,7 +124,7 @@ def with_value(group, name, value):
     return change
 
 
-def lacking(*names):
+def without(*names):
     def change(path):
         content = json.loads(path.read_text())
         *groups, last = names
@@ -133,9 +137,9 @@ def lacking(*names):
     return change
 
 
-BROKEN = [
+DAMAGES = [
     ("session.json", lambda path: path.unlink(), "no session.json in it"),
-    ("session.json", cut, "not valid JSON"),
+    ("session.json", truncate, "not valid JSON"),
     ("session.json", lambda path: path.write_text("[1]"), "no 'schema'"),
     ("session.json", lambda path: path.write_text('{"stages": {}}'), "no 'schema'"),
     ("session.json", lambda path: path.write_text('{"schema": 99}'), "schema 99"),
@@ -148,23 +152,28 @@ BROKEN = [
     ("session.json", with_value("frames", "written", "80"), r"\$.frames.written"),
     ("session.json", with_value("stages", "read", 5), r"\$.stages"),
     ("session.json", with_value("fps", "inference", float("nan")), "NaN is not a JSON number"),
-    ("session.json", lacking("cpu"), "`cpu`"),
-    ("session.json", lacking("clocks", "unix_ns"), "`unix_ns`.*clocks"),
-    ("session.json", lacking("loop", 0, "results"), r"loop\[0\].*'results'"),
-    ("session.json", lacking("threads", "reader"), "threads.*'reader'"),
-    ("session.json", lacking("video"), "lacks 'sources'"),
-    ("session.json", lacking("outputs"), "lacks 'outputs'"),
-    ("passes/memory.json", cut, "damaged"),
+    ("session.json", without("cpu"), "`cpu`"),
+    ("session.json", without("clocks", "unix_ns"), "`unix_ns`.*clocks"),
+    ("session.json", without("loop", 0, "results"), r"loop\[0\].*'results'"),
+    ("session.json", without("threads", "reader"), "threads.*'reader'"),
+    ("session.json", without("video"), "lacks 'sources'"),
+    ("session.json", without("outputs"), "lacks 'outputs'"),
+    ("passes/memory.json", truncate, "damaged"),
     (
         "passes/memory.json",
         lambda path: path.write_text('{"rows": []}'),
         "memory.json: .*`available`",
     ),
+    (
+        "passes/memory.json",
+        lambda path: path.write_text('{"available": true, "start_mb": 1.0}'),
+        r"memory\.json: .*missing",
+    ),
     ("spans.npz", lambda path: path.write_text("neither"), "damaged or missing"),
     ("spans.npz", lambda path: path.unlink(), "damaged or missing"),
-    ("spans.npz", cut, "damaged or missing"),
-    ("spans.npz", other_columns, "damaged or missing"),
-    ("spans.npz", uneven, "its columns differ in length"),
+    ("spans.npz", truncate, "damaged or missing"),
+    ("spans.npz", write_other_columns, "damaged or missing"),
+    ("spans.npz", shorten_column, "its columns differ in length"),
     ("spans.npz", with_column("thread", np.array(0)), "'thread'"),
     ("spans.npz", with_column("start_ns", np.array([0.5])), "'start_ns'"),
     ("spans.npz", with_column("index", np.array([{}], object)), "'index'"),
@@ -173,12 +182,16 @@ BROKEN = [
     ("spans.npz", with_column("end_ns", np.array([9, -5, 9])), "'end_ns'"),
     ("spans.npz", with_column("kind_names", np.array(["work"])), "'kind_names'"),
     ("spans.npz", with_column("thread_names", np.array(["somebody"])), "thread_names"),
-    ("spans.npz", with_letters(0x110000), "'thread_names' has invalid"),
-    ("spans.npz", with_letters(0xD800), "'thread_names' has invalid"),
+    ("spans.npz", with_invalid_letter(0x110000), "'thread_names' has invalid"),
+    ("spans.npz", with_invalid_letter(0xD800), "'thread_names' has invalid"),
     ("spans.npz", with_header("end_ns", TRILLION), "'end_ns'"),
     ("spans.npz", with_header("end_ns", b"("), "'end_ns'"),
-    ("spans.npz", bomb, "claim to expand to"),
-    ("spans.npz", done_before_it_is_read, "'index': frame 3 ends before it is read"),
+    ("spans.npz", write_zip_bomb, "claim to expand to"),
+    (
+        "spans.npz",
+        write_frame_that_ends_before_it_is_read,
+        "'index': frame 3 ends before it is read",
+    ),
     ("session.json", with_value("seconds", "run", -1.0), r"\$.seconds"),
     ("session.json", with_value("seconds", "run", 1e300), r"\$.seconds.run"),
     ("session.json", with_value("clocks", "unix_ns", 10**300), "digits"),
@@ -197,18 +210,11 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "breaking", "message"), BROKEN)
-def test_a_broken_session_is_one_line(tmp_path, name, breaking, message):
-    folder = saved(tmp_path / "run")
-    breaking(folder / name)
+@pytest.mark.parametrize(("name", "damage", "message"), DAMAGES)
+def test_damaged_session_is_a_one_line_error(tmp_path, name, damage, message):
+    folder = save_session(tmp_path / "run")
+    damage(folder / name)
     with pytest.raises(UsageError, match=message) as caught:
         read_session(folder)
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
-
-
-def test_a_fact_that_a_pass_lacks_is_one_line(tmp_path):
-    path = saved(tmp_path / "run") / "passes/memory.json"
-    path.write_text('{"available": true, "start_mb": 1.0}')
-    with pytest.raises(UsageError, match=r"memory\.json: .*missing"):
-        read_session(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Small datasets with known boxes, in every format, for the tests."""
+"""Small labelled datasets with known boxes, in every format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def picture(path: Path, width: int = WIDTH, height: int = HEIGHT) -> Path:
 
 
 def coco_document() -> dict[str, Any]:
-    """Two pictures; a person, a crowd of persons and a car in the first, nothing in the second."""
+    """Return labels of two pictures: the first has a person, a crowd of persons and a car."""
     person = {"image_id": 10, "category_id": 1}
     return {
         "images": [
@@ -54,8 +54,8 @@ def coco(
 
 
 def yolo(folder: Path, *, yaml: bool = True) -> Path:
-    """Picture a has a car in its upper left quarter and a person as a polygon; picture b has no
-    labels."""
+    """Write two pictures: a has a car in its upper left quarter and a person as a polygon, and b
+    has no labels."""
     picture(folder / "images/val/a.jpg")
     picture(folder / "images/val/b.png")
     labels = folder / "labels/val"
@@ -71,8 +71,8 @@ def yolo(folder: Path, *, yaml: bool = True) -> Path:
 
 
 def mot(folder: Path, frames: int = 2, *, info: bool = True) -> Path:
-    """A pedestrian in both frames, one not considered in the first, a car that is never
-    considered."""
+    """Write a sequence with a pedestrian in both frames, an ignored one in the first, and an
+    ignored car."""
     for frame in range(frames):
         picture(folder / f"img1/{frame + 1:06d}.jpg")
     (folder / "gt").mkdir(parents=True)
