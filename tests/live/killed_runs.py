@@ -58,7 +58,9 @@ class Folder:
         self._begun: set[Path] = set()  # files in the making
 
     def recordings(self) -> list[Recorded]:
-        return [one for name in NAMES for one in list_recordings(self.out / name / FOLDER)]
+        return [
+            recording for name in NAMES for recording in list_recordings(self.out / name / FOLDER)
+        ]
 
     def check(self, killed: bool) -> None:
         """Check every file. ``killed``: allow partial recordings and cut last lines."""
@@ -130,7 +132,7 @@ class Folder:
         self.left.lines += len(lines)
 
     def check_size(self) -> None:
-        size = sum(one.path.stat().st_size for one in self.recordings())
+        size = sum(recording.path.stat().st_size for recording in self.recordings())
         if self.left.times > 20 and not self.left.removed:
             self.left.wrong.append("retention removed nothing")
         clip = (self.out.parent / "clip.mp4").stat().st_size
@@ -168,7 +170,7 @@ def check_kills(
     found = Folder(folder / "live", left)
     with two_cameras(folder) as start:
         for number in range(times + 1):
-            before = [one for one in found.recordings() if one.partial]
+            before = [recording for recording in found.recordings() if recording.partial]
             rows, program = found.rows(), start(MODES[number % 2])
             is_last = number == times
             if is_last:

@@ -138,7 +138,9 @@ def holds_pictures(folder: Path) -> bool:
     """Return whether each camera has a playable recording and ``copy`` has a boxes file."""
     videos = [folder / name / "video" for name in CAMERAS]
     with suppress(av.FFmpegError, IndexError):  # no whole fragment yet
-        played = all(any(numbers_of(one.path) for one in list_recordings(at)) for at in videos)
+        played = all(
+            any(numbers_of(recording.path) for recording in list_recordings(at)) for at in videos
+        )
         return played and any(folder.glob("copy/video/*.ass"))
     return False
 
@@ -149,7 +151,7 @@ def measure(
     first = min(arrived)
     video = folder / name / "video"
     left = list_recordings(video)
-    as_left = {number for one in left for number in numbers_of(one.path)}
+    as_left = {number for recording in left for number in numbers_of(recording.path)}
     # The next run finishes what the kill left, and nothing of it is lost.
     CameraRecorder(folder, Camera(name, "network", Address("x")), Wish(name), print_notice).close()
     files = list_recordings(video)

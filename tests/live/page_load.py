@@ -131,7 +131,7 @@ def measure(program: Program, names: list[str], seconds: float) -> Phase:
     passed = time.monotonic() - began
     return Phase(
         rows / passed,
-        median(one.rss_mb for one in program.samples[place:]),
+        median(sample.rss_mb for sample in program.samples[place:]),
         (last.cpu_s - first.cpu_s) / passed,
     )
 

@@ -315,7 +315,7 @@ def judge(found: Outcome, program: Program) -> list[str]:
         wrong.append(f"a camera ended: {ended[0]}")
     if faults := [line for line in program.said() if "internal error" in line]:
         wrong.append(faults[0])
-    by_name = {one.name: one for one in found.cameras}
+    by_name = {camera.name: camera for camera in found.cameras}
     lost = found.lost
     for one in found.cameras:
         if not one.processed:

@@ -239,7 +239,10 @@ def test_a_run_with_a_camera_that_is_looked_at_and_one_with_its_own(tmp_path):
         _, stderr = process.communicate(PATIENCE_S)
     assert process.returncode == 143, stderr
     told = json.loads(next((tmp_path / "run").glob("*/summary.json")).read_text())
-    assert {one["name"]: one["tiles"] for one in told["streams"]} == {"far": "none", "own": "1x2"}
+    assert {stream["name"]: stream["tiles"] for stream in told["streams"]} == {
+        "far": "none",
+        "own": "1x2",
+    }
     assert told["tiles"] == 3
     assert any(note.startswith("far: --tiles auto: none") for note in told["notes"])
     document = json.loads(next((tmp_path / "run").glob("*/session.json")).read_text())

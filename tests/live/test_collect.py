@@ -220,7 +220,9 @@ class TestComeAndGo:
         bench.feeds["a"].arrives()
         frame = bench.collector.read()
         assert (frame.index, frame.arrival.epoch) == (3, 2)
-        facts = next(one for one in bench.collector.members() if one.camera.name == "a").facts()
+        facts = next(
+            member for member in bench.collector.members() if member.camera.name == "a"
+        ).facts()
         assert (facts.received, facts.taken, facts.dropped) == (4, 2, {STOPPED: 2})
         assert accounted(bench.collector)
 

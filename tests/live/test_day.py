@@ -174,11 +174,11 @@ class Recorder:
     def look(self) -> None:
         """Sweep. Check that no file below the age limit is gone and none far above it stays."""
         self.recording.check(self.world.ns)
-        for path in {one.path for one in list_recordings(self.folder)} - self.there:
+        for path in {recording.path for recording in list_recordings(self.folder)} - self.there:
             self.born[path] = self.world.elapsed_s
             os.utime(path, (self.world.utc_s,) * 2)
             with av.open(str(path)) as container:
-                self.pictures += sum(1 for one in container.demux(video=0) if one.size)
+                self.pictures += sum(1 for packet in container.demux(video=0) if packet.size)
         self.retention.sweep()
         self.there = {path for path in self.born if path.exists()}
         for path, born_s in self.born.items():
@@ -300,7 +300,7 @@ def rows_of(rig: Rig, stem: str) -> list[dict[str, Any]]:
 
 def days_of(time_s: float, zones: set[str]) -> set[str]:
     """The local day, in each of the time zones that the machine had."""
-    return {datetime.fromtimestamp(time_s, ZoneInfo(one)).date().isoformat() for one in zones}
+    return {datetime.fromtimestamp(time_s, ZoneInfo(zone)).date().isoformat() for zone in zones}
 
 
 def check_rows(rig: Rig) -> None:

@@ -371,7 +371,7 @@ class TestStatus:
         bench = Bench("a", "b")
         bench.feeds["b"].state, bench.feeds["b"].error = STALLED, "nothing arrives"
         streams = status_of(bench).figures().streams
-        assert [one.state for one in streams] == ["live", "stalled"]
+        assert [stream.state for stream in streams] == ["live", "stalled"]
         assert streams[1].error == "nothing arrives"
 
     def test_a_camera_that_was_taken_out_is_in_the_summary(self):
@@ -380,7 +380,7 @@ class TestStatus:
         bench.feeds["a"].arrives(2)
         process(bench, status, 1)
         bench.collector.remove("a")
-        assert sorted(one.name for one in status.summaries((), {})) == ["a", "b"]
-        assert [one.name for one in status.figures().streams] == ["b"]
+        assert sorted(summary.name for summary in status.summaries((), {})) == ["a", "b"]
+        assert [stream.name for stream in status.figures().streams] == ["b"]
         bench.collector.add(camera("a"))
         assert sorted(one.name for one in status.summaries((), {})) == ["a", "b"]

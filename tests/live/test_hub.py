@@ -10,7 +10,7 @@ from detector.core.types import Detections
 from detector.live.base import APPEARS, CAMERA_DOWN, Event
 from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fit_width
 from tests.live.fake_feeds import Clock
-from tests.live.page.rehearsal import frame, picture
+from tests.live.page.fake_run import frame, picture
 
 NOTHING = Detections.empty()
 

@@ -32,7 +32,7 @@ def test_a_minute_is_the_mean_of_its_samples():
         hour.held = mb * MB
         hour.watch.sample()
     memory = hour.watch.figures()
-    assert [tuple(one) for one in memory.minutes] == [(0, 104.0)]
+    assert [tuple(minute) for minute in memory.minutes] == [(0, 104.0)]
     assert (memory.start_mb, memory.end_mb, memory.peak_mb) == (100, 108, 108)
 
 
@@ -75,7 +75,7 @@ def test_a_day_has_its_own_minutes_and_peak_and_settles_no_second_time():
     hour.held = 200 * MB
     hour.pass_minutes(10)
     memory = hour.watch.figures()
-    assert [one.minute for one in memory.minutes] == list(range(30, 40))
+    assert [minute.minute for minute in memory.minutes] == list(range(30, 40))
     assert (memory.start_mb, memory.peak_mb) == (200, 200)
     assert memory.slope_mb_per_hour == pytest.approx(0)
 

@@ -74,9 +74,9 @@ def test_pictures_and_packets_through_the_thread(tmp_path: Path) -> None:
         wait_for(lambda: not drawn._inbox._items)
     assert copy.close(PATIENCE_S)
     assert drawn.close(PATIENCE_S)
-    assert all_numbers([one.path for one in list_recordings(tmp_path / "a" / "video")]) == list(
-        range(50)
-    )
+    assert all_numbers(
+        [recording.path for recording in list_recordings(tmp_path / "a" / "video")]
+    ) == list(range(50))
     assert all_numbers([one.path for one in list_recordings(tmp_path / "b" / "video")]) == list(
         range(20)
     )
@@ -84,7 +84,7 @@ def test_pictures_and_packets_through_the_thread(tmp_path: Path) -> None:
     assert (counts["files"], counts["dropped"], counts["lost"], counts["refused"]) == (1, 0, 0, 0)
     assert counts["failed"] == drawn.counts()["failed"] == 0
     assert said == []
-    assert not {"record a", "record b"} & {one.name for one in threading.enumerate()}
+    assert not {"record a", "record b"} & {thread.name for thread in threading.enumerate()}
 
 
 def test_a_slow_encoder_drops_pictures_and_never_waits(
@@ -107,7 +107,9 @@ def test_a_slow_encoder_drops_pictures_and_never_waits(
     assert recorder.counts()["dropped"] == 91  # 8 wait
     go.set()
     assert recorder.close(PATIENCE_S)
-    kept = all_numbers([one.path for one in list_recordings(tmp_path / "yard" / "video")])
+    kept = all_numbers(
+        [recording.path for recording in list_recordings(tmp_path / "yard" / "video")]
+    )
     assert kept == list(range(9))
     assert len(said) == 1
     assert "91 frames" in said[0]
@@ -127,7 +129,7 @@ def test_after_a_dropped_packet_video_goes_on_with_a_key_frame(
     monkeypatch.setattr(recorder._inbox, "put_packet", full_at_23)
     feed(recorder, stream)
     recorder.close(PATIENCE_S)
-    files = [one.path for one in list_recordings(tmp_path / "yard" / "video")]
+    files = [recording.path for recording in list_recordings(tmp_path / "yard" / "video")]
     assert all_numbers(files) == [*range(23), *range(30, 50)]
     assert recorder.counts()["dropped"] == 7
 
@@ -516,7 +518,7 @@ def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
     figures = bench.recording.segments
     assert figures._paused_ns is None
     assert len(bench.said) == 2
-    before, *later = [one.path for one in list_recordings(tmp_path / "video")]
+    before, *later = [recording.path for recording in list_recordings(tmp_path / "video")]
     assert len(later) == 3  # none within the first 5 s
     assert 200_000 < before.stat().st_size <= 300_000
     numbers = numbers_of(before)

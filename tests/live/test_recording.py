@@ -395,7 +395,7 @@ def test_sound_whose_place_is_taken_is_left_out(tmp_path: Path) -> None:
         (source,) = container.streams.audio
         sound = AacSound(source)
         assert sound.track.template.layout.name == "mono"
-        packets = [one for one in container.demux(source) if one.size]
+        packets = [packet for packet in container.demux(source) if packet.size]
         length_ns = round(NS * packets[0].duration * packets[0].time_base)
 
         def convert(number: int, at_ns: int) -> int:

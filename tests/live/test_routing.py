@@ -121,7 +121,7 @@ def test_outputs_are_of_the_camera():
         "persons": [4],
     }
     assert these.router.paths["persons"] == {"jsonl": "live/persons"}
-    assert [set(one) for one in these.noted.outputs] == [{"jsonl", "events"}] * 2
+    assert [set(output) for output in these.noted.outputs] == [{"jsonl", "events"}] * 2
 
 
 def test_masks_and_classes_of_each_camera():

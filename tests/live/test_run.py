@@ -285,7 +285,7 @@ def _printed_after_a_bad_day(summary: Summary) -> dict[bool, str]:
     """Return the printed summary of a run without result or session, by ``verbose``."""
     figures = {"start_mb": 100.0, "end_mb": 112.5, "peak_mb": 112.5, "slope_reason": None}
     growth = {"slope_mb_per_hour": 12.5, "slope_low": 12.0, "slope_high": 13.0, "minutes": []}
-    streams = [replace(one, reconnects=7, stalls=2) for one in summary.streams]
+    streams = [replace(stream, reconnects=7, stalls=2) for stream in summary.streams]
     frames = replace(summary.frames, written=0)
     bad = replace(
         summary,
@@ -346,7 +346,10 @@ def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
     result = run("rtsp://a/dead", "rtsp://b/dead", around=around, start_timeout=1.0, events="ev")
     assert result.exit_code == 3
     assert "--wait" in str(result.errors[0])
-    assert [(one.event, one.camera) for one in told] == [("camera_down", "a"), ("camera_down", "b")]
+    assert [(event.event, event.camera) for event in told] == [
+        ("camera_down", "a"),
+        ("camera_down", "b"),
+    ]
     assert [json.loads(line)["event"] for line in Path("ev").read_text().splitlines()] == [
         "camera_down"
     ] * 2
@@ -357,7 +360,7 @@ def test_dead_camera_sends_down_and_later_up_event(feeds):
     told: list[Event] = []
 
     def come() -> None:
-        wait_for(lambda: any(one.camera == "b" for one in told))
+        wait_for(lambda: any(event.camera == "b" for event in told))
         feeds[1].connects, feeds[1].state, feeds[1].error = 1, LIVE, None
         wait_for(lambda: sum(one.camera == "b" for one in told) == 2)
 
@@ -444,7 +447,7 @@ def test_an_engine_that_cannot_be_closed_loses_no_session(feeds, loaded, monkeyp
     fail_an_inference(loaded, monkeypatch)
     monkeypatch.setattr(type(loaded.engine), "close", close)
     result = run("rtsp://a/door", run_dir="session")
-    assert (result.exit_code, [str(one) for one in result.errors]) == (5, ["the engine failed"])
+    assert (result.exit_code, [str(error) for error in result.errors]) == (5, ["the engine failed"])
     (day,) = Path("session").iterdir()
     session = read_session(day)
     assert len(rows_of_a()) == session.document.frames.written > 0
@@ -572,7 +575,7 @@ class TestList:
         result = run_during(feeds, press, "cameras.yaml", around=around)
         assert [feed.camera.name for feed in feeds] == ["a", "b", "a"]
         assert all(map(accounted, result.summary.streams))
-        first = next(one for one in result.summary.streams if one.name == "a")
+        first = next(stream for stream in result.summary.streams if stream.name == "a")
         assert first.received == feeds[0].received + feeds[2].received
         numbers = [row["frame"] for row in rows_of_a()]
         assert numbers == sorted(set(numbers)), "its numbers never restart"
@@ -618,7 +621,7 @@ def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
     around = Observers(events_to=[Told(events)])
     run_during(feeds, jump, "rtsp://a/door", around=around, record="annotated", keep_days=0.5)
     numbers = [row["frame"] for row in rows_of_a()]
-    sessions = [read_session(one).document for one in Path("runs/live").iterdir()]
+    sessions = [read_session(path).document for path in Path("runs/live").iterdir()]
     streams = [session.streams[0] for session in sessions]
     assert all(map(accounted, streams))
     assert len(set(numbers)) == len(numbers) == sum(stream.processed for stream in streams)

@@ -84,7 +84,9 @@ def read_lines(path: Path) -> list[Line]:
 
 def shown_at(lines: list[Line], seconds: float) -> list[int]:
     texts = [
-        one.text for one in lines if one.style == "Labels" and one.begin_s <= seconds < one.end_s
+        line.text
+        for line in lines
+        if line.style == "Labels" and line.begin_s <= seconds < line.end_s
     ]
     return [int(number) for text in texts for number in re.findall(r"n(\d+)n", text)]
 

@@ -33,7 +33,7 @@ def written(folder: Path) -> dict[str, list[str]]:
     found = {}
     for rows in sorted(folder.glob("yard/tracks/*/tracks.jsonl")):
         lines = [json.loads(line) for line in rows.read_text().splitlines()]
-        assert {line["file"] for line in lines} <= {one.name for one in rows.parent.iterdir()}
+        assert {line["file"] for line in lines} <= {path.name for path in rows.parent.iterdir()}
         found[rows.parent.name] = [line["file"] for line in lines]
     return found
 

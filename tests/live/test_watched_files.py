@@ -12,7 +12,7 @@ from detector.core.timeline import INFER, READ, Timeline
 from detector.core.types import Detections, Scene, SourceInfo, ZoneEvent
 from detector.live.hub import Hub
 from detector.live.watched_files import WatchedFiles, make_stream_name
-from tests.live.page.rehearsal import frame, picture
+from tests.live.page.fake_run import frame, picture
 
 NOTHING = SimpleNamespace(read=0, written=0, reused=0, coasted=0)
 
@@ -59,9 +59,9 @@ def test_the_figures_of_two_files_in_turn():
     clock.now_s += 1
     watched.start(info("a/in.mp4", 100), progress, timeline, 80)
     first = hub.figures()
-    assert [(one.name, one.state, one.kind, one.expected) for one in first.streams] == [
-        ("in", "live", "file", 80)
-    ]
+    assert [
+        (stream.name, stream.state, stream.kind, stream.expected) for stream in first.streams
+    ] == [("in", "live", "file", 80)]
     assert first.end_to_end_fps is None  # of no time
     with timeline.track("worker") as track:
         with track.span(INFER, 0):

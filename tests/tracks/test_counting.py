@@ -45,7 +45,9 @@ def walk(
 
 
 def names(events: Sequence[ZoneEvent]) -> list[str]:
-    return [f"{one.zone} {one.event}{one.direction and ' ' + one.direction}" for one in events]
+    return [
+        f"{event.zone} {event.event}{event.direction and ' ' + event.direction}" for event in events
+    ]
 
 
 def straight(
@@ -263,11 +265,11 @@ def test_object_that_leaves_as_an_interval_begins_counts_in_it() -> None:
 @pytest.mark.parametrize("listed", [(), (1,), (0, 1)])
 def test_each_interval_has_a_row_for_each_known_class(listed: Sequence[int]) -> None:
     """The scene is empty for 4.5 s; then a person crosses the door, but not the gate."""
-    before = [NAMES[one] for one in listed] or [""]
+    before = [NAMES[class_id] for class_id in listed] or [""]
     path = [*[None] * 45, *((5 + t, x, y) for t, x, y in straight(200, 400, 3.9))]
     gate = Shape("gate", ((700, 300), (800, 300)), True)
     _, _, rows = walk(path, LINE, gate, every_s=3.0, listed=listed)
-    figures = [(one.from_s, one.zone, one.class_name, one.counts["in"]) for one in rows]
+    figures = [(row.from_s, row.zone, row.class_name, row.counts["in"]) for row in rows]
     after = sorted({"person", *before} - {""})
     assert figures[: 2 * len(before)] == [
         (0, at, one, 0) for at in ("door", "gate") for one in before
@@ -333,7 +335,7 @@ def test_redrawing_one_line_keeps_the_state_of_the_others() -> None:
     assert update(1.5, (300, 400), (800, 450), (200, 500)) == (["gate crosses in"], {})
     _, rows = update(61.0, (300, 400), (800, 450), (200, 500))
     assert rows == {"door": [1, 0], "gate": [1, 0], "pit": [1, 0, 1, 0]}
-    totals = {one.name: one.counts["person"] for one in totals_of("", counter)}
+    totals = {zone.name: zone.counts["person"] for zone in totals_of("", counter)}
     assert totals["gate"] == {"in": 2, "out": 0}, "before it was moved, and since"
     assert totals["yard"]["ended"] == 1
     series = {(one.zone, one.class_name): one.counts for one in history_of("", counter).series}
@@ -354,7 +356,7 @@ def test_redrawing_ends_and_begins_rows_of_zeros() -> None:
     ]
     figures = [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in after]
     listed = [("door", NAMES[0]), ("door", NAMES[1]), ("yard", NAMES[1])]
-    assert figures == [(9.0, 60.0, *one, 0) for one in listed]
+    assert figures == [(9.0, 60.0, *shape_and_class, 0) for shape_and_class in listed]
     counter.update(*no_objects, 61.0, SIZE)
     _, last = counter.finish()
-    assert {(one.zone, one.frames) for one in last} == {("door", 2), ("yard", 2)}
+    assert {(row.zone, row.frames) for row in last} == {("door", 2), ("yard", 2)}

@@ -314,7 +314,9 @@ def test_infer_every_in_whole_runs(tmp_path: Path) -> None:
         marked = {(int(row["frame"]), row["inferred"]) for row in csv.DictReader(file)}
     assert marked == {(i, str(int(i in looks))) for i in range(14)}
     coco = json.loads(next(folder.glob("*.coco.json")).read_text())
-    assert [one.get("inferred", True) for one in coco["images"]] == [i in looks for i in range(14)]
+    assert [image.get("inferred", True) for image in coco["images"]] == [
+        i in looks for i in range(14)
+    ]
     assert next(folder.glob("*.mot.txt")).read_text()
 
     again, session, _ = ran("sync", "--infer-every", "3", "--sync", "--save", "jsonl")

@@ -161,7 +161,7 @@ def test_colours_and_labels_follow_the_track_id() -> None:
     detections.track_ids = np.array([5, -1, 85], np.int64)
     layout = lay_out(640, 360, detections, Look())
     assert layout.shades == [5, 0, 85 % len(PALETTE)]
-    texts = [one.text for one in sorted(layout.labels, key=lambda one: one.number or 0)]
+    texts = [label.text for label in sorted(layout.labels, key=lambda label: label.number or 0)]
     assert texts == ["person 5", "person", "person 85"]
 
 
@@ -196,7 +196,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_all_outputs_have_the_same_ids(outputs: dict[str, Path]) -> None:
     rows = [json.loads(line) for line in outputs["jsonl"].read_text().splitlines()]
     expected = [
-        (row["frame"], one["track"], one["box"][0]) for row in rows for one in row["detections"]
+        (row["frame"], detection["track"], detection["box"][0])
+        for row in rows
+        for detection in row["detections"]
     ]
     assert {track for frame, track, _ in expected if frame == 0} == {None}
     followed = [row for row in expected if row[1] is not None]

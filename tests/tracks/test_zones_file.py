@@ -100,7 +100,7 @@ def test_sections_inherit_from_the_top_level(tmp_path: Path) -> None:
     )
     file = read_zones(write(tmp_path, text))
     front, other = file.of_camera("front"), file.of_camera("back")
-    assert ([one.name for one in front.shapes], front.every_s) == (["yard"], 10)
+    assert ([shape.name for shape in front.shapes], front.every_s) == (["yard"], 10)
     assert front.size == (640, 360)
     assert front.shapes[0].classes == ("person",)
     assert ([one.name for one in other.shapes], other.every_s) == (["a"], 300)
@@ -154,7 +154,7 @@ def test_command_reports_an_error_in_one_line_and_writes_nothing(tmp_path: Path)
         done = detect_video(STREET, "--zones", write(tmp_path, text), cwd=tmp_path)
         assert done.returncode == 2
         assert len(done.stderr.strip().splitlines()) == 1
-        assert [one.name for one in tmp_path.iterdir()] == ["zones.yaml"]
+        assert [path.name for path in tmp_path.iterdir()] == ["zones.yaml"]
     done = detect_video(STREET, "--zones", "zones.yaml", "-o", "zones.yaml", cwd=tmp_path)
     assert done.returncode == 2, "an input cannot be the output"
 
@@ -241,4 +241,4 @@ def test_camera_without_lines_takes_drawn_lines(tmp_path: Path) -> None:
     assert counting(frame, detections).scene is None
     options = resolve_config(None, {"zones": str(tmp_path / "zones.yaml")}).as_dict()
     counting.change("front", ZonesStage.redraw(options, "front", LINE)[0])
-    assert [one.name for one in counting(frame, detections).scene.book.shapes()] == ["a"]
+    assert [shape.name for shape in counting(frame, detections).scene.book.shapes()] == ["a"]

@@ -93,7 +93,7 @@ def test_python_api_gives_the_events_of_the_command(run: Path) -> None:
         "street", engine="ort", precision="fp32", frames=60, zones=str(run / "zones.yaml")
     ) as detector:
         detections = [detections for _, detections in detector.stream(STREET)]
-    scenes = [one.scene for one in detections]
+    scenes = [detection.scene for detection in detections]
     assert all(scenes)
     ends, _ = scenes[-1].book.finish()
     events = [event for scene in scenes for event in scene.events] + list(ends)

@@ -64,7 +64,9 @@ def test_an_event_as_json():
 
 
 def test_a_document_has_every_field_of_an_event():
-    told = {one.name: f"<{one.name}>" for one in fields(Event) if not one.name.endswith("_s")}
+    told = {
+        field.name: f"<{field.name}>" for field in fields(Event) if not field.name.endswith("_s")
+    }
     document = as_document(Event(**told, time_s=TIME_S, since_s=TIME_S))
     assert set(told.values()) <= set(document.values())
     assert len(document) == len(fields(Event))
@@ -518,7 +520,7 @@ def test_wrong_broker_login_is_reported_and_counted(tmp_path):
             f"mqtt://127.0.0.1:{port}/x", "me", "wrongpassword", notice=complaints.append
         )
         target.send(event())
-        wait_for(lambda: any("refused the" in one for one in complaints))
+        wait_for(lambda: any("refused the" in message for message in complaints))
         target.close()
     assert len(complaints) <= 2, "on a busy machine it may have broken off before"
     assert "wrongpassword" not in complaints[0]

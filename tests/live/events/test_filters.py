@@ -181,7 +181,7 @@ def test_a_busy_road(tmp_path: Path) -> None:
             posted = [json.loads(server.got.get()[2]) for _ in range(server.got.qsize())]
             told = [json.loads(text) for text in texts()]
     assert posted == told
-    assert [(one["event"], one["zone"]) for one in told] == [("crosses", "road")] * CARS
+    assert [(event["event"], event["zone"]) for event in told] == [("crosses", "road")] * CARS
     assert len({one["track"] for one in told}) == CARS
     others = (
         f"{2 * (CARS + PASSERS)} from mqtt ({NO_ZONE}), {CARS + PASSERS} from snapshots ({NO_ZONE})"

@@ -34,7 +34,7 @@ GATE = SimpleNamespace(name="gate", is_line=True, points=(), sides=("in", "out")
 
 def figures(*shapes, name: str = "door", processed: int = 1) -> LiveFigures:
     hours = ((3, 1),) * 2
-    zones = tuple(ZoneFigures(one, {}, None if one.is_line else 2, hours) for one in shapes)
+    zones = tuple(ZoneFigures(shape, {}, None if shape.is_line else 2, hours) for shape in shapes)
     stream = StreamFigures(name, "", "live", 0, 1, processed, {}, 0, 0, NO_AGES, zones=zones)
     return LiveFigures((stream,), 1.0, None, None)
 

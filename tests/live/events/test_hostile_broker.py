@@ -56,7 +56,9 @@ def test_hostile_brokers_neither_stop_events_nor_fill_memory(monkeypatch, make, 
     before_mb = memory_mb()
     tried = [Tried(kind, make) for kind in [*KINDS][::every]]
     try:
-        wait_for(lambda: all(one.is_through or memory_mb() - before_mb > 500 for one in tried))
+        wait_for(
+            lambda: all(broker.is_through or memory_mb() - before_mb > 500 for broker in tried)
+        )
         grown_mb = memory_mb() - before_mb
         running = [one.kind for one in tried if one.target._client._thread is None]
         for one in tried:

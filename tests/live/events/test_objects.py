@@ -21,7 +21,7 @@ def followed(*tracks: int, class_id: int = 0) -> Detections:
 
 
 def told(events: Sequence[Event]) -> list[str]:
-    return [f"{one.event} {one.class_name} {one.track} {one.count}" for one in events]
+    return [f"{event.event} {event.class_name} {event.track} {event.count}" for event in events]
 
 
 def test_each_object_appears_and_leaves_with_its_id() -> None:
@@ -52,9 +52,9 @@ def test_who_is_there_leaves_with_the_camera() -> None:
             events = rules.feed_changed("door", facts, SECOND, START_S + 1)
         else:
             events = rules.forget("door", SECOND, START_S + 1)
-        left = [one for one in events if one.event == "leaves"]
+        left = [event for event in events if event.event == "leaves"]
         assert told(left) == ["leaves person 1 1", "leaves person 2 0"]
-        assert all(one.reason for one in left)
+        assert all(event.reason for event in left)
 
 
 def test_events_of_lines_and_zones_carry_their_names() -> None:
@@ -79,6 +79,6 @@ def test_events_of_lines_and_zones_carry_their_names() -> None:
 
 def test_without_tracks_nothing_is_new() -> None:
     rules = EventRules(0, START_S)
-    events = [one for t in range(3) for one in rules.update(frame(t / 10), detections(0))]
+    events = [event for t in range(3) for event in rules.update(frame(t / 10), detections(0))]
     (document,) = map(as_document, events)
     assert not {"track", "zone", "direction"} & document.keys()

@@ -161,7 +161,7 @@ def test_camera_down_from_the_start_is_reported_once():
     for name, at_s in [("connecting", 0), ("waiting", 2), ("connecting", 3), ("waiting", 5)]:
         facts = state(name, at_s, "nothing listens")
         told += rules.feed_changed("door", facts, at_s * SECOND, START_S + at_s)
-    assert [(one.event, one.time_s - START_S, one.since_s - START_S) for one in told] == [
+    assert [(event.event, event.time_s - START_S, event.since_s - START_S) for event in told] == [
         ("camera_down", 2, 0)
     ]
     assert told[0].reason == "nothing listens"

@@ -1,4 +1,4 @@
-"""``--serve`` on the command line, with a file: our ``--show``."""
+"""Test ``--serve`` on the command line, with a file as the source."""
 
 from __future__ import annotations
 
@@ -20,16 +20,21 @@ STREET = CHECKOUT / "videos/street.mp4"
 
 
 @pytest.mark.slow
-def test_a_file_is_watched_and_the_page_ends_with_the_run(tmp_path):
+def test_file_is_shown_and_the_page_ends_with_the_run(tmp_path):
     words = [*COMMAND, "-", "--serve", "0", "-o", "out/", "--no-video", "--conf", "0.01"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(words, cwd=tmp_path, **pipes) as process, Video(process.stdin) as video:
+    with (
+        subprocess.Popen(words, cwd=tmp_path, **pipes) as process,
+        RawVideo(process.stdin) as video,
+    ):
         port = int(re.search(rb"page: http://127\.0\.0\.1:(\d+)/", process.stderr.readline())[1])
         client = Client(port)
         wait_for(lambda: client.ask("/healthz").status == 200)
-        [one] = client.ask("/api/streams").json()["streams"]
-        assert (one["kind"], one["state"], one["size"]) == ("file", "live", "320x180")
-        snapshot = f"/api/streams/{one['name']}/snapshot.jpg"  # 503: no picture within two seconds
+        [stream] = client.ask("/api/streams").json()["streams"]
+        assert (stream["kind"], stream["state"], stream["size"]) == ("file", "live", "320x180")
+        snapshot = (
+            f"/api/streams/{stream['name']}/snapshot.jpg"  # 503: no picture within two seconds
+        )
         wait_for(lambda: client.ask(snapshot).body[:2] == b"\xff\xd8")
         with client.stream("/api/events") as events:
             video.end()
@@ -43,17 +48,17 @@ def test_a_file_is_watched_and_the_page_ends_with_the_run(tmp_path):
         client.ask("/")
 
 
-class Video:
+class RawVideo:
     def __init__(self, pipe) -> None:
-        self._pipe, self._over = pipe, threading.Event()
+        self._pipe, self._ended = pipe, threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
 
-    def __enter__(self) -> Video:
+    def __enter__(self) -> RawVideo:
         self._thread.start()
         return self
 
     def end(self) -> None:
-        self._over.set()
+        self._ended.set()
         self._thread.join()
 
     def __exit__(self, *_: object) -> None:
@@ -62,7 +67,7 @@ class Video:
     def _write(self) -> None:
         with suppress(BrokenPipeError), self._pipe:
             self._pipe.write(b"YUV4MPEG2 W320 H180 F25:1 Ip A1:1 C420jpeg\n")
-            while not self._over.wait(0.04):
+            while not self._ended.wait(0.04):
                 self._pipe.write(b"FRAME\n" + bytes([90]) * (320 * 180 * 3 // 2))
 
 
