@@ -77,7 +77,7 @@ def check_recoveries(
 ) -> Recoveries:
     """Kill, stall and stall for long one of ``cameras``, ``times`` times each, after ``quiet_s``
     seconds."""
-    found, moments = Recoveries(), random.Random(seed)
+    results, moments = Recoveries(), random.Random(seed)
     clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
     with ExitStack() as running:
         servers = [
@@ -92,23 +92,23 @@ def check_recoveries(
             for name in names:
                 _wait_for_row(folder, name, time.time(), 4 * PATIENCE_S)
             time.sleep(5)  # what starts has started
-            found.before, began = Process.of(run.pid), time.time()
+            results.before, began = Process.of(run.pid), time.time()
             time.sleep(quiet_s)
             quiet_until = time.time()
             for what in [KILL, STALL, LONG_STALL] * times:
                 time.sleep(moments.uniform(0.5, 3))
-                began_s, back_s = _disturb(servers[0], what, moments)
-                found.back_s[what].append(_wait_for_row(folder, names[0], back_s, PATIENCE_S))
-                found.seen[what] += _was_down(folder, names[0], began_s, back_s)
+                began_s, back_s = _interrupt(servers[0], what, moments)
+                results.back_s[what].append(_wait_for_row(folder, names[0], back_s, PATIENCE_S))
+                results.seen[what] += _was_down(folder, names[0], began_s, back_s)
             ended = time.time()
-            found.after = Process.of(run.pid)
+            results.after = Process.of(run.pid)
         finally:
             run.send_signal(signal.SIGTERM)
-            found.exit_code = run.wait(30)
+            results.exit_code = run.wait(30)
     for name in names[1:]:
-        found.quiet_ms.append(_p99(folder, name, began, quiet_until))
-        found.disturbed_ms.append(_p99(folder, name, quiet_until, ended))
-    return found
+        results.quiet_ms.append(_p99(folder, name, began, quiet_until))
+        results.disturbed_ms.append(_p99(folder, name, quiet_until, ended))
+    return results
 
 
 def _write_list(path: Path, names: list[str], servers: list[RtspServer]) -> None:
@@ -120,7 +120,7 @@ def _write_list(path: Path, names: list[str], servers: list[RtspServer]) -> None
     path.write_text("\n".join(lines) + "\n")
 
 
-def _disturb(server: RtspServer, what: str, moments: random.Random) -> tuple[float, float]:
+def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[float, float]:
     began_s = time.time()
     if what == KILL:
         server.kill()
@@ -206,7 +206,7 @@ def quantile(values: list[float], share: float) -> float:
 
 def measure_ages(fps: float, seconds: float, engine: str, policy: str, max_age: float) -> Ages:
     """Process a stream of JPEGs with a burnt-in clock and return their ages and timings."""
-    found = Ages(fps, 0, 0, [], [], [], [])
+    results = Ages(fps, 0, 0, [], [], [], [])
     with _clock_server(fps) as url, Detector(engine=engine, policy=policy, max_age=max_age) as one:
         started, before = time.monotonic(), None
         for frame, _ in one.stream(url):
@@ -214,14 +214,14 @@ def measure_ages(fps: float, seconds: float, engine: str, policy: str, max_age: 
             assert arrival is not None
             if time.monotonic() - started > seconds:
                 break
-            found.frames += 1
-            found.skipped += 0 if before is None else frame.index - before - 1
+            results.frames += 1
+            results.skipped += 0 if before is None else frame.index - before - 1
             before = frame.index
-            found.ages_ms.append((arrival.result_ns - arrival.arrived_ns) / 1e6)
-            found.inference_ms.append((arrival.inferred_ns - arrival.began_ns) / 1e6)
-            found.busy_ms.append((arrival.result_ns - arrival.taken_ns) / 1e6)
-            found.differences_ms.append(arrival.utc_s * 1e3 - read_clock(frame.image) / 1e3)
-    return found
+            results.ages_ms.append((arrival.result_ns - arrival.arrived_ns) / 1e6)
+            results.inference_ms.append((arrival.inferred_ns - arrival.began_ns) / 1e6)
+            results.busy_ms.append((arrival.result_ns - arrival.taken_ns) / 1e6)
+            results.differences_ms.append(arrival.utc_s * 1e3 - read_clock(frame.image) / 1e3)
+    return results
 
 
 @contextmanager

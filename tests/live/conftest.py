@@ -13,3 +13,9 @@ from tests.live import servers
 def web() -> Iterator[servers.HttpServer]:
     with servers.http() as server:
         yield server
+
+
+@pytest.fixture
+def notices() -> list[str]:
+    """An empty list for the lines that a part of the program reports."""
+    return []

@@ -141,15 +141,15 @@ class Bench:
         self.while_waiting: dict[float, Callable[[], None]] = {}
         bench = self
 
-        class Patient(Collector):
+        class FakeCollector(Collector):
             def _sleep(self, ns: int) -> None:
                 bench.pass_until(bench.clock.now + ns)
 
-        def make(one: Camera, wake: Callable[[], None]) -> FakeFeed:
-            feed = self.feeds[one.name] = FakeFeed(one, wake, self.clock, latest)
+        def make(camera: Camera, wake: Callable[[], None]) -> FakeFeed:
+            feed = self.feeds[camera.name] = FakeFeed(camera, wake, self.clock, latest)
             return feed
 
-        self.collector = Patient(
+        self.collector = FakeCollector(
             [camera(name) for name in names], make, clock=self.clock, **options
         )
         self.collector.start()
@@ -170,15 +170,15 @@ class Bench:
     def batch(self, rows: int) -> list[tuple[str, int]]:
         from detector.core.timeline import OffTrack
 
-        found: list[tuple[str, int]] = []
-        while len(found) < rows:
-            arrived = self.collector.arrive(OffTrack(), 0, len(found))
-            if not arrived and not found and self.while_waiting:
+        batch: list[tuple[str, int]] = []
+        while len(batch) < rows:
+            arrived = self.collector.arrive(OffTrack(), 0, len(batch))
+            if not arrived and not batch and self.while_waiting:
                 continue
             if not arrived:
                 break
             if (frame := self.collector.read()) is None:
                 break
             assert frame.arrival is not None
-            found.append((frame.arrival.camera, frame.index))
-        return found
+            batch.append((frame.arrival.camera, frame.index))
+        return batch

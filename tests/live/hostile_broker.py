@@ -21,9 +21,9 @@ FLOOD = 64 << 10  # bytes that are sent at once
 class Visit:
     """One connection. ``send`` raises OSError after the peer has left or the test has ended."""
 
-    def __init__(self, one: socket.socket, over: threading.Event, number: int) -> None:
-        self.socket, self.over, self.number = one, over, number
-        one.settimeout(0.2)
+    def __init__(self, connection: socket.socket, over: threading.Event, number: int) -> None:
+        self.socket, self.over, self.number = connection, over, number
+        connection.settimeout(0.2)
 
     def read(self) -> bytes:
         while not self.over.is_set():
@@ -53,12 +53,12 @@ class Visit:
 
 def length(number: int) -> bytes:
     """The remaining length of a packet, 7 bits a byte."""
-    found = bytearray()
+    encoded = bytearray()
     while True:
         number, low = number >> 7, number & 127
-        found.append(low | (128 if number else 0))
+        encoded.append(low | (128 if number else 0))
         if not number:
-            return bytes(found)
+            return bytes(encoded)
 
 
 def published(mid: int, qos: int, payload: bytes, topic: bytes = b"t") -> bytes:
@@ -226,7 +226,7 @@ class HostileBroker:
     def _accept(self) -> None:
         while not self._over.is_set():
             try:
-                one, _ = self._listening.accept()
+                connection, _ = self._listening.accept()
             except TimeoutError:
                 continue
             except OSError:
@@ -234,7 +234,7 @@ class HostileBroker:
             self.connections += 1
             if self._only_once:
                 self._listening.close()
-            visit = Visit(one, self._over, self.connections)
+            visit = Visit(connection, self._over, self.connections)
             thread = threading.Thread(target=self._serve, args=(visit,), daemon=True)
             self._visits.append(thread)
             thread.start()

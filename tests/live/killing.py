@@ -28,8 +28,8 @@ from detector.live.recording.names import list_recordings
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.rows import CameraRows
 from detector.live.sources.base import Camera
+from tests.live.record_settings import RecordSettings
 from tests.live.streams import make_stream, numbered, numbers_of, one_detection
-from tests.live.wishes import Wish
 from tests.waiting import wait_for
 
 FPS, SECONDS = 25, 14  # of the stream: longer than any process lives
@@ -55,7 +55,7 @@ def record_until_killed(folder: Path, stream: Path) -> None:
         name: CameraRecorder(
             folder,
             Camera(name, "network", Address("x")),
-            Wish(name, segment=MINUTES),
+            RecordSettings(name, segment=MINUTES),
             print_notice,
             style=Style(),
         )
@@ -64,14 +64,14 @@ def record_until_killed(folder: Path, stream: Path) -> None:
     rows = CameraRows(folder, Camera("rows", "network", Address("x")), print_notice)
     listener = recorders["copy"].listener
     with av.open(str(stream)) as container:
-        begin_ns, first = time.perf_counter_ns(), None
-        listener.opened(container.streams, begin_ns, time.time())
+        start_ns, first = time.perf_counter_ns(), None
+        listener.opened(container.streams, start_ns, time.time())
         number = 0
         for packet in container.demux():
             if packet.dts is None or packet.pts is None:
                 continue
             first = packet.dts if first is None else first
-            due_ns = begin_ns + round((packet.dts - first) * packet.time_base * 1_000_000_000)
+            due_ns = start_ns + round((packet.dts - first) * packet.time_base * 1_000_000_000)
             time.sleep(max(0, due_ns - time.perf_counter_ns()) / 1e9)
             now, utc_s = time.perf_counter_ns(), time.time()
             is_video = packet.stream.type == "video"
@@ -150,26 +150,28 @@ def measure(
 ) -> Loss:
     first = min(arrived)
     video = folder / name / "video"
-    left = list_recordings(video)
-    as_left = {number for recording in left for number in numbers_of(recording.path)}
+    files_left = list_recordings(video)
+    before_adoption = {number for recording in files_left for number in numbers_of(recording.path)}
     # The next run finishes what the kill left, and nothing of it is lost.
-    CameraRecorder(folder, Camera(name, "network", Address("x")), Wish(name), print_notice).close()
+    CameraRecorder(
+        folder, Camera(name, "network", Address("x")), RecordSettings(name), print_notice
+    ).close()
     files = list_recordings(video)
-    assert len(files) == len(left)
+    assert len(files) == len(files_left)
     assert not any(one.partial for one in files)
     assert not [*video.glob("*.partial.*")]
     if name == "copy":
         check_side_cars(video)
     numbers = {number for one in files for number in numbers_of(one.path)}
-    assert numbers == as_left
-    there = numbers | dropped
-    missing = next(number for number in range(first, 2**16) if number not in there)
+    assert numbers == before_adoption
+    present = numbers | dropped
+    missing = next(number for number in range(first, 2**16) if number not in present)
     fed_ns = arrived.get(missing, killed_ns)
     return Loss(
         camera=name,
         alive_s=(killed_ns - min(arrived.values())) / 1e9,
         files=len(files),
-        partial=sum(one.partial for one in left),
+        partial=sum(one.partial for one in files_left),
         kept=len(numbers),
         fed=len(arrived),
         dropped=len(dropped),
@@ -194,14 +196,14 @@ def count_rows(folder: Path) -> int:
         for path in (folder / "rows").glob("detections-*.jsonl")
         for line in path.read_text().splitlines()
     ]
-    found = []
-    for place, line in enumerate(lines):
+    frames = []
+    for position, line in enumerate(lines):
         try:
-            found.append(json.loads(line)["frame"])
+            frames.append(json.loads(line)["frame"])
         except ValueError:
-            assert place == len(lines) - 1
-    assert found == list(range(len(found)))
-    return len(found)
+            assert position == len(lines) - 1
+    assert frames == list(range(len(frames)))
+    return len(frames)
 
 
 if __name__ == "__main__":

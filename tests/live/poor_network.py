@@ -99,12 +99,12 @@ def run(*command: str) -> str:
     except OSError as error:
         raise UnavailableError(f"{command[0]}: {error.strerror}") from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise UnavailableError(f"{' '.join(command)}: {said[0] if said else done.returncode}")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise UnavailableError(f"{' '.join(command)}: {lines[0] if lines else done.returncode}")
     return done.stdout
 
 
-def inside(namespace: str) -> tuple[str, ...]:
+def in_namespace(namespace: str) -> tuple[str, ...]:
     return "ip", "netns", "exec", namespace
 
 
@@ -158,14 +158,14 @@ def drop(namespace: str, loss: float) -> None:
         path = f"/tmp/{namespace}.nft"
         Path(path).write_text(rules)
         try:
-            run(*inside(namespace), "nft", "-f", path)
+            run(*in_namespace(namespace), "nft", "-f", path)
         finally:
             os.unlink(path)
     except UnavailableError as by_nft:
         match = ("-i", WIRE, "-m", "statistic", "--mode", "random", "--probability", f"{loss:g}")
         try:
-            run(*inside(namespace), "iptables", "-A", "INPUT", "-i", WIRE)
-            run(*inside(namespace), "iptables", "-A", "INPUT", *match, "-j", "DROP")
+            run(*in_namespace(namespace), "iptables", "-A", "INPUT", "-i", WIRE)
+            run(*in_namespace(namespace), "iptables", "-A", "INPUT", *match, "-j", "DROP")
         except UnavailableError as by_iptables:
             raise UnavailableError(f"{by_nft}; {by_iptables}") from by_iptables
 
@@ -173,10 +173,10 @@ def drop(namespace: str, loss: float) -> None:
 def count_packets(namespace: str) -> tuple[int, int]:
     """Return (packets that arrived, packets of these that were lost)."""
     try:
-        text = run(*inside(namespace), "nft", "list", "table", "ip", "weather")
+        text = run(*in_namespace(namespace), "nft", "list", "table", "ip", "weather")
         counts = re.findall(r"packets (\d+) bytes", text)
     except UnavailableError:
-        text = run(*inside(namespace), "iptables", "-L", "INPUT", "-v", "-x", "-n")
+        text = run(*in_namespace(namespace), "iptables", "-L", "INPUT", "-v", "-x", "-n")
         counts = [line.split()[0] for line in text.splitlines()[2:]]
     return int(counts[0]), int(counts[1])
 
@@ -244,16 +244,23 @@ def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -
     Raises UnavailableError.
     """
     need_rtsp()
-    found = Outcome(weather)
+    outcome = Outcome(weather)
     # Small pictures, so that 5% of lost packets leave TCP enough to carry them.
     clip = make_clip(folder / "clip.mp4", 250, FPS, gop=FPS, options={**STEADY, "crf": "28"})
     with ExitStack() as running:
         servers, client = running.enter_context(namespaces(weather))
-        rtsp = RtspServer({"x": clip}, None, SERVERS, inside(servers))
+        rtsp = RtspServer({"x": clip}, None, SERVERS, in_namespace(servers))
         running.callback(rtsp.kill)
         rtsp.start()
         mjpeg = subprocess.Popen(
-            [*inside(servers), sys.executable, "-m", "tests.live.poor_network", "mjpeg", SERVERS],
+            [
+                *in_namespace(servers),
+                sys.executable,
+                "-m",
+                "tests.live.poor_network",
+                "mjpeg",
+                SERVERS,
+            ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -265,7 +272,7 @@ def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -
         cameras = folder / "cameras.yaml"
         write_cameras(cameras, urls, tcp="tcp", udp="udp")
         options = ("--engine", engine)
-        program = Program(folder, cameras, options, prefix=inside(client))
+        program = Program(folder, cameras, options, prefix=in_namespace(client))
         running.callback(program.kill)
         try:
             program.wait_for_cameras(NAMES)
@@ -273,25 +280,25 @@ def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -
             program.watch(seconds)
             after, lost_after = count_packets(client)
             document = program.end()
-        except ProgramEndedError as gone:
-            found.wrong.append(str(gone))
-            return found
-    found.packets, found.lost, found.exit_code = (
+        except ProgramEndedError as ended:
+            outcome.wrong.append(str(ended))
+            return outcome
+    outcome.packets, outcome.lost, outcome.exit_code = (
         after - packets,
         lost_after - lost,
         program.exit_code,
     )
-    for one in document["streams"]:
-        found.cameras.append(outcome(one, program))
-    found.wrong += judge(found, program)
-    return found
+    for stream in document["streams"]:
+        outcome.cameras.append(read_outcome(stream, program))
+    outcome.wrong += judge(outcome, program)
+    return outcome
 
 
-def outcome(stream: dict[str, Any], program: Program) -> CameraOutcome:
+def read_outcome(stream: dict[str, Any], program: Program) -> CameraOutcome:
     events = [
-        row
-        for row in program.lines(stream["name"], "events")
-        if row["event"] in ("camera_up", "camera_down") and row["reason"] != "the run ended"
+        event
+        for event in program.lines(stream["name"], "events")
+        if event["event"] in ("camera_up", "camera_down") and event["reason"] != "the run ended"
     ]
     return CameraOutcome(
         stream["name"],
@@ -306,25 +313,27 @@ def outcome(stream: dict[str, Any], program: Program) -> CameraOutcome:
     )
 
 
-def judge(found: Outcome, program: Program) -> list[str]:
+def judge(outcome: Outcome, program: Program) -> list[str]:
     wrong = []
-    if found.exit_code != 143:
-        wrong.append(f"exit code {found.exit_code} after SIGTERM")
+    if outcome.exit_code != 143:
+        wrong.append(f"exit code {outcome.exit_code} after SIGTERM")
     # The last lines come from the end itself.
-    if ended := [line for line in program.said() if re.search(r": (ended|.*reading failed)", line)]:
-        wrong.append(f"a camera ended: {ended[0]}")
-    if faults := [line for line in program.said() if "internal error" in line]:
+    if ended_lines := [
+        line for line in program.error_lines() if re.search(r": (ended|.*reading failed)", line)
+    ]:
+        wrong.append(f"a camera ended: {ended_lines[0]}")
+    if faults := [line for line in program.error_lines() if "internal error" in line]:
         wrong.append(faults[0])
-    by_name = {camera.name: camera for camera in found.cameras}
-    lost = found.lost
-    for one in found.cameras:
-        if not one.processed:
-            wrong.append(f"{one.name}: no picture")
-        if one.corrupt and not found.weather.loss and found.weather.ordered:
-            wrong.append(f"{one.name}: {one.corrupt} corrupt pictures on a whole network")
+    by_name = {camera.name: camera for camera in outcome.cameras}
+    lost = outcome.lost
+    for camera in outcome.cameras:
+        if not camera.processed:
+            wrong.append(f"{camera.name}: no picture")
+        if camera.corrupt and not outcome.weather.loss and outcome.weather.ordered:
+            wrong.append(f"{camera.name}: {camera.corrupt} corrupt pictures on a whole network")
     # A third of what is lost was of this camera; a lost packet damages its picture.
     udp = by_name["udp"]
-    if found.weather.loss and lost > 50 and not udp.corrupt + udp.no_key:
+    if outcome.weather.loss and lost > 50 and not udp.corrupt + udp.no_key:
         wrong.append(f"udp: {lost} packets were lost, and no picture counts as corrupt")
     return wrong
 

@@ -49,7 +49,7 @@ class Result:
 def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
     python = environment(name, [PACKAGES[name]], OURS)
     with tempfile.TemporaryDirectory(prefix="live-check-") as made:
-        around = {
+        variables = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "YOLO_CONFIG_DIR": made,
@@ -61,7 +61,7 @@ def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
             done = subprocess.run(
                 command,
                 cwd=made,
-                env=around,
+                env=variables,
                 capture_output=True,
                 text=True,
                 check=False,
@@ -71,11 +71,11 @@ def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
             raise MissingError(f"it did not end within {late.timeout:.0f} s") from late
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
-        said = done.stderr.strip().splitlines()
-        raise MissingError(f"it failed: {said[-1] if said else done.returncode}")
-    told = json.loads(lines[-1])
-    told["age_ms"] = tuple(told["age_ms"]) if told["age_ms"] else None
-    return Result(**told)
+        errors = done.stderr.strip().splitlines()
+        raise MissingError(f"it failed: {errors[-1] if errors else done.returncode}")
+    result = json.loads(lines[-1])
+    result["age_ms"] = tuple(result["age_ms"]) if result["age_ms"] else None
+    return Result(**result)
 
 
 # ----------------------------------------------------------------------
@@ -142,7 +142,7 @@ def run_inference(detect: Callable[[Any], Any], urls: list[str], counts: Counts)
 
     from inference import InferencePipeline
 
-    over = threading.Event()
+    ended = threading.Event()
 
     def on_video_frame(frames: list[Any]) -> list[Any]:
         return [detect(frame.image) for frame in frames]
@@ -153,13 +153,13 @@ def run_inference(detect: Callable[[Any], Any], urls: list[str], counts: Counts)
                 age_ms = (time.time() - frame.frame_timestamp.timestamp()) * 1e3
                 counts.add(frame.source_id or 0, age_ms)
         if counts.is_over():
-            over.set()
+            ended.set()
 
     pipeline = InferencePipeline.init_with_custom_logic(
         video_reference=urls, on_video_frame=on_video_frame, on_prediction=on_prediction
     )
     pipeline.start(use_main_thread=False)
-    if not over.wait(START_S + counts.seconds):
+    if not ended.wait(START_S + counts.seconds):
         raise SystemExit(f"{sum(map(bool, counts.frames))} of {len(urls)} streams gave pictures")
     return version("inference")
 

@@ -43,18 +43,18 @@ class Playlist:
         self.duration = start
 
     def unit(self, number):
-        passes, place = divmod(number, len(self.units))
-        data, pts, dts = self.units[place]
+        passes, position = divmod(number, len(self.units))
+        data, pts, dts = self.units[position]
         return data, pts + passes * self.duration, dts + passes * self.duration
 
 
 def feed(media, playlist):
     source = media.get_element().get_by_name_recurse_up("source")
-    place = [0]
+    position = [0]
 
     def push(source, _length):
-        data, pts, dts = playlist.unit(place[0])
-        place[0] += 1
+        data, pts, dts = playlist.unit(position[0])
+        position[0] += 1
         buffer = Gst.Buffer.new_wrapped(data)
         buffer.pts, buffer.dts = pts, dts
         source.emit("push-buffer", buffer)

@@ -100,7 +100,7 @@ def make_clip(
     return encode_once(path, kind, encode)
 
 
-def _units(clip: Path) -> Path:
+def _write_units(clip: Path) -> Path:
     """The clip's access units in Annex B, and where each begins: what the RTSP server plays."""
     target = clip.with_suffix(".annexb")
     if target.exists():
@@ -114,8 +114,8 @@ def _units(clip: Path) -> Path:
             if not packet.size:
                 continue
             times = (packet.pts, packet.dts if packet.dts is not None else packet.pts)
-            for one in to_annex_b.filter(packet):
-                data = bytes(one)
+            for unit in to_annex_b.filter(packet):
+                data = bytes(unit)
                 first = times[1] if first is None else first
                 pts, dts = (round((t - first) * stream.time_base * 10**9) for t in times)
                 units.append((offset, len(data), pts, dts))
@@ -176,7 +176,7 @@ class RtspServer:
         self._mounts = []
         for name, clips in mounts.items():
             files = [clips] if isinstance(clips, Path) else clips
-            self._mounts.append(f"{name}={'+'.join(str(_units(file)) for file in files)}")
+            self._mounts.append(f"{name}={'+'.join(str(_write_units(file)) for file in files)}")
         self._process: subprocess.Popen[str] | None = None
 
     def url(self, name: str, login: str | None = None) -> str:
@@ -194,9 +194,9 @@ class RtspServer:
             text=True,
         )
         assert self._process.stdout is not None
-        said, port = self._process.stdout.readline().split()
+        status, port = self._process.stdout.readline().split()
         self.port = int(port)
-        assert (said, self.port > 0) == ("ready", True)
+        assert (status, self.port > 0) == ("ready", True)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -217,10 +217,10 @@ def rtsp(
 ) -> Iterator[RtspServer]:
     need_rtsp()
     server = RtspServer(mounts, login)
-    with socket.socket() as held:  # bound: no other program gets the port while it is killed
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        server.port = held.getsockname()[1]
+    with socket.socket() as reserved:  # bound: no other program gets the port while it is killed
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        server.port = reserved.getsockname()[1]
         try:
             server.start()
             yield server

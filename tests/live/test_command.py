@@ -29,9 +29,9 @@ def clip(tmp_path_factory) -> Path:
 
 
 class LiveRun:
-    def __init__(self, folder: Path, *words: object, **more) -> None:
+    def __init__(self, folder: Path, *arguments: object, **more) -> None:
         self.folder = folder
-        self.process = start(*words, *NULL, cwd=folder, **more)
+        self.process = start(*arguments, *NULL, cwd=folder, **more)
 
     def rows(self, camera: str) -> list[dict]:
         paths = sorted((self.folder / "live" / camera).glob("detections-*.jsonl"))
@@ -45,8 +45,8 @@ class LiveRun:
 
     def end(self) -> subprocess.CompletedProcess[str]:
         self.process.send_signal(signal.SIGTERM)
-        said = self.process.communicate(PATIENCE_S)
-        return subprocess.CompletedProcess([], self.process.returncode, *said)
+        output = self.process.communicate(PATIENCE_S)
+        return subprocess.CompletedProcess([], self.process.returncode, *output)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def streams_of(process) -> dict[str, dict]:
     return streams
 
 
-def test_three_cameras_one_of_them_dead_and_no_word_of_the_password(tmp_path, clip):
+def test_run_with_a_missing_camera_reveals_no_password(tmp_path, clip):
     """The two others have rows, and ``report`` reads the session; the password is nowhere."""
     secret = "sw0rdf1sh"
     with rtsp({"door": clip}, login=f"admin:{secret}") as server, http() as web:
@@ -108,7 +108,7 @@ def test_three_cameras_one_of_them_dead_and_no_word_of_the_password(tmp_path, cl
     assert secret not in process.stdout + process.stderr
 
 
-def test_a_camera_that_loses_its_power_comes_back(tmp_path, clip):
+def test_restarted_camera_is_reconnected(tmp_path, clip):
     """The other camera is not affected."""
     with rtsp({"door": clip}) as server, http() as web:
         (tmp_path / "cameras.yaml").write_text(
@@ -128,7 +128,7 @@ def test_a_camera_that_loses_its_power_comes_back(tmp_path, clip):
     assert yard["reconnects"] == 0
 
 
-def test_the_main_stream_is_recorded_while_the_smaller_one_is_detected(tmp_path, clip):
+def test_record_url_is_recorded_while_url_is_detected(tmp_path, clip):
     main = make_clip(tmp_path / "main.mp4", size=(640, 360))
     with rtsp({"sub": clip, "main": main}) as server:
         (tmp_path / "cameras.yaml").write_text(
@@ -151,9 +151,9 @@ def test_the_main_stream_is_recorded_while_the_smaller_one_is_detected(tmp_path,
     assert pictures > 10
     assert (counts["written"], counts["files"]) == (pictures, len(paths))
     assert counts["bytes"] == sum(path.stat().st_size for path in paths)
-    events = (tmp_path / "live/door").glob("events-*.jsonl")
-    told = [json.loads(line) for path in events for line in path.read_text().splitlines()]
-    names = [event["event"] for event in told]
+    rows = (tmp_path / "live/door").glob("events-*.jsonl")
+    rows = [json.loads(line) for path in rows for line in path.read_text().splitlines()]
+    names = [event["event"] for event in rows]
     # More than one pair where this machine stands still for seconds.
     assert names == ["camera_up", "camera_down"] * (len(names) // 2)
     assert names
@@ -174,7 +174,7 @@ def test_missing_webcam_is_reported_once(tmp_path):
     assert process.stderr.startswith("detect-video: /dev/video99: ")
 
 
-def test_a_looped_file_beside_a_camera(tmp_path, clip):
+def test_looped_file_runs_with_a_camera(tmp_path, clip):
     """It is a clip of two seconds, and goes on."""
     with http() as web, live_run(tmp_path, clip, web.url("/mjpeg"), "--loop") as run:
         run.wait_for_rows(60, "clip")  # it has 50 pictures
@@ -212,8 +212,8 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
         (tmp_path / "cameras.yaml").write_text(f"cameras: [{', '.join(entries)}]")
         done = detect_video("cameras.yaml", "--check", cwd=tmp_path)
         assert done.returncode == (2 if errors else 0)
-        said = [line for line in done.stderr.splitlines() if line.startswith("detect-video: ")]
-        assert len(said) == errors, done.stderr
+        lines = [line for line in done.stderr.splitlines() if line.startswith("detect-video: ")]
+        assert len(lines) == errors, done.stderr
         assert bool(done.stdout) is (errors == 0)
     assert [path.name for path in tmp_path.iterdir()] == ["cameras.yaml"]
     assert detect_video("absent.yaml", "--check", cwd=tmp_path).returncode == 3

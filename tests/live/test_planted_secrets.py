@@ -20,7 +20,7 @@ HEADER, COOKIE = "H3aderPlanted", "C00kiePlanted"
 
 @pytest.mark.net
 @pytest.mark.slow
-def test_a_live_run_tells_no_secret(tmp_path: Path) -> None:
+def test_live_run_reveals_no_secret(tmp_path: Path) -> None:
     with servers.http() as camera, servers.http() as receiver:
         camera.login = f"{USER}:{PASSWORD}"
         place = f"127.0.0.1:{camera.port}"
@@ -37,7 +37,7 @@ cameras:
 """
         )
         (tmp_path / "config.yaml").write_text(f"events: {{webhook: '{receiver.url(f'/{HOOK}')}'}}")
-        given = {path.name for path in tmp_path.iterdir()}
+        inputs = {path.name for path in tmp_path.iterdir()}
         words = (
             *("cameras.yaml", f"http://{USER}:{PASSWORD}@{place}/mjpeg?k={KEY}"),
             *("--config", "config.yaml", "-v", "--run-dir", "run"),
@@ -53,25 +53,25 @@ cameras:
     written = {
         path.relative_to(tmp_path): path.read_bytes()
         for path in tmp_path.rglob("*")
-        if path.is_file() and path.name not in given
+        if path.is_file() and path.name not in inputs
     }
     assert any(path.name == "session.json" for path in written)
     assert any(b"***" in content for content in written.values())
     printed = {"stdout": done.stdout, "stderr": done.stderr}
     everything = {**written, **{Path(name): text.encode() for name, text in printed.items()}}
     for secret in (USER, PASSWORD, WRONG, TOKEN, KEY, HOOK, STREAM, HEADER, COOKIE):
-        told = [str(path) for path, content in everything.items() if secret.encode() in content]
-        assert not told, f"{secret} stands in {told}"
+        paths = [str(path) for path, content in everything.items() if secret.encode() in content]
+        assert not paths, f"{secret} stands in {paths}"
 
 
 @pytest.mark.net
 @pytest.mark.slow
-@pytest.mark.parametrize("wish", ["env:HOOK", "@hook"])
-def test_a_webhook_that_no_command_line_tells(tmp_path: Path, wish: str) -> None:
+@pytest.mark.parametrize("webhook", ["env:HOOK", "@hook"])
+def test_webhook_of_file_or_variable_is_not_revealed(tmp_path: Path, webhook: str) -> None:
     with servers.http() as camera, servers.http() as receiver:
         address = receiver.url(f"/{HOOK}")
         (tmp_path / "hook").write_text(f"{address}\n")
-        words = (camera.url("/mjpeg"), "--webhook", wish, "--run-dir", "run")
+        words = (camera.url("/mjpeg"), "--webhook", webhook, "--run-dir", "run")
         with live_run(tmp_path, *words, env={"HOOK": address}) as run:
             # The second attempt follows the line about the first.
             wait_for(lambda: len(receiver.requests) >= 2)
@@ -79,12 +79,12 @@ def test_a_webhook_that_no_command_line_tells(tmp_path: Path, wish: str) -> None
             done = run.end()
     assert done.returncode == 143, done.stderr
     assert "the server returned 501" in done.stderr  # the receiver was reached: it takes no POST
-    told = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "hook"]
-    assert not [path for path in told if HOOK.encode() in path.read_bytes()]
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "hook"]
+    assert not [path for path in files if HOOK.encode() in path.read_bytes()]
     assert HOOK not in done.stdout + done.stderr
 
 
-def test_the_traceback_of_an_internal_error_tells_no_secret(
+def test_traceback_of_an_internal_error_reveals_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -30,6 +30,7 @@ from detector.live.recording.names import (
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.recording.recording import Quality
 from detector.live.recording.retention import Retention
+from tests.live.record_settings import RecordSettings
 from tests.live.streams import (
     HEIGHT,
     NS,
@@ -42,12 +43,11 @@ from tests.live.streams import (
     one_detection,
 )
 from tests.live.test_recording import Bench, all_numbers
-from tests.live.test_rows import room_for
-from tests.live.wishes import Wish
+from tests.live.test_rows import limit_file_size
 from tests.waiting import PATIENCE_S, wait_for
 
 
-def still() -> int:
+def fixed_clock() -> int:
     """A clock that stays at the arrival of the first picture, so that no camera is silent."""
     return 100 * NS
 
@@ -61,11 +61,14 @@ def feed(recorder: CameraRecorder, path: Path, at_s: float = 100.0) -> None:
     recorder.listener.closed()
 
 
-def test_pictures_and_packets_through_the_thread(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_thread_writes_pictures_and_packets(tmp_path: Path, notices: list[str]) -> None:
     stream = make_stream(tmp_path / "camera.ts", sound="aac")
-    copy = CameraRecorder(tmp_path, camera("a"), Wish(), said.append, clock=still)
-    drawn = CameraRecorder(tmp_path, camera("b"), Wish("annotated"), said.append, clock=still)
+    copy = CameraRecorder(
+        tmp_path, camera("a"), RecordSettings(), notices.append, clock=fixed_clock
+    )
+    drawn = CameraRecorder(
+        tmp_path, camera("b"), RecordSettings("annotated"), notices.append, clock=fixed_clock
+    )
     assert not copy.wants_pictures
     assert drawn.wants_pictures
     feed(copy, stream)  # the container is closed before all of it is written
@@ -83,15 +86,16 @@ def test_pictures_and_packets_through_the_thread(tmp_path: Path) -> None:
     counts = copy.counts()
     assert (counts["files"], counts["dropped"], counts["lost"], counts["refused"]) == (1, 0, 0, 0)
     assert counts["failed"] == drawn.counts()["failed"] == 0
-    assert said == []
+    assert notices == []
     assert not {"record a", "record b"} & {thread.name for thread in threading.enumerate()}
 
 
-def test_a_slow_encoder_drops_pictures_and_never_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_slow_encoder_drops_pictures_without_blocking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: list[str]
 ) -> None:
-    said: list[str] = []
-    recorder = CameraRecorder(tmp_path, camera(), Wish("annotated"), said.append, clock=still)
+    recorder = CameraRecorder(
+        tmp_path, camera(), RecordSettings("annotated"), notices.append, clock=fixed_clock
+    )
     go = threading.Event()
     handle = recorder._recording.handle
 
@@ -111,20 +115,22 @@ def test_a_slow_encoder_drops_pictures_and_never_waits(
         [recording.path for recording in list_recordings(tmp_path / "yard" / "video")]
     )
     assert kept == list(range(9))
-    assert len(said) == 1
-    assert "91 frames" in said[0]
+    assert len(notices) == 1
+    assert "91 frames" in notices[0]
 
 
-def test_after_a_dropped_packet_video_goes_on_with_a_key_frame(
+def test_video_continues_with_a_key_frame_after_a_dropped_packet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = make_stream(tmp_path / "camera.ts", gop=10, options={"bf": "0"})
-    recorder = CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
-    put, seen = recorder._inbox.put_packet, [0]
+    recorder = CameraRecorder(
+        tmp_path, camera(), RecordSettings(), lambda text: None, clock=fixed_clock
+    )
+    put, packets = recorder._inbox.put_packet, [0]
 
     def full_at_23(packet: Any, now_ns: int) -> bool:
-        seen[0] += 1
-        return seen[0] != 24 and put(packet, now_ns)
+        packets[0] += 1
+        return packets[0] != 24 and put(packet, now_ns)
 
     monkeypatch.setattr(recorder._inbox, "put_packet", full_at_23)
     feed(recorder, stream)
@@ -134,31 +140,33 @@ def test_after_a_dropped_packet_video_goes_on_with_a_key_frame(
     assert recorder.counts()["dropped"] == 7
 
 
-def test_a_webcam_has_nothing_to_copy(tmp_path: Path) -> None:
-    said: list[str] = []
-    recorder = CameraRecorder(tmp_path, camera(kind="webcam"), Wish(), said.append, clock=still)
+def test_webcam_is_recorded_as_drawn_pictures(tmp_path: Path, notices: list[str]) -> None:
+    recorder = CameraRecorder(
+        tmp_path, camera(kind="webcam"), RecordSettings(), notices.append, clock=fixed_clock
+    )
     assert recorder.wants_pictures
-    assert len(said) == 1
+    assert len(notices) == 1
     recorder.close(PATIENCE_S)
 
 
-def test_clips_of_drawn_pictures_through_the_thread(tmp_path: Path) -> None:
-    wish = Wish("annotated", clips=True, clip_before=0.5, clip_after=0.5)
-    recorder = CameraRecorder(tmp_path, camera(), wish, lambda text: None, clock=still)
+def test_thread_writes_clips_of_drawn_pictures(tmp_path: Path) -> None:
+    settings = RecordSettings("annotated", clips=True, clip_before=0.5, clip_after=0.5)
+    recorder = CameraRecorder(tmp_path, camera(), settings, lambda text: None, clock=fixed_clock)
     for number in range(60):
-        found = one_detection() if number == 30 else Detections.empty()
-        recorder.write(frame_at(number, 100 + number / 25), found)
+        detections = one_detection() if number == 30 else Detections.empty()
+        recorder.write(frame_at(number, 100 + number / 25), detections)
         wait_for(lambda: not recorder._inbox._items)
     recorder.close(PATIENCE_S)
-    (one,) = list_recordings(tmp_path / "yard" / "video")
-    assert numbers_of(one.path) == list(range(43))  # from the first key frame, to 0.5 s after
+    (recording,) = list_recordings(tmp_path / "yard" / "video")
+    assert numbers_of(recording.path) == list(range(43))  # from the first key frame, to 0.5 s after
 
 
-def test_an_item_that_fails_costs_itself_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_failed_item_does_not_affect_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: list[str]
 ) -> None:
-    said: list[str] = []
-    recorder = CameraRecorder(tmp_path, camera(), Wish("annotated"), said.append, clock=still)
+    recorder = CameraRecorder(
+        tmp_path, camera(), RecordSettings("annotated"), notices.append, clock=fixed_clock
+    )
     handle = recorder._recording.handle
 
     def fails_at_10(item: Any) -> None:
@@ -171,10 +179,10 @@ def test_an_item_that_fails_costs_itself_alone(
         recorder.write(frame_at(number, 100 + number), Detections.empty())
         wait_for(lambda: not recorder._inbox._items)
     recorder.close(PATIENCE_S)
-    (one,) = list_recordings(tmp_path / "yard" / "video")
-    assert numbers_of(one.path) == [*range(10), *range(11, 20)]
+    (recording,) = list_recordings(tmp_path / "yard" / "video")
+    assert numbers_of(recording.path) == [*range(10), *range(11, 20)]
     assert recorder.counts()["failed"] == 1
-    assert len(said) == 1
+    assert len(notices) == 1
 
 
 def test_silence_finishes_the_file(tmp_path: Path) -> None:
@@ -191,10 +199,10 @@ def test_silence_finishes_the_file(tmp_path: Path) -> None:
 # The folder
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "yard").write_text("a file")
     with pytest.raises(OutputError):
-        CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
+        CameraRecorder(tmp_path, camera(), RecordSettings(), lambda text: None, clock=fixed_clock)
 
 
 @pytest.mark.parametrize(
@@ -210,12 +218,14 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         ("holiday.mp4", None),
     ],
 )
-def test_names(name: str, expected: tuple[float, int, bool] | None) -> None:
-    found = read_name(Path(name))
-    assert (found and (found.start_s, found.number, found.partial)) == expected
+def test_recording_names_are_parsed_or_ignored(
+    name: str, expected: tuple[float, int, bool] | None
+) -> None:
+    parsed = read_name(Path(name))
+    assert (parsed and (parsed.start_s, parsed.number, parsed.partial)) == expected
 
 
-def test_times_without_a_name_have_the_nearest_one() -> None:
+def test_time_outside_the_range_of_names_is_clamped() -> None:
     assert make_time_name(-1e9) == "19700101T000000Z"
     assert make_time_name(1e18) == "99991231T235959Z"
     assert make_time_name(START_S + 0.999) == "20260131T120000Z"
@@ -232,7 +242,7 @@ def cut_file(tmp_path: Path) -> bytes:
     return content
 
 
-def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
     content = cut_file(tmp_path)
     folder = tmp_path / "video"
     folder.mkdir()
@@ -242,8 +252,8 @@ def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:
     (folder / "20260131T120002Z.partial.mp4").write_bytes(content[:50])
     (folder / "mine.partial.mp4").write_bytes(b"not ours")
     (folder / "20260131T120003Z.partial.mp4").mkdir()
-    said = finish_leftovers(folder)
-    assert len(said) == 3
+    notices = finish_leftovers(folder)
+    assert len(notices) == 3
     assert {path.name for path in folder.iterdir()} == {
         "20260131T120000Z.mp4",
         "20260131T120001Z.mp4",
@@ -260,7 +270,7 @@ def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_any_cut_leaves_what_plays(tmp_path: Path) -> None:
+def test_whole_fragments_of_any_cut_file_play(tmp_path: Path) -> None:
     """Wherever a kill cuts a write, the part that we keep consists of whole fragments."""
     content = cut_file(tmp_path)
     ends = set()
@@ -278,7 +288,7 @@ def test_any_cut_leaves_what_plays(tmp_path: Path) -> None:
     assert counts == sorted(set(counts))
 
 
-def test_a_finished_file_that_was_not_renamed_stays_whole(tmp_path: Path) -> None:
+def test_finished_file_that_was_not_renamed_stays_complete(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     bench.draw(range(50))
     (path,) = bench.files()
@@ -290,7 +300,9 @@ def test_a_finished_file_that_was_not_renamed_stays_whole(tmp_path: Path) -> Non
     assert numbers_of(path) == list(range(50))
 
 
-def test_a_kill_while_a_file_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_while_finishing_a_file_loses_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The index is written after the last fragment, then the fragments become one body: the file
     is copied before, in the middle of and after these writes, as a kill would leave it. (No kill
     comes between the 8 bytes of the last one.)
@@ -321,7 +333,7 @@ def test_a_kill_while_a_file_is_finished(tmp_path: Path, monkeypatch: pytest.Mon
     assert counts == [20, 25, 25, 25, 25, 25]
 
 
-def test_a_folder_that_is_taken_away(tmp_path: Path) -> None:
+def test_removed_folder_is_created_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated", segment=0.05)
     bench.draw(range(50))
     shutil.rmtree(bench.folder)
@@ -330,20 +342,25 @@ def test_a_folder_that_is_taken_away(tmp_path: Path) -> None:
     assert all_numbers(files) == list(range(75, 100))
 
 
-def test_unexpected_error_in_a_recorder_is_reported_and_counted(tmp_path: Path) -> None:
-    said: list[str] = []
-    recorder = CameraRecorder(tmp_path, camera(), Wish(), said.append, clock=still)
+def test_unexpected_error_in_a_recorder_is_reported_and_counted(
+    tmp_path: Path, notices: list[str]
+) -> None:
+    recorder = CameraRecorder(
+        tmp_path, camera(), RecordSettings(), notices.append, clock=fixed_clock
+    )
     strange: Any = [object()]
     recorder.listener.opened(strange, 0, 0.0)
     recorder.listener.packet(strange, 0, 0.0)
     recorder.listener.closed()
-    drawn = CameraRecorder(tmp_path, camera("b"), Wish("annotated"), said.append, clock=still)
+    drawn = CameraRecorder(
+        tmp_path, camera("b"), RecordSettings("annotated"), notices.append, clock=fixed_clock
+    )
     drawn.write(frame_at(0, 100, image=np.zeros((0, 0, 3), np.uint8)), Detections.empty())
     recorder.close(PATIENCE_S)
     drawn.close(PATIENCE_S)
     assert recorder.counts()["failed"] == 2
     assert drawn.counts()["failed"] == 1
-    assert len(said) == 2
+    assert len(notices) == 2
 
 
 def box(kind: bytes, content: bytes = b"", large: bool = False) -> bytes:
@@ -367,11 +384,11 @@ BEGIN = box(b"moov", b"tracks") + box(b"moof")
         (bytes(4) + b"mdat", False),
     ],
 )
-def test_a_file_is_whole_up_to_its_last_whole_box(rest: bytes, whole: bool) -> None:
+def test_whole_length_ends_at_the_last_complete_box(rest: bytes, whole: bool) -> None:
     assert find_whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
 
 
-def test_names_that_are_taken(tmp_path: Path) -> None:
+def test_free_name_skips_existing_files(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").touch()
     (tmp_path / "a-2.partial.mp4").touch()
     assert free_name(tmp_path, "a") == "a-3"
@@ -421,7 +438,7 @@ def kept(tmp_path: Path) -> Callable[[], list[str]]:
 ALL = [f"{hour}00" for hour in range(12, 22)]
 
 
-def test_folders_are_looked_at_every_half_minute(
+def test_retention_checks_folders_every_half_minute(
     tmp_path: Path, kept: Callable[[], list[str]]
 ) -> None:
     now = [START_S + 9 * 3600.0]
@@ -434,12 +451,12 @@ def test_folders_are_looked_at_every_half_minute(
         assert kept() == ALL[left:]
 
 
-def test_gigabytes_of_all_cameras_together(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
+def test_size_limit_covers_all_cameras(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
     Retention(tmp_path, None, 0.0045).sweep()
     assert kept() == ALL[7:]  # 3 MB, and 1 MB of the file in the making
 
 
-def test_nothing_is_removed_without_a_wish(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
+def test_no_limit_removes_nothing(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
     Retention(tmp_path, None, None).sweep_if_due()
     Retention(tmp_path / "absent", 1, 1).sweep()
     assert kept() == ALL
@@ -465,7 +482,7 @@ YEARS = 365 * 24.0
         ((-2 * YEARS, 2, 10), "again", (-2 * YEARS, 2, 10), "again", (-2 * YEARS, 0.7, 0)),
     ],
 )
-def test_a_wrong_clock_neither_costs_recordings_nor_keeps_them_for_ever(
+def test_wrong_clock_neither_removes_nor_keeps_recordings_wrongly(
     tmp_path: Path, kept: Callable[[], list[str]], runs: Sequence[Any]
 ) -> None:
     true_s, wrong_s, retention = START_S + 9 * 3600.0 + 600, 0.0, None
@@ -483,7 +500,7 @@ def test_a_wrong_clock_neither_costs_recordings_nor_keeps_them_for_ever(
         assert kept() == ALL[10 - left :], step
 
 
-def test_room_is_not_made_by_the_newest_where_the_clock_was_set_back(
+def test_size_limit_keeps_the_newest_after_the_clock_was_set_back(
     tmp_path: Path, kept: Callable[[], list[str]]
 ) -> None:
     """Its name sorts first. It counts while partial, and is still the newest afterwards."""
@@ -502,22 +519,22 @@ def test_room_is_not_made_by_the_newest_where_the_clock_was_set_back(
     assert finished.exists()
 
 
-def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
+def test_failed_write_pauses_recording(tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands for a disk that refuses a write half-way."""
     bench = Bench(tmp_path, record="annotated", segment=0.05)
     noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
-    with room_for(300_000):
+    with limit_file_size(300_000):
         draw_noise(bench, noise, range(60), 100.0)
         figures = bench.recording.segments
         assert figures._paused_ns is not None
         assert figures.lost > 0
-    with room_for(30_000):
+    with limit_file_size(30_000):
         draw_noise(bench, noise, range(60, 250), 102.4)  # a try after 5 s fails in silence
-        assert len(bench.said) == 1
+        assert len(bench.notices) == 1
     draw_noise(bench, noise, range(250, 500), 110.0)
     figures = bench.recording.segments
     assert figures._paused_ns is None
-    assert len(bench.said) == 2
+    assert len(bench.notices) == 2
     before, *later = [recording.path for recording in list_recordings(tmp_path / "video")]
     assert len(later) == 3  # none within the first 5 s
     assert 200_000 < before.stat().st_size <= 300_000
@@ -552,7 +569,7 @@ def disk(small_disk: Callable[[int], Path]) -> Path:
 
 
 @pytest.mark.slow
-def test_a_full_disk_and_room_again(disk: Path) -> None:
+def test_full_disk_pauses_recording_until_there_is_room(disk: Path) -> None:
     bench = Bench(disk / "yard", record="annotated")
     noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
     draw_noise(bench, noise, range(25), 100.0)
@@ -563,12 +580,12 @@ def test_a_full_disk_and_room_again(disk: Path) -> None:
             file.write(bytes(4096))
     draw_noise(bench, noise, range(25, 200), 101.0)
     assert bench.recording.segments._paused_ns is not None
-    assert len(bench.said) == 1
-    assert "disk full" in bench.said[0]
+    assert len(bench.notices) == 1
+    assert "disk full" in bench.notices[0]
     ballast.unlink()
     draw_noise(bench, noise, range(200, 400), 108.0)
     assert bench.recording.segments._paused_ns is None
-    assert len(bench.said) == 2
+    assert len(bench.notices) == 2
     files = bench.files()
     kept = all_numbers(files)
     first = next(at for at, number in enumerate(kept) if number != at)
@@ -578,7 +595,9 @@ def test_a_full_disk_and_room_again(disk: Path) -> None:
     assert len(kept) + bench.recording.segments.lost == 400
 
 
-def test_recording_leaves_a_reserve(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_leaves_a_reserve_for_other_outputs(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows and events still have room when recording pauses."""
     monkeypatch.setattr(segments_module, "RESERVE_SHARE", 0.25)
     bench = Bench(disk / "yard", record="annotated")
@@ -593,16 +612,16 @@ def test_recording_leaves_a_reserve(disk: Path, monkeypatch: pytest.MonkeyPatch)
     assert numbers_of(bench.files()[0])[:5] == list(range(5))
 
 
-def test_the_quality_is_the_users(tmp_path: Path) -> None:
+def test_recording_uses_the_requested_quality(tmp_path: Path) -> None:
     sizes = []
     for crf in (18, 40):
         bench = CameraRecorder(
             tmp_path / str(crf),
             camera(),
-            Wish("annotated"),
+            RecordSettings("annotated"),
             lambda text: None,
             quality=Quality("ultrafast", crf),
-            clock=still,
+            clock=fixed_clock,
         )
         for number in range(20):
             bench.write(frame_at(number, 100 + number / 25), Detections.empty())

@@ -21,16 +21,21 @@ from detector.live.recording.names import list_recordings
 from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
 from detector.live.recording.sound import AacSound
+from tests.live.record_settings import RecordSettings
 from tests.live.streams import HEIGHT, NS, START_S, WIDTH, make_stream, numbered, numbers_of
-from tests.live.wishes import Wish
 
 
 class Bench:
-    def __init__(self, folder: Path, style: Style | None = None, **wish: Any) -> None:
-        self.said: list[str] = []
+    def __init__(self, folder: Path, style: Style | None = None, **settings: Any) -> None:
+        self.notices: list[str] = []
         self.folder = folder / "video"
         self.recording = Recording(
-            folder, "yard", Wish(**wish), Quality("ultrafast", 23), self.said.append, style
+            folder,
+            "yard",
+            RecordSettings(**settings),
+            Quality("ultrafast", 23),
+            self.notices.append,
+            style,
         )
 
     def play(
@@ -47,15 +52,15 @@ class Bench:
                 if stamp is not None:
                     end = max(end, at_s + float(stamp * packet.time_base))
                 utc = START_S + end - at_s + (utc_jump if end > at_s + 1 else 0.0)
-                kept = Packet.copy(packet, round(end * NS), utc)
+                copy = Packet.copy(packet, round(end * NS), utc)
                 if change is not None:
-                    change(number, kept)
-                self.recording.handle(kept)
+                    change(number, copy)
+                self.recording.handle(copy)
         self.recording.handle(Closed())
         return end
 
-    def draw(self, numbers: range, at_s: float = 100.0, fps: int = 25, **about: Any) -> None:
-        size = about.get("size", (WIDTH, HEIGHT))
+    def draw(self, numbers: range, at_s: float = 100.0, fps: int = 25, **options: Any) -> None:
+        size = options.get("size", (WIDTH, HEIGHT))
         for place, number in enumerate(numbers):
             at = at_s + place / fps
             self.recording.handle(
@@ -64,16 +69,16 @@ class Bench:
                     size=(size[1], size[0]),
                     arrived_ns=round(at * NS),
                     utc_s=START_S + at - 100.0,
-                    epoch=about.get("epoch", 1),
+                    epoch=options.get("epoch", 1),
                     aspect_ratio=Fraction(1),
                 )
             )
 
     def files(self) -> list[Path]:
         self.recording.finish()
-        found = list_recordings(self.folder)
-        assert not any(one.partial for one in found)
-        return [one.path for one in found]
+        recordings = list_recordings(self.folder)
+        assert not any(recording.partial for recording in recordings)
+        return [recording.path for recording in recordings]
 
 
 def all_numbers(paths: list[Path]) -> list[int]:
@@ -82,7 +87,7 @@ def all_numbers(paths: list[Path]) -> list[int]:
 
 def packets_of(path: Path, kind: str) -> list[tuple[bytes, float]]:
     with av.open(str(path)) as container:
-        stream = next(one for one in container.streams if one.type == kind)
+        stream = next(stream for stream in container.streams if stream.type == kind)
         return [
             (bytes(packet), float((packet.pts or 0) * packet.time_base))
             for packet in container.demux(stream)
@@ -91,7 +96,7 @@ def packets_of(path: Path, kind: str) -> list[tuple[bytes, float]]:
 
 
 @pytest.mark.slow
-def test_drawn_pictures_in_files_of_n_minutes(tmp_path: Path) -> None:
+def test_drawn_pictures_are_cut_into_segments(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated", segment=0.05)
     bench.draw(range(200))
     files = bench.files()
@@ -102,7 +107,7 @@ def test_drawn_pictures_in_files_of_n_minutes(tmp_path: Path) -> None:
     ]
     assert [len(numbers_of(path)) for path in files] == [75, 75, 50]
     assert all_numbers(files) == list(range(200))
-    assert bench.said == []
+    assert bench.notices == []
 
 
 def test_drawn_pictures_keep_their_arrival_times(tmp_path: Path) -> None:
@@ -115,7 +120,7 @@ def test_drawn_pictures_keep_their_arrival_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("why", ["size", "epoch"])
-def test_a_new_file_with_each_size_and_each_connection(tmp_path: Path, why: str) -> None:
+def test_new_size_or_connection_begins_a_new_file(tmp_path: Path, why: str) -> None:
     bench = Bench(tmp_path, record="annotated")
     bench.draw(range(30))
     bench.draw(range(30, 50), 102.0, **{why: (WIDTH + 2, 97) if why == "size" else 2})
@@ -137,7 +142,7 @@ def test_a_new_file_with_each_size_and_each_connection(tmp_path: Path, why: str)
         (".mkv", "libx264", "libopus", {}),
     ],
 )
-def test_packets_are_copied_untouched(
+def test_packets_are_copied_unchanged(
     tmp_path: Path, suffix: str, codec: str, sound: str | None, options: dict[str, str]
 ) -> None:
     stream = make_stream(
@@ -147,7 +152,7 @@ def test_packets_are_copied_untouched(
     bench.play(stream)
     bench.play(stream, 110.0)
     files = bench.files()
-    assert bench.said == []
+    assert bench.notices == []
     assert all_numbers(files) == [*range(75), *range(75)]
     before, after = packets_of(stream, "video"), packets_of(files[0], "video")
     assert [at - after[0][1] for _, at in after] == pytest.approx(
@@ -157,22 +162,22 @@ def test_packets_are_copied_untouched(
         assert [data for data, _ in after] == [data for data, _ in before]
     if sound is None:
         return
-    heard, kept = packets_of(stream, "audio"), packets_of(files[0], "audio")
+    sent, copied = packets_of(stream, "audio"), packets_of(files[0], "audio")
     if sound == "libopus":
-        assert [data for data, _ in kept] == [data for data, _ in heard][-len(kept) :]
+        assert [data for data, _ in copied] == [data for data, _ in sent][-len(copied) :]
     elif sound == "aac":  # without the heads of ADTS
-        assert [data for data, _ in kept] == [data[7:] for data, _ in heard][-len(kept) :]
+        assert [data for data, _ in copied] == [data[7:] for data, _ in sent][-len(copied) :]
     else:
-        assert kept[-1][1] - kept[0][1] == pytest.approx(3.0, abs=0.3)
+        assert copied[-1][1] - copied[0][1] == pytest.approx(3.0, abs=0.3)
         with av.open(str(files[0])) as container:
             assert container.streams.audio[0].codec_context.name == "aac"
             loudest = max(abs(f.to_ndarray()).max() for f in container.decode(audio=0))
         assert 0.2 < loudest < 0.4  # 9000 of 32768
     if sound != "pcm_alaw":
-        assert len(heard) - len(kept) <= 2  # some came before the first picture
+        assert len(sent) - len(copied) <= 2  # some came before the first picture
     # Sound and picture are as far apart as in the stream.
-    apart = heard[0][1] - before[0][1]
-    assert kept[0][1] - after[0][1] == pytest.approx(apart, abs=0.07)
+    apart = sent[0][1] - before[0][1]
+    assert copied[0][1] - after[0][1] == pytest.approx(apart, abs=0.07)
 
 
 @pytest.mark.slow
@@ -184,11 +189,14 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         arriving = [
-            (float(one.dts * one.time_base) + late_s * (one.stream.type == "audio"), one)
-            for one in container.demux()
-            if one.size
+            (
+                float(packet.dts * packet.time_base) + late_s * (packet.stream.type == "audio"),
+                packet,
+            )
+            for packet in container.demux()
+            if packet.size
         ]
-        for at, packet in sorted(arriving, key=lambda one: one[0]):
+        for at, packet in sorted(arriving, key=lambda packet: packet[0]):
             bench.recording.handle(Packet.copy(packet, round((100 + at) * NS), START_S + at))
     bench.recording.handle(Closed())
     files = bench.files()
@@ -204,7 +212,7 @@ def sizes_of(path: Path) -> list[tuple[int, int]]:
         return [(frame.width, frame.height) for frame in container.decode(video=0)]
 
 
-def test_drawn_pictures_whose_size_alternates_share_files(tmp_path: Path) -> None:
+def test_drawn_pictures_of_alternating_sizes_share_files(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     for number in range(240):  # 24 s, ten a second
         size = (WIDTH, HEIGHT) if number % 2 else (WIDTH * 2, HEIGHT * 2)
@@ -213,13 +221,11 @@ def test_drawn_pictures_whose_size_alternates_share_files(tmp_path: Path) -> Non
     assert sum(map(len, files)) == 240, "no picture is lost"
     assert [len(file) for file in files] == [1, 101, 101, 37]
     assert [len(set(file)) for file in files] == [1, 1, 1, 1]
-    assert len(bench.said) == 1
+    assert len(bench.notices) == 1
 
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
-def test_a_copy_of_a_stream_whose_size_alternates_has_all_pictures(
-    tmp_path: Path, codec: str
-) -> None:
+def test_copy_of_alternating_sizes_has_all_pictures(tmp_path: Path, codec: str) -> None:
     """Each picture, or the parameter sets before it, gives its size."""
     suffix = ".h264" if codec == "libx264" else ".mjpeg"
     pieces = []
@@ -238,7 +244,7 @@ def test_a_copy_of_a_stream_whose_size_alternates_has_all_pictures(
 
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
-def test_a_size_that_changes_in_mid_stream(tmp_path: Path, codec: str) -> None:
+def test_copy_begins_a_new_file_at_a_new_size(tmp_path: Path, codec: str) -> None:
     """Byte streams in a row, as a camera sends them when its size is changed."""
     suffix, more = (".h264", {}) if codec == "libx264" else (".mjpeg", {})
     small = make_stream(tmp_path / f"a{suffix}", codec=codec, count=20, options=more)
@@ -260,7 +266,7 @@ def test_a_size_that_changes_in_mid_stream(tmp_path: Path, codec: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_machines_clock_changes_names_alone(tmp_path: Path) -> None:
+def test_set_clock_changes_only_the_file_names(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200)
     bench = Bench(tmp_path, segment=0.05)
     bench.play(stream, utc_jump=-3.0)  # the second file gets the name of the first
@@ -273,12 +279,12 @@ def test_the_machines_clock_changes_names_alone(tmp_path: Path) -> None:
     assert all_numbers(files) == list(range(200))
 
 
-def no_stamps_at_first(number: int, packet: Packet) -> None:
+def first_without_stamps(number: int, packet: Packet) -> None:
     if number == 0:
         packet.pts = packet.dts = None
 
 
-def moved(by_s: int) -> Callable[[int, Packet], None]:
+def clock_set(by_s: int) -> Callable[[int, Packet], None]:
     """Return a change that sets the camera's clock by ``by_s`` seconds after its first second."""
 
     def change(number: int, packet: Packet) -> None:
@@ -288,7 +294,7 @@ def moved(by_s: int) -> Callable[[int, Packet], None]:
     return change
 
 
-def standing_still(number: int, packet: Packet) -> None:
+def frozen(number: int, packet: Packet) -> None:
     if 20 <= number < 25:
         packet.dts = packet.pts = 19 * 3600
 
@@ -299,10 +305,10 @@ def no_dts(number: int, packet: Packet) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [no_stamps_at_first, moved(-60), moved(3600), standing_still, no_dts],
+    [first_without_stamps, clock_set(-60), clock_set(3600), frozen, no_dts],
     ids=["none at first", "back by a minute", "ahead by an hour", "standing still", "no dts"],
 )
-def test_stamps_that_lie(tmp_path: Path, change: Any) -> None:
+def test_wrong_time_stamps_are_corrected(tmp_path: Path, change: Any) -> None:
     stream = make_stream(tmp_path / "camera.ts", options={"bf": "0"})
     bench = Bench(tmp_path)
     bench.play(stream, change=change)
@@ -334,7 +340,7 @@ def test_first_stamps_of_rtsp_with_b_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tenths", [1, 10_000])
-def test_jpegs_without_a_clock_are_shown_when_they_came(tmp_path: Path, tenths: int) -> None:
+def test_mjpeg_pictures_are_shown_at_their_arrival_times(tmp_path: Path, tenths: int) -> None:
     """MJPEG over HTTP has no stamps: FFmpeg says 25 a second, and this camera sends fewer."""
     stream = make_stream(tmp_path / "camera.mjpeg", codec="mjpeg", count=20)
 
@@ -348,12 +354,12 @@ def test_jpegs_without_a_clock_are_shown_when_they_came(tmp_path: Path, tenths: 
     assert times == pytest.approx([number * tenths / 10 for number in range(20)], abs=1e-3, rel=0)
 
 
-def test_a_codec_that_mp4_lacks_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
+def test_codec_unsupported_by_mp4_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.webm", codec="libvpx", count=5)
     bench = Bench(tmp_path)
     bench.play(stream)
     assert bench.recording.mode == "annotated"
-    assert len(bench.said) == 2
+    assert len(bench.notices) == 2
     bench.draw(range(5))
     assert all_numbers(bench.files()) == list(range(5))
 
@@ -367,10 +373,10 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
-        begin = min(float(packet.dts * packet.time_base) for packet in packets)
+        start_s = min(float(packet.dts * packet.time_base) for packet in packets)
         number = 0
         for packet in packets:
-            at = 100.0 + max(heap_s, float(packet.dts * packet.time_base) - begin)
+            at = 100.0 + max(heap_s, float(packet.dts * packet.time_base) - start_s)
             kept = Packet.copy(packet, round(at * NS), START_S)
             if packet.stream.type == "video":
                 bench.draw(range(number, number + 1), at)
@@ -388,7 +394,7 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
     assert missing_s == pytest.approx(heap_s + 1.0, abs=0.1)
 
 
-def test_sound_whose_place_is_taken_is_left_out(tmp_path: Path) -> None:
+def test_sound_with_repeated_time_stamps_is_dropped(tmp_path: Path) -> None:
     """A camera's clock that is set back by half a second repeats stamps; the sound does not."""
     stream = make_stream(tmp_path / "camera.nut", codec="mjpeg", sound="pcm_alaw", count=50)
     with av.open(str(stream)) as container:
@@ -400,16 +406,16 @@ def test_sound_whose_place_is_taken_is_left_out(tmp_path: Path) -> None:
 
         def convert(number: int, at_ns: int) -> int:
             data = bytes(packets[number])
-            given = Sample(
+            sample = Sample(
                 track=1, data=data, dts_ns=at_ns, pts_ns=at_ns, duration_ns=length_ns,
                 key=True, arrived_ns=at_ns, utc_s=0.0,
             )  # fmt: skip
-            return len(sound.convert(given))
+            return len(sound.convert(sample))
 
         half = len(packets) // 2
         assert sum(convert(number, number * length_ns) for number in range(half)) > 0
-        back = half * length_ns - NS // 2
-        assert [convert(half + i, back + i * length_ns) for i in range(5)] == [0] * 5
+        repeated_ns = half * length_ns - NS // 2
+        assert [convert(half + i, repeated_ns + i * length_ns) for i in range(5)] == [0] * 5
         assert sum(convert(number, number * length_ns) for number in range(half, half + 9)) > 0
 
 
@@ -421,7 +427,7 @@ def clips_bench(tmp_path: Path, mode: str, **more: Any) -> Bench:
 
 
 def run_with_detections(
-    bench: Bench, stream: Path, found: set[int], late: int, mode: str = "copy"
+    bench: Bench, stream: Path, detected: set[int], late: int, mode: str = "copy"
 ) -> None:
     count = 0
     with av.open(str(stream)) as container:
@@ -438,13 +444,13 @@ def run_with_detections(
                 bench.draw(range(count, count + 1), at)
             if count >= late:
                 seen = 100.0 + (count - late) / 25
-                bench.recording.handle(Sighting(round(seen * NS), count - late in found))
+                bench.recording.handle(Sighting(round(seen * NS), count - late in detected))
             count += 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [0, 60])
-def test_a_clip_holds_the_seconds_asked_for(tmp_path: Path, late: int) -> None:
+def test_clip_has_the_requested_seconds(tmp_path: Path, late: int) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=400, gop=20, options={"bf": "0"})
     bench = clips_bench(tmp_path, "copy")
     # The second clip begins in a new group; 130 follows 110 within 1.5 s and makes it longer.
@@ -460,7 +466,7 @@ def test_a_clip_holds_the_seconds_asked_for(tmp_path: Path, late: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_clip_of_drawn_pictures(tmp_path: Path) -> None:
+def test_clip_of_drawn_pictures(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200, options={"bf": "0"})
     bench = clips_bench(tmp_path, "annotated")
     run_with_detections(bench, stream, {110}, 10, "annotated")
@@ -479,7 +485,7 @@ def test_run_without_detections_writes_no_clip(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None:
+def test_silent_detector_keeps_no_clip_open(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=500)
     bench = clips_bench(tmp_path, "copy")
     run_with_detections(bench, stream, set(), 10_000)
@@ -493,7 +499,7 @@ def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_detections_that_come_after_the_connection_is_gone(tmp_path: Path, early: bool) -> None:
+def test_clip_ends_with_its_connection(tmp_path: Path, early: bool) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=100, options={"bf": "0"})
     bench = clips_bench(tmp_path, "copy")
     run_with_detections(bench, stream, {80} if early else set(), 10)
@@ -510,7 +516,7 @@ def test_detections_that_come_after_the_connection_is_gone(tmp_path: Path, early
     assert [number for path in files[1:] for number in numbers_of(path) if number < 200] == []
 
 
-class Kept:
+class FakeSegments:
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self.finished = 0
@@ -521,22 +527,22 @@ class Kept:
     def finish(self) -> None:
         self.finished += 1
 
-    def begin(self, tracks: Any) -> None:
+    def start_s(self, tracks: Any) -> None:
         pass
 
 
-def test_the_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: Any = Kept()
+def test_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments: Any = FakeSegments()
     monkeypatch.setattr("detector.live.recording.clips.RING_BYTES", 100_000)
-    clips = Clips(kept, before_s=60, after_s=1)
+    clips = Clips(segments, before_s=60, after_s=1)
     for number in range(1000):
         at = number * NS // 10
         clips.write(Sample(0, bytes(1000), at, at, 0, number % 10 == 0, at, 0.0))
-        assert clips._bytes == sum(len(one.data) for one in clips._ring) <= 100_000
+        assert clips._bytes == sum(len(sample.data) for sample in clips._ring) <= 100_000
     clips.add_result(99 * NS, True)
-    assert kept.samples[0].arrived_ns == 90 * NS
-    assert kept.samples[0].key
-    assert len(kept.samples) == 100
+    assert segments.samples[0].arrived_ns == 90 * NS
+    assert segments.samples[0].key
+    assert len(segments.samples) == 100
     assert clips.short == 1
 
 

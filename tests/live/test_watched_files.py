@@ -46,11 +46,11 @@ def info(path: str, frames: int | None = None) -> SourceInfo:
         (".mp4", set(), "mp4"),
     ],
 )
-def test_names(path, taken, expected):
+def test_stream_name_is_safe_and_unique(path, taken, expected):
     assert make_stream_name(path, taken) == expected
 
 
-def test_the_figures_of_two_files_in_turn():
+def test_figures_of_two_files_in_turn():
     clock, hub = Clock(), Hub()
     watched = WatchedFiles(hub, cores=2, clock=clock)
     assert hub.figures().streams == ()
@@ -88,7 +88,7 @@ def test_the_figures_of_two_files_in_turn():
     ]
 
 
-def test_pictures_and_counts_carry_the_name_of_their_file():
+def test_pictures_and_counts_have_the_name_of_their_file():
     hub, yard = Hub(), SimpleNamespace(name="yard", is_line=False)
     watched = WatchedFiles(hub)
     watched.start(info("in.mp4"), NOTHING, Timeline(nvtx=False), None)
@@ -108,7 +108,7 @@ def test_pictures_and_counts_carry_the_name_of_their_file():
     assert (counts.today, counts.inside, counts.counts) == ((1, 1), 0, {"cat": (1, 1)})
 
 
-def test_it_passes_start_and_stop_on():
+def test_start_and_stop_are_passed_on():
     calls = []
     line = SimpleNamespace(start=lambda *a: calls.append(a[3]), stop=lambda: calls.append("stop"))
     watched = WatchedFiles(Hub(), line)

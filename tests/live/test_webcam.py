@@ -60,7 +60,7 @@ def webcam(device: Device, spec: str = "0", status: Status | None = None, **more
     return feed
 
 
-def test_pictures_of_the_size_and_rate_that_was_asked_for() -> None:
+def test_webcam_gets_the_requested_size_and_rate() -> None:
     device = Device()
     feed = webcam(device, "/dev/video7", size=(1280, 720), rate=15)
     feed.start()
@@ -83,7 +83,7 @@ def test_pictures_of_the_size_and_rate_that_was_asked_for() -> None:
     assert device.released == 1
 
 
-def test_a_device_that_dies_is_a_state_and_is_opened_again() -> None:
+def test_lost_device_is_reported_and_opened_again() -> None:
     device = Device()
     now = [0]
     lock = threading.Lock()

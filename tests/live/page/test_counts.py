@@ -130,7 +130,9 @@ def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
     assert all(row["from_local"] and int(row["frames"]) for row in ours)
     events = map(json.loads, (folder / f"events-{today}.jsonl").read_text().splitlines())
     assert {event["side"] for event in events if event["event"] == "crosses"} == set(SIDES)
-    events_sent = [json.loads(text) for name, text, _ in subscriber.got if name.endswith("/event")]
+    events_sent = [
+        json.loads(text) for name, text, _ in subscriber.messages if name.endswith("/event")
+    ]
     first = next(at for at, path in enumerate(events_sent) if path.get("zone"))
     assert all(
         path.get("zone") or path["event"].startswith("camera_") for path in events_sent[first:]
@@ -160,7 +162,9 @@ def _is_settled(client: Client, path: str) -> bool:
 
 
 def _retained(subscriber: Subscriber, topic: str) -> int:
-    payloads = [text for name, text, _ in subscriber.got if name == f"x/127-0-0-1/zone/{topic}"]
+    payloads = [
+        text for name, text, _ in subscriber.messages if name == f"x/127-0-0-1/zone/{topic}"
+    ]
     return int(payloads[-1]) if payloads else 0
 
 

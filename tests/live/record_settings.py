@@ -8,7 +8,7 @@ from detector.core.config.cameras import RecordConfig
 
 
 @dataclass(frozen=True)
-class Wish(RecordConfig):
+class RecordSettings(RecordConfig):
     record: str = "copy"
     clip_before: float = 1.0
     clip_after: float = 1.0
