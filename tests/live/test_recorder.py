@@ -7,7 +7,6 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,32 @@ from tests.live.test_rows import limit_file_size
 from tests.waiting import PATIENCE_S, wait_for
 
 
-def fixed_clock() -> int:
-    """A clock that stays at the arrival of the first picture, so that no camera is silent."""
-    return 100 * NS
+@pytest.fixture
+def make_recorder(tmp_path: Path, notices: list[str]) -> Callable[..., CameraRecorder]:
+    """Make recorders whose clock stays at the first picture, so that no camera is silent."""
+
+    def make(name: str = "yard", mode: str = "annotated", **more: Any) -> CameraRecorder:
+        quality, kind = more.pop("quality", Quality()), more.pop("kind", "network")
+        return CameraRecorder(
+            *(tmp_path, camera(name, kind), RecordSettings(mode, **more), notices.append),
+            **{"quality": quality, "clock": lambda: 100 * NS},
+        )
+
+    return make
+
+
+def write_frames(
+    recorder: CameraRecorder, count: int, step_s: float = 0.04, seen: int = -1
+) -> None:
+    """Write frames, each after the recorder took the last one. ``seen``: one with a detection."""
+    for number in range(count):
+        detections = one_detection() if number == seen else Detections.empty()
+        recorder.write(frame_at(number, 100 + number * step_s), detections)
+        wait_for(lambda: not recorder._inbox._items)
+
+
+def numbers_in(folder: Path, name: str = "yard") -> list[int]:
+    return all_numbers([recording.path for recording in list_recordings(folder / name / "video")])
 
 
 def feed(recorder: CameraRecorder, path: Path, at_s: float = 100.0) -> None:
@@ -61,28 +83,19 @@ def feed(recorder: CameraRecorder, path: Path, at_s: float = 100.0) -> None:
     recorder.listener.closed()
 
 
-def test_thread_writes_pictures_and_packets(tmp_path: Path, notices: list[str]) -> None:
+def test_thread_writes_pictures_and_packets(
+    tmp_path: Path, make_recorder: Any, notices: list[str]
+) -> None:
     stream = make_stream(tmp_path / "camera.ts", sound="aac")
-    copy = CameraRecorder(
-        tmp_path, camera("a"), RecordSettings(), notices.append, clock=fixed_clock
-    )
-    drawn = CameraRecorder(
-        tmp_path, camera("b"), RecordSettings("annotated"), notices.append, clock=fixed_clock
-    )
+    copy, drawn = make_recorder("a", "copy"), make_recorder("b")
     assert not copy.wants_pictures
     assert drawn.wants_pictures
     feed(copy, stream)  # the container is closed before all of it is written
-    for number in range(20):
-        drawn.write(frame_at(number, 100 + number / 25), Detections.empty())
-        wait_for(lambda: not drawn._inbox._items)
+    write_frames(drawn, 20)
     assert copy.close(PATIENCE_S)
     assert drawn.close(PATIENCE_S)
-    assert all_numbers(
-        [recording.path for recording in list_recordings(tmp_path / "a" / "video")]
-    ) == list(range(50))
-    assert all_numbers([one.path for one in list_recordings(tmp_path / "b" / "video")]) == list(
-        range(20)
-    )
+    assert numbers_in(tmp_path, "a") == list(range(50))
+    assert numbers_in(tmp_path, "b") == list(range(20))
     counts = copy.counts()
     assert (counts["files"], counts["dropped"], counts["lost"], counts["refused"]) == (1, 0, 0, 0)
     assert counts["failed"] == drawn.counts()["failed"] == 0
@@ -91,41 +104,29 @@ def test_thread_writes_pictures_and_packets(tmp_path: Path, notices: list[str]) 
 
 
 def test_slow_encoder_drops_pictures_without_blocking(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_recorder: Any, notices: list[str]
 ) -> None:
-    recorder = CameraRecorder(
-        tmp_path, camera(), RecordSettings("annotated"), notices.append, clock=fixed_clock
-    )
-    go = threading.Event()
+    recorder, resume = make_recorder(), threading.Event()
     handle = recorder._recording.handle
-
-    def slow(item: Any) -> None:
-        go.wait(PATIENCE_S)
-        handle(item)
-
-    monkeypatch.setattr(recorder._recording, "handle", slow)
-    recorder.write(frame_at(0, 100), Detections.empty())
-    wait_for(lambda: not recorder._inbox._items)  # it is in the encoder's hands
+    monkeypatch.setattr(
+        recorder._recording, "handle", lambda item: (resume.wait(PATIENCE_S), handle(item))
+    )
+    write_frames(recorder, 1)  # now the encoder is busy with it
     for number in range(1, 100):
         recorder.write(frame_at(number, 100 + number / 25), Detections.empty())
-    assert recorder.counts()["dropped"] == 91  # 8 wait
-    go.set()
+    assert recorder.counts()["dropped"] == 91  # 8 are queued
+    resume.set()
     assert recorder.close(PATIENCE_S)
-    kept = all_numbers(
-        [recording.path for recording in list_recordings(tmp_path / "yard" / "video")]
-    )
-    assert kept == list(range(9))
+    assert numbers_in(tmp_path) == list(range(9))
     assert len(notices) == 1
     assert "91 frames" in notices[0]
 
 
 def test_video_continues_with_a_key_frame_after_a_dropped_packet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_recorder: Any
 ) -> None:
     stream = make_stream(tmp_path / "camera.ts", gop=10, options={"bf": "0"})
-    recorder = CameraRecorder(
-        tmp_path, camera(), RecordSettings(), lambda text: None, clock=fixed_clock
-    )
+    recorder = make_recorder(mode="copy")
     put, packets = recorder._inbox.put_packet, [0]
 
     def full_at_23(packet: Any, now_ns: int) -> bool:
@@ -135,38 +136,28 @@ def test_video_continues_with_a_key_frame_after_a_dropped_packet(
     monkeypatch.setattr(recorder._inbox, "put_packet", full_at_23)
     feed(recorder, stream)
     recorder.close(PATIENCE_S)
-    files = [recording.path for recording in list_recordings(tmp_path / "yard" / "video")]
-    assert all_numbers(files) == [*range(23), *range(30, 50)]
+    assert numbers_in(tmp_path) == [*range(23), *range(30, 50)]
     assert recorder.counts()["dropped"] == 7
 
 
-def test_webcam_is_recorded_as_drawn_pictures(tmp_path: Path, notices: list[str]) -> None:
-    recorder = CameraRecorder(
-        tmp_path, camera(kind="webcam"), RecordSettings(), notices.append, clock=fixed_clock
-    )
+def test_webcam_is_recorded_as_drawn_pictures(make_recorder: Any, notices: list[str]) -> None:
+    recorder = make_recorder(mode="copy", kind="webcam")
     assert recorder.wants_pictures
     assert len(notices) == 1
     recorder.close(PATIENCE_S)
 
 
-def test_thread_writes_clips_of_drawn_pictures(tmp_path: Path) -> None:
-    settings = RecordSettings("annotated", clips=True, clip_before=0.5, clip_after=0.5)
-    recorder = CameraRecorder(tmp_path, camera(), settings, lambda text: None, clock=fixed_clock)
-    for number in range(60):
-        detections = one_detection() if number == 30 else Detections.empty()
-        recorder.write(frame_at(number, 100 + number / 25), detections)
-        wait_for(lambda: not recorder._inbox._items)
+def test_thread_writes_clips_of_drawn_pictures(tmp_path: Path, make_recorder: Any) -> None:
+    recorder = make_recorder(clips=True, clip_before=0.5, clip_after=0.5)
+    write_frames(recorder, 60, seen=30)
     recorder.close(PATIENCE_S)
-    (recording,) = list_recordings(tmp_path / "yard" / "video")
-    assert numbers_of(recording.path) == list(range(43))  # from the first key frame, to 0.5 s after
+    assert numbers_in(tmp_path) == list(range(43))  # from the first key frame to 0.5 s after
 
 
 def test_failed_item_does_not_affect_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_recorder: Any, notices: list[str]
 ) -> None:
-    recorder = CameraRecorder(
-        tmp_path, camera(), RecordSettings("annotated"), notices.append, clock=fixed_clock
-    )
+    recorder = make_recorder()
     handle = recorder._recording.handle
 
     def fails_at_10(item: Any) -> None:
@@ -175,12 +166,9 @@ def test_failed_item_does_not_affect_others(
         handle(item)
 
     monkeypatch.setattr(recorder._recording, "handle", fails_at_10)
-    for number in range(20):
-        recorder.write(frame_at(number, 100 + number), Detections.empty())
-        wait_for(lambda: not recorder._inbox._items)
+    write_frames(recorder, 20, step_s=1.0)
     recorder.close(PATIENCE_S)
-    (recording,) = list_recordings(tmp_path / "yard" / "video")
-    assert numbers_of(recording.path) == [*range(10), *range(11, 20)]
+    assert numbers_in(tmp_path) == [*range(10), *range(11, 20)]
     assert recorder.counts()["failed"] == 1
     assert len(notices) == 1
 
@@ -199,10 +187,10 @@ def test_silence_finishes_the_file(tmp_path: Path) -> None:
 # The folder
 
 
-def test_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_refused(tmp_path: Path, make_recorder: Any) -> None:
     (tmp_path / "yard").write_text("a file")
     with pytest.raises(OutputError):
-        CameraRecorder(tmp_path, camera(), RecordSettings(), lambda text: None, clock=fixed_clock)
+        make_recorder()
 
 
 @pytest.mark.parametrize(
@@ -343,18 +331,13 @@ def test_removed_folder_is_created_again(tmp_path: Path) -> None:
 
 
 def test_unexpected_error_in_a_recorder_is_reported_and_counted(
-    tmp_path: Path, notices: list[str]
+    make_recorder: Any, notices: list[str]
 ) -> None:
-    recorder = CameraRecorder(
-        tmp_path, camera(), RecordSettings(), notices.append, clock=fixed_clock
-    )
-    strange: Any = [object()]
-    recorder.listener.opened(strange, 0, 0.0)
-    recorder.listener.packet(strange, 0, 0.0)
+    recorder, drawn = make_recorder(mode="copy"), make_recorder("b")
+    invalid: Any = [object()]
+    recorder.listener.opened(invalid, 0, 0.0)
+    recorder.listener.packet(invalid, 0, 0.0)
     recorder.listener.closed()
-    drawn = CameraRecorder(
-        tmp_path, camera("b"), RecordSettings("annotated"), notices.append, clock=fixed_clock
-    )
     drawn.write(frame_at(0, 100, image=np.zeros((0, 0, 3), np.uint8)), Detections.empty())
     recorder.close(PATIENCE_S)
     drawn.close(PATIENCE_S)
@@ -524,14 +507,14 @@ def test_failed_write_pauses_recording(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated", segment=0.05)
     noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
     with limit_file_size(300_000):
-        draw_noise(bench, noise, range(60), 100.0)
+        bench.draw(range(60), 100.0, noise=noise)
         figures = bench.recording.segments
         assert figures._paused_ns is not None
         assert figures.lost > 0
     with limit_file_size(30_000):
-        draw_noise(bench, noise, range(60, 250), 102.4)  # a try after 5 s fails in silence
+        bench.draw(range(60, 250), 102.4, noise=noise)  # a try after 5 s fails in silence
         assert len(bench.notices) == 1
-    draw_noise(bench, noise, range(250, 500), 110.0)
+    bench.draw(range(250, 500), 110.0, noise=noise)
     figures = bench.recording.segments
     assert figures._paused_ns is None
     assert len(bench.notices) == 2
@@ -546,60 +529,12 @@ def test_failed_write_pauses_recording(tmp_path: Path) -> None:
     assert len(kept) + bench.recording.segments.lost == 500
 
 
-def draw_noise(bench: Bench, noise: Any, numbers: range, at_s: float) -> None:
-    from fractions import Fraction
-
-    from detector.live.recording.encoder import to_yuv
-    from detector.live.recording.inbox import Drawn
-    from tests.live.streams import BLOCK, numbered
-
-    for place, number in enumerate(numbers):
-        image = numbered(number)
-        image[BLOCK * 2 :] = np.roll(noise, number * 37, 1)[BLOCK * 2 :]
-        at = at_s + place / 25
-        yuv = to_yuv(image)
-        bench.recording.handle(
-            Drawn(yuv, (HEIGHT, WIDTH), round(at * NS), START_S + at - 100, 1, Fraction(1))
-        )
-
-
-@pytest.fixture
-def disk(small_disk: Callable[[int], Path]) -> Path:
-    return small_disk(2048)
-
-
-@pytest.mark.slow
-def test_full_disk_pauses_recording_until_there_is_room(disk: Path) -> None:
-    bench = Bench(disk / "yard", record="annotated")
-    noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
-    draw_noise(bench, noise, range(25), 100.0)
-    assert bench.recording.segments._paused_ns is None
-    ballast = disk / "ballast"
-    with ballast.open("wb", 0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    draw_noise(bench, noise, range(25, 200), 101.0)
-    assert bench.recording.segments._paused_ns is not None
-    assert len(bench.notices) == 1
-    assert "disk full" in bench.notices[0]
-    ballast.unlink()
-    draw_noise(bench, noise, range(200, 400), 108.0)
-    assert bench.recording.segments._paused_ns is None
-    assert len(bench.notices) == 2
-    files = bench.files()
-    kept = all_numbers(files)
-    first = next(at for at, number in enumerate(kept) if number != at)
-    assert first >= 15  # at most the last fragment of the first second is lost
-    assert kept[first:] == list(range(kept[first], 400))
-    assert kept[first] <= 200 + 5 * 25  # it is tried every 5 s
-    assert len(kept) + bench.recording.segments.lost == 400
-
-
 def test_recording_leaves_a_reserve_for_other_outputs(
-    disk: Path, monkeypatch: pytest.MonkeyPatch
+    small_disk: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows and events still have room when recording pauses."""
     monkeypatch.setattr(segments_module, "RESERVE_SHARE", 0.25)
+    disk = small_disk(2048)
     bench = Bench(disk / "yard", record="annotated")
     (disk / "ballast").write_bytes(bytes(1_000_000))
     bench.draw(range(25))
@@ -608,24 +543,16 @@ def test_recording_leaves_a_reserve_for_other_outputs(
     (disk / "more").write_bytes(bytes(600_000))
     bench.recording.check(102 * NS)
     assert bench.recording.segments._paused_ns is not None
+    assert "disk full" in bench.notices[0]
     (disk / "rows").write_bytes(bytes(300_000))
     assert numbers_of(bench.files()[0])[:5] == list(range(5))
 
 
-def test_recording_uses_the_requested_quality(tmp_path: Path) -> None:
+def test_recording_uses_the_requested_quality(make_recorder: Any) -> None:
     sizes = []
-    for crf in (18, 40):
-        bench = CameraRecorder(
-            tmp_path / str(crf),
-            camera(),
-            RecordSettings("annotated"),
-            lambda text: None,
-            quality=Quality("ultrafast", crf),
-            clock=fixed_clock,
-        )
-        for number in range(20):
-            bench.write(frame_at(number, 100 + number / 25), Detections.empty())
-            wait_for(lambda: not bench._inbox._items)  # noqa: B023
-        bench.close(PATIENCE_S)
-        sizes.append(bench.counts()["bytes"])
+    for name, crf in (("good", 18), ("poor", 40)):
+        recorder = make_recorder(name, quality=Quality("ultrafast", crf))
+        write_frames(recorder, 20)
+        recorder.close(PATIENCE_S)
+        sizes.append(recorder.counts()["bytes"])
     assert sizes[0] > sizes[1]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
 import pytest
 
 from detector.core.stages.annotate import Style
@@ -22,7 +23,7 @@ from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
 from detector.live.recording.sound import AacSound
 from tests.live.record_settings import RecordSettings
-from tests.live.streams import HEIGHT, NS, START_S, WIDTH, make_stream, numbered, numbers_of
+from tests.live.streams import BLOCK, HEIGHT, NS, START_S, WIDTH, make_stream, numbered, numbers_of
 
 
 class Bench:
@@ -60,12 +61,15 @@ class Bench:
         return end
 
     def draw(self, numbers: range, at_s: float = 100.0, fps: int = 25, **options: Any) -> None:
-        size = options.get("size", (WIDTH, HEIGHT))
+        """Record numbered pictures. ``options``: their size, epoch, and noise below the number."""
+        size, noise = options.get("size", (WIDTH, HEIGHT)), options.get("noise")
         for place, number in enumerate(numbers):
-            at = at_s + place / fps
+            at, image = at_s + place / fps, numbered(number, *size)
+            if noise is not None:
+                image[BLOCK * 2 :] = np.roll(noise, number * 37, 1)[BLOCK * 2 :]
             self.recording.handle(
                 Drawn(
-                    yuv=to_yuv(numbered(number, *size)),
+                    yuv=to_yuv(image),
                     size=(size[1], size[0]),
                     arrived_ns=round(at * NS),
                     utc_s=START_S + at - 100.0,

@@ -13,6 +13,10 @@ from typing import Any
 
 import av
 import pytest
+
+from detector.core.config.levels import resolve_config
+from detector.core.errors.secrets import Address
+from detector.core.terminal.run import DROPPED
 from detector.live.camera_outputs import CameraOutputs, _CameraRecording
 from detector.live.figures import NO_TIME, NOT_WANTED
 from detector.live.recording.recording import Quality
@@ -44,10 +48,6 @@ from detector.live.sources.shedding import (
     Shedding,
 )
 from detector.live.sources.status import Status
-
-from detector.core.config.levels import resolve_config
-from detector.core.errors.secrets import Address
-from detector.core.terminal.run import DROPPED
 from tests.covering import covering
 from tests.live.fake_feeds import FullCores
 from tests.live.servers import make_clip, read_clock

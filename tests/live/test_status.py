@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from detector.live.sources.base import CONNECTING, ENDED, LIVE, STALLED, WAITING
 from detector.live.sources.status import LOGIN_S, SECOND, Backoff, Status
 

@@ -184,9 +184,9 @@ def test_busy_road_sends_one_event_per_crossing(tmp_path: Path) -> None:
                 router.write(
                     image, replace(detections, scene=book.update(image, detections, image.time_s))
                 )
-            wait_for(lambda: server.messages.qsize() >= CARS <= len(texts()))
+            wait_for(lambda: server.posts.qsize() >= CARS <= len(texts()))
             events.close()
-            posted = [json.loads(server.messages.get()[2]) for _ in range(server.messages.qsize())]
+            posted = [json.loads(server.posts.get()[2]) for _ in range(server.posts.qsize())]
             published = [json.loads(options) for options in texts()]
     assert posted == published
     assert [(event["event"], event["zone"]) for event in published] == [("crosses", "road")] * CARS

@@ -27,7 +27,7 @@ def send(folder: Path, text: str, **more) -> tuple[str, dict, bytes]:
         file.write_text(re.sub(r"https://[a-z.]+", url, text))
         target = Webhook(find_address(f"@{file}", SECRETS))
         target.send(event(1, "crosses", track=3, zone="b\u00fcro/1", direction="in", **more))
-        request = server.request.get(timeout=PATIENCE_S)
+        request = server.posts.get(timeout=PATIENCE_S)
         target.close()
     assert target.lost() == 0
     assert "Pl4nted" not in redact(str(request))
