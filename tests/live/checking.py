@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,8 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from detector import Detector
-from tests.live.program import in_seconds
-from tests.live.servers import RtspServer, http, make_clip, read_clock, rtsp
+from tests.live.program import Program, Sample, in_seconds, write_cameras
+from tests.live.servers import RtspServer, http, make_clip, rtsp
+from tests.live.streams import read_number
 
 PATIENCE_S = 60.0  # for a camera to come back
 # Faults of a camera. Silence for 2 s is a stall; after 10 s of silence the feed drops the
@@ -38,23 +36,6 @@ LOGIN = "admin:sw0rdf1sh"
 
 
 @dataclass(slots=True)
-class Process:
-    threads: int
-    descriptors: int
-    rss_mb: float
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        place = Path(f"/proc/{pid}")
-        pages = int((place / "statm").read_text().split()[1])
-        return cls(
-            len(os.listdir(place / "task")),
-            len(os.listdir(place / "fd")),
-            pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
-        )
-
-
-@dataclass(slots=True)
 class Recoveries:
     """``seen``: how often an event reported the outage while it lasted. ``back_s``: seconds from
     the server's return (for a stall: just before it resumed) to the arrival of the next picture
@@ -65,8 +46,8 @@ class Recoveries:
     back_s: dict[str, list[float | None]] = field(
         default_factory=lambda: {KILL: [], STALL: [], LONG_STALL: []}
     )
-    before: Process | None = None
-    after: Process | None = None
+    before: Sample | None = None
+    after: Sample | None = None
     quiet_ms: list[float] = field(default_factory=list)
     disturbed_ms: list[float] = field(default_factory=list)
     exit_code: int | None = None
@@ -85,39 +66,33 @@ def check_recoveries(
             for number in range(cameras)
         ]
         names = [f"cam{number}" for number in range(cameras)]
-        _write_list(folder / "cameras.yaml", names, servers)
-        command = [sys.executable, "-m", "detector", "cameras.yaml", "--quiet", "--engine", engine]
-        run = subprocess.Popen(command, cwd=folder)
-        try:
-            for name in names:
-                _wait_for_row(folder, name, time.time(), 4 * PATIENCE_S)
-            time.sleep(5)  # what starts has started
-            results.before, began = Process.of(run.pid), time.time()
-            time.sleep(quiet_s)
-            quiet_until = time.time()
-            for what in [KILL, STALL, LONG_STALL] * times:
-                time.sleep(moments.uniform(0.5, 3))
-                began_s, back_s = _interrupt(servers[0], what, moments)
-                results.back_s[what].append(_wait_for_row(folder, names[0], back_s, PATIENCE_S))
-                results.seen[what] += _was_down(folder, names[0], began_s, back_s)
-            ended = time.time()
-            results.after = Process.of(run.pid)
-        finally:
-            run.send_signal(signal.SIGTERM)
-            results.exit_code = run.wait(30)
+        logins = [LOGIN if number == 2 else None for number in range(cameras)]
+        urls = {
+            name: server.url("x", login)
+            for name, server, login in zip(names, servers, logins, strict=True)
+        }
+        write_cameras(folder / "cameras.yaml", urls, **{names[1]: "udp"})
+        run = Program(folder, folder / "cameras.yaml", ("--quiet", "--engine", engine))
+        running.callback(run.kill)
+        for name in names:
+            _wait_for_row(folder, name, time.time(), 4 * PATIENCE_S)
+        time.sleep(5)  # until the start is complete
+        results.before, began = run.sample(), time.time()
+        time.sleep(quiet_s)
+        quiet_until = time.time()
+        for fault in [KILL, STALL, LONG_STALL] * times:
+            time.sleep(moments.uniform(0.5, 3))
+            began_s, back_s = _interrupt(servers[0], fault, moments)
+            results.back_s[fault].append(_wait_for_row(folder, names[0], back_s, PATIENCE_S))
+            results.seen[fault] += _was_down(run, names[0], began_s, back_s)
+        ended = time.time()
+        results.after = run.sample()
+        run.end()
+        results.exit_code = run.exit_code
     for name in names[1:]:
         results.quiet_ms.append(_p99(folder, name, began, quiet_until))
         results.disturbed_ms.append(_p99(folder, name, quiet_until, ended))
     return results
-
-
-def _write_list(path: Path, names: list[str], servers: list[RtspServer]) -> None:
-    lines = ["cameras:"]
-    for number, (name, server) in enumerate(zip(names, servers, strict=True)):
-        url = server.url("x", LOGIN if number == 2 else None)
-        udp = ", options: {rtsp_transport: udp}" if number == 1 else ""
-        lines.append(f"  - {{name: {name}, url: '{url}'{udp}}}")
-    path.write_text("\n".join(lines) + "\n")
 
 
 def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[float, float]:
@@ -134,19 +109,16 @@ def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[f
     return began_s, back_s
 
 
-def _was_down(folder: Path, name: str, began_s: float, back_s: float) -> bool:
+def _was_down(run: Program, name: str, began_s: float, back_s: float) -> bool:
     """Return whether an event dates from the outage. Events are written a little later."""
-    until = time.time() + PATIENCE_S
-    while time.time() < until:
-        for path in (folder / "live" / name).glob("events-*.jsonl"):
-            for line in path.read_text().splitlines():
-                row = json.loads(line)
-                if row["event"] == DOWN and began_s <= in_seconds(row["time_utc"]) <= back_s + 1:
-                    return True
-        if time.time() > back_s + 2:
+    while True:
+        is_late = time.time() > back_s + 2
+        for row in run.lines(name, "events"):
+            if row["event"] == DOWN and began_s <= in_seconds(row["time_utc"]) <= back_s + 1:
+                return True
+        if is_late:
             return False
         time.sleep(0.2)
-    return False
 
 
 def _rows(folder: Path, name: str, since: dict[Path, int]) -> Iterator[tuple[float, float]]:
@@ -173,8 +145,8 @@ def _wait_for_row(folder: Path, name: str, after: float, patience_s: float) -> f
 
 
 def _p99(folder: Path, name: str, start: float, end: float) -> float:
-    ages = sorted(age for moment, age in _rows(folder, name, {}) if start <= moment < end)
-    return ages[min(len(ages) - 1, int(0.99 * len(ages)))] if ages else float("nan")
+    ages = [age for moment, age in _rows(folder, name, {}) if start <= moment < end]
+    return quantile(ages, 0.99)
 
 
 # Ages against a clock in the picture.
@@ -220,7 +192,7 @@ def measure_ages(fps: float, seconds: float, engine: str, policy: str, max_age: 
             results.ages_ms.append((arrival.result_ns - arrival.arrived_ns) / 1e6)
             results.inference_ms.append((arrival.inferred_ns - arrival.began_ns) / 1e6)
             results.busy_ms.append((arrival.result_ns - arrival.taken_ns) / 1e6)
-            results.differences_ms.append(arrival.utc_s * 1e3 - read_clock(frame.image) / 1e3)
+            results.differences_ms.append(arrival.utc_s * 1e3 - read_number(frame.image) / 1e3)
     return results
 
 

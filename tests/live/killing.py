@@ -29,7 +29,7 @@ from detector.live.recording.recorder import CameraRecorder
 from detector.live.rows import CameraRows
 from detector.live.sources.base import Camera
 from tests.live.record_settings import RecordSettings
-from tests.live.streams import make_stream, numbered, numbers_of, one_detection
+from tests.live.streams import draw_picture, make_stream, numbers_of, one_detection
 from tests.waiting import wait_for
 
 FPS, SECONDS = 25, 14  # of the stream: longer than any process lives
@@ -81,7 +81,7 @@ def record_until_killed(folder: Path, stream: Path) -> None:
                 os.write(1, f"copy {shown} {now}\nannotated {number} {now}\n".encode())
             listener.packet(packet, now, utc_s)
             if is_video:
-                image = numbered(number)
+                image = draw_picture(number)
                 frame = Frame(number, number, number / FPS, image)
                 frame.arrival = Arrival("annotated", 1, now, utc_s)
                 dropped = recorders["annotated"].counts()["dropped"]

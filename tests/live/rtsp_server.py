@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """An RTSP server for tests: H.264 or H.265, looped in real time, with RTCP reports.
 
-    /usr/bin/python3 rtsp_server.py PORT NAME=FILE[+FILE...] ... [--user NAME:PASSWORD] [--udp-only]
+    /usr/bin/python3 rtsp_server.py PORT NAME=FILE[+FILE...] ... [--user NAME:PASSWORD]
         [--address A]
 
 It serves rtsp://127.0.0.1:PORT/NAME, or at another address A, prints "ready" and runs until it is
@@ -77,9 +77,6 @@ def protect(server, factories, login):
 
 
 def main(arguments):
-    udp_only = "--udp-only" in arguments
-    if udp_only:
-        arguments.remove("--udp-only")
     values = {"--user": None, "--address": "127.0.0.1"}
     for option in values:
         if option in arguments:
@@ -99,10 +96,7 @@ def main(arguments):
         factory = GstRtspServer.RTSPMediaFactory()
         factory.set_launch(LAUNCH.format(codec=playlist.codec))
         factory.connect("media-configure", lambda _f, media, p=playlist: feed(media, p))
-        if udp_only:
-            from gi.repository import GstRtsp
 
-            factory.set_protocols(GstRtsp.RTSPLowerTrans.UDP)
         server.get_mount_points().add_factory(f"/{name}", factory)
         factories.append(factory)
     if login:

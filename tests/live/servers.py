@@ -20,48 +20,19 @@ from random import Random
 
 import av
 import cv2
-import numpy as np
 import pytest
 from av.bitstream import BitStreamFilterContext
-from numpy.typing import NDArray
 
+from tests.live.streams import burn_number, draw_picture, make_stream
 from tests.sources.clips import encode_once
 from tests.sources.web_server import Handler, Server, basic, serving
 
 RTSP_SERVER = Path(__file__).with_name("rtsp_server.py")
 SYSTEM_PYTHON = "/usr/bin/python3"  # gi has no wheel
-BITS = 52  # of the burnt clock: microseconds since 1970, until 2112
-CELL = 8  # pixels of a bit's side
 STEADY = {"preset": "ultrafast", "tune": "zerolatency"}
-Image = NDArray[np.uint8]
 
 
-# Pictures and clips.
-
-
-def burn_clock(image: Image, microseconds: int) -> None:
-    """Write a number into the top rows, as black and white cells that survive compression."""
-    for bit in range(BITS):
-        row, column = divmod(bit, image.shape[1] // CELL)
-        cell = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
-        cell[:] = 255 if microseconds >> bit & 1 else 0
-
-
-def read_clock(image: Image) -> int:
-    number = 0
-    for bit in range(BITS):
-        row, column = divmod(bit, image.shape[1] // CELL)
-        cell = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
-        number |= int(cell.mean() > 127) << bit
-    return number
-
-
-def picture(number: int, width: int = 320, height: int = 180) -> Image:
-    image = np.full((height, width, 3), 60, np.uint8)
-    x = number * 7 % max(1, width - 40)
-    image[height // 2 : height // 2 + 40, x : x + 40] = (30, 200, 240)
-    burn_clock(image, number)
-    return image
+# Clips.
 
 
 def make_clip(
@@ -79,23 +50,11 @@ def make_clip(
     kind = ("clip", pictures, fps, size, gop, b_frames, codec, *sorted(options.items()), noise)
 
     def encode() -> None:
-        with av.open(str(path), "w") as container:
-            stream = container.add_stream(codec, rate=fps)
-            stream.width, stream.height = size
-            stream.pix_fmt = "yuv420p"
-            stream.gop_size = gop
-            stream.max_b_frames = b_frames
-            stream.options = {**options, "sc_threshold": "0"} if codec == "libx264" else {}
-            if b_frames:
-                stream.options = {"preset": "ultrafast", "bf": str(b_frames), "sc_threshold": "0"}
-            for number in range(pictures):
-                image = picture(number, *size)
-                if noise:
-                    below = image[size[1] // 2 :]
-                    below[:] = np.random.default_rng(number).integers(0, 90, below.shape, np.uint8)
-                frame = av.VideoFrame.from_ndarray(image, format="bgr24")
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode())
+        chosen = {"preset": "ultrafast"} if b_frames else options
+        make_stream(
+            path, count=pictures, fps=fps, size=size, gop=gop, b_frames=b_frames, codec=codec,
+            options=chosen if codec == "libx264" else {}, noise=noise,
+        )  # fmt: skip
 
     return encode_once(path, kind, encode)
 
@@ -297,8 +256,8 @@ class _Handler(Handler):
             if server.silent:
                 continue
             if not (server.frozen and jpeg):
-                image = picture(server.sent, *server.size)
-                burn_clock(image, round(time.time() * 1e6))
+                image = draw_picture(server.sent, *server.size)
+                burn_number(image, round(time.time() * 1e6))
                 jpeg = cv2.imencode(".jpg", image)[1].tobytes()
             self.wfile.write(
                 b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n%s\r\n"

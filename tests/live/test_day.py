@@ -45,7 +45,7 @@ from detector.live.sources.collect import Collector
 from detector.live.zone_rows import ZoneRows
 from tests.live.fake_feeds import FakeFeed
 from tests.live.record_settings import RecordSettings
-from tests.live.streams import HEIGHT, NS, WIDTH, camera, numbered
+from tests.live.streams import HEIGHT, NS, WIDTH, camera, draw_picture
 
 HOUR, DAY = 3600.0, 86_400.0
 HOURS = 25  # of a case
@@ -147,7 +147,7 @@ class Feed(FakeFeed):
         self.received += 1
 
     def convert(self, picture: Any, into: Any) -> Any:
-        return numbered(picture.number)
+        return draw_picture(picture.number)
 
 
 class Recorder:

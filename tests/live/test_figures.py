@@ -172,7 +172,6 @@ class TestCapacity:
 
 
 class TestSelection:
-    LEFT = ((0.0, 0.0), (0.5, 0.0), (0.5, 1.0), (0.0, 1.0))
     TRIANGLE = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
 
     def detections(self):
@@ -183,14 +182,6 @@ class TestSelection:
             np.array([0, 1], np.int64),
             ("person", "vehicle"),
         )
-
-    def test_detections_inside_a_mask_are_dropped(self):
-        kept = keep(self.detections(), 100, 100, [self.LEFT], None)
-        assert kept.class_ids.tolist() == [1]
-        assert kept.names == ("person", "vehicle")
-
-    def test_classes(self):
-        assert keep(self.detections(), 100, 100, [], {0}).class_ids.tolist() == [0]
 
     def test_detections_are_not_copied_without_need(self):
         detections = self.detections()

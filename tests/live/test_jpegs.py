@@ -14,12 +14,13 @@ from detector.live.sources import jpegs
 from detector.live.sources.base import NETWORK, Camera, Terms
 from detector.live.sources.jpegs import Jpegs
 from detector.live.sources.network import NetworkFeed
-from tests.live.servers import HttpServer, picture
+from tests.live.servers import HttpServer
+from tests.live.streams import draw_picture
 from tests.waiting import PATIENCE_S, wait_for
 
 
 def encode(number: int, *more: int) -> bytes:
-    return cv2.imencode(".jpg", picture(number, 64, 48), more)[1].tobytes()
+    return cv2.imencode(".jpg", draw_picture(number, 64, 48), more)[1].tobytes()
 
 
 PICTURES = [encode(i) for i in range(5)]

@@ -18,7 +18,8 @@ from detector.live.sources import looped
 from detector.live.sources.base import FILE, LIVE, Camera, Picture, Terms
 from detector.live.sources.looped import LoopedFeed
 from detector.live.sources.readers import make_feed
-from tests.live.servers import make_clip, read_clock
+from tests.live.servers import make_clip
+from tests.live.streams import read_number
 from tests.sources.clips import write_video
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -106,7 +107,7 @@ def test_pictures_stay_in_order_over_a_restart(tmp_path: Path, b_frames: int) ->
     def take() -> int:
         while (picture := feed.take()) is not None:
             taken.append(picture)
-            burnt.append(read_clock(feed.convert(picture, None)))
+            burnt.append(read_number(feed.convert(picture, None)))
         return len(taken) >= 30
 
     wait_for(take)

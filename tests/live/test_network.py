@@ -45,7 +45,8 @@ from detector.live.sources.readers import make_feed
 from detector.live.sources.status import LOGIN_S, Backoff, Status
 from tests.live import servers
 from tests.live.fake_feeds import FullCores
-from tests.live.servers import HttpServer, make_clip, read_clock
+from tests.live.servers import HttpServer, make_clip
+from tests.live.streams import read_number
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
@@ -119,7 +120,7 @@ def test_rtsp_feed_survives_a_stall_and_a_restart(clip: Path) -> None:
             pictures = take(feed, 30)
             # The first packet has no pts, and it is the key frame: nothing is lost.
             assert [picture.number for picture in pictures] == list(range(30))
-            burnt = [read_clock(feed.convert(picture, None)) for picture in pictures]
+            burnt = [read_number(feed.convert(picture, None)) for picture in pictures]
             assert burnt == [number % 50 for number in range(burnt[0], burnt[0] + 30)]
             assert burnt[0] == 0
             assert {picture.arrival.epoch for picture in pictures} == {1}
@@ -263,7 +264,7 @@ def test_mjpeg_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
         def agree() -> bool:
             """Compare the picture's burnt-in clock with the stamp of its arrival."""
             for picture in take(feed, 5):
-                burnt_us = read_clock(feed.convert(picture, None))
+                burnt_us = read_number(feed.convert(picture, None))
                 late_us.append(picture.arrival.utc_s * 1e6 - burnt_us)
             return min(late_us) < 40_000
 
@@ -424,7 +425,7 @@ def test_mpeg_ts_over_udp_is_probed_long_enough(
     url = f"udp://127.0.0.1:{servers.free_port()}"
     with servers.mpeg_ts(clip, url), started_feed(url) as feed:
         pictures = take(feed, 10)
-        burnt = [read_clock(feed.convert(picture, None)) for picture in pictures]
+        burnt = [read_number(feed.convert(picture, None)) for picture in pictures]
         assert burnt == [(burnt[0] + at) % 50 for at in range(10)]
 
 

@@ -23,7 +23,16 @@ from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
 from detector.live.recording.sound import AacSound
 from tests.live.record_settings import RecordSettings
-from tests.live.streams import BLOCK, HEIGHT, NS, START_S, WIDTH, make_stream, numbered, numbers_of
+from tests.live.streams import (
+    HEIGHT,
+    NS,
+    START_S,
+    WIDTH,
+    draw_picture,
+    make_stream,
+    make_stream_of_sizes,
+    numbers_of,
+)
 
 
 class Bench:
@@ -64,9 +73,9 @@ class Bench:
         """Record numbered pictures. ``options``: their size, epoch, and noise below the number."""
         size, noise = options.get("size", (WIDTH, HEIGHT)), options.get("noise")
         for place, number in enumerate(numbers):
-            at, image = at_s + place / fps, numbered(number, *size)
+            at, image = at_s + place / fps, draw_picture(number, *size)
             if noise is not None:
-                image[BLOCK * 2 :] = np.roll(noise, number * 37, 1)[BLOCK * 2 :]
+                image[HEIGHT // 2 :] = np.roll(noise, number * 37, 1)[HEIGHT // 2 :]
             self.recording.handle(
                 Drawn(
                     yuv=to_yuv(image),
@@ -231,14 +240,8 @@ def test_drawn_pictures_of_alternating_sizes_share_files(tmp_path: Path) -> None
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
 def test_copy_of_alternating_sizes_has_all_pictures(tmp_path: Path, codec: str) -> None:
     """Each picture, or the parameter sets before it, gives its size."""
-    suffix = ".h264" if codec == "libx264" else ".mjpeg"
-    pieces = []
-    for number in range(12):
-        size = (WIDTH, HEIGHT) if number % 2 else (WIDTH * 2, HEIGHT * 2)
-        path = tmp_path / f"{number}{suffix}"
-        pieces.append(make_stream(path, codec=codec, count=5, first=number * 5, size=size))
-    both = tmp_path / f"both{suffix}"
-    both.write_bytes(b"".join(piece.read_bytes() for piece in pieces))
+    sizes = [(WIDTH * 2, HEIGHT * 2), (WIDTH, HEIGHT)] * 6
+    both = make_stream_of_sizes(tmp_path, codec, sizes, 5)
     bench = Bench(tmp_path)
     bench.play(both)
     files = [sizes_of(path) for path in bench.files()]
@@ -249,23 +252,12 @@ def test_copy_of_alternating_sizes_has_all_pictures(tmp_path: Path, codec: str) 
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
 def test_copy_begins_a_new_file_at_a_new_size(tmp_path: Path, codec: str) -> None:
-    """Byte streams in a row, as a camera sends them when its size is changed."""
-    suffix, more = (".h264", {}) if codec == "libx264" else (".mjpeg", {})
-    small = make_stream(tmp_path / f"a{suffix}", codec=codec, count=20, options=more)
-    large = make_stream(
-        tmp_path / f"b{suffix}", codec=codec, count=20, first=20, size=(WIDTH * 2, HEIGHT * 2)
-    )
-    both = tmp_path / f"both{suffix}"
-    both.write_bytes(small.read_bytes() + large.read_bytes())
+    both = make_stream_of_sizes(tmp_path, codec, [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)], 20)
     bench = Bench(tmp_path)
     bench.play(both)
     files = bench.files()
-    sizes = []
-    for path in files:
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            sizes.append((stream.width, stream.height))
-    assert sizes == [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
+    sizes = [set(sizes_of(path)) for path in files]
+    assert sizes == [{(WIDTH, HEIGHT)}, {(WIDTH * 2, HEIGHT * 2)}]
     assert all_numbers(files) == list(range(40))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -14,12 +13,9 @@ from typing import Any
 import av
 import pytest
 
-from detector.core.config.levels import resolve_config
 from detector.core.errors.secrets import Address
 from detector.core.terminal.run import DROPPED
-from detector.live.camera_outputs import CameraOutputs, _CameraRecording
 from detector.live.figures import NO_TIME, NOT_WANTED
-from detector.live.recording.recording import Quality
 from detector.live.sources.base import (
     CORRUPT,
     FILE,
@@ -50,7 +46,8 @@ from detector.live.sources.shedding import (
 from detector.live.sources.status import Status
 from tests.covering import covering
 from tests.live.fake_feeds import FullCores
-from tests.live.servers import make_clip, read_clock
+from tests.live.servers import make_clip
+from tests.live.streams import read_number
 from tests.live.test_status import make_live
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -307,7 +304,7 @@ class ClipFeed(PacketFeed):
     def put(self, picture: Picture) -> bool:
         """Read the burnt-in clock at once, as the test takes no pictures."""
         self.late.append(self.decoding - picture.number)
-        self.shown.append((picture, read_clock(self.convert(picture, None))))
+        self.shown.append((picture, read_number(self.convert(picture, None))))
         return super().put(picture)
 
     def interrupt(self) -> None:
@@ -381,12 +378,6 @@ def test_every_picture_is_decoded_without_need_to_shed(
     assert UNDECODED not in play_all(feed)
 
 
-def test_every_picture_is_decoded_while_a_recording_needs_it(clips: dict[str, Path]) -> None:
-    feed = ClipFeed(clips["plain"])
-    feed.decode_all_while(lambda: True)
-    assert UNDECODED not in play_all(feed)
-
-
 def test_only_a_silent_camera_is_disconnected() -> None:
     """A camera is not cut if its pictures wait for a slow loop, or if the process was stopped."""
     waits, late, silent, stood = (True, 1, 1), (False, 0, 1), (False, 1, 1), (False, 1, 10**12)
@@ -404,29 +395,6 @@ def test_only_cameras_on_the_network_are_shed() -> None:
     camera = Camera("c", FILE, Address("x.mp4"))
     assert NetworkFeed.may_shed
     assert not LoopedFeed(camera, Terms(), status=Status(0)).may_shed
-
-
-@pytest.mark.parametrize("kind", ["annotated", "copy", "clips"])
-def test_pictures_that_are_recorded_are_needed(kind: str, tmp_path: Path) -> None:
-    """Copying packets needs no decoded pictures, unless the packets cannot be copied."""
-    wishes = {"clips": True} if kind == "clips" else {"record": kind}
-    config = resolve_config(None, {"engine": "null", **wishes})
-    needs: list[Callable[[], bool]] = []
-    camera = Camera("c", NETWORK, Address("rtsp://c/"))
-    feed = NetworkFeed(camera, Terms())
-    feed.decode_all_while = needs.append  # type: ignore[method-assign]
-    outputs = CameraOutputs(
-        tmp_path, config.record, Quality("superfast", 23), lambda line: None
-    ).make(camera, feed)
-    try:
-        assert [needed() for needed in needs] == [kind == "annotated"]
-        for output in outputs:
-            if isinstance(output.sink, _CameraRecording):
-                output.sink.recorder._recording.use_annotated("nothing can be copied")
-        assert [needed() for needed in needs] == [True]
-    finally:
-        for output in outputs:
-            output.sink.close()
 
 
 def test_every_drop_reason_has_a_text_and_a_capacity_kind() -> None:

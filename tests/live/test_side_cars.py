@@ -43,6 +43,7 @@ from tests.live.streams import (
     camera,
     frame_at,
     make_stream,
+    make_stream_of_sizes,
     read_number,
 )
 from tests.live.test_recording import Bench
@@ -317,18 +318,8 @@ def test_boxes_are_scaled_to_another_recorded_stream(tmp_path: Path, b_frames: s
 def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
     """What is found in the last pictures of the first size comes when the second is recorded."""
     bench = bench_with_boxes(tmp_path)
-    streams = [
-        make_stream(
-            tmp_path / f"{i}.h264",
-            count=20,
-            first=20 * i,
-            size=(WIDTH * (1 + i), HEIGHT * (1 + i)),
-            options=QUICK,
-        )
-        for i in range(2)
-    ]
-    both = tmp_path / "both.h264"
-    both.write_bytes(b"".join(path.read_bytes() for path in streams))
+    sizes = [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
+    both = make_stream_of_sizes(tmp_path, "libx264", sizes, 20, options=QUICK)
     with av.open(str(both)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
@@ -608,9 +599,8 @@ def test_inbox_is_bounded_in_bytes_of_boxes(monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(4):
         inbox.put_message(Sighting(number, True, one_box(number), (HEIGHT, WIDTH)), 0)
     taken = [inbox.take(0) for _ in range(4)]
-    assert [
-        one_box.detections is not None for one_box in taken if isinstance(one_box, Sighting)
-    ] == [*[True] * 3, False]
+    has_boxes = [item.detections is not None for item in taken if isinstance(item, Sighting)]
+    assert has_boxes == [*[True] * 3, False]
     inbox.put_message(Sighting(9, True, one_box(9), (HEIGHT, WIDTH)), 0)
     last = inbox.take(0)
     assert isinstance(last, Sighting)
@@ -618,29 +608,32 @@ def test_inbox_is_bounded_in_bytes_of_boxes(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("wishes", "expected"),
+    ("options", "needs_all", "wants_boxes"),
     [
-        ({"record": "copy"}, True),
-        ({"clips": True}, True),
-        ({"record": "copy", "no_overlay": True}, False),
-        ({"record": "annotated", "clips": True}, False),
+        ({"record": "copy"}, False, True),
+        ({"clips": True}, False, True),
+        ({"record": "copy", "no_overlay": True}, False, False),
+        ({"record": "annotated", "clips": True}, True, False),
     ],
 )
-def test_only_copied_recordings_with_overlay_want_boxes(
-    wishes: dict[str, Any], expected: bool, tmp_path: Path
+def test_copies_need_boxes_and_drawn_recordings_need_all_pictures(
+    options: dict[str, Any], needs_all: bool, wants_boxes: bool, tmp_path: Path
 ) -> None:
-    config = resolve_config(None, {"engine": "null", **wishes})
-    feed = NetworkFeed(camera(), Terms())
-    made = CameraOutputs(
+    """A copy becomes a drawn recording if the packets cannot be copied."""
+    config = resolve_config(None, {"engine": "null", **options})
+    feed, needs = NetworkFeed(camera(), Terms()), []
+    feed.decode_all_while = needs.append  # type: ignore[method-assign]
+    outputs = CameraOutputs(
         tmp_path, config.record, Quality("superfast", 23), lambda line: None, Style()
     ).make(camera(), feed)
     try:
-        recorder = next(one_box.sink for one_box in made if one_box.name == "recording").recorder  # type: ignore[attr-defined]
-        assert recorder._recording.wants_boxes == expected
-        recorder._recording.use_annotated("nothing can be copied")
-        assert not recorder._recording.wants_boxes
+        sink: Any = next(output.sink for output in outputs if output.name == "recording")
+        recording = sink.recorder._recording
+        assert ([need() for need in needs], recording.wants_boxes) == ([needs_all], wants_boxes)
+        recording.use_annotated("nothing can be copied")
+        assert ([need() for need in needs], recording.wants_boxes) == ([True], False)
     finally:
-        for output in made:
+        for output in outputs:
             output.sink.close()
 
 
@@ -693,7 +686,7 @@ def test_boxes_of_an_rtsp_camera_match_its_pictures(tmp_path: Path) -> None:
             while count < 60 and (picture := feed.take()) is not None:
                 frame = Frame(picture.number, picture.pts, 0.0, feed.convert(picture, None))
                 frame.arrival = picture.arrival
-                recorder.write(frame, one_box(servers.read_clock(frame.image)))
+                recorder.write(frame, one_box(read_number(frame.image)))
                 count += 1
             return count == 60
 
@@ -705,7 +698,7 @@ def test_boxes_of_an_rtsp_camera_match_its_pictures(tmp_path: Path) -> None:
     with av.open(str(path)) as container:
         checked = 0
         for frame in container.decode(video=0):
-            number = servers.read_clock(frame.to_ndarray(format="bgr24"))
+            number = read_number(frame.to_ndarray(format="bgr24"))
             if checked < 60:
                 assert shown_at(lines, float(frame.time or 0)) == [number]
             checked += 1

@@ -111,13 +111,3 @@ def test_lost_device_is_reported_and_opened_again() -> None:
     assert feed.stop(PATIENCE_S)
     assert len(device.opened) == 2
     assert feed.facts().stalls == 1
-
-
-def test_a_device_that_is_not_there_says_what_to_do() -> None:
-    device = Device()
-    device.absent = True
-    feed = webcam(device, "/dev/video99")
-    feed.start()
-    wait_for(lambda: feed.facts().state == WAITING)
-    assert "/dev/video99" in (feed.facts().error or "")
-    assert feed.stop(PATIENCE_S)
