@@ -1,4 +1,4 @@
-"""Whole runs with misbehaving peers: a hostile broker, and page clients that do not read.
+"""Runs with misbehaving peers: a hostile broker, or page clients that do not read.
 
 A run must keep its rate, without using more memory, threads or descriptors, and end as usual.
 """
@@ -19,11 +19,11 @@ from tests.live.page_load import measure, page_port
 from tests.live.program import Program, Sample, write_cameras
 from tests.live.servers import make_clip, rtsp
 
-RATE = 5.0  # pictures a second of a camera: few, so that a busy machine has time for all
+RATE = 5.0  # pictures per second: few, so that a busy machine can detect all of them
 CAMERA = "cam0"
-LEAST_RATE = 0.9  # of what is asked for
+LEAST_RATE = 0.9  # as a share of RATE
 MOST_GROWN_MB = 24.0
-STAY_S = 40  # of a visit: the page cuts off a client that reads nothing after 20 s
+STAY_S = 40  # of a connection; the page cuts off a client that reads nothing after 20 s
 WAYS = ("stream.mjpg, a byte a second", "stream.mjpg, nothing", "pictures, nothing",
         "events, nothing")  # fmt: skip
 
@@ -35,8 +35,8 @@ class PeerOutcome:
     grown_mb: float = 0.0
     threads: int = 0
     descriptors: int = 0
-    lines: int = 0  # of the others, on standard error
-    visits: int = 0  # connections that they made
+    lines: int = 0  # lines about the peer on standard error
+    visits: int = 0  # connections that the peers made
     exit_code: int | None = None
     end_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ def check_readers(folder: Path, readers: int, minutes: float) -> tuple[PeerOutco
     outcome = PeerOutcome(f"{readers} visitors of each way")
     with watched_run(folder, "--serve", "127.0.0.1:0") as program:
         with slow_readers(page_port(program), readers) as crowd:
-            program.watch(min(30.0, 20 * minutes))  # all are there, and the first were cut off
+            program.watch(min(30.0, 20 * minutes))  # all are connected, and some were cut off
             place = len(program.samples)
             outcome.fps = best_rate(program, 60 * minutes)
             samples = program.samples[place:]
@@ -89,7 +89,7 @@ def check_readers(folder: Path, readers: int, minutes: float) -> tuple[PeerOutco
 
 
 def best_rate(program: Program, seconds: float) -> float:
-    """Return the best of up to three tries: the machine may stall for a second in one."""
+    """Return the best of up to three measurements: the machine may stall for a second."""
     best = 0.0
     for _ in range(3):
         best = max(best, measure(program, [CAMERA], seconds).fps)
@@ -129,7 +129,7 @@ def _end(outcome: PeerOutcome, program: Program, word: str) -> None:
         outcome.wrong.append(f"{outcome.lines} lines: {error_lines[-3:]}")
     if any("Traceback" in line or "internal error" in line for line in error_lines):
         outcome.wrong.append("\n".join(error_lines[-20:]))
-    if outcome.exit_code != 143:  # ``end`` has bounded the time
+    if outcome.exit_code != 143:
         outcome.wrong.append(f"exit code {outcome.exit_code}")
 
 
@@ -159,7 +159,7 @@ class Crowd:
             self.over.wait(0.5)
 
     def _hold_open(self, connection: socket.socket, reads: bool) -> None:
-        """Stay until cut off. A client that does not read cannot see that: leave after STAY_S."""
+        """Hold until cut off. A client that does not read cannot notice that, so limit the time."""
         for _ in range(STAY_S):
             if self.over.wait(1.0) or (reads and not connection.recv(1)):
                 return

@@ -1,4 +1,4 @@
-"""What ``scripts/live_check`` measures: recoveries of cameras, and ages against a burnt clock.
+"""Measure for ``scripts/live_check`` how cameras recover, and ages against a clock in the picture.
 
 Servers run in processes of their own. None of this is a test: the measurements take minutes and
 need an otherwise idle machine.
@@ -23,7 +23,7 @@ from tests.live.program import Program, Sample, in_seconds, write_cameras
 from tests.live.servers import RtspServer, http, make_clip, rtsp
 from tests.live.streams import read_number
 
-PATIENCE_S = 60.0  # for a camera to come back
+PATIENCE_S = 60.0  # time limit for a camera to come back
 # Faults of a camera. Silence for 2 s is a stall; after 10 s of silence the feed drops the
 # connection and opens a new one.
 KILL, STALL, LONG_STALL = "kill", "stall, 3 to 6 s", "stall, 12 to 15 s"
@@ -32,7 +32,7 @@ DOWN = "camera_down"
 LOGIN = "admin:sw0rdf1sh"
 
 
-# Cameras that die and come back.
+# Recovery of cameras.
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[f
     if what == KILL:
         server.kill()
         time.sleep(moments.uniform(0.2, 2))
-        server.start()  # back when it listens
+        server.start()  # returns when it listens
         return began_s, time.time()
     server.signal(signal.SIGSTOP)
     time.sleep(moments.uniform(*STALLS[what]))

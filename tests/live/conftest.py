@@ -1,4 +1,4 @@
-"""Fixtures of the tests of cameras."""
+"""Fixtures for the tests of live runs."""
 
 from __future__ import annotations
 

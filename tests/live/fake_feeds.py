@@ -1,4 +1,4 @@
-"""A feed without a camera: the test decides what arrives, and when."""
+"""A feed without a camera: the test decides which pictures arrive, and when."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Clock:
 
 
 class FullCores(CpuLoad):
-    """A machine whose cores are full, mostly of decoding."""
+    """The load of a machine whose cores are busy, mostly with decoding."""
 
     def measure(self) -> LoadShares:
         return LoadShares(busy=1.0, decoding=0.6)
@@ -60,7 +60,7 @@ class FakeFeed(Feed):
         self.connects, self.epoch, self.started, self.stopped = 1, 1, 0, 0
         self.pictures: deque[Picture] = deque()
         self.ends_in_time = True
-        self.lock = threading.Lock()  # a picture is taken or dropped, and counted, in one go
+        self.lock = threading.Lock()  # taking or dropping a picture and counting it is atomic
 
     def start(self) -> None:
         self.started += 1

@@ -1,4 +1,4 @@
-"""A broker of MQTT that lies, is silent, floods or leaves: a TCP server that answers as one kind.
+"""An MQTT broker that is silent, floods, disconnects or sends invalid data, by ``kind``.
 
 with hostile_broker("floods") as broker: broker.port, broker.connections
 """
@@ -52,7 +52,7 @@ class Visit:
 
 
 def length(number: int) -> bytes:
-    """The remaining length of a packet, 7 bits a byte."""
+    """Encode the remaining length of a packet, 7 bits per byte."""
     encoded = bytearray()
     while True:
         number, low = number >> 7, number & 127
@@ -198,7 +198,7 @@ KINDS: dict[str, Callable[[Visit], None]] = {
     "subscriptions": _answer_each(b"\x90\x03\x00\x01\x80\xb0\x00"),
     "disconnects": _answer_each(b"\xe0\x00"),
 }
-# The connection may stay open with these kinds, as it does no harm.
+# Kinds with which the connection may stay open, as it does no harm.
 PATIENT = {
     "never answers", "never reads", "never acknowledges", "drips", "cut greeting",
     "a topic that is too long", "a topic of invalid UTF-8",

@@ -37,25 +37,25 @@ PATIENCE_S = 90.0
 @dataclass(slots=True)
 class Findings:
     times: int = 0
-    finished: int = 0  # different recordings under their final names, all decoded to their end
-    pictures: int = 0  # in them
-    damaged: int = 0  # packets in them that arrived damaged: a camera drops data that is not read
-    partial: int = 0  # different files in the making that were seen
-    empty: int = 0  # of these, without a picture
-    adopted: int = 0  # of these, with a final name at the next look; others were removed by then
-    removed: int = 0  # by retention, of the finished ones
-    lines: int = 0  # of rows and events at the end, all parsed
+    finished: int = 0  # recordings with final names, each decoded to its end
+    pictures: int = 0  # in finished recordings
+    damaged: int = 0  # damaged packets in them: a camera drops data that is not read in time
+    partial: int = 0  # partial recordings
+    empty: int = 0  # partial recordings without a picture
+    adopted: int = 0  # partial ones that the next run renamed; retention removed the others
+    removed: int = 0  # finished recordings that retention removed
+    lines: int = 0  # rows and events at the end, all parsed
     cut: int = 0  # last lines that a kill cut
     wrong: list[str] = field(default_factory=list)
 
 
 class Folder:
-    """The folder of outputs. It is checked repeatedly; a file that did not change only once."""
+    """The folder of outputs, which is checked repeatedly; unchanged files are checked once."""
 
     def __init__(self, out: Path, findings: Findings) -> None:
         self.out, self.findings = out, findings
         self._known: dict[Path, tuple[int, int]] = {}
-        self._begun: set[Path] = set()  # files in the making
+        self._begun: set[Path] = set()  # partial recordings
 
     def recordings(self) -> list[Recorded]:
         return [
@@ -74,9 +74,7 @@ class Folder:
         for recording in recordings:
             if recording.partial:
                 if not killed:
-                    self.findings.wrong.append(
-                        f"{recording.path.name} is in the making after the end"
-                    )
+                    self.findings.wrong.append(f"{recording.path.name} is partial after the end")
                 is_empty = self._count(recording.path, least=0) == 0
                 if recording.path not in self._begun:
                     self.findings.partial += 1
@@ -169,7 +167,7 @@ def two_cameras(folder: Path) -> Iterator[Callable[[str], Program]]:
 def check_kills(
     folder: Path, times: int, seed: int, tell: Callable[[Findings], None] = lambda findings: None
 ) -> Findings:
-    """Kill runs at ``times`` random moments with SIGKILL; the last run ends in order."""
+    """Kill runs at ``times`` random moments with SIGKILL; the last run ends with SIGTERM."""
     findings, moments = Findings(), Random(seed)
     outputs = Folder(folder / "live", findings)
     with two_cameras(folder) as start:
@@ -184,7 +182,7 @@ def check_kills(
                 time.sleep(moments.uniform(EARLIEST_S, LATEST_S))
             if program.process.poll() is not None:
                 findings.wrong.append(f"it ended before the kill: {program.errors()}")
-            if outputs.rows() > rows:  # it records: what was left has been seen to
+            if outputs.rows() > rows:  # it records, so it has adopted partial recordings
                 _check_adopted(before, findings)
             _end(program, findings) if is_last else program.kill()
             findings.times += not is_last
@@ -229,9 +227,7 @@ def _check_adopted(before: list[Recorded], findings: Findings) -> None:
     """Check that no partial recording of the previous run still has its partial name."""
     for recording in before:
         if os.path.lexists(recording.path):
-            findings.wrong.append(
-                f"{recording.path.name} is still in the making after the next start"
-            )
+            findings.wrong.append(f"{recording.path.name} is still partial after the next start")
         final = recording.path.with_name(recording.path.name.replace(".partial", ""))
         findings.adopted += final.exists()
 

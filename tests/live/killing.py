@@ -1,9 +1,8 @@
-"""Kill a recording process at a random moment, then read every file that it left.
+"""Kill a recording process at a random moment, then read every file that it wrote.
 
 ``python -m tests.live.killing FOLDER STREAM`` records until it is killed: the stream's packets as
-camera ``copy`` with a boxes file, numbered pictures as camera ``annotated``, both at 25 a second,
-and rows.
-``kill_once`` starts it, kills it, and measures what is lost.
+camera ``copy`` with a boxes file, numbered pictures as camera ``annotated``, both at 25 FPS, and
+rows. ``kill_once`` starts it, kills it, and measures the loss.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ class Loss:
     camera: str
     alive_s: float  # from the first picture to the kill
     files: int
-    partial: int  # of them, when the process was killed
-    fed: int  # pictures
+    partial: int  # partial files when the process was killed
+    fed: int  # pictures that the recorder received
     kept: int
-    dropped: int  # pictures for which a busy machine had no time
-    lost_s: float  # from the arrival of the first picture that is lost to the kill
+    dropped: int  # pictures dropped because the machine was too slow
+    lost_s: float  # seconds from the arrival of the first lost picture to the kill
     rows: int
 
 
@@ -86,7 +85,7 @@ def record_until_killed(folder: Path, stream: Path) -> None:
                 frame.arrival = Arrival("annotated", 1, now, utc_s)
                 dropped = recorders["annotated"].counts()["dropped"]
                 recorders["annotated"].write(frame, one_detection())
-                if recorders["annotated"].counts()["dropped"] > dropped:  # no time: not the kill's
+                if recorders["annotated"].counts()["dropped"] > dropped:  # not the kill's
                     os.write(1, f"dropped {number} 0\n".encode())
                 rows.write(frame, one_detection())
                 recorders["copy"].write(frame, one_detection())
@@ -115,7 +114,7 @@ def kill_once(
     command = [sys.executable, "-m", "tests.live.killing", str(folder), str(stream)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline()]  # it has begun
+        lines = [process.stdout.readline()]  # recording has begun
         time.sleep(alive_s)
         wait_for(ready)
         killed_ns = time.perf_counter_ns()
@@ -152,7 +151,7 @@ def measure(
     video = folder / name / "video"
     files_left = list_recordings(video)
     before_adoption = {number for recording in files_left for number in numbers_of(recording.path)}
-    # The next run finishes what the kill left, and nothing of it is lost.
+    # The next run finishes partial files without losing a picture.
     CameraRecorder(
         folder, Camera(name, "network", Address("x")), RecordSettings(name), print_notice
     ).close()

@@ -1,4 +1,4 @@
-"""What watchers of the page cost a run: requests, slow clients, and a browser that stands still.
+"""Measure what viewers of the page cost a run: requests, slow clients and a frozen browser.
 
 python -m tests.live.page_load PORT CAMERA REQUESTS    loads a page until its input ends
 """
@@ -32,7 +32,7 @@ FPS = 25.0
 CAMERAS = 4
 PATHS = ("/api/streams", "/metrics")
 SLOW_READERS, SLOW_HEADS = 5, 3
-SETTLE_S = 3.0  # between the beginning of a load and what is measured
+SETTLE_S = 3.0  # between the start of a load and the measurement
 
 
 @dataclass(slots=True)
@@ -64,8 +64,8 @@ class Pair:
 
 @dataclass(slots=True)
 class Outcome:
-    most: float  # pictures a second that this machine detects, one at a time
-    rate: float  # that were asked of the cameras together
+    most: float  # pictures per second that this machine detects, one at a time
+    rate: float  # pictures per second requested from all cameras together
     browser: bool
     pairs: list[Pair] = field(default_factory=list)
     exit_code: int | None = None
@@ -79,7 +79,7 @@ def check_page(
     engine: str,
     report: Callable[[Pair], None],
 ) -> Outcome:
-    """Four cameras that together ask for half of what this machine detects. Phases with and
+    """Run four cameras that together need half of what this machine detects. Phases with and
     without the load follow each other in turns, and every second pair begins with the load."""
     idle = measure_ages(10.0, 8.0, engine, "latest", 5.0)
     most = 1e3 / (sum(idle.busy_ms) / len(idle.busy_ms))
@@ -146,7 +146,7 @@ def count_rows(program: Program, names: list[str]) -> int:
 
 @contextmanager
 def frozen_browser(port: int) -> Iterator[None]:
-    """Chromium that has shown the page for some seconds, and whose processes are then stopped."""
+    """Show the page in Chromium for some seconds, then stop its processes for the block."""
     if chromium() is None:
         yield
         return
@@ -185,7 +185,7 @@ def load(port: int, camera: str, requests: int, answers: Answers) -> Iterator[No
 
 
 # ----------------------------------------------------------------------
-# The process that asks.
+# The process that sends requests.
 
 
 class Crowd:

@@ -1,4 +1,4 @@
-"""A network that loses, delays and shuffles packets, between two network namespaces.
+"""A network that loses, delays and reorders packets, between two network namespaces.
 
     servers' namespace ── wire (TUN) ── relay, a process ── wire (TUN) ── the program's namespace
 
@@ -79,7 +79,8 @@ class CameraOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """``lost`` of ``packets`` that came to the program's end. ``wrong``: what must not happen."""
+    """``packets`` reached the program's namespace, and ``lost`` of them were dropped. ``wrong``:
+    what must not happen."""
 
     weather: Weather
     packets: int = 0
@@ -90,7 +91,7 @@ class Outcome:
 
 
 # ----------------------------------------------------------------------
-# Two namespaces and what is between them.
+# The two namespaces and their connection.
 
 
 def run(*command: str) -> str:
@@ -171,7 +172,7 @@ def drop(namespace: str, loss: float) -> None:
 
 
 def count_packets(namespace: str) -> tuple[int, int]:
-    """Return (packets that arrived, packets of these that were lost)."""
+    """Return the number of packets that arrived, and how many of them were dropped."""
     try:
         text = run(*in_namespace(namespace), "nft", "list", "table", "ip", "weather")
         counts = re.findall(r"packets (\d+) bytes", text)
@@ -186,7 +187,7 @@ def count_packets(namespace: str) -> tuple[int, int]:
 
 
 def open_wire(namespace: str) -> int:
-    """A descriptor of the namespace's TUN. The calling thread stays in that namespace."""
+    """Open the namespace's TUN device. The calling thread stays in that namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     place = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     if libc.setns(place, CLONE_NEWNET):
@@ -198,7 +199,7 @@ def open_wire(namespace: str) -> int:
 
 
 def relay(first: str, second: str, delay_ms: float, jitter_ms: float, ordered: bool) -> None:
-    """Delays what goes from ``first`` to ``second``; the way back takes no time."""
+    """Relay packets, delaying those from ``first`` to ``second``."""
     wires = open_wire(first), open_wire(second)
     selector, chance = selectors.DefaultSelector(), random.Random(1)
     for wire in wires:
@@ -223,7 +224,7 @@ def relay(first: str, second: str, delay_ms: float, jitter_ms: float, ordered: b
 
 
 def send(wire: int, packet: bytes) -> None:
-    with suppress(BlockingIOError):  # its queue is full, as a router's
+    with suppress(BlockingIOError):  # drop the packet if the queue is full, as a router does
         os.write(wire, packet)
 
 
@@ -235,11 +236,11 @@ def serve_mjpeg(address: str) -> None:
 
 
 # ----------------------------------------------------------------------
-# Cameras in such weather.
+# Cameras behind such a network.
 
 
 def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -> Outcome:
-    """One camera by RTSP over TCP, one by RTSP over UDP, one by MJPEG over HTTP.
+    """Run three cameras: RTSP over TCP, RTSP over UDP, and MJPEG over HTTP.
 
     Raises UnavailableError.
     """
@@ -317,7 +318,7 @@ def judge(outcome: Outcome, program: Program) -> list[str]:
     wrong = []
     if outcome.exit_code != 143:
         wrong.append(f"exit code {outcome.exit_code} after SIGTERM")
-    # The last lines come from the end itself.
+    # The end of the run may print errors of its own.
     if ended_lines := [
         line for line in program.error_lines() if re.search(r": (ended|.*reading failed)", line)
     ]:
@@ -330,8 +331,8 @@ def judge(outcome: Outcome, program: Program) -> list[str]:
         if not camera.processed:
             wrong.append(f"{camera.name}: no picture")
         if camera.corrupt and not outcome.weather.loss and outcome.weather.ordered:
-            wrong.append(f"{camera.name}: {camera.corrupt} corrupt pictures on a whole network")
-    # A third of what is lost was of this camera; a lost packet damages its picture.
+            wrong.append(f"{camera.name}: {camera.corrupt} corrupt pictures without packet loss")
+    # A third of the lost packets belonged to this camera, and each damages a picture.
     udp = by_name["udp"]
     if outcome.weather.loss and lost > 50 and not udp.corrupt + udp.no_key:
         wrong.append(f"udp: {lost} packets were lost, and no picture counts as corrupt")

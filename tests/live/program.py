@@ -1,4 +1,4 @@
-"""The program on a list of cameras, as a user starts it, watched from outside through /proc."""
+"""Run the program on a list of cameras, as a user does, and watch it through /proc."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class UnavailableError(Exception):
-    """This machine cannot run a check; the text says why."""
+    """Raised if this machine cannot run a check; the text says why."""
 
 
 class ProgramEndedError(Exception):
-    """The program ended too early; the text is its output."""
+    """Raised if the program ended too early; the text is its output."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Sample:
 
 
 class Program:
-    """detect-video in a folder of its own. ``prefix``: what its command line begins with, as
+    """A running detect-video with its own folder. ``prefix``: the start of its command line, as
     ``ip netns exec NAME``. ``environment`` comes on top of our own.
 
     Without ``--json`` among ``options`` standard error has a line for each change of a camera.
@@ -61,7 +61,7 @@ class Program:
             )
         self.samples: list[Sample] = []
         self.exit_code: int | None = None
-        self.end_s = 0.0  # that the end took
+        self.end_s = 0.0  # seconds from SIGTERM to the exit
 
     def sample(self) -> Sample:
         place = Path(f"/proc/{self.process.pid}")
@@ -157,7 +157,7 @@ def in_seconds(text: str) -> float:
 def write_cameras(
     path: Path, urls: Mapping[str, str], rate: float | None = None, **options: str
 ) -> None:
-    """cameras.yaml, as JSON. ``options``: name of a camera -> its rtsp_transport."""
+    """Write cameras.yaml, as JSON. ``options``: name of a camera -> its rtsp_transport."""
     entries = []
     for name, url in urls.items():
         entry: dict[str, Any] = {"name": name, "url": url}

@@ -1,4 +1,4 @@
-"""A test's settings of a recording, with defaults for tests."""
+"""Recording settings with defaults for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other programs that read many streams, with this project's detector as their custom function.
+"""Measure other programs that read many streams, with this project's detector as their callback.
 
 Each has an environment of its own. They are used by what their documentation says:
 ``ultralytics.data.loaders.LoadStreams`` yields a picture of every stream at a time,
@@ -28,9 +28,9 @@ from measuring.environments import MissingError, environment
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"ultralytics": "ultralytics", "inference": "inference"}
 TITLES = {"ultralytics": "ultralytics LoadStreams", "inference": "inference InferencePipeline"}
-# What the detector needs beside numpy and cv2, which these packages bring.
+# Requirements of the detector, except numpy and cv2, on which these packages depend.
 OURS = ("click", "pyyaml", "nvtx", "onnxruntime", "onnx", "rich", "msgspec", "av")
-START_S = 120.0  # for all streams to give a picture
+START_S = 120.0  # time limit for the first picture of all streams
 WARM_S = 3.0
 
 
@@ -172,7 +172,7 @@ def main(name: str, seconds: float, engine: str, urls: list[str]) -> None:
     run = {"ultralytics": run_ultralytics, "inference": run_inference}[name]
     version = run(detector, urls, counts)
     print(json.dumps(counts.result(version)), flush=True)
-    os._exit(0)  # their reading threads have no end
+    os._exit(0)  # their reading threads never end
 
 
 if __name__ == "__main__":

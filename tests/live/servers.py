@@ -60,7 +60,7 @@ def make_clip(
 
 
 def _write_units(clip: Path) -> Path:
-    """The clip's access units in Annex B, and where each begins: what the RTSP server plays."""
+    """Write the clip's access units in Annex B, and their offsets, for the RTSP server."""
     target = clip.with_suffix(".annexb")
     if target.exists():
         return target
@@ -118,7 +118,7 @@ def need_rtsp() -> None:
 
 
 class RtspServer:
-    """One process. ``kill`` and ``start`` as often as wished: the port of the first start stays.
+    """A server process that can be killed and started repeatedly, always on the same port.
 
     ``prefix``: what its command line begins with, as ``ip netns exec NAME``.
     """
@@ -176,7 +176,7 @@ def rtsp(
 ) -> Iterator[RtspServer]:
     need_rtsp()
     server = RtspServer(mounts, login)
-    with socket.socket() as reserved:  # bound: no other program gets the port while it is killed
+    with socket.socket() as reserved:  # no other program can take the port after a kill
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         server.port = reserved.getsockname()[1]
@@ -191,7 +191,7 @@ def rtsp(
 
 
 class HttpServer(Server):
-    """Answers by ``pages``: path -> (content type, bytes), a redirect, or a stream of pictures."""
+    """Serves ``pages`` (path -> content type and bytes), ``redirects`` and a stream of pictures."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         super().__init__(_Handler, host)
@@ -306,9 +306,9 @@ def lossy_relay(to_port: int, lost: float, seed: int = 1) -> Iterator[int]:
 
 @contextmanager
 def mpeg_ts(clip: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
-    """ffmpeg plays the clip for ever to ``udp://127.0.0.1:P``, or to the one client of
+    """Let ffmpeg play the clip endlessly to ``udp://127.0.0.1:P``, or to the one client of
     ``http://127.0.0.1:P/x``."""
-    if shutil.which("ffmpeg") is None:  # scripts/live_check says so, too
+    if shutil.which("ffmpeg") is None:
         pytest.skip("machine: ffmpeg is not installed")
     listen = ["-listen", "1"] if url.startswith("http") else []
     process = subprocess.Popen(

@@ -71,7 +71,7 @@ def make_stream(
     with av.open(str(path), "w") as container:
         options = dict(options or {})
         if codec == "libx264":
-            options["sc_threshold"] = "0"  # key frames where ``gop`` says, and nowhere else
+            options["sc_threshold"] = "0"  # no key frames besides those of ``gop``
         video: Any = container.add_stream(codec, rate=fps, options=options)
         video.width, video.height = size
         video.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
@@ -133,7 +133,7 @@ def frame_at(
     utc_s: float | None = None,
     name: str = "yard",
 ) -> Frame:
-    """A detected picture that arrived ``seconds`` after the clock's zero, and that long after
+    """Return a picture that arrived ``seconds`` after the clock's zero, and as long after
     2026-01-31 12:00:00 UTC.
     """
     utc = START_S + seconds if utc_s is None else utc_s

@@ -1,4 +1,4 @@
-"""Runs with misbehaving peers. ``scripts/live_check broker`` and ``readers`` take longer."""
+"""Test runs with misbehaving peers; ``scripts/live_check broker`` and ``readers`` run longer."""
 
 from __future__ import annotations
 

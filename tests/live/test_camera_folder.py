@@ -1,4 +1,4 @@
-"""Folders of cameras: which run holds one, and links inside them."""
+"""Test the folders of cameras: one run locks each, and no output follows a link."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -36,7 +36,7 @@ WRITERS = {
     ("kind", "link", "to"),
     [
         ("rows", "yard/detections-2026-01-31.jsonl", "mine/notes"),
-        ("rows", f"yard/{ROWS} yard/{LATE_ROWS}", "mine/notes"),  # midnight may come
+        ("rows", f"yard/{ROWS} yard/{LATE_ROWS}", "mine/notes"),  # the test may run over midnight
         ("rows", "yard", "mine"),
         ("counts", "yard/zone-counts-2026-01-31.csv", "mine/notes"),
         ("events", "yard/events-2026-01-31.jsonl", "mine/notes"),

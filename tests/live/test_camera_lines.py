@@ -1,4 +1,4 @@
-"""The lines that a live run prints about its cameras, on a clock that the test moves."""
+"""Test the lines that a live run prints about its cameras, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_pictures_too_old_for_every_are_reported_once_per_backlog(
     assert fault_lines[0].startswith("door: ")
     assert "older than --max-age 2 s" in fault_lines[0]
     camera_lines.report(dropped(30), round(3 * CAUGHT_UP_S * SECOND))
-    assert len(fault_lines) == 1, "nothing more was left out"
+    assert len(fault_lines) == 1, "nothing more was dropped"
     camera_lines.report(dropped(40), round(3 * CAUGHT_UP_S * SECOND))
     assert len(fault_lines) == 2, "it had caught up"
 

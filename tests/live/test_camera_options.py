@@ -1,4 +1,4 @@
-"""Camera options are refused for files, or users would expect alerts that are never sent."""
+"""Test that options of cameras are refused for files, which would never send alerts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detector.live.options import LiveOptions
 from tests.cli.command import assert_one_line_error, detect_video
 
 OPTIONS = {
-    "policy": "latest",  # given is given, also where it is the default
+    "policy": "latest",  # refused although it is the default
     "max_age": 2,
     "gather": "every",
     "start_timeout": 20,

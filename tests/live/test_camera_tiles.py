@@ -1,4 +1,4 @@
-"""Tiles of cameras: each has its own, and --tiles auto gives them what the engine has time for."""
+"""Test tiles per camera, and --tiles auto, which chooses them by object size and engine time."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Request:
 
 
 class FakeStreet:
-    """Cameras of 1920x1080 before a network of 416x256, of whose looks the test says what they
-    find. One input takes ``input_s`` seconds."""
+    """Cameras of 1920x1080 and a network of 416x256. The test says how large detected objects are.
+    One input takes ``input_s`` seconds."""
 
     def __init__(self, *cameras, tiles="auto", input_s=0.01, size=(1920, 1080)) -> None:
         draft = PlanDraft.of(Config().with_options({"engine": "null", "size": "416x256"}))
@@ -113,7 +113,7 @@ def test_grid_depends_on_object_size_and_inference_time(side, fps, grid):
 
 def test_camera_with_the_smallest_objects_gets_tiles_first():
     street = FakeStreet(camera("a"), camera("b"), camera("c"), input_s=1.0)
-    inputs_a_second = 3 * 5 + 1 * 4 * 5  # all whole, and one more in 2x2
+    inputs_a_second = 3 * 5 + 1 * 4 * 5  # whole pictures of all, and 2x2 tiles of one
     street.request.input_s = SHARE * street.tiles._plan.loaded.engine.concurrency / inputs_a_second
     street.try_tiles({"a": SMALL, "b": SMALL - 5, "c": LARGE})
     assert street.grids() == ["none", "2x2", "none"]
@@ -122,8 +122,8 @@ def test_camera_with_the_smallest_objects_gets_tiles_first():
 
 def test_trial_with_tiles_does_not_change_the_output():
     street = FakeStreet(camera("a"))
-    assert street.process("a", SMALL) == (5, 1), "whole and in tiles; what the whole shows"
-    assert street.process("a", SMALL) == (1, 1), "too early for the next one"
+    assert street.process("a", SMALL) == (5, 1), "five inputs; the output is of the first"
+    assert street.process("a", SMALL) == (1, 1), "too early for the next trial"
     street.now_s += TRIAL_INTERVAL_S
     street.try_tiles({"a": SMALL})
     assert street.process("a", SMALL) == (5, 1)
@@ -149,14 +149,14 @@ def test_late_camera_gets_its_trial():
     street.try_tiles({"a": SMALL, "b": TINY})
     assert street.grids() == ["2x2", "3x3"]
     street.tiles.close("b")
-    assert street.process("b", TINY)[0] == 1, "a picture that was on its way"
+    assert street.process("b", TINY)[0] == 1, "a picture in flight"
 
 
 def test_pictures_of_another_size_choose_tiles_again():
     street = FakeStreet(camera("a"))
     street.try_tiles({"a": SMALL})
     street.picture = np.zeros((10, 16, 3), np.uint8)
-    assert street.process("a", SMALL)[0] == 5, "the look"
+    assert street.process("a", SMALL)[0] == 5, "the trial"
     assert street.tiles.text("a") == "none"
     street.try_tiles({"a": 0.1})
     assert street.grids() == ["none"], "tiles would be smaller than the input"
@@ -185,7 +185,7 @@ def test_equal_tiles_need_no_mixed_requests():
 
 
 # ----------------------------------------------------------------------
-# The engine's side.
+# Requests with several inputs per picture.
 
 
 class DoublingRequest:

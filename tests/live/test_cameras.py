@@ -1,4 +1,4 @@
-"""cameras.yaml, and cameras of a command line."""
+"""Test how cameras are read from cameras.yaml and from addresses on the command line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ cameras:
 """,
     )
     door, webcam = read_cameras(path, environment={"DOOR": "p@ss/w${DOOR}"})
-    # The value is not expanded again, and may hold what means something in an address.
+    # Values are not expanded again, and characters with a meaning in URLs are escaped.
     login = "admin:p%40ss%2Fw%24%7BDOOR%7D@"
     assert door == Camera(
         "door",
@@ -80,7 +80,7 @@ cameras:
     assert (roof.name, roof.address.whole) == ("roof", "http://me:x%20y@h/2")
 
 
-UNSUPPORTED = [  # the code of the command line
+UNSUPPORTED = [  # raises SourceError, as on the command line
     ("cameras: {a: 'srt://h:1'}", "a.url: srt://h:1: SRT cannot be read"),
     ("cameras: {a: 'gopher://h/1'}", "is not a supported kind"),
     ("cameras: {a: 'file:///etc/passwd'}", "is not a supported kind"),
@@ -190,7 +190,7 @@ def test_addresses_get_names_without_their_secrets() -> None:
     keyed = [f"rtmp://h/live/S3cretKey{n}" for n in range(2)]
     specs = ["rtsp://h/Channels/101?token=S3cret", "rtsp://u:S3cret@h/user=me&password=S3cret_x"]
     names = [camera.name for camera in make_cameras([*keyed, *specs])]
-    assert names == ["h-2", "h-3", "h-101", "h-4"], "no key"
+    assert names == ["h-2", "h-3", "h-101", "h-4"], "the stream key is no part of the name"
 
 
 def test_lists_and_addresses_can_be_combined(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which picture is next, how long a batch waits, what is counted; on a clock of the test."""
+"""Test which picture is next, how long a batch waits and what is counted, on a fake clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALL = ("auto", "every", "freshest")
 
 
 def is_accounted_for(collector) -> bool:
-    """received = handed + dropped, for every camera that was ever there."""
+    """Return whether received = handed + dropped for every camera, removed ones too."""
     members = [*collector.members(), *collector.gone.values()]
     facts = [(member.facts(), member.handed) for member in members]
     return all(
@@ -33,7 +33,7 @@ def test_pictures_of_a_camera_keep_their_order(gather):
 
 
 def test_camera_with_many_pictures_does_not_delay_others():
-    """It has ten; the others are still served in every round."""
+    """The camera has ten pictures, but every round includes all cameras."""
     bench = Bench("greedy", "a", "b")
     bench.feeds["greedy"].arrives(10)
     bench.feeds["a"].arrives(2)
@@ -51,7 +51,7 @@ def test_wait_for_a_picture_is_recorded_as_wait_input():
     assert {key: span.self_ns for key, span in track.spans.items()} == {
         ("camera", "wait_input"): 30 * MS
     }
-    assert track.wall_ns == 30 * MS, "nothing else takes time"
+    assert track.wall_ns == 30 * MS, "the wait is all that takes time"
 
 
 def test_wait_returns_within_a_second_so_that_the_loop_can_stop():
@@ -69,7 +69,7 @@ def started_bench(gather: str, **more) -> Bench:
 
 
 class TestWindow:
-    """Two cameras of 25 pictures a second; one picture of ``a`` is there."""
+    """How long a batch waits: two cameras with 25 FPS, and one picture of ``a`` has arrived."""
 
     @pytest.mark.parametrize(("gather", "waited_ms"), [("every", 40), ("auto", 0)])
     def test_only_every_waits_for_the_other_camera(self, gather, waited_ms):
@@ -77,7 +77,7 @@ class TestWindow:
         bench.feeds["a"].arrives()
         before = bench.ms()
         assert bench.batch(2) == [("a", 1)]
-        # 1 / 25 s, with nothing to subtract; not at all while the engine has time.
+        # ``every`` waits for 1 / 25 s; ``auto`` does not wait while the engine is idle.
         assert bench.ms() - before == pytest.approx(waited_ms)
 
     @pytest.mark.parametrize(("gather", "busy"), [("every", 0.0), ("auto", 0.95)])
@@ -124,7 +124,7 @@ class TestWindow:
         assert bench.ms() == before
 
     def test_freshest_takes_the_newest_when_the_batch_goes(self):
-        """While it waits for b, a newer picture of a takes the older one's place."""
+        """While the batch waits for b, a newer picture of a replaces the older one."""
         bench = started_bench("freshest", latest=True)
         bench.feeds["a"].arrives()
         bench.while_waiting[10] = lambda: bench.feeds["a"].arrives()
@@ -176,7 +176,7 @@ class TestEnd:
         bench.feeds["a"].arrives()
         for feed in bench.feeds.values():
             feed.state = ENDED
-        assert bench.collector.read() is not None, "what it had received is still read"
+        assert bench.collector.read() is not None, "received pictures are still read"
         assert bench.collector.read() is None
 
     def test_not_when_one_camera_has_ended(self):
@@ -192,7 +192,7 @@ class TestEnd:
         bench.feeds["a"].arrives(3)
         bench.feeds["b"].arrives(1)
         bench.collector.read()
-        bench.collector.arrive(OffTrack(), 0, 0)  # taken, and never read
+        bench.collector.arrive(OffTrack(), 0, 0)  # taken, but never read
         assert bench.collector.stop() == []
         assert is_accounted_for(bench.collector)
         assert bench.collector.stop() == []
@@ -257,7 +257,7 @@ def test_buffers_are_reused_for_each_picture_size():
             feed.arrives()
         for _ in range(2):
             frame = bench.collector.read(into)
-            buffers.append((id(frame.image), frame.image))  # kept, so that no id is given twice
+            buffers.append((id(frame.image), frame.image))  # kept alive, so that ids are unique
             ids.add(id(frame.image))
             into = frame.image
     assert {image.shape for _, image in buffers} == {(8, 8, 3), (8, 16, 3)}
@@ -272,7 +272,7 @@ def test_failures_name_each_camera():
 
 
 class TestGivingUp:
-    """Cameras that never sent a picture end the source after their time for the first one."""
+    """The source ends if no camera sends a first picture within its time limit."""
 
     @staticmethod
     def bench(*names: str, give_up_s: float | None = 20.0) -> Bench:

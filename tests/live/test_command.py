@@ -1,4 +1,4 @@
-"""The command on real servers: RTSP, and multipart JPEG with a clock in its pictures."""
+"""Test the command with real servers: RTSP, and multipart JPEG with a clock in its pictures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def streams_of(process) -> dict[str, dict]:
 
 
 def test_run_with_a_missing_camera_reveals_no_password(tmp_path, clip):
-    """The two others have rows, and ``report`` reads the session; the password is nowhere."""
+    """The other cameras have rows, ``report`` reads the session, and no file has the password."""
     secret = "sw0rdf1sh"
     with rtsp({"door": clip}, login=f"admin:{secret}") as server, http() as web:
         web.fps = 50
@@ -98,7 +98,7 @@ def test_run_with_a_missing_camera_reveals_no_password(tmp_path, clip):
         assert counts == {"written": len(rows), "lost": 0, "bytes": size}
         assert all(row["camera"] == name and row["age_ms"] > 0 for row in rows)
     decoding = summary_of(process)["decoding"]
-    assert decoding["threads"] == 2  # the dead one decoded nothing
+    assert decoding["threads"] == 2  # the missing camera decoded nothing
     assert decoding["calls"] >= sum(stream["processed"] for stream in streams.values())
     report = detect_video("report", summary_of(process)["session"], cwd=tmp_path)
     assert report.returncode == 0, report.stderr
@@ -123,7 +123,7 @@ def test_record_url_is_recorded_while_url_is_detected(tmp_path, clip):
     assert process.returncode == 143, process.stderr
     assert streams_of(process)["door"]["size"] == "320x180"
     paths, pictures = [*(tmp_path / "live/door/video").glob("*.mp4")], 0
-    for path in paths:  # more than one where this machine stands still for ten seconds
+    for path in paths:  # more than one if this machine stalls for ten seconds
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
             assert (stream.width, stream.height) == (640, 360)
@@ -135,7 +135,7 @@ def test_record_url_is_recorded_while_url_is_detected(tmp_path, clip):
     rows = (tmp_path / "live/door").glob("events-*.jsonl")
     rows = [json.loads(line) for path in rows for line in path.read_text().splitlines()]
     names = [event["event"] for event in rows]
-    # More than one pair where this machine stands still for seconds.
+    # More than one pair if this machine stalls for seconds.
     assert names == ["camera_up", "camera_down"] * (len(names) // 2)
     assert names
 
@@ -169,12 +169,12 @@ def test_age_from_python_agrees_with_the_clock_in_the_picture():
             assert arrival.inferred_ns <= arrival.result_ns <= time.perf_counter_ns()
             if len(differences) >= 20 and (min(differences) < 0.1 or len(differences) == 1000):
                 break
-    assert 0 <= min(differences) < 0.1, "encoding and the way through the loopback"
+    assert 0 <= min(differences) < 0.1, "only encoding and the loopback take time"
 
 
 def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
     wrong = [
-        "{name: a b, url: 'rtsp://u:${NOT_SET}@127.0.0.1:1/1', rate: fast}",  # three
+        "{name: a b, url: 'rtsp://u:${NOT_SET}@127.0.0.1:1/1', rate: fast}",  # three errors
         "{name: c, uri: 'rtsp://127.0.0.1:1/2'}",
         "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",
     ]

@@ -1,4 +1,4 @@
-"""A whole day of one camera, with clocks that the test turns: what is written adds up.
+"""Test that a day's rows, counts and recordings of a camera add up, on clocks that the test sets.
 
 Once an hour a person crosses a line. Collector, stages, outputs, events and retention are the real
 ones, called in turn in one thread, so that a day takes no time.
@@ -48,9 +48,9 @@ from tests.live.record_settings import RecordSettings
 from tests.live.streams import HEIGHT, NS, WIDTH, camera, draw_picture
 
 HOUR, DAY = 3600.0, 86_400.0
-HOURS = 25  # of a case
+HOURS = 25  # length of each case
 KEEP_S = 6 * HOUR
-PICTURES = 6  # pictures of a crossing, 0.2 s apart
+PICTURES = 6  # per crossing, 0.2 s apart
 TICK = Fraction(1, 90_000)
 NAMES = ("person", "vehicle")
 ZONES = """every: 1h
@@ -61,7 +61,7 @@ zones: {right: {points: [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]}}
 
 @dataclass
 class FakeClocks:
-    """``ns``: the monotonic clock; ``awake_s`` runs on while the machine sleeps. ``own_s``: the
+    """``ns``: the monotonic clock. ``elapsed_s`` counts while the machine sleeps. ``own_s``: the
     camera's clock."""
 
     utc_s: float
@@ -71,7 +71,7 @@ class FakeClocks:
     epoch: int = 1
     rate: float = 1.0  # of the wall clock, in seconds per monotonic second
     sets: int = 0
-    back_s: float = 0.0  # how far the wall clock was set back, in all
+    back_s: float = 0.0  # how far the wall clock was set back in total
 
     def pass_s(self, seconds: float) -> None:
         self.utc_s += seconds * self.rate
@@ -92,7 +92,7 @@ class FakeClocks:
         self.own_s, self.epoch = own_s, self.epoch + 1
 
 
-Changes = dict[int, Callable[[FakeClocks], Any]]  # at the beginning of these hours
+Changes = dict[int, Callable[[FakeClocks], Any]]  # hour -> change at its beginning
 
 
 def sets(hours: float) -> Callable[[FakeClocks], None]:
@@ -159,7 +159,7 @@ class Recorder:
         self.recording = Recording(folder / "yard", "yard", settings, quality, notices.append)
         self.finished_s: dict[Path, float] = {}  # when files were finished
         self.existing = set[Path]()
-        self.pictures = 0  # in them
+        self.pictures = 0  # in all files
         self.retention = Retention(
             *(folder, KEEP_S / DAY, None), utc=lambda: clocks.utc_s, clock=lambda: clocks.elapsed_s
         )
@@ -172,7 +172,7 @@ class Recorder:
         )
 
     def sweep(self) -> None:
-        """Sweep. Check that no file below the age limit is gone and none far above it stays."""
+        """Sweep. Check that no file was removed too early, and none is kept for too long."""
         self.recording.check(self.clocks.ns)
         for path in {recording.path for recording in list_recordings(self.folder)} - self.existing:
             self.finished_s[path] = self.clocks.elapsed_s
@@ -225,7 +225,7 @@ class Rig:
         return [Output(name, sink, self.folder) for name, sink in sinks.items()]
 
     def turn(self) -> None:
-        """End the day as the monitor does after midnight: another loop, with other stages."""
+        """End the day as the monitor does after midnight: begin another loop with new stages."""
         if (day := format_day(self.clocks.utc_s)) != self.day:
             self.end_day()
             self.day = day
@@ -308,7 +308,7 @@ def rows_of(rig: Rig, stem: str) -> list[dict[str, Any]]:
 
 
 def days_of(time_s: float, zones: set[str]) -> set[str]:
-    """The local day, in each of the time zones that the machine had."""
+    """Return the local day in each of the machine's time zones so far."""
     return {datetime.fromtimestamp(time_s, ZoneInfo(zone)).date().isoformat() for zone in zones}
 
 

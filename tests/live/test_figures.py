@@ -1,4 +1,4 @@
-"""Ages, capacity, masks, and the figures of a run; with a clock of the test's."""
+"""Test ages, capacity, masks and the figures of a run, on a fake clock."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TestAges:
                     (at + 21) * MS,
                 )
         assert ages.recent(24_100 * MS)[0].max == 20
-        assert ages.result().max == 500, "the day remembers"
+        assert ages.result().max == 500, "the day keeps all ages"
         ages.reset()
         assert ages.result().max is None
 
@@ -135,7 +135,7 @@ class TestCapacity:
 
     @pytest.mark.parametrize("busy", [0.0, 0.3, 0.59, 1.0])
     def test_capacity_of_a_run_that_drops_is_below_its_load(self, busy):
-        """One camera, 35% dropped, and busy times that would leave room for more than one."""
+        """35% of the frames are dropped, although busy times suggest room for more."""
         load = self.load(
             cameras=1, stages={"infer": busy}, cpu=0.1, decoding=0.05, processed=0.65, dropped=0.35
         )
@@ -146,7 +146,7 @@ class TestCapacity:
         assert stated < load.cameras
 
     def test_picture_in_flight_does_not_count_as_dropped(self):
-        """A camera of 1 FPS: 4 of 5 pictures are written, the last one is being detected."""
+        """With 1 FPS, 4 of 5 pictures are written and the last one is being detected."""
         load = self.load(cameras=1, stages={"infer": 0.2}, cpu=0.1, processed=0.8)
         assert "dropped" not in sentence(load)
         assert capacity(load) == pytest.approx(4.0)
@@ -157,7 +157,7 @@ class TestCapacity:
 
     @pytest.mark.parametrize("saved", [0.5, 0.9])
     def test_capacity_includes_decoding_that_was_skipped(self, saved):
-        """The same camera, with all of its pictures decoded and with some of them left out."""
+        """Compare one camera with all pictures decoded and with some of them skipped."""
         decoding = 0.6
         whole = self.load(stages={}, cpu=decoding + 0.1, decoding=decoding, processed=0.2)
         kept = decoding * (1 - saved)
@@ -216,7 +216,7 @@ def process(bench: Bench, status: LiveStatus, count: int = 1, took_ms: float = 0
 
 
 def run_live(bench: Bench, status: LiveStatus, times: int, detected: int) -> None:
-    """Each half second two pictures arrive."""
+    """Let two pictures arrive every half second, ``times`` times; process ``detected`` of them."""
     for _ in range(times):
         bench.feeds["a"].arrives(2)
         process(bench, status, detected)
@@ -230,7 +230,7 @@ class TestStatus:
         status = status_of(bench)
         bench.feeds["a"].arrives(1)
         noted = bench.collector.read(), Detections.empty(("person",)), {}, 0
-        status._clock = lambda: meet(both) or 0  # of a new tally
+        status._clock = lambda: meet(both) or 0  # called for each new tally
         with ThreadPoolExecutor(2) as pool:
             for _ in range(2):
                 pool.submit(status.note, *noted)
@@ -247,7 +247,7 @@ class TestStatus:
         assert (stream.received, stream.processed, stream.camera_fps) == (40, 40, 25)
 
     def test_averages_exclude_outages(self):
-        """10 s live with 4 a second, then 30 s dead."""
+        """The camera is live for 10 s with 4 pictures per second, then lost for 30 s."""
         bench = Bench("a")
         status = start_status(bench)
         run_live(bench, status, 20, 2)
@@ -274,7 +274,7 @@ class TestStatus:
         assert figures.capacity == pytest.approx(0.5)
 
     def test_undecoded_pictures_count_as_dropped_for_capacity(self):
-        """Each half second one picture is detected, and three are left out undecoded. Decoding
+        """Each half second one picture is detected, and three are dropped undecoded. Decoding
         the one took a quarter of a core of two, in half a core that the program used."""
         bench = Bench("a", latest=True)
         status = start_status(
@@ -308,7 +308,7 @@ class TestStatus:
             assert summary.received == summary.processed + sum(summary.dropped.values())
 
     def test_busy_shares_of_the_stages(self):
-        """One worker infers for 300 of 1000 ms, and for 100 ms before that."""
+        """One worker infers for 300 of 1000 ms; what precedes the first sample does not count."""
         bench = Bench("a")
         status = status_of(bench)
         timeline = Timeline(clock=bench.clock, cpu_clock=lambda: 0, nvtx=False)
@@ -357,7 +357,7 @@ class TestStatus:
         assert status.figures().engine_age_s == 0
         status.sample()
         bench.feeds["a"].arrives(1)
-        bench.collector.read()  # it is inside, and does not come out
+        bench.collector.read()  # in flight, and never finished
         bench.clock.now += 7_000 * MS
         status.sample()
         assert status.figures().engine_age_s == 7

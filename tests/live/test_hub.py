@@ -1,4 +1,4 @@
-"""Pictures and events that the hub gives to viewers, on a clock that the test moves."""
+"""Test the pictures and events that the hub gives to viewers, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_request_is_for_one_picture():
     newest = hub.newest("door")
     assert newest is not None
     assert newest.number == before + 1
-    assert not show_next(hub, "gate")  # of that camera alone
+    assert not show_next(hub, "gate")  # the request was for the other camera
 
 
 def test_picture_is_encoded_once_for_each_width():
@@ -48,7 +48,7 @@ def test_picture_is_encoded_once_for_each_width():
     watch = hub.watch(["door"])
     show_next(hub)
     answers = [hub.jpeg("door", width) for width in (100, 320, 200, None, 5000, None)]
-    # 320 is the picture's own width, and the smallest that pictures are scaled to
+    # 320 is the picture's own width, and the smallest width of scaled pictures.
     assert hub.encoded == 1
     assert len({id(data) for _, data in answers}) == 1
     hub.request_picture("door")
@@ -71,12 +71,12 @@ def test_hub_copies_the_pooled_picture():
 
 
 def test_picture_without_a_preceding_request_is_not_kept():
-    """It may be undrawn, and so show what --blur should hide."""
+    """Such a picture may lack its drawings, and so show what --blur should hide."""
     hub = Hub()
     hub.request_picture("door")
     hub.show(frame("door", picture(0)), NOTHING)
     assert hub.newest("door") is None
-    assert show_next(hub)  # the wish stands
+    assert show_next(hub)  # the request is still open
     hub.request_picture("door")
     hub.show(frame("door", picture(1)), NOTHING)
     assert hub.newest("door").number == 1
@@ -85,11 +85,11 @@ def test_picture_without_a_preceding_request_is_not_kept():
 @pytest.mark.parametrize(
     ("fps", "rate", "shown"),
     [
-        (25, 25, 25),  # a camera as quick as its watcher loses nothing
+        (25, 25, 25),  # a camera as fast as its viewer loses nothing
         (50, 25, 25),
         (100, 5, 5),
         (5, 25, 5),
-        (30, 12.5, 12.5),  # no divisor of the camera's rate
+        (30, 12.5, 12.5),  # not a divisor of the camera's rate
     ],
 )
 def test_pictures_come_at_the_rate_of_the_fastest_viewer(fps, rate, shown):
@@ -183,7 +183,7 @@ def test_new_subscriber_gets_the_latest_events():
         hub.send(event(number))
     kept = hub.subscribe().take()[0]
     assert kept[-1][0] == EVENTS_KEPT + 50
-    again = hub.subscribe(after=EVENTS_KEPT + 49)  # a browser that comes back
+    again = hub.subscribe(after=EVENTS_KEPT + 49)  # a browser that reconnects
     hub.send(Event(CAMERA_DOWN, "door", 1.0, 1.0, reason="refused"))
     assert [number for number, _ in again.take()[0]] == [EVENTS_KEPT + 50, EVENTS_KEPT + 51]
 
@@ -196,7 +196,7 @@ def test_new_subscriber_gets_the_latest_events():
         (320, 1280, 320),
         (321, 1280, 640),
         (4000, 3840, 3840),
-        (640, 500, 500),  # never larger than it is
+        (640, 500, 500),  # never enlarged
         (1920, 7680, 1920),
     ],
 )

@@ -1,4 +1,4 @@
-"""JPEGs of servers with malformed multipart, and still pictures that are requested repeatedly."""
+"""Test JPEGs in malformed multipart streams, and still pictures that are requested repeatedly."""
 
 from __future__ import annotations
 

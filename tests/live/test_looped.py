@@ -1,4 +1,4 @@
-"""A file that is played in a loop, on a clock of the test."""
+"""Test files played in a loop as cameras, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_looped_file_keeps_its_pace_over_each_restart(tmp_path: Path) -> None:
 def test_accelerator_of_the_camera_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for the accelerator is passed on to PyAV; the CPU decodes."""
+    """Check that PyAV gets the accelerator, for which a string stands in."""
     clip = make_clip(tmp_path / "c.mp4", pictures=10)
     opened: list[Any] = []
     real = av.open
@@ -98,7 +98,7 @@ def test_accelerator_of_the_camera_is_passed_on(
 @pytest.mark.parametrize("b_frames", [0, 2])
 def test_pictures_stay_in_order_over_a_restart(tmp_path: Path, b_frames: int) -> None:
     clip = make_clip(tmp_path / "c.mp4", pictures=12, fps=100, gop=6, b_frames=b_frames)
-    terms = Terms(every=True, max_age_s=PATIENCE_S)  # none is left out where this thread is slow
+    terms = Terms(every=True, max_age_s=PATIENCE_S)  # none is dropped if this thread is slow
     feed = make_feed(Camera("c", FILE, Address(str(clip))), terms)
     feed.start()
     taken: list[Picture] = []
@@ -112,7 +112,7 @@ def test_pictures_stay_in_order_over_a_restart(tmp_path: Path, b_frames: int) ->
 
     wait_for(take)
     assert feed.facts().state == LIVE
-    assert len({picture.time_base for picture in taken}) == 1  # held back at the joint or not
+    assert len({picture.time_base for picture in taken}) == 1  # at a restart, too
     assert feed.stop(PATIENCE_S)
     assert burnt == [at % 12 for at in range(len(burnt))]
     assert [picture.number for picture in taken] == list(range(len(taken)))

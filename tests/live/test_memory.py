@@ -1,4 +1,4 @@
-"""The memory of a live run: minutes, slopes with intervals, days; on a clock of the test."""
+"""Test the memory figures of a live run: minutes, slopes with intervals, days; on a fake clock."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_unknown_memory_gives_no_figures(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc")
 def test_touched_pages_count_as_resident():
-    with mmap.mmap(-1, 64 * MB) as pages:  # pages that no one had before
+    with mmap.mmap(-1, 64 * MB) as pages:  # pages that are not yet resident
         before = resident_bytes()
         for offset in range(0, len(pages), mmap.PAGESIZE):
             pages[offset] = 1
@@ -96,7 +96,7 @@ def test_touched_pages_count_as_resident():
 
 
 def test_slope_and_interval_follow_simple_regression():
-    # y = x + e with e = +1, -1, ... : checked by hand from the formulas of simple regression.
+    # y = x + e with e = +1, -1, ...; expected values from the formulas of simple regression.
     xs = [float(x) for x in range(10)]
     ys = [x + (1 if i % 2 else -1) for i, x in enumerate(xs)]
     slope, half = fit_slope(xs, ys)

@@ -1,4 +1,4 @@
-"""Requests to other hosts that a playlist names. Both servers log every request."""
+"""Test requests to other hosts that a playlist names. Both servers log every request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.live.test_network import started_feed, take
 from tests.sources.web_server import WebServer, make_certificate, web_server
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 KEY, IV = b"0123456789abcdef", "00" * 16
 LOGIN = "me:S3cretPw9"
@@ -72,7 +72,7 @@ def fill(server: WebServer, segments: dict[str, bytes], **more: str) -> None:
 
 
 def headers_by_path(server: WebServer) -> dict[str, dict[str, str]]:
-    """Return path -> all identifying headers of its requests."""
+    """Return the personal headers of all requests, by path."""
     by_path: dict[str, dict[str, str]] = {}
     for path, headers in list(server.requests):
         personal = {name: value for name, value in headers.items() if name in PERSONAL}
@@ -88,7 +88,7 @@ def master(address: str, line: str = "") -> bytes:
 
 SOUND = '#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID="a",NAME="x",URI="{}"'
 LOCK = '#EXT-X-KEY:METHOD=AES-128,URI="{}",IV=0x' + IV
-# kind -> the playlist (AWAY: the other host), and what the other host is asked for
+# kind -> (playlist, paths requested from the other host); AWAY is that host's URL
 PLAYLISTS = {
     "segment": (hls("#EXTINF:1,", "AWAY/a.ts"), ["/a.ts"]),
     "key": (hls(LOCK.format("AWAY/k"), "#EXTINF:1,", "locked.ts"), ["/k"]),
@@ -159,7 +159,7 @@ def test_login_and_session_cookie_stay_at_their_host(
 def test_cookie_of_a_redirect_stays_at_its_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes], path: str
 ) -> None:
-    """For a segment and for a stream: FFmpeg keeps the cookie of such a redirect."""
+    """FFmpeg would keep the cookie of such a redirect, for segments and for streams."""
     fill(web, segments)
     fill(other, segments)
     away = {"Location": other.url("/a.ts"), "Set-Cookie": "session=S3cretSes9; path=/"}
@@ -194,7 +194,7 @@ def test_playlist_without_any_segment_raises_after_the_limit(
     web.put("/film.m3u8", hls(*lines), login=login)
     with pytest.raises(SourceError, match=f"{MOST_MISSING} segments in a row.*404"):
         sources.open(web.url("/film.m3u8", login))
-    assert sum(path.endswith(".ts") for path, _ in web.requests) in (100, 200)  # a login: after 401
+    assert sum(path.endswith(".ts") for path, _ in web.requests) in (100, 200)  # 200 with a login
 
 
 def test_missing_segments_are_skipped_up_to_a_limit(
@@ -248,7 +248,7 @@ def test_refusal_by_another_host_mentions_the_playlist(
 def test_playlist_address_in_latin_1_is_read_without_traceback(
     web: WebServer, segments: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """PyAV prints the second exception of a callback, with its traceback."""
+    """PyAV would print the traceback of a second exception in a callback."""
     fill(web, segments)
     lines = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", "http://\xff/a.ts", "#EXTINF:1,", "\xfe\xe9.ts"]
     data = hls(*lines, "#EXTINF:1,", "\xe9.ts", "#EXTINF:1,", "a.ts").decode().encode("latin-1")
@@ -283,7 +283,7 @@ print("alive")
 def test_unclosed_container_does_not_abort_the_process(
     web: WebServer, segments: dict[str, bytes]
 ) -> None:
-    """``keep`` prevents an end with SIGABRT."""
+    """Without ``keep``, the process would end with SIGABRT."""
     fill(web, segments)
     command = [sys.executable, "-c", UNCLOSED, web.url("/plain.m3u8")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)

@@ -1,4 +1,4 @@
-"""Network feeds on real servers at 127.0.0.1, and what they refuse."""
+"""Test network feeds on real servers at 127.0.0.1, and their errors."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from tests.live.servers import HttpServer, make_clip
 from tests.live.streams import read_number
 from tests.waiting import PATIENCE_S, wait_for
 
-pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence of a machine that stands still ends no connection (test_status.py has the limit)."""
+    """Keep connections if this machine stalls (test_status.py tests the limit)."""
     monkeypatch.setattr("detector.live.sources.status.LOST_S", PATIENCE_S)
 
 
@@ -78,7 +78,7 @@ def started_feed(url: str, every: bool = True, **more: Any) -> Iterator[NetworkF
     options = more.pop("options", {})
     status = more.pop("status", None) or Status(time.perf_counter_ns(), ShortBackoff())
     camera = Camera("cam", NETWORK, Address(url), options=options)
-    terms = {"max_age_s": PATIENCE_S, **more.pop("terms", {})}  # none is too old for a slow test
+    terms = {"max_age_s": PATIENCE_S, **more.pop("terms", {})}  # for slow tests
     feed = NetworkFeed(camera, Terms(every=every, **terms), status=status, **more)
     feed.start()
     try:
@@ -118,7 +118,7 @@ def test_rtsp_feed_survives_a_stall_and_a_restart(clip: Path) -> None:
             wake=lambda: woken.append(time.monotonic()),
         ) as feed:
             pictures = take(feed, 30)
-            # The first packet has no pts, and it is the key frame: nothing is lost.
+            # No picture is lost, although the first packet, the key frame, has no pts.
             assert [picture.number for picture in pictures] == list(range(30))
             burnt = [read_number(feed.convert(picture, None)) for picture in pictures]
             assert burnt == [number % 50 for number in range(burnt[0], burnt[0] + 30)]
@@ -132,7 +132,7 @@ def test_rtsp_feed_survives_a_stall_and_a_restart(clip: Path) -> None:
             server.signal(signal.SIGCONT)
             wait_for(lambda: feed.facts().state == LIVE)
             assert feed.facts().connects == 1
-            assert feed.facts().stalls >= 1  # more, where this machine stands still
+            assert feed.facts().stalls >= 1  # more, if this machine stalls
 
             server.kill()
             wait_for(lambda: feed.facts().state != LIVE)
@@ -156,7 +156,7 @@ def test_rtsp_feed_survives_a_stall_and_a_restart(clip: Path) -> None:
 
 
 def test_capture_time_comes_from_rtcp_reports(clip: Path) -> None:
-    """It is known from the first RTCP report on. Arrival is a few ms later, not an interval."""
+    """The capture time is known from the first RTCP report on, and a few ms before the arrival."""
     with servers.rtsp({"c": clip}) as server, started_feed(server.url("c")) as feed:
         delays_ms: list[float] = []
 
@@ -164,7 +164,7 @@ def test_capture_time_comes_from_rtcp_reports(clip: Path) -> None:
             while (picture := feed.take()) is not None:
                 if (captured_s := picture.arrival.captured_s) is not None:
                     delays_ms.append((picture.arrival.utc_s - captured_s) * 1000)
-            return min(delays_ms, default=1000) < 35  # the interval is 40 ms, and would be in all
+            return min(delays_ms, default=1000) < 35  # an error of one frame would add 40 ms
 
         wait_for(one_is_early)
 
@@ -185,7 +185,7 @@ def test_udp_pictures_may_change_size(clip: Path, tmp_path: Path) -> None:
 
 
 def test_connection_error_names_login_path_or_listener(clip: Path) -> None:
-    """The error is one line; after a wrong login there is a pause of minutes."""
+    """After a wrong login, the feed also waits for minutes."""
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         for url, kind in [
             (server.url("c", "me:WrongPw99"), "user or password"),
@@ -232,11 +232,11 @@ def test_silent_server_times_out_and_feed_can_be_stopped(scheme: str) -> None:
     with servers.silent_listener() as port:
         url = f"{scheme}://127.0.0.1:{port}/live/x"
         with started_feed(url, terms={"start_timeout_s": 0.3}) as feed:
-            # Another try may have looked for the host's name for so long.
+            # An earlier attempt may have timed out while looking up the host.
             wait_for(lambda: "not answer" in (feed.facts().error or ""))
         with started_feed(url, terms={"start_timeout_s": 3 * PATIENCE_S}) as feed:
             wait_for(lambda: feed.facts().state == CONNECTING)
-            time.sleep(0.1)  # most often it waits for an answer by now
+            time.sleep(0.1)  # by now it usually waits for a response
             assert feed.stop(PATIENCE_S)
 
 
@@ -262,7 +262,7 @@ def test_mjpeg_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
         late_us: list[float] = []
 
         def agree() -> bool:
-            """Compare the picture's burnt-in clock with the stamp of its arrival."""
+            """Compare the clock in the picture with its arrival time."""
             for picture in take(feed, 5):
                 burnt_us = read_number(feed.convert(picture, None))
                 late_us.append(picture.arrival.utc_s * 1e6 - burnt_us)
@@ -279,7 +279,7 @@ def test_mjpeg_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
         wait_for(lambda: take(feed, 1) and not feed.facts().frozen)
         check_silence(web, feed)
         web.ended = True
-        wait_for(lambda: feed.facts().error)  # and is opened again
+        wait_for(lambda: feed.facts().error)
 
 
 class Accelerator:
@@ -288,7 +288,7 @@ class Accelerator:
 
     def __call__(self, kind: str, **more: Any) -> Accelerator | None:
         self.calls.append((kind, more))
-        return self if len(self.calls) == 1 else None  # PyAV takes None for none
+        return self if len(self.calls) == 1 else None  # None: no accelerator
 
     def create(self, codec: Any) -> None:
         if not self.works:
@@ -296,13 +296,13 @@ class Accelerator:
 
 
 def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
-    """The loop takes no pictures, and a camera that returns is still given its time to start."""
+    """The loop takes no pictures, but a camera that returns still gets its time to start."""
     with started_feed(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
         wait_for(lambda: feed.facts().received >= 20)
         feed.receiving.cut()
         wait_for(lambda: feed.facts().state == CONNECTING and feed.status.has_arrivals())
         clock, tick, ticks = feed.clock, feed.status.tick, []
-        feed.clock = lambda: clock() + 60 * 10**9  # three times what a start may take
+        feed.clock = lambda: clock() + 60 * 10**9  # three times the start timeout
         feed.status.tick = lambda now_ns: (ticks.append(now_ns), tick(now_ns))[1]
         wait_for(lambda: len(ticks) >= 5)
         assert len([path for path, _ in web.requests if path == "/mjpeg"]) == 2
@@ -314,7 +314,7 @@ def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
 def test_existing_accelerator_is_used_if_requested(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
-    """This machine has none: a stand-in says what PyAV is asked for, and the CPU decodes."""
+    """A stand-in records how PyAV is asked for the accelerator; the CPU decodes."""
     accelerator = Accelerator(works)
     monkeypatch.setattr(hardware, "HWAccel", accelerator)
     hardware._exists.cache_clear()
@@ -356,7 +356,7 @@ def test_feed_that_sheds_survives_a_stall_and_a_restart(clip: Path) -> None:
         server.kill()
         wait_for(lambda: "nothing listens" in (feed.facts().error or ""))
         server.start()
-        wait_for(lambda: feed.facts().connects == 2)  # before, some of the first may still be left
+        wait_for(lambda: feed.facts().connects == 2)
         before = undecoded()
         wait_for(lambda: undecoded() > before)
         assert take(feed, 2)[1].arrival.epoch == 2
@@ -383,7 +383,7 @@ def test_latest_gives_the_newest_picture(web: HttpServer) -> None:
         wait_for(lambda: feed.facts().received >= 30)
         assert feed.waiting() <= 1
         web.ended = True
-        wait_for(lambda: feed.facts().state == WAITING)  # no picture comes any more
+        wait_for(lambda: feed.facts().state == WAITING)  # no more pictures arrive
         wait_for(
             lambda: count_unaccounted(feed) == feed.waiting() == 1
         )  # and none is being decoded
@@ -396,7 +396,7 @@ def test_latest_gives_the_newest_picture(web: HttpServer) -> None:
 def test_partial_last_picture_is_dropped(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """If its parser is interrupted, FFmpeg gives its part of the next picture as a whole one."""
+    """If interrupted, FFmpeg's parser returns the part of a picture so far as a complete one."""
     demux, over = network._demux, threading.Event()
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
@@ -420,7 +420,7 @@ def test_partial_last_picture_is_dropped(
 def test_mpeg_ts_over_udp_is_probed_long_enough(
     clip: Path, probing: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FAST finds no codec in it, so a longer probe follows."""
+    """With FAST, the first probe finds no codec, so a longer one follows."""
     monkeypatch.setitem(OPENINGS, "udp", replace(OPENINGS["udp"], probing=probing))
     url = f"udp://127.0.0.1:{servers.free_port()}"
     with servers.mpeg_ts(clip, url), started_feed(url) as feed:
@@ -461,7 +461,7 @@ def test_damaged_picture_is_counted_and_not_shown(clip: Path) -> None:
 
 @pytest.mark.parametrize("lost", [0.01, 0.05])
 def test_lost_datagrams_damage_pictures_but_end_no_connection(tmp_path: Path, lost: float) -> None:
-    """A picture of noise has dozens of datagrams: most losses are in the middle of one."""
+    """Noise fills dozens of datagrams per picture, so most losses damage the middle of one."""
     noisy = make_clip(tmp_path / "noisy.mp4", size=(640, 360), noise=True)
     port = servers.free_port()
     with (
@@ -566,7 +566,7 @@ def test_rtsp_login_stays_at_its_host() -> None:
 
     with closing(RtspStub(lambda _: refuse)) as other, closing(RtspStub(redirect)) as first:
         url = f"rtsp://me:S3cret99@localhost:{first.port}/x"
-        with pytest.raises(av.error.FFmpegError):  # the control: this test sees the leak
+        with pytest.raises(av.error.FFmpegError):  # control: this test detects the leak
             av.open(url, timeout=(PATIENCE_S, PATIENCE_S), options={"rtsp_transport": "tcp"})
         assert any("Authorization" in request for request in other.requests)
         other.requests.clear()
@@ -600,7 +600,7 @@ def test_twenty_restarts_leak_no_threads_or_files(clip: Path) -> None:
 
         def as_before() -> bool:
             threads, files = threads_and_files()
-            return threads <= most_threads and files <= some_files + 1  # fewer: of other tests
+            return threads <= most_threads and files <= some_files + 1  # or fewer
 
         wait_for(as_before)
 
@@ -608,7 +608,7 @@ def test_twenty_restarts_leak_no_threads_or_files(clip: Path) -> None:
 def test_ffmpeg_log_contains_no_secrets(
     web: HttpServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The user may turn on PyAV's log; otherwise nothing is printed."""
+    """Nothing is printed unless the user turns on PyAV's log."""
     url = web.url("/absent?token=T0kenPlanted", "me:S3cretPlanted")
     with started_feed(url) as feed:
         wait_for(lambda: feed.facts().error)

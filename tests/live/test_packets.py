@@ -1,4 +1,4 @@
-"""The packet queue and the slot of pictures: what leaves, and under which reason."""
+"""Test which packets and pictures a feed's queue and slot drop, and for which reason."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_packets_before_the_first_key_frame_are_dropped() -> None:
     fill(queue, range(1, 15), 10)
     assert drain(queue) == [10, 11, 12, 13, 14]
     assert drops == {NO_KEY: 9}
-    queue.begin()  # the next connection
+    queue.begin()  # another connection
     queue.put(received(15, False))
     assert drops == {NO_KEY: 10}
 
@@ -72,10 +72,10 @@ def test_stream_without_key_frames_is_decoded_after_a_limit() -> None:
 @pytest.mark.parametrize(
     ("eager", "gop", "left"),
     [
-        (False, 50, list(range(100, 127))),  # every: 5 s are allowed; at the 5.04th, to a key
-        (False, 10, list(range(120, 127))),  # the newest key frame
-        (True, 50, list(range(100, 127))),  # latest jumps as soon as a newer key frame is there
-        (True, 1, [126]),  # MJPEG: the newest alone, after half a second
+        (False, 50, list(range(100, 127))),  # every: after more than 5 s, drop up to a key frame
+        (False, 10, list(range(120, 127))),  # up to the newest key frame
+        (True, 50, list(range(100, 127))),  # latest: as soon as a newer key frame arrives
+        (True, 1, [126]),  # MJPEG: only the newest, after half a second
     ],
 )
 def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int]) -> None:

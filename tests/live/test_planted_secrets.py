@@ -1,4 +1,4 @@
-"""Secrets are planted where they can enter a live run; all that it leaves is searched."""
+"""Test that no output of a live run contains secrets from its addresses and options."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ cameras:
             run.wait_for_rows(20, "good")
             done = run.end()
     assert done.returncode == 143, done.stderr
-    assert camera.sent > 10  # the login was used, so there was a secret to tell
+    assert camera.sent > 10  # the login was used, so the secret was in memory
     written = {
         path.relative_to(tmp_path): path.read_bytes()
         for path in tmp_path.rglob("*")
@@ -73,12 +73,12 @@ def test_webhook_of_file_or_variable_is_not_revealed(tmp_path: Path, webhook: st
         (tmp_path / "hook").write_text(f"{address}\n")
         words = (camera.url("/mjpeg"), "--webhook", webhook, "--run-dir", "run")
         with live_run(tmp_path, *words, env={"HOOK": address}) as run:
-            # The second attempt follows the line about the first.
+            # By the second attempt, the failure of the first has been reported.
             wait_for(lambda: len(receiver.requests) >= 2)
             run.wait_for_rows(20, "127-0-0-1")
             done = run.end()
     assert done.returncode == 143, done.stderr
-    assert "the server returned 501" in done.stderr  # the receiver was reached: it takes no POST
+    assert "the server returned 501" in done.stderr  # the receiver was reached, and refuses POST
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "hook"]
     assert not [path for path in files if HOOK.encode() in path.read_bytes()]
     assert HOOK not in done.stdout + done.stderr

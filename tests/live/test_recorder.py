@@ -1,4 +1,4 @@
-"""The recorder as its callers see it: its thread, its folder, a full disk, old files."""
+"""Test the recorder's thread, its folder, leftovers of killed runs, full disks and retention."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_recorder(tmp_path: Path, notices: list[str]) -> Callable[..., CameraRec
 def write_frames(
     recorder: CameraRecorder, count: int, step_s: float = 0.04, seen: int = -1
 ) -> None:
-    """Write frames, each after the recorder took the last one. ``seen``: one with a detection."""
+    """Write frames one by one. ``seen``: the number of the one with a detection."""
     for number in range(count):
         detections = one_detection() if number == seen else Detections.empty()
         recorder.write(frame_at(number, 100 + number * step_s), detections)
@@ -198,7 +198,7 @@ def test_folder_that_cannot_be_created_is_refused(tmp_path: Path, make_recorder:
     [
         ("20260131T120000Z.mp4", (START_S, 1, False)),
         ("20260131T120000Z-12.partial.mp4", (START_S, 12, True)),
-        ("20260131T120000Z-1.mp4", None),  # the first has no number
+        ("20260131T120000Z-1.mp4", None),  # the first file has no number
         ("20260131T120000Z-02.mp4", None),
         ("20260231T120000Z.mp4", None),  # no such day
         ("20260131T120000Z.mp4.bak", None),
@@ -220,7 +220,7 @@ def test_time_outside_the_range_of_names_is_clamped() -> None:
 
 
 def cut_file(tmp_path: Path) -> bytes:
-    """A file in the making, as a kill leaves it after 2 seconds: 4 fragments."""
+    """Return the content of a partial file that a kill left after 2 s: 4 fragments."""
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(50))
     current = bench.recording.segments._file.path
@@ -234,7 +234,7 @@ def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
     content = cut_file(tmp_path)
     folder = tmp_path / "video"
     folder.mkdir()
-    (folder / "20260131T120000Z.partial.mp4").write_bytes(content[:-7])  # in the last fragment
+    (folder / "20260131T120000Z.partial.mp4").write_bytes(content[:-7])  # cut in the last fragment
     (folder / "20260131T120001Z.partial.mp4").write_bytes(content)
     (folder / "20260131T120001Z.mp4").write_bytes(b"already there")
     (folder / "20260131T120002Z.partial.mp4").write_bytes(content[:50])
@@ -259,7 +259,7 @@ def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_whole_fragments_of_any_cut_file_play(tmp_path: Path) -> None:
-    """Wherever a kill cuts a write, the part that we keep consists of whole fragments."""
+    """Wherever a kill cuts a write, the part that we keep consists of complete fragments."""
     content = cut_file(tmp_path)
     ends = set()
     for cut in [*range(0, len(content), 61), len(content)]:
@@ -308,7 +308,7 @@ def test_kill_while_finishing_a_file_loses_no_picture(
 
     monkeypatch.setattr(mp4, "_write_at", half_first)
     bench.recording.finish()
-    assert len(left) == 6  # the index, and the change of the first bytes
+    assert len(left) == 6
     counts = []
     for number, content in enumerate(left):
         folder = tmp_path / str(number)
@@ -359,8 +359,8 @@ BEGIN = box(b"moov", b"tracks") + box(b"moof")
     ("rest", "whole"),
     [
         (box(b"mdat", b"pictures"), True),
-        (box(b"mdat"), True),  # of 8 bytes, the least there is
-        (box(b"mdat", b"pictures", large=True), True),  # its length in 64 bits
+        (box(b"mdat"), True),  # 8 bytes, the minimum
+        (box(b"mdat", b"pictures", large=True), True),  # with a 64-bit length
         (box(b"mdat", b"pictures")[:-1], False),
         (box(b"mdat", b"pictures", large=True)[:-1], False),
         (box(b"mdat")[:-1], False),
@@ -383,7 +383,7 @@ def test_free_name_skips_existing_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Callable[[], list[str]]:
-    """Ten recordings of two cameras, an hour apart, 1 MB each, and what is not ours."""
+    """Make ten hourly recordings of 1 MB of two cameras, and files that are not ours."""
     for number in range(10):
         folder = tmp_path / ("a", "b")[number % 2] / "video"
         folder.mkdir(parents=True, exist_ok=True)
@@ -404,7 +404,7 @@ def kept(tmp_path: Path) -> Callable[[], list[str]]:
     (tmp_path / "a" / "video" / "20200102T000000Z.mp4").symlink_to(
         tmp_path / "20200101T000000Z.mp4"
     )
-    for folder in (tmp_path / ".other" / "video", tmp_path / "a" / "audio"):  # of no camera
+    for folder in (tmp_path / ".other" / "video", tmp_path / "a" / "audio"):  # not videos
         folder.mkdir(parents=True)
         (folder / "20200101T000000Z.mp4").write_bytes(b"x")
         os.utime(folder / "20200101T000000Z.mp4", (0, 0))
@@ -428,7 +428,7 @@ def test_retention_checks_folders_every_half_minute(
     retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
     retention.sweep_if_due()
     assert kept() == ALL[5:]
-    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # an end of 17:10, half past 21
+    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # one ends at 17:10
         now[0] = START_S + 9 * 3600 + after
         retention.sweep_if_due()
         assert kept() == ALL[left:]
@@ -436,7 +436,7 @@ def test_retention_checks_folders_every_half_minute(
 
 def test_size_limit_covers_all_cameras(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
     Retention(tmp_path, None, 0.0045).sweep()
-    assert kept() == ALL[7:]  # 3 MB, and 1 MB of the file in the making
+    assert kept() == ALL[7:]  # 3 MB, and 1 MB of the partial file
 
 
 def test_no_limit_removes_nothing(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
@@ -454,13 +454,13 @@ YEARS = 365 * 24.0
     "runs",
     [
         ((0, 0, 5),),
-        ((1, 0, 4),),  # as far as a machine without battery may be wrong for a moment
-        ((YEARS, 0, 10), (0, 0.2, 5)),  # corrected soon
+        ((1, 0, 4),),  # an hour is within the tolerance
+        ((YEARS, 0, 10), (0, 0.2, 5)),  # corrected after a while
         ((-60 * YEARS, 0, 10), (0, 0.2, 5)),
-        ((YEARS, 4.4, 10), (YEARS, 0.3, 0)),  # never
+        ((YEARS, 4.4, 10), (YEARS, 0.3, 0)),  # never corrected
         ((-60 * YEARS, 4.4, 10), (-60 * YEARS, 0.3, 0)),
         ((YEARS, 2, 10), "again", (YEARS, 2, 10), (YEARS, 0.7, 0)),
-        ((YEARS, 2, 10), "again", (0, 0, 3)),  # the names were right
+        ((YEARS, 2, 10), "again", (0, 0, 3)),  # the names have the true times
         ((0, 0, 5), (YEARS, 1, 4), (0, 0.1, 4)),
         ((-2 * YEARS, 2, 10), "again", (-2 * YEARS, 2, 10), "again", (-2 * YEARS, 0.7, 0)),
     ],
@@ -486,7 +486,7 @@ def test_wrong_clock_neither_removes_nor_keeps_recordings_wrongly(
 def test_size_limit_keeps_the_newest_after_the_clock_was_set_back(
     tmp_path: Path, kept: Callable[[], list[str]]
 ) -> None:
-    """Its name sorts first. It counts while partial, and is still the newest afterwards."""
+    """The newest recording's name sorts first; its size counts, but it is not removed."""
     retention = Retention(tmp_path, None, 0.0045)
     retention.sweep()
     assert kept() == ALL[7:]
@@ -503,7 +503,7 @@ def test_size_limit_keeps_the_newest_after_the_clock_was_set_back(
 
 
 def test_failed_write_pauses_recording(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE stands for a disk that refuses a write half-way."""
+    """RLIMIT_FSIZE makes writes fail half-way, as a full disk does."""
     bench = Bench(tmp_path, record="annotated", segment=0.05)
     noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
     with limit_file_size(300_000):
@@ -512,14 +512,14 @@ def test_failed_write_pauses_recording(tmp_path: Path) -> None:
         assert figures._paused_ns is not None
         assert figures.lost > 0
     with limit_file_size(30_000):
-        bench.draw(range(60, 250), 102.4, noise=noise)  # a try after 5 s fails in silence
+        bench.draw(range(60, 250), 102.4, noise=noise)  # the retry after 5 s fails without a notice
         assert len(bench.notices) == 1
     bench.draw(range(250, 500), 110.0, noise=noise)
     figures = bench.recording.segments
     assert figures._paused_ns is None
     assert len(bench.notices) == 2
     before, *later = [recording.path for recording in list_recordings(tmp_path / "video")]
-    assert len(later) == 3  # none within the first 5 s
+    assert len(later) == 3  # no new file within the first 5 s
     assert 200_000 < before.stat().st_size <= 300_000
     numbers = numbers_of(before)
     assert numbers == list(range(len(numbers)))

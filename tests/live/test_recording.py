@@ -1,4 +1,4 @@
-"""The pictures in recordings, identified by burnt-in numbers. No threads, no waits."""
+"""Test which pictures are in recordings, by the numbers in them, without threads or waits."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_drawn_pictures_keep_their_arrival_times(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     for number, at in enumerate((100.0, 100.04, 101.5, 101.52, 104.0)):
         bench.draw(range(number, number + 1), at)
-    bench.recording._write(Sample(1, b"", 104 * NS, 104 * NS, 0, False, 104 * NS, 0.0))  # no track
+    bench.recording._write(Sample(1, b"", 104 * NS, 104 * NS, 0, False, 104 * NS, 0.0))  # unknown
     times = [at for _, at in packets_of(bench.files()[0], "video")]
     assert times == pytest.approx([0, 0.04, 1.5, 1.52, 4.0], abs=1e-4)
 
@@ -150,7 +150,7 @@ def test_new_size_or_connection_begins_a_new_file(tmp_path: Path, why: str) -> N
     [
         (".ts", "libx264", "aac", {"bf": "2"}),  # Annex B, ADTS, stamps that do not start at 0
         (".mp4", "libx264", None, {"bf": "0"}),  # lengths instead of start codes
-        (".nut", "mjpeg", "pcm_alaw", {}),  # MP4 has no A-law
+        (".nut", "mjpeg", "pcm_alaw", {}),  # MP4 does not support A-law
         (".ts", "libx265", None, {"x265-params": "log-level=0"}),
         (".mkv", "libx264", "libopus", {}),
     ],
@@ -171,14 +171,14 @@ def test_packets_are_copied_unchanged(
     assert [at - after[0][1] for _, at in after] == pytest.approx(
         [at - before[0][1] for _, at in before], abs=0.0011
     )
-    if suffix != ".ts":  # there start codes become lengths
+    if suffix != ".ts":  # of MPEG-TS, start codes become lengths
         assert [data for data, _ in after] == [data for data, _ in before]
     if sound is None:
         return
     sent, copied = packets_of(stream, "audio"), packets_of(files[0], "audio")
     if sound == "libopus":
         assert [data for data, _ in copied] == [data for data, _ in sent][-len(copied) :]
-    elif sound == "aac":  # without the heads of ADTS
+    elif sound == "aac":  # without ADTS headers
         assert [data for data, _ in copied] == [data[7:] for data, _ in sent][-len(copied) :]
     else:
         assert copied[-1][1] - copied[0][1] == pytest.approx(3.0, abs=0.3)
@@ -187,8 +187,8 @@ def test_packets_are_copied_unchanged(
             loudest = max(abs(f.to_ndarray()).max() for f in container.decode(audio=0))
         assert 0.2 < loudest < 0.4  # 9000 of 32768
     if sound != "pcm_alaw":
-        assert len(sent) - len(copied) <= 2  # some came before the first picture
-    # Sound and picture are as far apart as in the stream.
+        assert len(sent) - len(copied) <= 2  # packets before the first picture are dropped
+    # The offset between sound and picture is that of the stream.
     apart = sent[0][1] - before[0][1]
     assert copied[0][1] - after[0][1] == pytest.approx(apart, abs=0.07)
 
@@ -217,7 +217,7 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
     kept = [data for path in files for data, _ in packets_of(path, "audio")]
     sent = [data[7:] for data, _ in packets_of(stream, "audio")]
     assert kept == sent[len(sent) - len(kept) :]
-    assert len(sent) - len(kept) <= 3  # heard before the first picture was there
+    assert len(sent) - len(kept) <= 3  # packets before the first picture are dropped
 
 
 def sizes_of(path: Path) -> list[tuple[int, int]]:
@@ -239,7 +239,7 @@ def test_drawn_pictures_of_alternating_sizes_share_files(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
 def test_copy_of_alternating_sizes_has_all_pictures(tmp_path: Path, codec: str) -> None:
-    """Each picture, or the parameter sets before it, gives its size."""
+    """Sizes come from each picture, or from the parameter sets before it."""
     sizes = [(WIDTH * 2, HEIGHT * 2), (WIDTH, HEIGHT)] * 6
     both = make_stream_of_sizes(tmp_path, codec, sizes, 5)
     bench = Bench(tmp_path)
@@ -265,7 +265,7 @@ def test_copy_begins_a_new_file_at_a_new_size(tmp_path: Path, codec: str) -> Non
 def test_set_clock_changes_only_the_file_names(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200)
     bench = Bench(tmp_path, segment=0.05)
-    bench.play(stream, utc_jump=-3.0)  # the second file gets the name of the first
+    bench.play(stream, utc_jump=-3.0)  # the second file begins at the first one's time
     files = bench.files()
     assert [path.name for path in files] == [
         "20260131T120000Z.mp4",
@@ -316,7 +316,7 @@ def test_wrong_time_stamps_are_corrected(tmp_path: Path, change: Any) -> None:
 
 
 def test_first_stamps_of_rtsp_with_b_frames(tmp_path: Path) -> None:
-    """The first packet has no stamps, the next ones no dts: as FFmpeg's RTSP gives them."""
+    """From RTSP, FFmpeg gives the first packet no pts and the first ones no dts."""
 
     def as_rtsp(number: int, packet: Packet) -> None:
         if number == 0:
@@ -337,7 +337,7 @@ def test_first_stamps_of_rtsp_with_b_frames(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tenths", [1, 10_000])
 def test_mjpeg_pictures_are_shown_at_their_arrival_times(tmp_path: Path, tenths: int) -> None:
-    """MJPEG over HTTP has no stamps: FFmpeg says 25 a second, and this camera sends fewer."""
+    """MJPEG over HTTP has no time stamps: FFmpeg assumes 25 FPS, but this camera sends fewer."""
     stream = make_stream(tmp_path / "camera.mjpeg", codec="mjpeg", count=20)
 
     def arrive(number: int, packet: Packet) -> None:
@@ -363,7 +363,7 @@ def test_codec_unsupported_by_mp4_is_recorded_as_drawn_pictures(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("heap_s", [0.0, 0.5])
 def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) -> None:
-    """The packets of the first ``heap_s`` seconds come at once: a server sends what it has."""
+    """Packets of the first ``heap_s`` seconds arrive together, as a server sends its buffer."""
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=100, options={"bf": "0"})
     bench = Bench(tmp_path, record="annotated")
     with av.open(str(stream)) as container:
@@ -384,14 +384,14 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
     sound = packets_of(path, "audio")
     sent = [data[7:] for data, _ in packets_of(stream, "audio")]
     assert [data for data, _ in sound] == sent[len(sent) - len(sound) :]
-    # It begins a second late, and from there on it is heard when it came.
+    # Sound begins a second late; from then on it keeps its arrival times.
     assert sound[0][1] == pytest.approx(1.0, abs=0.1)
     missing_s = (len(sent) - len(sound)) * 1024 / 48000
     assert missing_s == pytest.approx(heap_s + 1.0, abs=0.1)
 
 
 def test_sound_with_repeated_time_stamps_is_dropped(tmp_path: Path) -> None:
-    """A camera's clock that is set back by half a second repeats stamps; the sound does not."""
+    """If the camera's clock is set back by half a second, sound of that time is dropped."""
     stream = make_stream(tmp_path / "camera.nut", codec="mjpeg", sound="pcm_alaw", count=50)
     with av.open(str(stream)) as container:
         (source,) = container.streams.audio
@@ -449,7 +449,7 @@ def run_with_detections(
 def test_clip_has_the_requested_seconds(tmp_path: Path, late: int) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=400, gop=20, options={"bf": "0"})
     bench = clips_bench(tmp_path, "copy")
-    # The second clip begins in a new group; 130 follows 110 within 1.5 s and makes it longer.
+    # The detection in 130 extends the clip of 110. The second clip begins in a new group.
     run_with_detections(bench, stream, {110, 130, 300}, late)
     files = bench.files()
     first, last = 110 - 25, 130 + 37  # 1 s before, 1.5 s after
@@ -507,7 +507,7 @@ def test_clip_ends_with_its_connection(tmp_path: Path, early: bool) -> None:
         bench.recording.handle(Sighting(number * NS, False))
     files = bench.files()
     first = 50 if early else 60
-    # After the last detection, 1.5 s are wanted of whatever there is, of the next connection too.
+    # The 1.5 s after a detection do not continue in the next connection.
     assert numbers_of(files[0]) == list(range(first, 100))
     assert [number for path in files[1:] for number in numbers_of(path) if number < 200] == []
 
@@ -543,7 +543,7 @@ def test_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_longer_files_keep_no_index_in_memory(tmp_path: Path) -> None:
-    """Beyond an hour the file stays in fragments; it plays all the same."""
+    """Files of more than an hour stay fragmented, and play."""
     bench = Bench(tmp_path, record="annotated", segment=mp4.LONGEST_INDEX_S / 60 + 1)
     bench.draw(range(60))
     (path,) = bench.files()

@@ -1,4 +1,4 @@
-"""The table of a live run on a terminal: within 80 columns, whatever the cameras are called."""
+"""Test the table that a live run prints on a terminal: content and width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each picture goes to its own camera's outputs, with the detections that the camera keeps."""
+"""Test that each picture and its detections go to the outputs of its camera."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_masked_objects_are_still_hidden():
     assert outputs.hidden == [[0, 1]]
     outputs.router.open(camera("all"), None, None)
     outputs.router.keep(frame("all"), DETECTIONS)
-    assert outputs.hidden == [[0, 1]], "what is not left out is drawn, and hidden there"
+    assert outputs.hidden == [[0, 1]], "objects that are kept are hidden when they are drawn"
 
 
 @pytest.mark.parametrize(("drawn", "wanted"), [(False, False), (True, False), (False, True)])
@@ -151,13 +151,13 @@ def test_pictures_are_drawn_only_for_outputs_or_viewers(drawn, wanted):
 
 @pytest.mark.parametrize("drawn", [False, True])
 def test_snapshot_of_an_event_has_boxes(drawn):
-    """Boxes are drawn once: on a copy, unless the loop has drawn them already."""
+    """Boxes are drawn on a copy, unless the loop has drawn them already."""
     outputs, one = Outputs(drawn), frame("masked", 1)
     outputs.process(one)
     outputs.process(frame("masked", 2))
     assert [event.event for event in outputs.events] == [APPEARS, LEAVES]
     assert outputs.pictures == ([0] if drawn else [7])
-    assert not one.image.any(), "the loop's own picture is as it was"
+    assert not one.image.any(), "the loop's own picture is unchanged"
 
 
 def test_coasting_frame_sends_no_event():
@@ -173,10 +173,10 @@ def test_removed_camera_is_closed_and_reported():
     outputs.router.close_camera("persons")
     assert (outputs.sinks["persons"].closed, outputs.sinks["masked"].closed) == (1, 0)
     assert [(event.camera, event.event) for event in outputs.events] == [("persons", "gone")]
-    outputs.process(frame("persons", 1))  # it was on its way
+    outputs.process(frame("persons", 1))  # a frame in flight
     assert outputs.sinks["persons"].frames == []
-    assert len(outputs.status.outputs) == 1, "and counts as processed"
-    assert len(outputs.events) == 1, "nothing appears before a camera that is gone"
+    assert len(outputs.status.outputs) == 1, "it counts as processed"
+    assert len(outputs.events) == 1, "a removed camera sends no events"
     outputs.router.close()
     outputs.router.close()
     assert outputs.sinks["masked"].closed == 1
@@ -188,7 +188,7 @@ def test_camera_states_become_events():
     outputs.router.tick({"masked": "camera_up"}, 0, 5.0)
     assert [(event.event, event.camera) for event in outputs.events] == [("camera_up", "masked")]
     outputs.router.close_camera("masked")
-    outputs.router.tick({"masked": "camera_up"}, 0, 6.0)  # the states are of the moment before
+    outputs.router.tick({"masked": "camera_up"}, 0, 6.0)  # a state from before the removal
     assert outputs.events[-1].event == "gone"
 
 
@@ -205,7 +205,7 @@ def test_output_counts_survive_a_reopened_camera() -> None:
     assert router.counts() == {"door": {"jsonl": {"written": 3, "bytes": 300}}}
     done.update(written=5, bytes=500)
     router.close_camera("door")
-    router.open(camera("door"), None, None)  # it counts from 0 again
+    router.open(camera("door"), None, None)  # its counts restart at 0
     done.update(written=1, bytes=100)
     assert router.counts() == {"door": {"jsonl": {"written": 3, "bytes": 300}}}
     router.close()

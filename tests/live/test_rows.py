@@ -1,4 +1,4 @@
-"""Rows of cameras: days, restarts, kills and full disks, on clocks that the test sets."""
+"""Test rows of cameras: days, restarts, kills and full disks, on clocks that the test sets."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_rows_of_wrong_clocks_get_a_valid_day(tmp_path: Path, notices: list[str]
     ("left", "kept", "reported"),
     [
         (b'{"a":1}\n{"b":2}\n', 2, 0),
-        (b'{"a":1}\n{"b":2}', 2, 0),  # only the line end was lost
+        (b'{"a":1}\n{"b":2}', 2, 0),  # only the newline is missing
         (b'{"a":1}\n{"b":', 1, 1),
-        (b'{"a":1}\n' + b'{"b":"' + b"x" * 200_000, 1, 1),  # longer than what is read at once
+        (b'{"a":1}\n' + b'{"b":"' + b"x" * 200_000, 1, 1),  # longer than one read
         (b'{"a', 0, 1),
         (b"", 0, 0),
     ],
@@ -105,7 +105,7 @@ def test_full_disk_loses_rows_until_there_is_room(tmp_path: Path, notices: list[
         for number in range(20):
             rows.write(frame_at(number, 0), one_detection())
         clock.now += 2 * NS
-        rows.write(frame_at(20, 0), one_detection())  # tries, and fails again
+        rows.write(frame_at(20, 0), one_detection())  # the retry fails, too
     whole = rows.counts()["written"]
     assert 0 < whole < 5
     assert rows.counts()["lost"] == 21 - whole

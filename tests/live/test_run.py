@@ -1,4 +1,4 @@
-"""A whole live run in this process: paced fake cameras, the null engine, real files."""
+"""Test whole live runs in this process, with fake cameras, the null engine and real files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PacedFeed(FakeFeed):
     def __init__(self, camera, wake) -> None:
         super().__init__(camera, wake, time.perf_counter_ns, latest=True)
         self.size = (64, 48)
-        self.looks = 0  # at its state
+        self.looks = 0  # how often its state was read
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._play, daemon=True)
         if camera.address.whole.endswith("dead"):
@@ -83,7 +83,7 @@ class PacedFeed(FakeFeed):
 
 @pytest.fixture(scope="module")
 def loaded():
-    """One for all runs: the null engine may be closed and used again."""
+    """Load one model for all runs, as the null engine works after it was closed."""
     return load_model(config())
 
 
@@ -97,12 +97,12 @@ class EventTarget:
         return 0
 
     def close(self) -> None:
-        """Do nothing, as nothing waits."""
+        """Do nothing, as no event is queued."""
 
 
 class Feeds(list[PacedFeed]):
     collector: Collector
-    waits = 0  # of the loop for a camera
+    waits = 0  # how often the loop waited for a camera
 
     def wait_for_pictures(self, count: int = 2, feed: int = 0) -> None:
         wait_for(lambda: len(self) > feed)
@@ -110,7 +110,7 @@ class Feeds(list[PacedFeed]):
         wait_for(lambda: self[feed].taken >= before + count)
 
     def wait_until_idle(self) -> None:
-        """A loop that is slow finds a picture each time, until the camera falls silent."""
+        """Silence the first camera, and wait until the loop waits for it."""
         self.wait_for_pictures(5)
         self[0].over.set()
         before = self.waits
@@ -138,8 +138,8 @@ def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
     monkeypatch.setattr(roster, "Collector", make_collector)
     monkeypatch.setattr(plans, "load_model", lambda *_, **__: replace(loaded, notes=[]))
     monkeypatch.setattr(live, "MONITOR_S", 0.02)
-    monkeypatch.setattr(live, "STOP_TIMEOUT_S", PATIENCE_S)  # with feeds whose last pictures count
-    monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # its end is seen soon
+    monkeypatch.setattr(live, "STOP_TIMEOUT_S", PATIENCE_S)  # as tests count the last pictures, too
+    monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # so that the end is noticed soon
     monkeypatch.chdir(tmp_path)
     return feeds
 
@@ -194,7 +194,7 @@ def is_accounted_for(stream) -> bool:
 
 
 def test_missing_camera_is_reported_once_per_error(feeds):
-    """A new time for the next try prints no line; a new error does."""
+    """A new error is printed, but not a new time of the next attempt."""
     lines: list[str] = []
 
     def change() -> None:
@@ -214,7 +214,7 @@ def test_missing_camera_is_reported_once_per_error(feeds):
         "a: wrong password",
     ]
     first, second = (int(match[2]) for match in matches)
-    assert 1 <= first <= 5 < 400 < second <= 605  # on a machine that stands still for a while, too
+    assert 1 <= first <= 5 < 400 < second <= 605  # also if this machine stalls
 
 
 def test_unreported_error_is_reported_at_the_end(feeds, monkeypatch):
@@ -225,7 +225,7 @@ def test_unreported_error_is_reported_at_the_end(feeds, monkeypatch):
 
 
 def test_run_with_a_missing_camera_exits_0(feeds):
-    """Exit 0, as one was live. Its pictures are processed or dropped, and its rows are written."""
+    """One camera was live: all its pictures are processed or dropped, and it has rows."""
     result = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door", "rtsp://b/dead")
     assert (result.exit_code, result.errors) == (0, [])
     door, dead = result.summary.streams
@@ -254,12 +254,12 @@ def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
 
 
 def test_reports_show_the_cameras(feeds):
-    """The page, the table and the next commands offer nothing that a camera cannot take."""
+    """Page and summary show the cameras, and the next steps suggest nothing that they refuse."""
     held: list = []
 
     def act() -> None:
         wait_for(lambda: held)
-        wait_for(lambda: held[0]().capacity)  # which takes a few turns of the monitor
+        wait_for(lambda: held[0]().capacity)  # known after a few turns of the monitor
 
     around = Observers(figures_to=held.append)
     result = run_during(feeds, act, "rtsp://a/door", "rtsp://b/dead", around=around)
@@ -273,7 +273,7 @@ def test_reports_show_the_cameras(feeds):
     console = SafeConsole(file=io.StringIO(), width=100)
     print_run(console, result.summary, verbose=True)
     printed = console.file.getvalue()
-    assert re.search(r"such cameras?\b", printed)  # 1.0 of them on a busy machine
+    assert re.search(r"such cameras?\b", printed)  # "1.0 such camera" on a busy machine
     assert f"a: {result.summary.streams[0].processed} pictures" in printed
     assert "outputs: live/CAMERA/" in printed
     assert "decoding" not in printed.partition("ledger of")[2], "these feeds decode nothing"
@@ -285,7 +285,7 @@ def test_reports_show_the_cameras(feeds):
 
 
 def _print_bad_day(summary: Summary) -> dict[bool, str]:
-    """Return the printed summary of a run without result or session, by ``verbose``."""
+    """Return the summaries printed of a run without result or session: verbose -> text."""
     figures = {"start_mb": 100.0, "end_mb": 112.5, "peak_mb": 112.5, "slope_reason": None}
     growth = {"slope_mb_per_hour": 12.5, "slope_low": 12.0, "slope_high": 13.0, "minutes": []}
     streams = [replace(stream, reconnects=7, stalls=2) for stream in summary.streams]
@@ -332,7 +332,7 @@ def test_sync_run_counts_its_waits(feeds):
 
 
 def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
-    """Exit 3 after the start timeout; event targets get the events, and no output files stay."""
+    """Event targets get the events, and no output files remain."""
     events: list[Event] = []
     around = Observers(events_to=[EventTarget(events)])
     result = run("rtsp://a/dead", "rtsp://b/dead", around=around, start_timeout=1.0, events="ev")
@@ -379,7 +379,7 @@ def test_wait_disables_the_start_timeout(feeds):
 
 
 def test_refused_run_keeps_the_folders_of_the_running_one(feeds, loaded, monkeypatch):
-    """Both start before either has made its camera's folder."""
+    """Both start before either has created its camera's folder."""
     both, first = threading.Barrier(2), []
 
     def load(*_, **__):
@@ -433,7 +433,7 @@ def test_failed_engine_ends_the_run_with_every_picture_counted(feeds, loaded, mo
 
 
 def test_session_is_written_if_the_engine_fails_to_close(feeds, loaded, monkeypatch):
-    """The device fails an inference, and then refuses to free its memory: with no error of ours."""
+    """The device fails an inference, and then fails to free its memory with a foreign error."""
 
     def close(engine):
         raise RuntimeError("cudaFree: an illegal memory access")
@@ -471,12 +471,12 @@ def test_frames_option_ends_the_run(feeds):
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_signal_ends_the_run_with_its_exit_code(feeds, number, code, monkeypatch):
-    # Else a signal soon after that of the case before would be its repetition.
+    # Otherwise the signal would count as a repetition of the previous case's.
     monkeypatch.setattr(signals, "_history", signals._SignalHistory())
 
     def kill() -> None:
         feeds.wait_for_pictures()
-        # Where the run does not heed it yet, the signal would end the tests.
+        # Before the run handles it, the signal would end the tests.
         wait_for(lambda: signal.getsignal(number) != signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -519,7 +519,7 @@ class TestList:
         assert all(map(is_accounted_for, streams.values()))
         assert all(stream.processed for stream in streams.values())
         cameras = [feed.camera.name for feed in feeds]
-        assert cameras == ["a", "b", "c"], "b went on with the feed that it had"
+        assert cameras == ["a", "b", "c"], "b kept its feed"
         assert [re.findall(r"\d", line) for line in notices] == [["1", "1", "0"]]
 
     def test_list_changed_while_loading_is_read(self, feeds, loaded, monkeypatch):
@@ -557,7 +557,7 @@ class TestList:
             feeds.wait_for_pictures(feed=0)
             assert controls.cameras() == ["a", "b"]
             controls.stop("a")
-            controls.stop("a")  # twice is once
+            controls.stop("a")  # stopping twice is harmless
             controls.start("a")
             with pytest.raises(UsageError):
                 controls.start("nobody")
@@ -570,11 +570,11 @@ class TestList:
         first = next(stream for stream in result.summary.streams if stream.name == "a")
         assert first.received == feeds[0].received + feeds[2].received
         numbers = [row["frame"] for row in rows_of_a()]
-        assert numbers == sorted(set(numbers)), "its numbers never restart"
+        assert numbers == sorted(set(numbers)), "frame numbers never restart"
 
 
 def test_new_day_gets_its_own_session(feeds, monkeypatch):
-    """Feeds and outputs go on; the figures of each session add up separately."""
+    """Feeds and outputs continue; the figures of each session add up separately."""
     day = ["2026-11-22"]
     monkeypatch.setattr(days, "today", lambda: day[0])
 
@@ -623,7 +623,7 @@ def test_set_clock_loses_no_picture(feeds, monkeypatch):
 
 
 def test_internal_error_is_logged_once(feeds, monkeypatch):
-    """The monitor meets it four times a second, and must not fill the disk."""
+    """The error recurs four times a second, and must not fill the disk."""
     met = []
     monkeypatch.setattr(live.CameraLines, "report", lambda *_: met.append(1) or {}["gone"])
     result = run_during(feeds, lambda: wait_for(lambda: len(met) > 3), "rtsp://a/door")

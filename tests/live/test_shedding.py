@@ -1,4 +1,4 @@
-"""When a camera's groups of pictures are decoded in part, and what the feed then does."""
+"""Test when a feed sheds: decodes only the first pictures of each group, as the CPU is busy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FULL = FullCores().measure()
 
 @dataclass
 class FakeStream:
-    """One camera of 25 pictures a second. ``play`` lets whole groups arrive; the loop takes
+    """A stream of 25 FPS. ``play`` lets whole groups arrive; the loop takes
     ``taken`` pictures of each, or all decoded ones if there are fewer."""
 
     gop: int = 25
@@ -67,8 +67,8 @@ class FakeStream:
     epoch: int = 1
     taken: int = 0
     arrived: int = 0
-    decoded: list[int] = field(default_factory=list)  # of each group
-    limits: list[int | None] = field(default_factory=list)  # while each group arrived
+    decoded: list[int] = field(default_factory=list)  # pictures decoded of each group
+    limits: list[int | None] = field(default_factory=list)  # limit for each group
 
     def __post_init__(self) -> None:
         self.shedding = Shedding(lambda: self.taken, lambda: self.load, lambda: self.needed)
@@ -84,7 +84,7 @@ class FakeStream:
             self.shedding.arrive(self.arrived * 40 * MS, place == 0)
             stamp = Stamp(self.arrived, self.epoch, self.arrived * 40 * MS, 0.0)
             self.arrived += 1
-            left_out = place > 0 and self.shedding.is_exhausted()  # the queue keeps it
+            left_out = place > 0 and self.shedding.is_exhausted()  # dropped by the queue
             if not left_out and self.shedding.admits(stamp, place == 0):
                 self.shedding.count_offered()
                 decoded += 1
@@ -122,15 +122,15 @@ class TestStart:
         ("taken", "more"),
         [
             (25, {}),  # the machine keeps up
-            (5, {}),  # one in five
+            (5, {}),  # a fifth is taken
             (
                 1,
                 {"load": LoadShares(busy=0.85, decoding=0.9)},
-            ),  # the loop is slow, and not the cores
-            (1, {"load": LoadShares(busy=1.0, decoding=0.1)}),  # there is little to win
-            (1, {"load": LoadShares()}),  # nothing is known
-            (1, {"needed": True}),  # somebody records all of them
-            (1, {"gop": round(LONGEST_S * 25) + 2}),  # it would be blind for too long
+            ),  # the loop is slow, but the cores are not busy
+            (1, {"load": LoadShares(busy=1.0, decoding=0.1)}),  # decoding costs little
+            (1, {"load": LoadShares()}),  # the load is unknown
+            (1, {"needed": True}),  # all pictures are recorded
+            (1, {"gop": round(LONGEST_S * 25) + 2}),  # it would see nothing for too long
             (0, {"gop": 10_000}),  # no second key frame ever comes
         ],
     )
@@ -146,7 +146,7 @@ class TestStart:
         assert set(stream.limits) == {None}
 
     def test_short_groups_are_judged_together(self) -> None:
-        """Motion JPEG has nothing but key frames."""
+        """In Motion JPEG, every picture is a group."""
         stream = FakeStream(gop=1).play(30 * SHORTEST, 0)
         sections = [
             sum(stream.decoded[at : at + SHORTEST])
@@ -197,7 +197,7 @@ class TestAdjustment:
         assert stream.play(2, 1).limit is None
 
     def test_ends_if_key_frames_stop(self) -> None:
-        """The queue lets a packet in after hundreds without a key frame (intra refresh)."""
+        """The queue admits a packet after hundreds without a key frame (intra refresh)."""
         stream = start_shedding()
         assert stream.shedding.is_exhausted()
         assert stream.shedding.admits(Stamp(stream.arrived + 400, 1, 0, 0.0), False)
@@ -234,7 +234,7 @@ class TestAdjustment:
             stream.play(1, taken)
         settled = [limit is None for limit in stream.limits[100:]]
         turns = sum(a != b for a, b in itertools.pairwise(settled))
-        assert turns == 0, "it does not flap"
+        assert turns == 0, "it does not oscillate"
         if load <= 1:
             assert set(stream.limits) == {None}
 
@@ -278,7 +278,7 @@ class ClipFeed(PacketFeed):
         )
         self.clip, self.shown = clip, list[tuple[Picture, int]]()
         self.arrived, self.over = threading.Event(), threading.Event()
-        self.decoding, self.late = 0, list[int]()  # a packet's number; packets a picture lags
+        self.decoding, self.late = 0, list[int]()  # packet number; lag of each picture in packets
 
     def receive_all(self) -> None:
         epoch = self.status.connect(self.clock())
@@ -302,7 +302,7 @@ class ClipFeed(PacketFeed):
         super()._decode_or_leave(item, *others)
 
     def put(self, picture: Picture) -> bool:
-        """Read the burnt-in clock at once, as the test takes no pictures."""
+        """Read the number in the picture at once, as the test takes no pictures."""
         self.late.append(self.decoding - picture.number)
         self.shown.append((picture, read_number(self.convert(picture, None))))
         return super().put(picture)
@@ -334,7 +334,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     kinds: dict[str, dict[str, Any]] = {
         "plain.mp4": {},
         "b_frames.mp4": {"b_frames": 2},
-        # Open groups: the first pictures to be shown of each refer to the group before.
+        # Open groups: the first pictures displayed of each refer to the previous group.
         "open.mkv": {"b_frames": 2, "codec": "mpeg2video", "gop": 12},
     }
     return {
@@ -347,7 +347,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_pictures_decoded_after_a_skipped_group_are_intact(
     clips: dict[str, Path], kind: str
 ) -> None:
-    """Each picture shows the number of its time, also where the group before it was left."""
+    """Each picture has the number that belongs to its time, also after a skipped group."""
     feed = ClipFeed(clips[kind])
     dropped = play_all(feed)
     assert dropped[UNDECODED] > PICTURES // 3
@@ -357,7 +357,7 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
     numbers = [one.number for one, _ in feed.shown]
     assert numbers == sorted(set(numbers))
     assert dropped[NEWER] >= len(numbers) - 1
-    assert max(feed.late) < SHORTEST - LEAST, "none came out with the next group"
+    assert max(feed.late) < SHORTEST - LEAST, "no picture came out with the next group"
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
     [
         ({}, Terms(every=True, cpu_load=FullCores())),
         ({"rate": Fraction(10**9)}, None),
-        # Nothing is known of the cores: no second passes, however long the decoding takes.
+        # The load stays unknown, as no time passes on this clock.
         ({}, Terms(cpu_load=CpuLoad(clock=lambda: 0))),
     ],
 )
@@ -379,7 +379,7 @@ def test_every_picture_is_decoded_without_need_to_shed(
 
 
 def test_only_a_silent_camera_is_disconnected() -> None:
-    """A camera is not cut if its pictures wait for a slow loop, or if the process was stopped."""
+    """Pictures that wait for a slow loop, or a stopped process, do not end a connection."""
     waits, late, silent, stood = (True, 1, 1), (False, 0, 1), (False, 1, 1), (False, 1, 10**12)
     for case in (waits, late, silent, stood):
         feed, (blocked, feed._decoded_epoch, absent_ns) = ClipFeed(Path("unread")), case

@@ -1,4 +1,4 @@
-"""Side-cars of recordings: which picture each box belongs to, and the life of the file."""
+"""Test the boxes files (.ass) of recordings: which picture each box belongs to, and their files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ QUICK = {"preset": "ultrafast"}
 
 @pytest.fixture(autouse=True)
 def no_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These videos are smaller than the text of their boxes; most tests look at every picture."""
+    """Let text be larger than the video, as these small videos have boxes in every picture."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", 10**9)
 
 
@@ -145,7 +145,7 @@ def play(
         results += range(0, len(shown), every)
         at_ns = round(at_s * NS)
         for packet in packets:
-            at_ns += NS // 1000  # arrivals tell packets apart; they need not be regular
+            at_ns += NS // 1000  # arrival times identify packets, so they must differ
             if packet.stream.type == "video":
                 number = shown.index(packet.pts) if in_order else len(arrived)
                 at_ns = max(at_ns, round((at_s + len(arrived) / 25) * NS))
@@ -165,17 +165,17 @@ def bench_with_boxes(folder: Path, **wish: Any) -> Bench:
     ("fps", "options", "sound", "late", "every"),
     [
         (25, {"bf": "0"}, None, 4, 1),
-        (30, {"bf": "0"}, None, 4, 1),  # whose pictures lie between centiseconds
+        (30, {"bf": "0"}, None, 4, 1),  # picture times between centiseconds
         (60, {"bf": "0"}, None, 4, 1),
-        (25, {"bf": "2"}, "aac", 60, 5),  # the file is finished when they come
-        (25, {"bf": "0"}, "aac", 1, 1),  # it still waits for its last sound
+        (25, {"bf": "2"}, "aac", 60, 5),  # results come after the file is finished
+        (25, {"bf": "0"}, "aac", 1, 1),  # results come while the file waits for sound
         (30, {"bf": "3"}, None, 4, 2),
     ],
 )
 def test_boxes_are_shown_with_their_picture(
     tmp_path: Path, fps: int, options: dict[str, str], sound: str | None, late: int, every: int
 ) -> None:
-    """Each picture of every file shows its boxes until the next detected one, across cuts too."""
+    """Every picture shows the boxes of the last detected one, also across files."""
     stream = make_stream(
         tmp_path / "camera.ts", count=130, fps=fps, sound=sound, options={**QUICK, **options}
     )
@@ -201,7 +201,7 @@ def test_boxes_are_shown_with_their_picture(
 def test_text_stays_below_a_tenth_of_the_video(
     crowd: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything moves. If the text gets too large, boxes are at most about a second old."""
+    """All boxes move. If the text gets too large, boxes are written about once a second."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", 0)
     count = 20 if crowd else 1
 
@@ -226,7 +226,7 @@ def test_text_stays_below_a_tenth_of_the_video(
 def test_lines_last_while_nothing_moves(
     step: float, every: int, lines: int, tmp_path: Path
 ) -> None:
-    """Boxes that jitter by less than a line's width are written again only after a second."""
+    """Boxes that move by less than a line's width are written once a second."""
 
     def still(number: int) -> Detections:
         x = 40 + step * (number % 2)
@@ -242,7 +242,7 @@ def test_lines_last_while_nothing_moves(
 
 
 def test_the_first_picture_is_at_zero(tmp_path: Path) -> None:
-    """Otherwise players disagree about the boxes' times, as only some count from the first."""
+    """Otherwise players would disagree about the boxes' times."""
     stream = make_stream(tmp_path / "camera.ts", options={**QUICK, "bf": "2"}, sound="aac")
     bench = Bench(tmp_path)
     bench.play(stream)
@@ -294,7 +294,7 @@ def test_recording_without_detections_writes_no_boxes_file(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("b_frames", ["0", "2"])
 def test_boxes_are_scaled_to_another_recorded_stream(tmp_path: Path, b_frames: str) -> None:
-    """``record_url``: larger, and with arrivals of its own. The boxes have its pixels."""
+    """The stream of ``record_url`` is larger and has its own arrival times; boxes are scaled."""
     stream = make_stream(
         tmp_path / "main.ts",
         count=50,
@@ -306,7 +306,7 @@ def test_boxes_are_scaled_to_another_recorded_stream(tmp_path: Path, b_frames: s
     (path,) = bench.files()
     lines = read_lines(side_car(path))
     assert size_of(side_car(path)) == (WIDTH * 2, HEIGHT * 3)
-    # What arrives after a file's last picture belongs to the next one, wherever it comes from.
+    # Results that arrive after a file's last picture belong to the next file.
     for at_s, number in [*pictures(path)][:-1]:
         assert shown_at(lines, at_s) == [number]
     scaled = one_box(7, (80, 60, 180, 180))
@@ -316,7 +316,7 @@ def test_boxes_are_scaled_to_another_recorded_stream(tmp_path: Path, b_frames: s
 
 
 def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
-    """What is found in the last pictures of the first size comes when the second is recorded."""
+    """Results for the first size still arrive while the second is recorded."""
     bench = bench_with_boxes(tmp_path)
     sizes = [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
     both = make_stream_of_sizes(tmp_path, "libx264", sizes, 20, options=QUICK)
@@ -342,7 +342,7 @@ def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
     for number, path in enumerate(files):
         lines = read_lines(side_car(path))
         labels = [n for line in lines for n in re.findall(r"n(\d+)n", line.text)]
-        # The last box of the first size stands until the first of the second is known.
+        # The last box of the first size is shown until the first of the second is known.
         own = [str(n) for n in range(20 * number, 20 * number + 20)]
         assert [n for n in labels if n in own] == own
 
@@ -413,7 +413,7 @@ def test_libass_draws_boxes_with_their_picture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late", [0, 60])
 def test_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
-    """The second clip starts before the first one ends, so it needs boxes of long ago."""
+    """The second clip starts before the first one ends, so it needs earlier boxes."""
     stream = make_stream(tmp_path / "camera.ts", count=200, gop=20, options={**QUICK, "bf": "0"})
     bench = bench_with_boxes(tmp_path, record="none", clips=True, clip_before=3.0, clip_after=0.5)
     detected = {*range(80, 84), *range(130, 134)}
@@ -436,7 +436,7 @@ def test_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
 
 
 def test_every_line_is_written_at_once(tmp_path: Path) -> None:
-    """What a kill leaves, whenever it comes: the lines of all pictures but the last."""
+    """A kill at any moment leaves the lines of all pictures but the last."""
     stream = make_stream(tmp_path / "camera.ts", count=40, options={**QUICK, "bf": "0"})
     bench = bench_with_boxes(tmp_path)
     left: list[tuple[str, list[Line]]] = []
@@ -451,7 +451,7 @@ def test_every_line_is_written_at_once(tmp_path: Path) -> None:
     assert {name for name, _ in left} == {"20260131T120000Z.partial.ass", "20260131T120000Z.ass"}
     counts = [len(lines) // 2 for _, lines in left]  # a line of boxes, and one of labels
     assert counts == list(range(counts[0], 39))
-    assert counts[0] <= 12  # the first fragment; no video comes before it
+    assert counts[0] <= 12  # lines begin with the first fragment of the video
 
 
 def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
@@ -512,7 +512,7 @@ def test_retention_removes_boxes_with_their_recording(tmp_path: Path) -> None:
     (folder / "20260131T120000Z.txt").touch()
     (tmp_path / "other").write_bytes(bytes(10**7))
     side_car(path).unlink()
-    side_car(path).symlink_to(tmp_path / "other")  # which counts nothing, and stays
+    side_car(path).symlink_to(tmp_path / "other")  # links are neither counted nor removed
     retention = Retention(tmp_path, None, 0.0021)
     retention.sweep()
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -570,7 +570,7 @@ def test_boxes_file_waits_for_late_detections_up_to_a_limit(tmp_path: Path) -> N
 
 
 def test_lists_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Detections, pictures or the first fragment of the video may never come."""
+    """Detections, pictures or the first fragment of the video may never arrive."""
     monkeypatch.setattr(side_cars, "MOST_PICTURES", 600)
     monkeypatch.setattr(side_cars, "MOST_LINES", 50)
     cars = side_cars.SideCars("yard", Style(), 0.0, lambda text: None)
@@ -581,11 +581,11 @@ def test_lists_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         sample.arrived_ns = number * NS // 25
         cars.add_picture(file, sample, sample.arrived_ns)
         assert len(cars._cars[0]._arrived) <= 601
-    cars.add_detections(NS // 25, one_box(1), (HEIGHT, WIDTH))  # its place is forgotten by now
+    cars.add_detections(NS // 25, one_box(1), (HEIGHT, WIDTH))  # its picture is forgotten by now
     assert cars._cars[0]._current is None
     for number in range(600):
         cars.add_detections((1400 + number) * NS // 25, one_box(number % 400), (HEIGHT, WIDTH))
-    assert len(cars._recent) == 251  # of 10 s
+    assert len(cars._recent) == 251  # 10 s
     assert len(cars._cars[0]._lines) == 50
     assert not cars._cars[0]._waiting
     monkeypatch.setattr(side_cars, "MOST_BYTES", 2000)
@@ -668,7 +668,7 @@ def test_recorder_thread_writes_boxes(tmp_path: Path, name: str, notices: list[s
 @pytest.mark.net
 @pytest.mark.slow
 def test_boxes_of_an_rtsp_camera_match_its_pictures(tmp_path: Path) -> None:
-    """A camera with B-frames, its feed, its recorder: the numbers in the pictures tell."""
+    """Run feed and recorder on a stream with B-frames, whose pictures hold their numbers."""
     quick = {"preset": "ultrafast"}
     clip = servers.make_clip(tmp_path / "clip.mp4", pictures=100, b_frames=2, options=quick)
     with servers.rtsp({"c": clip}) as server:

@@ -1,4 +1,4 @@
-"""A feed's states and counts, on a clock that the test sets."""
+"""Test a feed's states and counts, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_states_from_connecting_to_ended() -> None:
     assert status.state == CONNECTING
     assert status.connect(0) == 1
     status.arrive(1 * S)
-    assert status.state == CONNECTING  # nothing was decoded yet
+    assert status.state == CONNECTING  # no picture is decoded yet
     status.show(1 * S, 1, 640, 360)
     assert status.state == LIVE
     status.tick(3 * S)
     assert status.state == LIVE
-    status.tick(3 * S + 1)  # two seconds without a picture, and a little
+    status.tick(3 * S + 1)  # a little more than two seconds without a picture
     assert (status.state, status.facts(4 * S).stalls) == (STALLED, 1)
     assert not status.is_lost(11 * S, 20)
     status.arrive(11 * S)
@@ -103,7 +103,7 @@ def test_backoff_resets_after_two_seconds_of_pictures() -> None:
     for at in range(7):
         status.fail(at * S, "refused")
     make_live(status, 100)
-    assert status.fail(101 * S, "gone") - 101 * S == 5 * S  # too short a life
+    assert status.fail(101 * S, "gone") - 101 * S == 5 * S  # live for too short a time
     make_live(status, 200)
     assert status.fail(202 * S, "gone") - 202 * S == 1 * S
 
@@ -113,7 +113,7 @@ def test_repeatedly_lost_camera_is_retried_soon_each_time() -> None:
     for _ in range(20):
         make_live(status, at_s)
         died_s = at_s + 2.5
-        for refused in range(3):  # nothing listens while it starts
+        for refused in range(3):  # connections are refused while it starts
             next_ns = status.fail(round((died_s + refused) * S), "refused")
             assert next_ns == round((died_s + refused + 1) * S)
             status.connect(next_ns)

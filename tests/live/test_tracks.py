@@ -1,4 +1,4 @@
-"""--save tracks of cameras: folders of days, restarts, and what a full disk costs."""
+"""Test --save tracks for cameras: folders per day, restarts and unwritable folders."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_days_have_folders_and_restarts_add_to_them(tmp_path, notices):
         tracks = CameraTracks(tmp_path, camera(), notices.append)
         tracks.write(frame_at(1, 0.0), tracked(1))
         tracks.write(frame_at(2, 0.1), tracked(1))
-        tracks.write(frame_at(3, DAY_S), tracked(1))  # ids start again
+        tracks.write(frame_at(3, DAY_S), tracked(1))  # ids start again on the next day
         tracks.close()
         assert dict(tracks.counts()) == {"written": 2, "lost": 0}
     both = ["000001-person.jpg", "000001-person-2.jpg"]

@@ -1,4 +1,4 @@
-"""An ordinary run, as the page sees it: names, progress, rates and the drawing of what is shown."""
+"""Test how the page shows runs of files: names, progress, rates and drawn pictures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_figures_of_two_files_in_turn():
     assert [
         (stream.name, stream.state, stream.kind, stream.expected) for stream in first.streams
     ] == [("in", "live", "file", 80)]
-    assert first.end_to_end_fps is None  # of no time
+    assert first.end_to_end_fps is None  # no time has passed
     with timeline.track("worker") as track:
         with track.span(INFER, 0):
             clock.now_s += 0.375
@@ -76,7 +76,7 @@ def test_figures_of_two_files_in_turn():
     assert "infer is the busiest stage: busy 75%" in now.bottleneck
     assert now.engine_age_s == 0.0
     clock.now_s += 0.1
-    assert hub.figures() is now  # half a second old at most
+    assert hub.figures() is now  # figures are reused for half a second
     clock.now_s += 0.9
     assert hub.figures().engine_age_s == pytest.approx(1.0)
     watched.stop()
@@ -103,7 +103,7 @@ def test_pictures_and_counts_have_the_name_of_their_file():
     assert hub.newest("in").number == 1
     (counts,) = hub.figures().streams[0].zones
     assert (counts.today, counts.inside) == ((1, 0), 1)
-    watched.stop()  # who is there then has left
+    watched.stop()  # objects inside count as left
     (counts,) = hub.figures().streams[0].zones
     assert (counts.today, counts.inside, counts.counts) == ((1, 1), 0, {"cat": (1, 1)})
 

@@ -1,4 +1,4 @@
-"""Webcams, on a fake device: this machine has none, and no v4l2loopback.
+"""Test webcams on a fake device.
 
 What cv2's own VideoCapture does with a real device is not tested here.
 """
@@ -89,7 +89,7 @@ def test_lost_device_is_reported_and_opened_again() -> None:
     lock = threading.Lock()
 
     def clock() -> int:
-        with lock:  # each reading is 0.4 s later, except the readings of this test
+        with lock:  # every reading by the feed adds 0.4 s
             now[0] += 0 if threading.current_thread() is threading.main_thread() else 400_000_000
             return now[0]
 
@@ -98,7 +98,7 @@ def test_lost_device_is_reported_and_opened_again() -> None:
     device.pictures = 5
 
     def plug_in(spec: int | str) -> Device:
-        if device.opened:  # set here: the test's thread might miss the second try
+        if device.opened:  # set here, as the test's thread might be too late
             device.pictures = 10**9
         return device.open(spec)
 

@@ -1,6 +1,6 @@
-"""FFmpeg's lists of formats and of protocols: each test fails where one of them is not handed over.
+"""Test the formats and protocols that we allow FFmpeg: each test fails if one list is not passed.
 
-The protocols of an address allow what these texts name; only the list of formats refuses them.
+Some sources below pass the list of protocols, and only the list of formats refuses them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.live.test_network import started_feed, take
 from tests.sources.web_server import web_server
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 __all__ = ["segments"]  # a fixture
 CONCAT = b"ffconcat version 1.0\nfile a.ts\n"
@@ -64,7 +64,7 @@ def test_hls_plays(web: HttpServer, segment: Path) -> None:
 def test_playlist_from_the_network_opens_no_file(
     web: HttpServer, segment: Path, leads_to: str, options: dict[str, str]
 ) -> None:
-    """Each would play otherwise: the test above is the control, on the same bytes."""
+    """Each would play without the list of protocols; test_hls_plays is the control."""
     data = base64.b64encode(segment.read_bytes()).decode()
     playlist = hls("#EXTINF:2,", leads_to.format(path=segment, data=data))
     web.pages["/a.m3u8"] = LIST, playlist
@@ -126,8 +126,8 @@ def listening(*answers: bytes) -> Iterator[int]:
 
 
 def test_tcp_stream_that_is_a_list_is_not_followed(segments: dict[str, bytes]) -> None:
-    """The control: without the list, ``a.ts`` is this server again, which then sends a video."""
-    one_try = Status(0, Backoff(lambda: 1000.0))  # the next one, minutes later, would get the video
+    """Without the list of formats, ``a.ts`` would be read from this server, which sends a video."""
+    one_try = Status(0, Backoff(lambda: 1000.0))  # a second attempt would get the video
     with (
         listening(CONCAT, segments["/a.ts"], CONCAT) as port,
         started_feed(f"tcp://127.0.0.1:{port}", status=one_try, terms=SOON) as feed,
@@ -137,7 +137,7 @@ def test_tcp_stream_that_is_a_list_is_not_followed(segments: dict[str, bytes]) -
 
 
 def test_udp_accepts_only_mpeg_ts() -> None:
-    """Pictures in datagrams would play as Motion JPEG."""
+    """Without the list of formats, JPEGs in datagrams would play as Motion JPEG."""
     jpeg = cv2.imencode(".jpg", np.random.default_rng(1).integers(0, 255, (96, 128, 3), np.uint8))[
         1
     ].tobytes()
