@@ -9,9 +9,7 @@ import pytest
 from detector.core.config.levels import COMMAND_LINE, merge_levels
 from detector.core.config.schema import CAMERA_GROUPS, flag_of, options
 from detector.core.errors import UsageError
-from detector.core.run.plan import PlanDraft
 from detector.live.guest import refuse_camera_options
-from detector.live.options import LiveOptions
 from tests.cli.command import assert_one_line_error, detect_video
 
 OPTIONS = {
@@ -73,10 +71,3 @@ def test_command_refuses_before_it_loads_anything(tmp_path: Path):
     assert_one_line_error(process, 2, "--webhook is for cameras; add --loop")
     assert "Pa55word" not in process.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.mp4"]
-
-
-@pytest.mark.parametrize("arguments", [{"rect": True}, {"save_times": True}], ids=str)
-def test_options_of_files_are_refused_for_cameras(arguments: dict[str, bool]):
-    flag = "--" + next(iter(arguments)).replace("_", "-")
-    with pytest.raises(UsageError, match=f"{flag} is for files"):
-        LiveOptions.of(["rtsp://h/x"], PlanDraft.of(config(**arguments)))

@@ -276,18 +276,6 @@ def test_whole_fragments_of_any_cut_file_play(tmp_path: Path) -> None:
     assert counts == sorted(set(counts))
 
 
-def test_finished_file_that_was_not_renamed_stays_complete(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, record="annotated")
-    bench.draw(range(50))
-    (path,) = bench.files()
-    partial = path.with_name("20260131T120000Z.partial.mp4")
-    os.rename(path, partial)
-    size = partial.stat().st_size
-    finish_leftovers(path.parent)
-    assert path.stat().st_size == size
-    assert numbers_of(path) == list(range(50))
-
-
 def test_kill_while_finishing_a_file_loses_no_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +307,7 @@ def test_kill_while_finishing_a_file_loses_no_picture(
         assert kept == list(range(len(kept)))
         counts.append(len(kept))
     assert counts == [20, 25, 25, 25, 25, 25]
+    assert (folder / "20260131T120000Z.mp4").read_bytes() == content, "a finished file is unchanged"
 
 
 def test_removed_folder_is_created_again(tmp_path: Path) -> None:

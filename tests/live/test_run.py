@@ -640,6 +640,8 @@ def test_dev_null_writes_nothing(feeds, tmp_path):
     "options",
     [
         {"save": ["jsonl"]},
+        {"rect": True},
+        {"save_times": True},
         {"no_video": True},
         {"start": "5"},
         {"stride": 2},

@@ -348,8 +348,12 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
     clips: dict[str, Path], kind: str
 ) -> None:
     """Each picture has the number that belongs to its time, also after a skipped group."""
-    feed = ClipFeed(clips[kind])
+    feed, arrivals = ClipFeed(clips[kind]), dict[int, int]()
+    ignore: Any = lambda *_: None  # noqa: E731
+    packet: Any = lambda packet, arrived_ns, _: arrivals.update({packet.pts: arrived_ns})  # noqa: E731
+    feed.listen(SimpleNamespace(opened=ignore, packet=packet, closed=ignore))  # type: ignore[arg-type]
     dropped = play_all(feed)
+    assert all(arrivals[one.pts] == one.arrival.arrived_ns for one, _ in feed.shown)
     assert dropped[UNDECODED] > PICTURES // 3
     assert CORRUPT not in dropped
     places = [round(one.pts * one.time_base * 25) for one, _ in feed.shown]

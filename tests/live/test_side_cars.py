@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 
 from detector.core.config.levels import resolve_config
-from detector.core.errors.secrets import Address
 from detector.core.sinks.overlay import ass
 from detector.core.stages.annotate import Style, annotate, lay_out
-from detector.core.types import Detections, Frame
+from detector.core.types import Detections
 from detector.live.camera_outputs import CameraOutputs
 from detector.live.recording import side_cars
 from detector.live.recording.connection import Packet, RecordedStreams
@@ -30,10 +29,9 @@ from detector.live.recording.names import finish_leftovers, free_name, make_time
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.recording.recording import Quality
 from detector.live.recording.retention import Retention
-from detector.live.sources.base import NETWORK, Camera, Terms
+from detector.live.sources.base import Terms
 from detector.live.sources.network import NetworkFeed
 from tests.fonts import needs_libass
-from tests.live import servers
 from tests.live.record_settings import RecordSettings
 from tests.live.streams import (
     HEIGHT,
@@ -663,43 +661,3 @@ def test_recorder_thread_writes_boxes(tmp_path: Path, name: str, notices: list[s
         assert shown_at(lines, at_s) == [number]
     assert notices == []
     assert recorder.counts()["failed"] == 0
-
-
-@pytest.mark.net
-@pytest.mark.slow
-def test_boxes_of_an_rtsp_camera_match_its_pictures(tmp_path: Path) -> None:
-    """Run feed and recorder on a stream with B-frames, whose pictures hold their numbers."""
-    quick = {"preset": "ultrafast"}
-    clip = servers.make_clip(tmp_path / "clip.mp4", pictures=100, b_frames=2, options=quick)
-    with servers.rtsp({"c": clip}) as server:
-        address = Address(server.url("c"))
-        feed = NetworkFeed(Camera("c", NETWORK, address), Terms(every=True, max_age_s=PATIENCE_S))
-        recorder = CameraRecorder(
-            tmp_path, feed.camera, RecordSettings(), lambda text: None, style=Style()
-        )
-        feed.listen(recorder.listener)
-        feed.start()
-        count = 0
-
-        def is_enough() -> bool:
-            nonlocal count
-            while count < 60 and (picture := feed.take()) is not None:
-                frame = Frame(picture.number, picture.pts, 0.0, feed.convert(picture, None))
-                frame.arrival = picture.arrival
-                recorder.write(frame, one_box(read_number(frame.image)))
-                count += 1
-            return count == 60
-
-        wait_for(is_enough)
-        assert feed.stop(PATIENCE_S)
-        assert recorder.close(PATIENCE_S)
-    (path,) = (tmp_path / "c" / "video").glob("*.mp4")
-    lines = read_lines(side_car(path))
-    with av.open(str(path)) as container:
-        checked = 0
-        for frame in container.decode(video=0):
-            number = read_number(frame.to_ndarray(format="bgr24"))
-            if checked < 60:
-                assert shown_at(lines, float(frame.time or 0)) == [number]
-            checked += 1
-    assert checked >= 60

@@ -108,18 +108,6 @@ def test_backoff_resets_after_two_seconds_of_pictures() -> None:
     assert status.fail(202 * S, "gone") - 202 * S == 1 * S
 
 
-def test_repeatedly_lost_camera_is_retried_soon_each_time() -> None:
-    status, at_s = Status(0, Backoff(no_jitter)), 0.0
-    for _ in range(20):
-        make_live(status, at_s)
-        died_s = at_s + 2.5
-        for refused in range(3):  # connections are refused while it starts
-            next_ns = status.fail(round((died_s + refused) * S), "refused")
-            assert next_ns == round((died_s + refused + 1) * S)
-            status.connect(next_ns)
-        at_s = next_ns / S
-
-
 def test_backoff_resets_after_a_finished_stall() -> None:
     status = Status(0, Backoff(no_jitter))
     for at in range(7):
