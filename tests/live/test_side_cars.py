@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 from detector.core.config.levels import resolve_config
 from detector.core.sinks.overlay import ass
-from detector.core.stages.annotate import Style, annotate, lay_out
+from detector.core.stages.annotate import Style, lay_out
 from detector.core.types import Detections
 from detector.live.camera_outputs import CameraOutputs
 from detector.live.recording import side_cars
@@ -31,7 +30,6 @@ from detector.live.recording.recording import Quality
 from detector.live.recording.retention import Retention
 from detector.live.sources.base import Terms
 from detector.live.sources.network import NetworkFeed
-from tests.fonts import needs_libass
 from tests.live.record_settings import RecordSettings
 from tests.live.streams import (
     HEIGHT,
@@ -368,42 +366,6 @@ def test_labels_are_escaped(tmp_path: Path) -> None:
         plain = re.sub(r"\{[^}]*\}", "", text)
         assert "a(/pos(0,0))b/Nc Dialogue: 0,0:00:00.00" in plain
         assert "\\" not in plain
-
-
-@pytest.mark.slow
-@needs_libass
-def test_libass_draws_boxes_with_their_picture(tmp_path: Path) -> None:
-    """With B-frames and sound, each picture has its own boxes, not its neighbours'."""
-
-    def moving(number: int) -> Detections:
-        return one_box(number, (20 + 6 * number, 60, 60 + 6 * number, 150))
-
-    stream = make_stream(
-        tmp_path / "camera.ts", size=(480, 180), sound="aac", options={**QUICK, "bf": "2"}
-    )
-    style = Style(labels=False)
-    bench = Bench(tmp_path, style)
-    play(bench, stream, size=(180, 480), detect=moving)
-    (path,) = bench.files()
-    number = 23
-    drawn = []
-    for over in (f"ass={side_car(path)},", ""):
-        command = [
-            *("ffmpeg", "-v", "error", "-i", str(path)),
-            *("-vf", f"format=bgr24,{over}select=eq(n\\,{number})"),
-            *("-frames:v", "1", "-f", "rawvideo", "-pix_fmt", "bgr24", "-"),
-        ]
-        made = subprocess.run(command, capture_output=True, check=True).stdout
-        drawn.append(np.frombuffer(made, np.uint8).reshape(180, 480, 3))
-    shown, bare = drawn
-    same = []
-    for other in (number - 1, number, number + 1):
-        ours = bare.copy()
-        annotate(ours, moving(other), style)
-        lines = (ours != bare).any(2)
-        same.append((np.abs(shown.astype(int) - ours).max(2) <= 40)[lines].mean())
-    assert same[1] >= 0.97
-    assert max(same[0], same[2]) < 0.7
 
 
 # Clips

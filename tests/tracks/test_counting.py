@@ -28,8 +28,13 @@ def walk(
     every_s: float = 60.0,
     point: str = "bottom",
     listed: Sequence[int] = (),
+    shares: bool = False,
+    classes: Sequence[frozenset[int]] | None = None,
 ) -> tuple[Counter, list[ZoneEvent], list[ZoneCount]]:
-    counter = Counter(ZoneSet(shapes or (LINE, YARD), None, point, every_s), NAMES, listed=listed)
+    """Count one person on a path. ``shares``: the shapes have coordinates from 0 to 1."""
+    size = (1.0, 1.0) if shares else None
+    zones = ZoneSet(shapes or (LINE, YARD), size, point, every_s)
+    counter = Counter(zones, NAMES, classes, listed=listed)
     events: list[ZoneEvent] = []
     rows: list[ZoneCount] = []
     for at in path:
@@ -161,23 +166,15 @@ def test_entries_equal_exits() -> None:
 
 
 def test_only_a_shapes_own_classes_count() -> None:
-    counter = Counter(ZoneSet((LINE, YARD)), NAMES, [frozenset([1]), frozenset([0])])
-    for t, x, y in straight(200, 400):
-        box = np.array([[x - 10, y - 40, x + 10, y]])
-        counter.update(np.array([1]), np.array([0]), box, t, SIZE)
-    counter.finish()
+    counter, _, _ = walk(straight(200, 400), classes=[frozenset([1]), frozenset([0])])
     assert counter.total[0, 1].counts == {"in": 0, "out": 0}, "listed, but not seen"
     assert (0, 0) not in counter.total
     assert counter.total[1, 0].counts["entered"] == 1
 
 
 def test_coordinates_as_shares_follow_the_picture_size() -> None:
-    shares = ZoneSet((Shape("door", ((0, 0.5), (1, 0.5)), True),), (1.0, 1.0))
-    counter = Counter(shares, NAMES)
-    for t, x, y in straight(200, 400):
-        box = np.array([[x - 10, y - 40, x + 10, y]])
-        counter.update(np.array([1]), np.array([0]), box, t, (640, 600))
-    assert counter.total[0, 0].counts["in"] == 1
+    line = Shape("door", ((0, 300 / SIZE[1]), (1, 300 / SIZE[1])), True)
+    assert names(walk(straight(200, 400), line, shares=True)[1]) == ["door crosses in"]
 
 
 def test_clock_set_back_ends_tracks_and_keeps_counting() -> None:

@@ -170,7 +170,7 @@ def test_colours_and_labels_follow_the_track_id() -> None:
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tracked")
     done = detect_video(
         *(STREET, "--track", "--frames", "12", "--engine", "ort", "--precision", "fp32"),
@@ -178,23 +178,17 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    return {
-        "folder": folder,
-        **{
-            kind: next((folder / "out").glob(f"*{suffix}"))
-            for kind, suffix in (
-                ("jsonl", ".jsonl"),
-                ("csv", ".csv"),
-                ("mot", ".mot.txt"),
-                ("coco", ".coco.json"),
-            )
-        },
-    }
+    return folder
+
+
+def find_output(folder: Path, suffix: str) -> Path:
+    (path,) = (folder / "out").glob(f"*{suffix}")
+    return path
 
 
 @pytest.mark.slow
-def test_all_outputs_have_the_same_ids(outputs: dict[str, Path]) -> None:
-    rows = [json.loads(line) for line in outputs["jsonl"].read_text().splitlines()]
+def test_all_outputs_have_the_same_ids(run: Path) -> None:
+    rows = [json.loads(line) for line in find_output(run, ".jsonl").read_text().splitlines()]
     expected = [
         (row["frame"], detection["track"], detection["box"][0])
         for row in rows
@@ -208,21 +202,21 @@ def test_all_outputs_have_the_same_ids(outputs: dict[str, Path]) -> None:
         here = [track for number, track, _ in followed if number == frame]
         assert len(set(here)) == len(here)
 
-    with outputs["csv"].open(newline="") as file:
+    with find_output(run, ".csv").open(newline="") as file:
         listed = list(csv.DictReader(file))
     ids = [int(row["track"]) if row["track"] else None for row in listed]
     assert ids == [track for _, track, _ in expected]
-    mot = [line.split(",") for line in outputs["mot"].read_text().splitlines()]
+    mot = [line.split(",") for line in find_output(run, ".mot.txt").read_text().splitlines()]
     assert [(int(row[0]) - 1, int(row[1])) for row in mot] == [row[:2] for row in followed]
-    coco = json.loads(outputs["coco"].read_text())["annotations"]
+    coco = json.loads(find_output(run, ".coco.json").read_text())["annotations"]
     assert [row.get("track_id") for row in coco] == [track for _, track, _ in expected]
 
 
 @pytest.mark.slow
-def test_session_lists_the_track_stage(outputs: dict[str, Path]) -> None:
-    run = json.loads((outputs["folder"] / "run/session.json").read_text())
-    assert "track" in run["stages"]
-    assert any(note.endswith(" tracks") for note in run["notes"])
+def test_session_lists_the_track_stage(run: Path) -> None:
+    session = json.loads((run / "run/session.json").read_text())
+    assert "track" in session["stages"]
+    assert any(note.endswith(" tracks") for note in session["notes"])
 
 
 @pytest.mark.slow

@@ -255,6 +255,14 @@ def receiver():
         yield server, server.url("")
 
 
+def post_and_lose(url: str, notices: list[str]) -> None:
+    """Send an event to a webhook that fails."""
+    target = Webhook(url, notice=notices.append)
+    target.send(event())
+    wait_for(lambda: target.lost() == 1)
+    target.close()
+
+
 def test_webhook_sends_login_and_signature():
     with receiver() as (server, url):
         target = Webhook(url.replace("//", "//me:p%40ss@") + "/hook?token=abcdef", "the-secret-key")
@@ -284,10 +292,7 @@ def test_webhook_retries_an_overloaded_receiver():
 def test_webhook_follows_no_redirect(status, notices):
     with receiver() as (server, url):
         server.answers = [status]
-        target = Webhook(f"{url}/first", notice=notices.append)
-        target.send(event())
-        wait_for(lambda: target.lost() == 1)
-        target.close()
+        post_and_lose(f"{url}/first", notices)
         paths = [server.posts.get()[0] for _ in range(server.posts.qsize())]
     assert paths == ["/first"]
     assert str(status) in notices[0]
@@ -298,22 +303,14 @@ def test_webhook_gives_up_on_a_slow_response(monkeypatch, notices):
     with receiver() as (server, url):
         server.drip = True
         monkeypatch.setattr("detector.live.events.webhook.DEADLINE_S", 0.2)
-        target = Webhook(url, notice=notices.append)
-        target.send(event())
-        wait_for(lambda: target.lost() == 1)
-        target.close()
+        post_and_lose(url, notices)
     assert "no response within 0.2 s" in notices[0]
 
 
 def test_unreachable_webhook_complains_without_its_key(notices):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        target = Webhook(
-            f"http://127.0.0.1:{taken.getsockname()[1]}/?key=verysecret", notice=notices.append
-        )
-        target.send(event())
-        wait_for(lambda: target.lost() == 1)
-        target.close()
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        post_and_lose(f"http://127.0.0.1:{reserved.getsockname()[1]}/?key=verysecret", notices)
     assert "refused" in notices[0].lower()
     assert "verysecret" not in notices[0]
 

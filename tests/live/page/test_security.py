@@ -412,8 +412,9 @@ class BoundedListener:
 
     def connect_from(self, address):
         end = socket.create_connection(self.bounded.getsockname(), source_address=(address, 0))
+        self.ends.append(end)
         accepted, _ = self.bounded.accept()
-        self.ends += [end, accepted]
+        self.ends.append(accepted)
         return accepted
 
 
@@ -474,21 +475,13 @@ def test_one_address_has_a_limit_and_loopback_a_reserve(make_listener):
     assert not any(map(is_ended, probes + others))
 
 
-def test_bounded_socket_counts_open_and_refused_connections():
-    listening = socket.create_server(("127.0.0.1", 0))
-    bounded = BoundedSocket(listening)
-    bounded.most, bounded.each, bounded.reserve = 1, 1, 0
-    with bounded, socket.create_connection(bounded.getsockname()):
-        bounded.settimeout(PATIENCE_S)
-        accepted, _ = bounded.accept()
-        accepted.known = accepted.busy = True
-        with (
-            socket.create_connection(bounded.getsockname()) as other,
-            pytest.raises(BlockingIOError),
-        ):
-            bounded.accept()
-        assert (bounded.open, bounded.refused) == (1, 1)
-        other.close()
-        accepted.close()
-        accepted.close()
-        assert bounded.open == 0
+def test_bounded_socket_counts_open_and_refused_connections(make_listener):
+    listener = make_listener(most=1, each=1, reserve=0)
+    accepted = listener.connect_from("127.0.0.1")
+    accepted.known = accepted.busy = True
+    with pytest.raises(BlockingIOError):
+        listener.connect_from("127.0.0.1")
+    assert (listener.bounded.open, listener.bounded.refused) == (1, 1)
+    accepted.close()
+    accepted.close()
+    assert listener.bounded.open == 0
