@@ -24,7 +24,7 @@ from detector.live.camera_outputs import CameraOutputs
 from detector.live.recording import side_cars
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.inbox import Closed, Inbox, Sighting
-from detector.live.recording.names import finish_leftovers, free_name, make_time_name, side_car
+from detector.live.recording.names import finish_leftovers, make_time_name, side_car
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.recording.recording import Quality
 from detector.live.recording.retention import Retention
@@ -454,11 +454,6 @@ def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
     assert (copied / "20260131T120010Z.ass").read_bytes() == whole
     assert (tmp_path / "elsewhere").read_bytes() == b"half a line"
     assert len(read_lines(copied / "20260131T120010Z.ass")) == 2 * 39
-
-
-def test_free_name_skips_existing_boxes_files(tmp_path: Path) -> None:
-    (tmp_path / "a.ass").touch()
-    assert free_name(tmp_path, "a") == "a-2"
 
 
 def test_retention_removes_boxes_with_their_recording(tmp_path: Path) -> None:

@@ -137,9 +137,3 @@ def test_predicted_area_stays_positive_and_corners_may_be_negative() -> None:
     assert areas.place[0, 2] > 0
     assert areas.speed[0].tolist() == [-1e6, -1e6, 0, -1e6]
     assert corners.speed.tolist() == fast.tolist()
-
-
-@pytest.mark.parametrize("form", [CORNERS, CENTRES])
-def test_form_converts_to_boxes_and_back(form: Form) -> None:
-    boxes = np.array([[10, 20, 50, 120], [0, 0, 3, 400]], float)
-    assert form.to_boxes(form.of_boxes(boxes)) == pytest.approx(boxes)
